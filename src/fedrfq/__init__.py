@@ -1,0 +1,1 @@
+"""fedrfq: federated learning by pooled class prototypes."""
