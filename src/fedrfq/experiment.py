@@ -1,0 +1,212 @@
+"""An experiment: everything that decides a run, as frozen dataclasses, and as one TOML file.
+
+Settings come from `--set`, then the file, then what suits the data, then the defaults here. An unknown key is an error
+that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from fedrfq import toml
+from fedrfq.data import DATASETS
+from fedrfq.engine import Train
+from fedrfq.errors import UserError
+from fedrfq.methods import METHODS, Method
+from fedrfq.methods.fedrfq import FedRFQ
+from fedrfq.models import MODELS, Model
+from fedrfq.models.cnn import CNN
+from fedrfq.partition import PARTITIONS, Classes, Kind
+from fedrfq.pooling import Pool
+from fedrfq.toml import Table
+
+T = TypeVar("T")
+STARTS = ("own", "same")
+
+
+@dataclass(frozen=True)
+class Data:
+    name: str = "mnist5k"
+    augment: bool = False
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Clients that hold one and the same model."""
+
+    clients: int
+    model: Model
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run. Sections with a `name` are one of several kinds, each with options of its own."""
+
+    name: str = ""
+    seed: int = 0
+    rounds: int = 100
+    clients: int = 20
+    participation: float = 1.0  # the share of clients that train in a round
+    init: str = "own"  # each client its own random start, or the same for all
+    checkpoint: int = 10  # rounds between checkpoints
+    data: Data = field(default_factory=Data)
+    partition: Kind = field(default_factory=Classes)
+    model: Model = field(default_factory=CNN)
+    cohorts: tuple[Cohort, ...] = ()  # none: every client holds `model`
+    pool: Pool = field(default_factory=Pool)
+    method: Method = field(default_factory=FedRFQ)
+    train: Train = field(default_factory=Train)
+
+    def __post_init__(self) -> None:
+        for key, least in (("rounds", 1), ("clients", 1), ("checkpoint", 1), ("seed", 0)):
+            if getattr(self, key) < least:
+                raise UserError(f"{key} must be at least {least}, it is {getattr(self, key)}")
+        if not 0 < self.participation <= 1:
+            raise UserError(f"participation is a share in (0, 1], not {self.participation}")
+        if self.init not in STARTS:
+            raise UserError(f"init is one of {', '.join(STARTS)}, not '{self.init}'")
+        if self.pool.name != "none" and not self.method.pools:
+            raise UserError(f"method '{name_of(METHODS, self.method)}' does not pool: set pool.name = \"none\", or use fedrfq")
+        self._check_cohorts()
+
+    def _check_cohorts(self) -> None:
+        if self.cohorts and sum(cohort.clients for cohort in self.cohorts) != self.clients:
+            found = " + ".join(str(cohort.clients) for cohort in self.cohorts)
+            raise UserError(f"the cohorts have {found} clients, the experiment {self.clients}: make them equal")
+        lengths = {cohort.model.features() for cohort in self.models()}
+        if len(lengths) > 1:
+            raise UserError(f"the cohorts' prototypes have {sorted(lengths)} values: they must have one length")
+        self.pool.check(min(lengths))
+
+    def models(self) -> tuple[Cohort, ...]:
+        return self.cohorts or (Cohort(self.clients, self.model),)
+
+    def prototype_size(self) -> int:
+        """V: the values of a pooled prototype."""
+        return self.pool.size(self.models()[0].model.features())
+
+    def table(self) -> Table:
+        """The whole experiment as plain values; `from_table` reads it back."""
+        table: Table = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SECTIONS}
+        table["data"], table["pool"], table["train"] = vars(self.data), vars(self.pool), vars(self.train)
+        for key, kinds in _KINDS.items():
+            value = getattr(self, key)
+            table[key] = {"name": name_of(kinds, value), **vars(value)}
+        if self.cohorts:
+            rows = [{"clients": c.clients, "name": name_of(MODELS, c.model), **vars(c.model)} for c in self.cohorts]
+            table["cohorts"] = rows
+        return table
+
+    def hash(self) -> str:
+        return hashlib.sha256(toml.dump(self.table()).encode()).hexdigest()
+
+
+_KINDS: dict[str, Mapping[str, type[Any]]] = {"partition": PARTITIONS, "model": MODELS, "method": METHODS}
+_DEFAULT_KIND = {"partition": "classes", "model": "cnn", "method": "fedrfq"}
+_SECTIONS = ("data", "partition", "model", "cohorts", "pool", "method", "train")
+
+
+def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Experiment:
+    """The experiment of a file (or the default one) with `--set`s and top-level keys applied."""
+    table = toml.read(path) if path else {}
+    for assignment in sets:
+        table = toml.assign(table, assignment)
+    return from_table(toml.merge(table, {key: value for key, value in top.items() if value is not None}))
+
+
+def from_table(given: Mapping[str, Any]) -> Experiment:
+    """The experiment a table describes; what it leaves open is filled with what suits its data."""
+    _known(given, [f.name for f in fields(Experiment)], "")
+    data = {"name": Data.name, **_section(given, "data")}
+    suits = DATASETS[data["name"]].settings if data["name"] in DATASETS else {}
+    method = _kind("method", given, suits)
+    sections: Table = {
+        "data": _build(Data, data, "data", suits.get("data", {})),
+        "train": _build(Train, _section(given, "train"), "train", suits.get("train", {})),
+        "partition": _kind("partition", given, suits),
+        "model": _kind("model", given, suits),
+        "cohorts": _cohorts(given, suits),
+        "method": method,
+        "pool": _build(Pool, _section(given, "pool"), "pool", {} if method.pools else {"name": "none"}),
+    }
+    top = {key: value for key, value in given.items() if key not in _SECTIONS}
+    name = f"{Path(data['name']).stem}-{name_of(METHODS, method)}"
+    return _build(Experiment, top, "", {"name": name, **suits, **sections})
+
+
+def _section(given: Mapping[str, Any], key: str) -> Table:
+    section = given.get(key, {})
+    if not isinstance(section, Mapping):
+        raise UserError(f"{key} is a section, such as [{key}] or --set {key}.name=…, not the value {section!r}")
+    return dict(section)
+
+
+def _kind(key: str, given: Mapping[str, Any], suits: Mapping[str, Any]) -> Any:
+    """A section that names its kind: the kind's dataclass, built from the rest."""
+    return _of_kind(key, _section(given, key), suits.get(key, {}), key)
+
+
+def _of_kind(key: str, section: Table, suits: Mapping[str, Any], path: str) -> Any:
+    kinds = _KINDS[key]
+    name = section.pop("name", suits.get("name", _DEFAULT_KIND[key]))
+    if name not in kinds:
+        raise UserError(f"{path}.name is one of {', '.join(kinds)}, not {name!r}{_nearest(str(name), list(kinds))}")
+    return _build(kinds[name], section, path, suits)
+
+
+def _cohorts(given: Mapping[str, Any], suits: Mapping[str, Any]) -> tuple[Cohort, ...]:
+    """Each cohort's own settings laid over those of `model`."""
+    rows = given.get("cohorts", [])
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise UserError("cohorts is a list of tables: [[cohorts]] with clients = … and a model's settings")
+    cohorts = []
+    for i, row in enumerate(rows):
+        clients = _typed(row.get("clients"), int, f"cohorts[{i}].clients")
+        own = {key: value for key, value in row.items() if key != "clients"}
+        under = {} if own.get("name", None) else _section(given, "model")
+        model = _of_kind("model", {**under, **own}, suits.get("model", {}), f"cohorts[{i}]")
+        cohorts.append(Cohort(clients, model))
+    return tuple(cohorts)
+
+
+def _build(cls: type[T], given: Mapping[str, Any], path: str, suits: Mapping[str, Any]) -> T:
+    """A dataclass from the given values (strictly its fields) and those of `suits` that it has."""
+    hints = get_type_hints(cls)
+    names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
+    _known(given, names, path)
+    values = {name: suits[name] for name in names if name in suits}
+    for key, value in given.items():
+        values[key] = _typed(value, hints[key], f"{path}.{key}" if path else key)
+    return cls(**values)
+
+
+def _typed(value: Any, hint: Any, path: str) -> Any:
+    """The value, if it is of the type; a whole number will do for a float."""
+    if hint is float and type(value) is int:
+        return float(value)
+    if type(value) is not hint:
+        expected = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}.get(hint, str(hint))
+        raise UserError(f"{path} must be {expected}, not {value!r}")
+    return value
+
+
+def _known(given: Mapping[str, Any], names: Sequence[str], path: str) -> None:
+    for key in given:
+        if key not in names:
+            full = f"{path}.{key}" if path else key
+            known = f": {', '.join(names)}" if names else ""
+            raise UserError(f"unknown key {full}{_nearest(key, names)}; known here{known or ' are none'}")
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def name_of(kinds: Mapping[str, type[Any]], value: object) -> str:
+    return next(name for name, kind in kinds.items() if kind is type(value))

@@ -1,0 +1,67 @@
+"""FedProto: Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients", AAAI 2022.
+
+A client's loss is cross-entropy plus λ times the mean squared error between a sample's feature vector and the global
+prototype of its class; samples of classes without a global prototype (round 1) have no second term. Clients upload each
+class's mean feature vector, and the server averages them.
+
+Departures: the prototypes are averaged over the client's data with the trained model (the paper's rule); the reference
+code averages the features seen during the last epoch's steps, dropout on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedrfq.errors import UserError
+from fedrfq.methods.method import Batch, Guide, Method, cross_entropy
+from fedrfq.prototypes import Globals, Uploads, combine
+
+AGGREGATES = ("weighted", "mean", "paper")
+
+
+@dataclass(frozen=True)
+class FedProto(Method):
+    lam: float = 1.0
+    aggregate: str = "mean"
+
+    exchanges: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.aggregate not in AGGREGATES:
+            raise UserError(f"method.aggregate is one of {', '.join(AGGREGATES)}, not '{self.aggregate}'")
+        if not self.lam >= 0:
+            raise UserError(f"method.lam must not be negative, it is {self.lam}")
+
+    def guide(self, globals_: Globals, clients: int) -> Guide:
+        values = torch.from_numpy(globals_.floats())
+        present = torch.from_numpy(globals_.present_J).float()
+        return {
+            "values_KJV": values.expand(clients, -1, -1),
+            "present_KJ": present.expand(clients, -1),
+            "lam_K": torch.full((clients,), self.lam),
+        }
+
+    def losses(self, batch: Batch, guide: Guide) -> tuple[Tensor, Tensor, Tensor]:
+        classification = batch.mean(cross_entropy(batch))
+        rows_KBV = batch.y_KB[..., None].expand(-1, -1, guide["values_KJV"].shape[2])
+        target_KBV = guide["values_KJV"].gather(1, rows_KBV)
+        known_KB = guide["present_KJ"].gather(1, batch.y_KB)
+        prototype = self.reduce(batch, self.distance(batch.p_KBV - target_KBV) * known_KB)
+        return classification + guide["lam_K"] * prototype, classification, prototype
+
+    def distance(self, difference_KBV: Tensor) -> Tensor:
+        return difference_KBV.square().mean(-1)
+
+    def reduce(self, batch: Batch, distance_KB: Tensor) -> Tensor:
+        return batch.mean(distance_KB)
+
+    def combine(self, globals_: Globals, uploads: Uploads) -> Globals:
+        return combine(globals_, uploads, self.aggregate)
+
+    def program(self) -> Hashable:
+        return replace(self, lam=0.0, aggregate="mean")

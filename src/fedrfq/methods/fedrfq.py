@@ -1,0 +1,50 @@
+"""FedRFQ: Yan et al., "FedRFQ: Prototype-Based Federated Learning with Reduced Redundancy, Minimal Failure, and Enhanced
+Quality" (the paper this program implements).
+
+A sample's feature vector C is seen as a 2D map and pooled by SoftPool to P (Eq. 6-8). The decision layer takes C; the
+prototype loss and the exchange take P. A client minimises cross-entropy plus λ times the L2 distance between P and the
+global prototype of the sample's class (Eq. 10-11), and uploads each class's mean P (Eq. 9's inputs).
+
+Departures, each an option that goes back to the letter: `reduction = "samples"` takes the mean distance over the batch,
+where the letter (`"classes"`) sums the classes' means, so that the pull grows with the classes in a batch and training
+collapses; `aggregate = "weighted"` has weights that sum to 1, where the letter (`"paper"`) divides by the number of
+holders once more and shrinks the prototypes toward 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrfq.errors import UserError
+from fedrfq.methods.fedproto import FedProto
+from fedrfq.methods.method import Batch
+
+REDUCTIONS = ("samples", "classes")
+
+
+@dataclass(frozen=True)
+class FedRFQ(FedProto):
+    aggregate: str = "weighted"
+    reduction: str = "samples"
+
+    pools: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reduction not in REDUCTIONS:
+            raise UserError(f"method.reduction is one of {', '.join(REDUCTIONS)}, not '{self.reduction}'")
+
+    def distance(self, difference_KBV: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(difference_KBV, dim=-1)
+
+    def reduce(self, batch: Batch, distance_KB: Tensor) -> Tensor:
+        if self.reduction == "samples":
+            return batch.mean(distance_KB)
+        member_KBJ = F.one_hot(batch.y_KB, batch.logits_KBJ.shape[2]) * batch.weight_KB[..., None]
+        size_KB = member_KBJ.sum(1).gather(1, batch.y_KB)
+        return (distance_KB * batch.weight_KB / size_KB.clamp_min(1)).sum(1)

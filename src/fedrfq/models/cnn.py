@@ -1,0 +1,62 @@
+"""The paper's CNN for MNIST and FEMNIST, with the layers of FedProto's reference implementation (Tan et al., 2022).
+
+conv 5×5, max-pool 2, ReLU; conv 5×5, dropout by channel, max-pool 2, ReLU; linear to 50, ReLU; dropout; linear to the
+classes. The prototype of a sample is the vector of 50 after the ReLU and before the dropout. 21,840 parameters with ten
+classes and 28×28 grey images. Clients with other numbers of channels in the second convolution may be mixed: their
+prototypes have the same length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fedrfq.errors import UserError
+from fedrfq.models.model import Model, start_conv, start_linear
+from fedrfq.stacked import Layout, Params, Step, linear
+
+
+@dataclass(frozen=True)
+class CNN(Model):
+    channels: int = 20
+    hidden: int = 50
+    drop: float = 0.5
+
+    def features(self) -> int:
+        return self.hidden
+
+    def dropout(self) -> tuple[float, int]:
+        return self.drop, self.channels + self.hidden
+
+    def start(self, shape: tuple[int, int, int], classes: int, generator: Generator) -> Params:
+        colours, height, width = shape
+        flat = self.channels * _after(height) * _after(width)
+        return {
+            **start_conv("conv1", colours, 10, 5, generator),
+            **start_conv("conv2", 10, self.channels, 5, generator),
+            **start_linear("fc1", flat, self.hidden, generator),
+            **start_linear("fc2", self.hidden, classes, generator),
+        }
+
+    def forward(self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        clients = x_KBCHW.shape[0]
+        keep = None if step is None else step.keep_KBU
+        h = layout.conv(layout.enter(x_KBCHW), params["conv1.weight"], params["conv1.bias"], 1, 0)
+        h = F.relu(layout.max_pool(h, 2, 2, 0))
+        h = layout.conv(h, params["conv2.weight"], params["conv2.bias"], 1, 0)
+        if keep is not None:
+            h = h * layout.samples(keep[..., : self.channels])
+        h = layout.leave(F.relu(layout.max_pool(h, 2, 2, 0)), clients)
+        c_KBD = F.relu(linear(h, params["fc1.weight"], params["fc1.bias"]))
+        h = c_KBD if keep is None else c_KBD * keep[..., self.channels :]
+        return c_KBD, linear(h, params["fc2.weight"], params["fc2.bias"])
+
+
+def _after(side: int) -> int:
+    """The side of the map after two rounds of conv 5×5 and max-pool 2."""
+    left = ((side - 4) // 2 - 4) // 2
+    if left < 1:
+        raise UserError(f"model 'cnn' needs images of at least 16×16 pixels, these have a side of {side}: use model 'mlp'")
+    return left

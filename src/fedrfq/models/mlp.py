@@ -1,0 +1,33 @@
+"""A multi-layer perceptron: one hidden layer and the prototype layer, for small images and quick trials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from fedrfq.models.model import Model, start_linear
+from fedrfq.stacked import Layout, Params, Step, linear
+
+
+@dataclass(frozen=True)
+class MLP(Model):
+    width: int = 200
+    hidden: int = 50
+
+    def features(self) -> int:
+        return self.hidden
+
+    def start(self, shape: tuple[int, int, int], classes: int, generator: Generator) -> Params:
+        return {
+            **start_linear("fc1", prod(shape), self.width, generator),
+            **start_linear("fc2", self.width, self.hidden, generator),
+            **start_linear("fc3", self.hidden, classes, generator),
+        }
+
+    def forward(self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        h = F.relu(linear(x_KBCHW.flatten(2), params["fc1.weight"], params["fc1.bias"]))
+        c_KBD = F.relu(linear(h, params["fc2.weight"], params["fc2.bias"]))
+        return c_KBD, linear(c_KBD, params["fc3.weight"], params["fc3.bias"])

@@ -1,0 +1,52 @@
+"""What a model is to the engine: a start for one client, and a forward pass for many."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from fedrfq.stacked import Layout, Params, Step
+
+
+@dataclass(frozen=True)
+class Model(ABC):
+    """Frozen, so equal settings are the same model. Fields are what an experiment may set under `model`."""
+
+    @abstractmethod
+    def features(self) -> int:
+        """The length of the unpooled feature vector C."""
+
+    @abstractmethod
+    def start(self, shape: tuple[int, int, int], classes: int, generator: Generator) -> Params:
+        """One client's parameters before training, initialised as PyTorch does by default."""
+
+    @abstractmethod
+    def forward(self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+        """The feature vectors C (K × B × features) and the logits made from them. Without `step`: evaluation."""
+
+    def dropout(self) -> tuple[float, int]:
+        """The rate, and how many random factors a sample needs in a training step."""
+        return 0.0, 0
+
+
+def uniform(shape: tuple[int, ...], fan_in: int, generator: Generator) -> Tensor:
+    """PyTorch's default start of linear and convolution layers: uniform within ±1/√fan_in."""
+    return torch.empty(shape).uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
+
+
+def start_linear(name: str, inputs: int, outputs: int, generator: Generator) -> Params:
+    return {
+        f"{name}.weight": uniform((outputs, inputs), inputs, generator),
+        f"{name}.bias": uniform((outputs,), inputs, generator),
+    }
+
+
+def start_conv(name: str, inputs: int, outputs: int, kernel: int, generator: Generator) -> Params:
+    fan_in = inputs * kernel * kernel
+    return {
+        f"{name}.weight": uniform((outputs, inputs, kernel, kernel), fan_in, generator),
+        f"{name}.bias": uniform((outputs,), fan_in, generator),
+    }

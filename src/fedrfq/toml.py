@@ -1,0 +1,71 @@
+"""Tables of settings: read strictly, changed by `--set`, and written back."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedrfq.errors import UserError
+
+Table = dict[str, Any]
+
+
+def read(path: Path) -> Table:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no experiment file {path}: `fedrfq config > {path}` writes one to start from") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path} cannot be read as TOML: {error}") from error
+
+
+def assign(table: Table, assignment: str) -> Table:
+    """The table with `a.b=c` set; c is a TOML value, or else a plain string."""
+    key, equals, text = assignment.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set takes KEY=VALUE, for example --set method.lam=0.5; found '{assignment}'")
+    value = _value(text.strip())
+    for part in reversed(key.strip().split(".")):
+        value = {part: value}
+    return merge(table, value)
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
+    """Both tables in one; where both have a value, the second's."""
+    merged = dict(under)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def dump(table: Mapping[str, Any]) -> str:
+    """TOML text of plain values, tables one level deep, and lists of tables."""
+    lines = [f"{key} = {_text(value)}" for key, value in table.items() if not _nested(value)]
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{key}]", *(f"{k} = {_text(v)}" for k, v in value.items())]
+        elif _nested(value):
+            for row in value:
+                lines += ["", f"[[{key}]]", *(f"{k} = {_text(v)}" for k, v in row.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, Mapping | list)
+
+
+def _text(value: str | bool | int | float) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value).lower() if isinstance(value, bool) else repr(value)
