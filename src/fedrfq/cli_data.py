@@ -39,9 +39,7 @@ def _yes(path: Path) -> str:
 @app.command("get")
 def get_(
     name: Annotated[str, typer.Argument(help="A dataset's name, or resnet18 for the weights.")],
-    source: Annotated[
-        Path | None, typer.Option("--from", help="Convert this file or folder instead of fetching.")
-    ] = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Convert this file or folder instead of fetching.")] = None,
 ) -> None:
     """Fetch a dataset or weights into the cache, checked against known hashes.
 

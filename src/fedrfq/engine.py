@@ -120,7 +120,7 @@ def _steps(counts: Tensor, train: Train) -> Tensor:
 def _widths(program: Program, shares: Shares, part: list[int]) -> list[int]:
     """How many of the clients in `part`, longest first, still train at each step."""
     ends = program.train.epochs * _steps(torch.tensor([shares.counts[k] for k in part]), program.train)
-    return (ends[None, :] > torch.arange(int(ends[0]))[:, None]).sum(1).tolist()  # type: ignore[no-any-return]
+    return (ends[None, :] > torch.arange(int(ends[0]))[:, None]).sum(1).tolist()
 
 
 def _keep(program: Program, keys_K: Tensor, index_SKB: Tensor) -> Tensor | None:
@@ -174,7 +174,9 @@ class _Shard:
         self._load(params, guide, _plan(self.program, self.shares, part, keys_K))
         for width in _widths(self.program, self.shares, part):
             self._advance(width)
-        return {name: p.clone() for name, p in self.params.items()}, self.losses_K3 / self.plan.weight_SKB.sum((0, 2))[:, None]
+        return {name: p.clone() for name, p in self.params.items()}, self.losses_K3 / self.plan.weight_SKB.sum((0, 2))[
+            :, None
+        ]
 
     def _load(self, params: Params, guide: Guide, plan: _Plan) -> None:
         """The round's numbers into the buffers: into the same memory once graphs have recorded where it lies."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -71,7 +71,9 @@ class Experiment:
         if self.init not in STARTS:
             raise UserError(f"init is one of {', '.join(STARTS)}, not '{self.init}'")
         if self.pool.name != "none" and not self.method.pools:
-            raise UserError(f"method '{name_of(METHODS, self.method)}' does not pool: set pool.name = \"none\", or use fedrfq")
+            raise UserError(
+                f"method '{name_of(METHODS, self.method)}' does not pool: set pool.name = \"none\", or use fedrfq"
+            )
         self._check_cohorts()
 
     def _check_cohorts(self) -> None:
@@ -168,7 +170,7 @@ def _cohorts(given: Mapping[str, Any], suits: Mapping[str, Any]) -> tuple[Cohort
     for i, row in enumerate(rows):
         clients = _typed(row.get("clients"), int, f"cohorts[{i}].clients")
         own = {key: value for key, value in row.items() if key != "clients"}
-        under = {} if own.get("name", None) else _section(given, "model")
+        under = {} if own.get("name") else _section(given, "model")
         model = _of_kind("model", {**under, **own}, suits.get("model", {}), f"cohorts[{i}]")
         cohorts.append(Cohort(clients, model))
     return tuple(cohorts)

@@ -141,7 +141,7 @@ class Federation:
         """Each run's silhouette, by class, of its test samples' prototypes: pooled, and unpooled."""
         tested, found = self._test(state.params), []
         for r, experiment in enumerate(self.experiments):
-            parts = [(t, self._rows(r, clients)) for t, clients in zip(tested, self.cohorts, strict=True)]
+            parts = [(t, self.rows(r, clients)) for t, clients in zip(tested, self.cohorts, strict=True)]
             real = [t.weight_KN[rows].bool() for t, rows in parts]
             y = torch.cat([t.y_KN[rows][keep] for (t, rows), keep in zip(parts, real, strict=True)]).cpu().numpy()
             p = torch.cat([t.p_KNV[rows][keep] for (t, rows), keep in zip(parts, real, strict=True)]).cpu().numpy()
@@ -149,7 +149,7 @@ class Federation:
             found.append((metrics.silhouette(p, y, experiment.seed), metrics.silhouette(c, y, experiment.seed)))
         return found
 
-    def _rows(self, run: int, clients: range) -> slice:
+    def rows(self, run: int, clients: range) -> slice:
         """Where a run's clients stand in their cohort's stack: runs one after the other."""
         return slice(run * len(clients), (run + 1) * len(clients))
 
@@ -178,18 +178,18 @@ class Federation:
                 trained.append(params)
                 continue
             rows = [r * len(clients) + k - clients.start for r, k in chosen]
-            new, loss_K3 = engine.train(params, self._guide(state, clients), self._keys(number, clients), rows)
+            new, loss_K3 = engine.train(params, self.guide(state, clients), self.keys(number, clients), rows)
             trained.append(new)
             for (r, k), loss in zip(chosen, loss_K3, strict=True):
                 losses[r][k] = loss
         return tuple(trained), losses
 
-    def _guide(self, state: State, clients: range) -> Guide:
+    def guide(self, state: State, clients: range) -> Guide:
         pairs = zip(self.experiments, state.globals_, strict=True)
         guides = [experiment.method.guide(globals_, len(clients)) for experiment, globals_ in pairs]
         return {name: torch.cat([guide[name] for guide in guides]).to(self.device) for name in guides[0]}
 
-    def _keys(self, number: int, clients: range) -> Tensor:
+    def keys(self, number: int, clients: range) -> Tensor:
         ids = torch.tensor(list(clients))
         return torch.cat([noise.key(e.seed, ids, number) for e in self.experiments]).to(self.device)
 
@@ -202,7 +202,7 @@ class Federation:
         found = [self._class_means(engine, p) for engine, p in zip(self.engines, params, strict=True)]
         uploads = []
         for r, clients in enumerate(who):
-            rows = [self._rows(r, cohort) for cohort in self.cohorts]
+            rows = [self.rows(r, cohort) for cohort in self.cohorts]
             means = torch.cat([m[s] for (m, _), s in zip(found, rows, strict=True)])[clients]
             counts = torch.cat([c[s] for (_, c), s in zip(found, rows, strict=True)])[clients]
             values, saturated = quantise(means)
@@ -235,7 +235,7 @@ class Federation:
     ) -> Outcome:
         """What is known of run `r` after the round."""
         experiment, partition, globals_ = self.experiments[r], self.partitions[r], state.globals_[r]
-        rows = [self._rows(r, cohort) for cohort in self.cohorts]
+        rows = [self.rows(r, cohort) for cohort in self.cohorts]
         head_K = np.concatenate([t.head_K[s] for t, s in zip(tested, rows, strict=True)])
         size_K = torch.cat([(t.p_KNV[s].abs().amax(2) * t.weight_KN[s]).amax(1) for t, s in zip(tested, rows, strict=True)])
         by_prototype = self._by_prototype(r, globals_, tested) if experiment.method.exchanges else None
@@ -303,7 +303,7 @@ class Federation:
         present_J = torch.from_numpy(globals_.present_J).to(self.device)
         everywhere, own, far, labels = [], [], [], []
         for t, clients in zip(tested, self.cohorts, strict=True):
-            rows = self._rows(r, clients)
+            rows = self.rows(r, clients)
             y_KN, weight_KN = t.y_KN[rows], t.weight_KN[rows]
             distance_KNJ = metrics.distances(t.p_KNV[rows], values_JV)
             held_KJ = self._held(r, clients) & present_J
@@ -357,9 +357,7 @@ def participants(experiment: Experiment, number: int) -> list[int]:
     return sorted(words.argsort(stable=True)[:size].tolist())
 
 
-def _shares(
-    partitions: Sequence[Partition], dataset: Dataset, augment: bool, device: torch.device
-) -> tuple[Shares, Shares]:
+def _shares(partitions: Sequence[Partition], dataset: Dataset, augment: bool, device: torch.device) -> tuple[Shares, Shares]:
     """The samples that some client of some run holds, normalised and on the device, for training and for testing."""
     train = _held_samples([i for p in partitions for i in p.train], dataset.train_x, dataset.train_y, dataset, device)
     if partitions[0].held_out:

@@ -37,7 +37,8 @@ _SECOND = _signed(0x94D049BB133111EB)
 
 def _shift(z: Tensor, bits: int) -> Tensor:
     """Logical right shift (torch's `>>` on int64 copies the sign)."""
-    return (z >> bits) & (2 ** (64 - bits) - 1)
+    shifted: Tensor = (z >> bits) & (2 ** (64 - bits) - 1)
+    return shifted
 
 
 def _mix(z: Tensor) -> Tensor:

@@ -248,9 +248,7 @@ def _deal(
     return _partition(dataset, train, _deal_test(dataset, counts, count_test, rng))
 
 
-def _deal_test(
-    dataset: Dataset, counts: list[Ints], count_test: Callable[[Ints, Ints], Ints], rng: Generator
-) -> list[Ints]:
+def _deal_test(dataset: Dataset, counts: list[Ints], count_test: Callable[[Ints, Ints], Ints], rng: Generator) -> list[Ints]:
     stock = _Stock(dataset.test_y, len(dataset.classes), True, rng)
     there = [stock.left * (own > 0) for own in counts]
     try:

@@ -55,9 +55,7 @@ class Pool:
             raise UserError(f"a prototype of {d} values has no map of {self.rows} rows; let pool.rows divide {d}")
         if self.kernel > min(self.rows, d // self.rows):
             kernel, found = f"{self.kernel}×{self.kernel}", f"{self.rows}×{d // self.rows}"
-            raise UserError(
-                f"a {kernel} pooling kernel is larger than the {found} map; lower pool.kernel or set pool.rows"
-            )
+            raise UserError(f"a {kernel} pooling kernel is larger than the {found} map; lower pool.kernel or set pool.rows")
 
 
 def softpool(c: Tensor, pool: Pool) -> Tensor:

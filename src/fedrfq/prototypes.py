@@ -36,7 +36,7 @@ class Uploads:
 
     def parameters(self) -> int:
         """Values uploaded by all clients together, as the paper's tables count them."""
-        return int((self.counts_KJ > 0).sum()) * self.values_KJV.shape[2]
+        return int((self.counts_KJ > 0).sum() * self.values_KJV.shape[2])
 
     def encoded(self, round_: int) -> list[bytes]:
         """Each client's message in the one canonical layout."""
@@ -59,7 +59,7 @@ class Globals:
         return (self.values_JV / 2.0**FRACTION_BITS).astype(np.float32)
 
     def parameters(self) -> int:
-        return int(self.present_J.sum()) * self.values_JV.shape[1]
+        return int(self.present_J.sum() * self.values_JV.shape[1])
 
 
 def class_means(p_KNV: Tensor, y_KN: Tensor, weight_KN: Tensor, classes: int) -> tuple[Tensor, Tensor]:
@@ -115,7 +115,8 @@ def decode(message: bytes, classes: int, values: int) -> tuple[int, int, Ints, I
 def _signed24(body: bytes) -> Ints:
     digits = np.frombuffer(body, np.uint8).reshape(-1, 3).astype(np.int64)
     words = digits @ np.array([1, 1 << 8, 1 << 16])
-    return np.where(words >= 1 << 23, words - (1 << 24), words)
+    signed: Ints = np.where(words >= 1 << 23, words - (1 << 24), words)
+    return signed
 
 
 def combine(previous: Globals, uploads: Uploads, rule: str) -> Globals:

@@ -78,11 +78,12 @@ class Batched:
         return x_KBCHW.transpose(1, 2).contiguous()
 
     def conv(self, h: Tensor, w_KOIHW: Tensor, b_KO: Tensor | None, stride: int, padding: int) -> Tensor:
-        out: Tensor = _Convolution.apply(h, w_KOIHW, stride, padding)
+        out: Tensor = _Convolution.apply(h, w_KOIHW, stride, padding)  # type: ignore[no-untyped-call]
         return out if b_KO is None else out + self.channels(b_KO)
 
     def max_pool(self, h: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-        return F.max_pool2d(h.flatten(0, 1), kernel, stride, padding).unflatten(0, h.shape[:2])
+        pooled = F.max_pool2d(h.flatten(0, 1), kernel, stride, padding)
+        return pooled.view(*h.shape[:2], *pooled.shape[1:])
 
     def channels(self, v_KC: Tensor) -> Tensor:
         return v_KC[:, :, None, None, None]
@@ -112,7 +113,7 @@ class _Convolution(torch.autograd.Function):
         return torch.bmm(w_KOIHW.flatten(2), columns).view(*w_KOIHW.shape[:2], h.shape[2], rows, cols)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         columns, w_KOIHW = ctx.saved_tensors
         grad = grad.flatten(2)
         grad_w = torch.bmm(grad, columns.mT).view_as(w_KOIHW)

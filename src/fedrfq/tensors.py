@@ -82,9 +82,7 @@ def _header(tensors: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> b
     begin = 0
     for name, tensor in tensors:
         if name == METADATA or tensor.dtype not in _CODES:
-            raise UserError(
-                f"cannot save tensor {name!r} of {tensor.dtype}: rename it or convert it to {_list_dtypes()}"
-            )
+            raise UserError(f"cannot save tensor {name!r} of {tensor.dtype}: rename it or convert it to {_list_dtypes()}")
         end = begin + tensor.numel() * tensor.element_size()
         entries[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
         begin = end

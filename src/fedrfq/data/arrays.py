@@ -65,9 +65,7 @@ def _integers(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray
     if array is None:
         return None
     if array.dtype.kind not in "ui" or array.ndim != 1:
-        raise UserError(
-            f"{path}: expected {name} as a row of whole numbers, found {array.dtype} {array.shape}; mend it"
-        )
+        raise UserError(f"{path}: expected {name} as a row of whole numbers, found {array.dtype} {array.shape}; mend it")
     return array.astype(np.int64)
 
 

@@ -84,11 +84,7 @@ def _check_part(content: Content, part: str, what: str) -> None:
         raise UserError(f"{what}: expected {part}_x as uint8 N×C×H×W and not empty, found {found}; convert the images")
     for name, array in ((f"{part}_y", labels), (f"{part}_groups", getattr(content, f"{part}_groups"))):
         if array is not None and array.shape != (len(images),):
-            raise UserError(
-                f"{what}: expected {len(images)} entries in {name}, found shape {array.shape}; one an image"
-            )
+            raise UserError(f"{what}: expected {len(images)} entries in {name}, found shape {array.shape}; one an image")
     if labels.min() < 0 or labels.max() >= len(content.classes):
         found = f"{labels.min()} to {labels.max()}"
-        raise UserError(
-            f"{what}: expected {part} labels 0 to {len(content.classes) - 1}, found {found}; mend the labels"
-        )
+        raise UserError(f"{what}: expected {part} labels 0 to {len(content.classes) - 1}, found {found}; mend the labels")

@@ -30,9 +30,7 @@ def from_file(path: Path) -> Content:
     content = _form(path)(path)
     if content.classes != CLASSES or content.train_x.shape[1:] != (1, 28, 28):
         found = f"{len(content.classes)} classes of {content.train_x.shape[1:]}"
-        raise UserError(
-            f"{path}: expected the 62 classes 0-9, A-Z, a-z of grey 28×28 images, found {found}; use its path"
-        )
+        raise UserError(f"{path}: expected the 62 classes 0-9, A-Z, a-z of grey 28×28 images, found {found}; use its path")
     return content
 
 

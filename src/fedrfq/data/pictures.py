@@ -34,9 +34,7 @@ def _two_parts(train: Path, test: Path) -> Content:
     test_x, test_y = _images(test, classes)
     if train_x.shape[1:] != test_x.shape[1:]:
         found = f"{train_x.shape[1:]} and {test_x.shape[1:]}"
-        raise UserError(
-            f"{test}: expected images of the same size and colours as in train, found {found}; convert them"
-        )
+        raise UserError(f"{test}: expected images of the same size and colours as in train, found {found}; convert them")
     return Content(train_x, train_y, test_x, test_y, classes)
 
 

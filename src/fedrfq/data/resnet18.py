@@ -33,9 +33,7 @@ def _state(loaded: Any) -> dict[str, Tensor]:
 
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
         raise UserError("expected named tensors, found something else")
-    return {
-        name: value.detach().contiguous() for name, value in loaded.items() if not name.endswith("num_batches_tracked")
-    }
+    return {name: value.detach().contiguous() for name, value in loaded.items() if not name.endswith("num_batches_tracked")}
 
 
 def _official(work: Path, bar: Progress) -> dict[str, Tensor]:

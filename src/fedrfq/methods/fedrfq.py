@@ -40,7 +40,8 @@ class FedRFQ(FedProto):
             raise UserError(f"method.reduction is one of {', '.join(REDUCTIONS)}, not '{self.reduction}'")
 
     def distance(self, difference_KBV: Tensor) -> Tensor:
-        return torch.linalg.vector_norm(difference_KBV, dim=-1)
+        norm: Tensor = torch.linalg.vector_norm(difference_KBV, dim=-1)
+        return norm
 
     def reduce(self, batch: Batch, distance_KB: Tensor) -> Tensor:
         if self.reduction == "samples":

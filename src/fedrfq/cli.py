@@ -1,0 +1,253 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedrfq import cli_data, experiment, toml
+from fedrfq.data import DATASETS
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment
+from fedrfq.federation import Federation, RoundRecord
+from fedrfq.methods import METHODS
+from fedrfq.models import MODELS
+from fedrfq.partition import PARTITIONS
+from fedrfq.pooling import POOLS
+from fedrfq.records import RunDirectory, to_json
+from fedrfq.session import Session, pick_device
+
+app = typer.Typer(
+    help="Federated learning by pooled class prototypes, aggregated by servers none of whom must be trusted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(cli_data.app, name="data")
+_INTERRUPTED = 130
+
+File = Annotated[Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="One TOML file is one run.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in method.lam=0.5.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of standard output.")]
+Deterministic = Annotated[bool, typer.Option(help="The same bytes again on CUDA, at some cost in speed.")]
+Seeds = Annotated[list[int] | None, typer.Option("--seed", help="The run's seed; given several times, the runs are stacked.")]
+RunPath = Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory, as printed at its end.")]
+
+
+@app.command()
+def run(
+    file: File = None,
+    sets: Sets = None,
+    seed: Seeds = None,
+    device: Device = "auto",
+    out: Annotated[Path, typer.Option(help="Where run directories go.")] = Path("runs"),
+    json: Json = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show partition, memory, expected time; train nothing.")] = False,
+    deterministic: Deterministic = False,
+) -> None:
+    """Run an experiment: every client trains, uploads its prototypes and gets the global ones back, round after round.
+
+    Example: fedrfq run examples/mnist.toml --set method.lam=0.5 --seed 1
+    """
+    first = experiment.load(file, sets or [], seed=seed[0] if seed else None)
+    experiments = [replace(first, seed=other) for other in seed] if seed else [first]
+    where = pick_device(device, deterministic)
+    if dry_run:
+        _dry_run(experiments, where)
+        return
+    _drive(Session.begin(experiments, where, out), json)
+
+
+@app.command()
+def resume(path: RunPath, device: Device = "auto", json: Json = False, deterministic: Deterministic = False) -> None:
+    """Continue a run after Ctrl-C, a crash or kill -9: it ends as if it had never stopped.
+
+    Example: fedrfq resume runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c
+    """
+    _drive(Session.resume(path, pick_device(device, deterministic)), json)
+
+
+@app.command()
+def show(path: RunPath) -> None:
+    """Print a run's table and draw its accuracy curve as accuracy.png in its directory.
+
+    Example: fedrfq show runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c
+    """
+    from fedrfq.show import plot, table
+
+    found = RunDirectory.open(path)
+    console = Console()
+    console.print(table(found))
+    _say(console, f"curve: {plot(found)}")
+
+
+@app.command()
+def config(file: File = None, sets: Sets = None) -> None:
+    """Print the resolved experiment as TOML: every key with the value it will have.
+
+    Example: fedrfq config --set data.name=mnist > mine.toml
+    """
+    sys.stdout.write(toml.dump(experiment.load(file, sets or []).table()))
+
+
+@app.command("list")
+def list_(what: Annotated[str, typer.Argument(help="methods, models, data, partitions or pools.")] = "methods") -> None:
+    """List what an experiment can name.
+
+    Example: fedrfq list methods
+    """
+    kinds: dict[str, dict[str, str]] = {
+        "methods": {name: _first_line(kind) for name, kind in METHODS.items()},
+        "models": {name: _first_line(kind) for name, kind in MODELS.items()},
+        "data": {name: source.description for name, source in DATASETS.items()},
+        "partitions": {name: (kind.__doc__ or "").split("\n")[0] for name, kind in PARTITIONS.items()},
+        "pools": {name: (pool.__doc__ or "").split("\n")[0] for name, pool in POOLS.items()},
+    }
+    if what not in kinds:
+        raise UserError(f"list what? One of {', '.join(kinds)}, not '{what}'")
+    table = Table(what, "what it is")
+    for name, text in kinds[what].items():
+        table.add_row(name, text)
+    Console(markup=False).print(table)
+
+
+@app.command()
+def predict(
+    path: RunPath,
+    client: Annotated[int, typer.Argument(help="Which client's model, from 0.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Pictures of the data's size.")],
+    json: Json = False,
+) -> None:
+    """Classify pictures with a trained client's model, by its own head and by the nearest global prototype.
+
+    Example: fedrfq predict runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c 3 digit.png
+    """
+    from fedrfq.trained import Client
+
+    found = Client.load(RunDirectory.open(path), client).predict(files)
+    table = Table("file", "class", "probability", "nearest prototype")
+    for row in found:
+        table.add_row(*(str(value) for value in row.values()))
+    Console(markup=False).print(table)
+    if json:
+        sys.stdout.write(to_json({"client": client, "predictions": found}) + "\n")
+
+
+@app.command()
+def export(
+    path: RunPath,
+    client: Annotated[int, typer.Argument(help="Which client's model, from 0.")],
+    to: Annotated[str, typer.Option("--format", help="safetensors, torchscript or onnx.")] = "safetensors",
+    out: Annotated[Path | None, typer.Option(help="The file; by default client-N in the run's directory.")] = None,
+) -> None:
+    """Write a client's trained model to a file that other programs load.
+
+    Example: fedrfq export runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c 3 --format onnx
+    """
+    from fedrfq.trained import FORMATS, Client
+
+    if to not in FORMATS:
+        raise UserError(f"--format is one of {', '.join(FORMATS)}, not '{to}'")
+    target = out or path / f"client-{client}{FORMATS[to]}"
+    _say(Console(), f"wrote {Client.load(RunDirectory.open(path), client).export(target, to)}")
+
+
+def _drive(session: Session, json: bool) -> None:
+    """The session to its end with a progress bar; Ctrl-C and SIGTERM leave a checkpoint and say how to go on."""
+    from fedrfq.show import plot, table
+
+    errors = Console(stderr=True)
+    try:
+        with _terminated_as_interrupt(), _progress(errors) as progress:
+            task = progress.add_task("training", total=session.rounds, completed=session.state.round, figures="")
+            for outcomes in session.advance():
+                progress.update(task, completed=session.state.round, figures=_figures([o.record for o in outcomes]))
+    except KeyboardInterrupt:
+        session.checkpoint()
+        _say(errors, f"stopped after round {session.state.round}; go on with: fedrfq resume {session.runs[0].path}")
+        raise typer.Exit(_INTERRUPTED) from None
+    results = session.finish()
+    console = Console()
+    for run_ in session.runs:
+        console.print(table(run_))
+        plot(run_)
+        _say(console, f"wrote {run_.path}")
+    if json:
+        sys.stdout.write(to_json(results[0] if len(results) == 1 else {"runs": results}) + "\n")
+
+
+def _progress(console: Console) -> Progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(TextColumn("{task.description}"), *columns, TextColumn("{task.fields[figures]}"), console=console)
+
+
+def _figures(records: list[RoundRecord]) -> str:
+    head = sum(record.accuracy_mean for record in records) / len(records)
+    collapsed = sum(record.collapsed_clients for record in records)
+    return f"accuracy {head:.2f} %" + (f", {collapsed} clients collapsed (dead features)" if collapsed else "")
+
+
+@contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM does what Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _dry_run(experiments: list[Experiment], device: Any) -> None:
+    from fedrfq.data import load
+    from fedrfq.estimate import estimate
+
+    federation = Federation(experiments, load(experiments[0].data.name), device)
+    console = Console(markup=False)
+    table = Table("client", "classes", "training samples", "test samples")
+    partition = federation.partitions[0]
+    for k, classes in enumerate(partition.classes):
+        held = " ".join(federation.dataset.classes[j] for j in classes)
+        table.add_row(str(k), held, str(len(partition.train[k])), str(len(partition.test[k])))
+    console.print(table)
+    cost = estimate(federation)
+    _say(console, f"partition: {to_json(partition.realised)}")
+    _say(console, f"{cost.samples:,} samples in {federation.experiments[0].rounds} rounds")
+    _say(console, f"expected time about {cost.seconds:,.0f} s, memory about {cost.memory_bytes / 2**20:,.0f} MiB")
+
+
+def _first_line(kind: type) -> str:
+    """What a class's module says in its first line."""
+    return (sys.modules[kind.__module__].__doc__ or "").strip().split("\n")[0]
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def main() -> None:
+    """Entry point: what a user can mend is one line on standard error and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""A run's directory: what was run, where, every round as it happened, and checkpoints to go on from.
+
+experiment.toml   the resolved experiment
+environment.json  versions, device, data hash, revision, partition
+rounds.jsonl      a line a round, flushed as it is written
+clients.csv       a line a round and client
+checkpoints/      parameters and global prototypes (safetensors), written atomically; the newest one stays
+result.json       the summary of a finished run
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrfq import tensors, toml
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment, from_table
+from fedrfq.federation import Outcome, RoundRecord, State
+from fedrfq.prototypes import Globals
+
+CLIENT_COLUMNS = (
+    "round",
+    "client",
+    "trained",
+    "classes",
+    "samples",
+    "accuracy",
+    "prototype_accuracy",
+    "prototype_accuracy_own",
+    "loss_classification",
+    "loss_prototype",
+)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    path: Path
+
+    @staticmethod
+    def create(out: Path, experiment: Experiment, environment: Mapping[str, Any]) -> RunDirectory:
+        """A fresh directory OUT/NAME/ID; the id is the time (UTC), the seed and a few digits of the experiment's hash."""
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        base = f"{stamp}-seed{experiment.seed}-{experiment.hash()[:6]}"
+        with _writing(out):
+            path = _fresh(out / experiment.name, base)
+            (path / "checkpoints").mkdir()
+        run = RunDirectory(path)
+        run.write("experiment.toml", toml.dump(experiment.table()))
+        run.write("environment.json", to_json(environment, indent=2) + "\n")
+        run.write("rounds.jsonl", "")
+        run.write("clients.csv", ",".join(CLIENT_COLUMNS) + "\n")
+        return run
+
+    @staticmethod
+    def open(path: Path) -> RunDirectory:
+        if not (path / "experiment.toml").is_file():
+            raise UserError(f"{path} is not a run's directory: it has no experiment.toml (runs/NAME/ID is one)")
+        return RunDirectory(path)
+
+    def experiment(self) -> Experiment:
+        return from_table(toml.read(self.path / "experiment.toml"))
+
+    def environment(self) -> dict[str, Any]:
+        return self._json("environment.json")
+
+    def result(self) -> dict[str, Any] | None:
+        return self._json("result.json") if (self.path / "result.json").is_file() else None
+
+    def rounds(self) -> list[RoundRecord]:
+        """The rounds recorded; a torn last line (the writer was killed) does not count."""
+        names = {f.name for f in fields(RoundRecord)}
+        records = []
+        for line in self._lines("rounds.jsonl"):
+            try:
+                values = json.loads(line)
+                records.append(RoundRecord(**{key: values[key] for key in names}))
+            except (ValueError, TypeError, KeyError) as error:
+                raise UserError(f"{self.path / 'rounds.jsonl'}: not a round's record: {line[:60]!r} ({error})") from error
+        return records
+
+    def clients(self) -> list[dict[str, str]]:
+        return list(csv.DictReader(self._lines("clients.csv")))
+
+    def append(self, outcome: Outcome) -> None:
+        table = io.StringIO()
+        csv.DictWriter(table, CLIENT_COLUMNS, lineterminator="\n").writerows(outcome.clients)
+        self._append("clients.csv", table.getvalue())
+        self._append("rounds.jsonl", to_json(asdict(outcome.record)) + "\n")
+
+    def rewind(self, number: int) -> None:
+        """Forget the rounds after `number`: what was recorded since the checkpoint will be recorded again."""
+        rounds = [line for line in self._lines("rounds.jsonl") if json.loads(line)["round"] <= number]
+        header, *rows = self._lines("clients.csv")
+        kept = [row for row in rows if int(row.partition(",")[0]) <= number]
+        self.write("rounds.jsonl", "".join(f"{line}\n" for line in rounds))
+        self.write("clients.csv", "".join(f"{line}\n" for line in (header, *kept)))
+
+    def checkpoints(self) -> dict[int, Path]:
+        """The checkpoints by round."""
+        found = sorted((self.path / "checkpoints").glob("round-*.safetensors"))
+        return {int(path.stem.removeprefix("round-")): path for path in found}
+
+    def save(self, state: State) -> Path:
+        named = {f"cohort{i}/{name}": p for i, params in enumerate(state.params) for name, p in params.items()}
+        named["globals/values"] = torch.from_numpy(state.globals_[0].values_JV)
+        named["globals/present"] = torch.from_numpy(state.globals_[0].present_J)
+        path = self.path / "checkpoints" / f"round-{state.round:06d}.safetensors"
+        tensors.save(path, named, {"round": str(state.round), "experiment": self.experiment().hash()})
+        return path
+
+    def prune(self, keep: int) -> None:
+        for number, path in self.checkpoints().items():
+            if number != keep:
+                path.unlink(missing_ok=True)
+
+    def load(self, number: int, device: torch.device) -> State:
+        """The state after round `number`, checked to be of this experiment."""
+        path = self.checkpoints()[number]
+        named, metadata = tensors.load(path)
+        if metadata.get("experiment") != self.experiment().hash():
+            raise UserError(f"{path} is a checkpoint of another experiment than experiment.toml beside it: restore either")
+        present, values = named.pop("globals/present").numpy(), named.pop("globals/values").numpy()
+        cohorts = 1 + max(int(name.partition("/")[0].removeprefix("cohort")) for name in named)
+        params = tuple(
+            {name.partition("/")[2]: p.to(device) for name, p in named.items() if name.startswith(f"cohort{i}/")}
+            for i in range(cohorts)
+        )
+        return State(int(metadata["round"]), params, (Globals(present.astype(np.bool_), values),))
+
+    def last(self, device: torch.device) -> State:
+        """The newest state there is a checkpoint of."""
+        if not self.checkpoints():
+            raise UserError(f"{self.path} has no checkpoint yet: `fedrfq resume {self.path}` continues the run")
+        return self.load(max(self.checkpoints()), device)
+
+    def write(self, name: str, text: str) -> None:
+        write_atomically(self.path / name, text)
+
+    def _append(self, name: str, text: str) -> None:
+        with _writing(self.path), (self.path / name).open("a", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+
+    def _lines(self, name: str) -> list[str]:
+        """The file's whole lines; a last one without its end was torn by a crash and is left out."""
+        try:
+            text = (self.path / name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{self.path / name} cannot be read: {error}") from error
+        return text.split("\n")[:-1]
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.path / name).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / name} cannot be read: {error}") from error
+
+
+def common_round(runs: Sequence[RunDirectory]) -> int:
+    """The newest round all runs have a checkpoint of; 0 if there is none."""
+    return max(set.intersection(*(set(run.checkpoints()) for run in runs)), default=0)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Either the old file or the whole new one, whatever happens in between."""
+    with _writing(path):
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Strict JSON: what is not a number is null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _fresh(parent: Path, base: str) -> Path:
+    for attempt in range(1000):
+        path = parent / (f"{base}-{attempt}" if attempt else base)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return path
+    raise UserError(f"{parent} has a thousand runs of this second: choose another --out")
+
+
+@contextmanager
+def _writing(where: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to {where}: {error.strerror or error}; free space or choose another --out") from error

@@ -1,0 +1,203 @@
+"""Runs with their directories: started, checkpointed, resumed, summed up."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedrfq import data
+from fedrfq.data import Dataset
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment, name_of
+from fedrfq.federation import Diverged, Federation, Outcome, RoundRecord, State
+from fedrfq.methods import METHODS
+from fedrfq.records import RunDirectory, common_round, to_json
+
+_VERSIONS = ("fedrfq", "torch", "numpy", "scikit-learn", "mlxtend")
+
+
+def pick_device(name: str, deterministic: bool = False) -> torch.device:
+    """`auto` takes CUDA where it is. Deterministic: the same bytes on the same machine, on CUDA at some cost."""
+    cuda = torch.cuda.is_available()
+    try:
+        device = torch.device(("cuda" if cuda else "cpu") if name == "auto" else name)
+    except RuntimeError:
+        raise UserError(f"--device is auto, cpu, cuda or cuda:N, not '{name}'") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device is auto, cpu, cuda or cuda:N, not '{name}'")
+    if device.type == "cuda" and not cuda:
+        raise UserError("--device cuda: PyTorch finds no CUDA device here; use --device cpu")
+    if deterministic and device.type == "cuda":
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    return device
+
+
+@dataclass
+class Session:
+    """One run, or several stacked into one program, from where they stand to their last round."""
+
+    federation: Federation
+    runs: tuple[RunDirectory, ...]
+    state: State
+
+    @staticmethod
+    def begin(experiments: Sequence[Experiment], device: torch.device, out: Path, dataset: Dataset | None = None) -> Session:
+        """Fresh directories; nothing is written before the experiment has been found possible."""
+        dataset = dataset or data.load(experiments[0].data.name)
+        federation = Federation(experiments, dataset, device)
+        state = federation.start()
+        runs = [RunDirectory.create(out, experiment, environment(federation, r)) for r, experiment in enumerate(experiments)]
+        for run in runs:
+            stack = [os.path.relpath(other.path, run.path) for other in runs]
+            run.write("environment.json", to_json({**run.environment(), "stack": stack}, indent=2) + "\n")
+        return Session(federation, tuple(runs), state)
+
+    @staticmethod
+    def resume(path: Path, device: torch.device) -> Session:
+        """From the newest checkpoint, with the runs it was stacked with: kernels depend on what is stacked."""
+        first = RunDirectory.open(path)
+        runs = tuple(RunDirectory.open(path / other) for other in first.environment().get("stack", ["."]))
+        experiments = [run.experiment() for run in runs]
+        dataset = data.load(experiments[0].data.name)
+        recorded = first.environment().get("data", {}).get("sha256")
+        if dataset.sha256 != recorded:
+            raise UserError(f"the data changed: the run began on sha256 {recorded}, found {dataset.sha256}; restore the data")
+        federation = Federation(experiments, dataset, device)
+        number = common_round(runs)
+        state = join([run.load(number, device) for run in runs]) if number else federation.start()
+        for run in runs:
+            run.rewind(number)
+        return Session(federation, runs, state)
+
+    @property
+    def rounds(self) -> int:
+        return self.federation.experiments[0].rounds
+
+    def advance(self) -> Iterator[list[Outcome]]:
+        """Each round's outcomes, a run each, recorded before they are yielded."""
+        every = self.federation.experiments[0].checkpoint
+        while self.state.round < self.rounds:
+            self.state, outcomes = self._next()
+            for run, outcome in zip(self.runs, outcomes, strict=True):
+                run.append(outcome)
+            if self.state.round % every == 0 or self.state.round == self.rounds:
+                self.checkpoint()
+            yield outcomes
+
+    def _next(self) -> tuple[State, list[Outcome]]:
+        try:
+            return self.federation.advance(self.state)
+        except Diverged as error:
+            last = self.checkpoint() if self.state.round else "none yet"
+            raise Diverged(f"{error}; last good checkpoint: {last}") from error
+
+    def checkpoint(self) -> Path:
+        """Where the runs stand, on disk; older checkpoints go only when every run of the stack has its new one."""
+        paths = [run.save(part(self.federation, self.state, r)) for r, run in enumerate(self.runs)]
+        for run in self.runs:
+            run.prune(self.state.round)
+        return paths[0]
+
+    def finish(self) -> list[dict[str, Any]]:
+        """The summaries, written beside the records."""
+        results = []
+        for r, silhouettes in enumerate(self.federation.silhouettes(self.state)):
+            result = summary(self.runs[r], self.federation, r, silhouettes)
+            self.runs[r].write("result.json", to_json(result, indent=2) + "\n")
+            results.append(result)
+        return results
+
+
+def part(federation: Federation, state: State, r: int) -> State:
+    """Run `r`'s share of the state."""
+    rows = [federation.rows(r, clients) for clients in federation.cohorts]
+    params = tuple({name: p[s] for name, p in own.items()} for own, s in zip(state.params, rows, strict=True))
+    return replace(state, params=params, globals_=(state.globals_[r],))
+
+
+def join(states: Sequence[State]) -> State:
+    """Runs' states as one, stacked in order."""
+    cohorts = zip(*(state.params for state in states), strict=True)
+    params = tuple({name: torch.cat([own[name] for own in cohort]) for name in cohort[0]} for cohort in cohorts)
+    return State(states[0].round, params, tuple(state.globals_[0] for state in states))
+
+
+def summary(run: RunDirectory, federation: Federation, r: int, silhouettes: tuple[float, float]) -> dict[str, Any]:
+    """What `--json` prints: the last round's figures, totals over all rounds."""
+    experiment, records = federation.experiments[r], run.rounds()
+    last, train = records[-1], sum(record.seconds_train for record in records)
+    return {
+        "method": name_of(METHODS, experiment.method),
+        "data": experiment.data.name,
+        "seed": experiment.seed,
+        "clients": experiment.clients,
+        "rounds": last.round,
+        "accuracy_mean": last.accuracy_mean,
+        "accuracy_std": last.accuracy_std,
+        "prototype_accuracy_mean": last.prototype_accuracy_mean,
+        "prototype_failure": last.prototype_failure,
+        "silhouette": silhouettes[0],
+        "silhouette_unpooled": silhouettes[1],
+        "parameters_per_round": last.parameters_up,
+        "bytes_per_round": last.bytes_up,
+        "collapsed_clients": last.collapsed_clients,
+        "samples_per_second": sum(record.samples for record in records) / train,
+        "seconds": sum(record.seconds for record in records),
+        "run_dir": str(run.path),
+    }
+
+
+def environment(federation: Federation, r: int) -> dict[str, Any]:
+    device = federation.device
+    cuda = device.type == "cuda"
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _VERSIONS}},
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or platform.machine(),
+        "device_type": device.type,
+        "threads": torch.get_num_threads(),
+        "deterministic": not cuda or torch.are_deterministic_algorithms_enabled(),
+        "data": {"name": federation.dataset.name, "sha256": federation.dataset.sha256},
+        "partition": federation.partitions[r].realised,
+        "revision": _revision(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _revision() -> str | None:
+    """The git revision of the program's own checkout, if it runs from one; "+" where files differ from it."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+def run(experiment: Experiment, device: str = "auto", out: Path | str = "runs") -> Iterator[RoundRecord]:
+    """Runs the experiment, yielding each round's record; the directory is written as by the command line."""
+    session = Session.begin([experiment], pick_device(device), Path(out))
+    for outcomes in session.advance():
+        yield outcomes[0].record
+    session.finish()

@@ -1,0 +1,110 @@
+"""A finished run for people: its table in the terminal and its accuracy curve as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from fedrfq.experiment import Experiment, name_of
+from fedrfq.federation import RoundRecord
+from fedrfq.methods import METHODS
+from fedrfq.partition import PARTITIONS
+from fedrfq.records import RunDirectory
+
+
+def table(run: RunDirectory) -> Table:
+    """The run's settings and figures, so far or final."""
+    experiment, records, result = run.experiment(), run.rounds(), run.result() or {}
+    shown = Table(title=_title(experiment), show_header=False, title_justify="left")
+    shown.add_column(style="bold")
+    shown.add_column()
+    for label, value in _rows(experiment, records, result, run.environment()):
+        shown.add_row(label, value)
+    return shown
+
+
+def _title(experiment: Experiment) -> str:
+    method = name_of(METHODS, experiment.method)
+    return f"{method} on {experiment.data.name}, {experiment.clients} clients, seed {experiment.seed}"
+
+
+def _rows(
+    experiment: Experiment, records: Sequence[RoundRecord], result: dict[str, Any], environment: dict[str, Any]
+) -> list[tuple[str, str]]:
+    dealt = environment.get("partition", {})
+    held = f"{dealt.get('classes_mean', 0):.2f} ± {dealt.get('classes_std', 0):.2f} classes a client"
+    rows = [
+        ("partition", f"{name_of(PARTITIONS, experiment.partition)}: {held}"),
+        ("rounds", f"{len(records)} of {experiment.rounds}"),
+    ]
+    if not records:
+        return rows
+    last = records[-1]
+    rows += [
+        ("accuracy, own head", f"{last.accuracy_mean:.2f} % ± {last.accuracy_std:.2f} over clients"),
+        ("accuracy, nearest prototype", _accuracy(last)),
+        ("prototype failure", _share(last.prototype_failure)),
+    ]
+    if result:
+        pooled, unpooled = _number(result["silhouette"]), _number(result["silhouette_unpooled"])
+        rows.append(("silhouette", f"{pooled} (unpooled {unpooled})"))
+    up = f"{last.parameters_up:,} values, {last.bytes_up:,} bytes from all clients"
+    train = sum(r.samples for r in records) / sum(r.seconds_train for r in records)
+    rows += [
+        ("uploaded a round", up if last.parameters_up else "nothing"),
+        ("trained", f"{train:,.0f} samples a second"),
+        ("took", f"{sum(r.seconds for r in records):.1f} s"),
+    ]
+    if last.collapsed_clients:
+        rows.append(("collapsed", f"{last.collapsed_clients} clients: all their pooled prototypes are near 0"))
+    if last.saturated:
+        rows.append(("saturated", f"{last.saturated} values were outside the fixed-point range in the last round"))
+    return rows
+
+
+def _accuracy(record: RoundRecord) -> str:
+    if record.prototype_accuracy_mean is None or record.prototype_accuracy_own_mean is None:
+        return "– (no prototypes are exchanged)"
+    return f"{record.prototype_accuracy_mean:.2f} % ({record.prototype_accuracy_own_mean:.2f} % among own classes)"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f} % of pairs"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def plot(run: RunDirectory) -> Path:
+    """accuracy.png in the run's directory: mean over clients, and a band of one standard deviation."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    records, path = run.rounds(), run.path / "accuracy.png"
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    _curve(axes, records, "accuracy_mean", "accuracy_std", "own head", "C0")
+    if records and records[-1].prototype_accuracy_mean is not None:
+        _curve(axes, records, "prototype_accuracy_mean", "prototype_accuracy_std", "nearest global prototype", "C1")
+    axes.set(title=_title(run.experiment()), xlabel="round", ylabel="test accuracy over clients (%)")
+    axes.set_ylim(top=101)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path
+
+
+def _curve(axes: Any, records: Sequence[RoundRecord], mean: str, std: str, label: str, colour: str) -> None:
+    rounds = [record.round for record in records]
+    middle = [getattr(record, mean) for record in records]
+    spread = [getattr(record, std) for record in records]
+    low = [m - s for m, s in zip(middle, spread, strict=True)]
+    high = [min(100.0, m + s) for m, s in zip(middle, spread, strict=True)]
+    axes.plot(rounds, middle, color=colour, label=f"{label} (± std over clients)")
+    axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
