@@ -18,9 +18,7 @@ from fedrfq.errors import UserError
 
 
 def idx(array):
-    return (
-        bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
-    )
+    return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
 
 
 def tiny_mnist():

@@ -91,9 +91,7 @@ def test_cifar10_with_broken_labels_is_refused(photographs, tmp_path, labels):
 
 
 def idx(array):
-    return (
-        bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
-    )
+    return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.astype(np.uint8).tobytes()
 
 
 @pytest.fixture

@@ -283,9 +283,7 @@ KINDS = st.one_of(
         draw=st.sampled_from(["uniform", "normal"]),
         share=st.booleans(),
     ),
-    st.builds(
-        Dirichlet, st.floats(0.01, 100), st.integers(1, 22), test_samples=st.integers(1, 20), share=st.booleans()
-    ),
+    st.builds(Dirichlet, st.floats(0.01, 100), st.integers(1, 22), test_samples=st.integers(1, 20), share=st.booleans()),
     st.builds(Iid, st.integers(1, 22), test_samples=st.integers(1, 20), share=st.booleans()),
     st.just(Groups()),
 )

@@ -228,9 +228,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
             load(tmp_path / "t")
 
 
-@pytest.mark.parametrize(
-    ("name", "tensor"), [("c", torch.zeros(1, dtype=torch.complex64)), ("__metadata__", torch.ones(1))]
-)
+@pytest.mark.parametrize(("name", "tensor"), [("c", torch.zeros(1, dtype=torch.complex64)), ("__metadata__", torch.ones(1))])
 def test_what_cannot_be_saved(tmp_path: Path, name: str, tensor: Tensor) -> None:
     with pytest.raises(UserError, match=name):
         save(tmp_path / "t", {name: tensor})
@@ -238,9 +236,7 @@ def test_what_cannot_be_saved(tmp_path: Path, name: str, tensor: Tensor) -> None
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_full_disk_keeps_the_old_file_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_full_disk_keeps_the_old_file_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 

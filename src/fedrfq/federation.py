@@ -27,8 +27,6 @@ from fedrfq.partition import Partition
 from fedrfq.prototypes import Globals, Uploads, class_means, encode, quantise
 from fedrfq.stacked import Params, stack
 
-_COLLAPSED = 1e-3  # a client whose pooled prototypes are all smaller than this has dead features
-
 
 @dataclass(frozen=True)
 class State:
@@ -237,7 +235,6 @@ class Federation:
         experiment, partition, globals_ = self.experiments[r], self.partitions[r], state.globals_[r]
         rows = [self.rows(r, cohort) for cohort in self.cohorts]
         head_K = np.concatenate([t.head_K[s] for t, s in zip(tested, rows, strict=True)])
-        size_K = torch.cat([(t.p_KNV[s].abs().amax(2) * t.weight_KN[s]).amax(1) for t, s in zip(tested, rows, strict=True)])
         by_prototype = self._by_prototype(r, globals_, tested) if experiment.method.exchanges else None
         sent = [len(message) for message in uploads.encoded(state.round)]
         message = encode(state.round, 0, globals_.present_J.astype(np.int64), globals_.values_JV)
@@ -263,7 +260,7 @@ class Federation:
             bytes_up=sum(sent),
             bytes_down=len(message) * receivers,
             saturated=uploads.saturated,
-            collapsed_clients=int((size_K < _COLLAPSED).sum()),
+            collapsed_clients=self._collapsed(r, tested),
             seconds_train=times[0],
             seconds=times[1],
         )
@@ -314,6 +311,13 @@ class Federation:
             labels.append(y_KN[weight_KN.bool()])
         failure = metrics.prototype_failure(torch.cat(far), torch.cat(labels), present_J)
         return np.concatenate(everywhere), np.concatenate(own), failure
+
+    def _collapsed(self, r: int, tested: list[_Tested]) -> int:
+        total = 0
+        for t, clients in zip(tested, self.cohorts, strict=True):
+            rows = self.rows(r, clients)
+            total += int(metrics.collapsed(t.p_KNV[rows], t.weight_KN[rows], self._held(r, clients).sum(1)).sum())
+        return total
 
     def _held(self, r: int, clients: range) -> Tensor:
         held = np.zeros((len(clients), len(self.dataset.classes)), np.bool_)

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_NEAR_ZERO = 1e-2  # healthy pooled prototypes have values around 0.5
+_ALIKE = 0.05  # of the prototypes' size: healthy clients' spread stays above a tenth of it
 _SILHOUETTE_SAMPLES = 5000  # the measure compares every pair: more samples are thinned to these
 
 
@@ -43,6 +45,16 @@ def prototype_failure(distance_NJ: Tensor, y_N: Tensor, present_J: Tensor) -> fl
     held_J = own_JN.sum(1)
     pairs = (held_J * (len(y_N) - held_J)).sum().item()
     return float(failed / pairs) if pairs else float("nan")
+
+
+def collapsed(p_KNV: Tensor, weight_KN: Tensor, classes_K: Tensor) -> Tensor:
+    """Which clients' features are dead: all pooled prototypes near 0, or, with several classes, all near one another."""
+    weight_KN1 = weight_KN[..., None]
+    mean_K1V = (p_KNV * weight_KN1).sum(1, keepdim=True) / weight_KN1.sum(1, keepdim=True)
+    spread_K = ((p_KNV - mean_K1V).square() * weight_KN1).sum((1, 2)).sqrt()
+    size_K = (p_KNV.square() * weight_KN1).sum((1, 2)).sqrt()
+    largest_K = (p_KNV.abs() * weight_KN1).amax((1, 2))
+    return (largest_K < _NEAR_ZERO) | ((spread_K < _ALIKE * size_K) & (classes_K > 1))
 
 
 def silhouette(vectors_NV: NDArray[np.float32], y_N: NDArray[np.int64], seed: int) -> float:

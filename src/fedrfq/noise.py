@@ -49,10 +49,10 @@ def _mix(z: Tensor) -> Tensor:
 
 def key(*parts: int | Tensor) -> Tensor:
     """The key of a stream, from integers or tensors of integers that broadcast: order matters, position counts."""
-    state = torch.zeros((), dtype=torch.int64)
+    device = next((part.device for part in parts if isinstance(part, Tensor)), None)
+    state = torch.zeros((), dtype=torch.int64, device=device)
     for part in parts:
-        part = part if isinstance(part, Tensor) else torch.tensor(_signed(part))
-        state = _mix(state.to(part.device) * _SECOND + part + _GOLDEN)
+        state = _mix(state * _SECOND + (part if isinstance(part, Tensor) else _signed(part)) + _GOLDEN)
     return state
 
 

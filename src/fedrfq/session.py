@@ -36,7 +36,7 @@ def pick_device(name: str, deterministic: bool = False) -> torch.device:
     if device.type == "cuda" and not cuda:
         raise UserError("--device cuda: PyTorch finds no CUDA device here; use --device cpu")
     if deterministic and device.type == "cuda":
-        torch.backends.cudnn.benchmark = False
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
     return device
 
@@ -86,9 +86,10 @@ class Session:
         """Each round's outcomes, a run each, recorded before they are yielded."""
         every = self.federation.experiments[0].checkpoint
         while self.state.round < self.rounds:
-            self.state, outcomes = self._next()
+            state, outcomes = self._next()
             for run, outcome in zip(self.runs, outcomes, strict=True):
                 run.append(outcome)
+            self.state = state  # only now: an interrupt before this line repeats the round, and no record is missing
             if self.state.round % every == 0 or self.state.round == self.rounds:
                 self.checkpoint()
             yield outcomes

@@ -55,7 +55,7 @@ class Client:
         state, first = run.last(torch.device("cpu")), 0
         for cohort, params in zip(experiment.models(), state.params, strict=True):
             if client < first + cohort.clients:
-                own = {name: p[client - first] for name, p in params.items()}
+                own = {name: p[client - first].clone() for name, p in params.items()}
                 module = Trained(cohort.model, own).eval()
                 dataset = data.load(experiment.data.name)
                 return Client(module, own, state.globals_[0], experiment.pool, dataset)

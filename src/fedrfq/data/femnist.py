@@ -85,6 +85,7 @@ FEMNIST = Source(
     shots=100,
     test_shots=15,
     model="cnn",
+    protocol={"rounds": 120, "partition": {"spread": 1}},
     mean=(0.1307,),
     std=(0.3081,),
     places=(Place("biometrics.nist.gov", _official),),

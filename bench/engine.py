@@ -1,0 +1,165 @@
+"""How fast the engine trains, against what else one could run on the same machine.
+
+    python bench/engine.py                   two cores: engine, plain loop over clients, one single model at batch 512
+    python bench/engine.py --device cuda     a GPU: 100 rounds of one run, and 100 stacked seeds
+
+The experiment is the paper's on MNIST (`fedrfq data get mnist` first): 20 clients, 3 ± 2 classes, 100 shots, batch 4, the
+CNN with its dropout, FedRFQ's loss. Candidates are alternated and the best of the repeats counts: machines are noisy. Only
+training is timed, on real samples; padding does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from fedrfq import data, experiment
+from fedrfq.engine import Shares
+from fedrfq.federation import Federation, State
+from fedrfq.pooling import Pool
+
+FLOP_A_SAMPLE = 2.6e6  # forward and backward of the CNN
+
+
+def federation(seeds: int, device: str) -> Federation:
+    sets = ["data.name=mnist"]
+    experiments = [experiment.load(sets=sets, seed=seed) for seed in range(seeds)]
+    return Federation(experiments, data.load("mnist"), torch.device(device))
+
+
+class Round:
+    """The training of a round, and nothing else, by the engine."""
+
+    def __init__(self, runs: Federation) -> None:
+        self.runs, self.state = runs, runs.advance(runs.start())[0]  # round 1, so that there are global prototypes
+        self.samples = sum(sum(engine.shares.counts) for engine in runs.engines)
+
+    def __call__(self) -> None:
+        runs, state = self.runs, self.state
+        (clients,), (engine,) = runs.cohorts, runs.engines
+        rows = range(len(engine.shares.counts))
+        params, _ = engine.train(state.params[0], runs.guide(state, clients), runs.keys(state.round, clients), rows)
+        self.state = State(state.round + 1, (params,), state.globals_)
+        if runs.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+class StockCNN(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
+        self.drop, self.fc1, self.fc2 = nn.Dropout2d(), nn.Linear(320, 50), nn.Linear(50, 10)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.drop(self.conv2(x)), 2))
+        c = F.relu(self.fc1(x.flatten(1)))
+        return c, self.fc2(F.dropout(c))
+
+
+def stock_epoch(model: nn.Module, x: Tensor, y: Tensor, batch: int, globals_JV: Tensor, pool: Pool) -> None:
+    """One client, one epoch, as anyone would write it."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+    for rows in torch.randperm(len(x)).split(batch):
+        c, logits = model(x[rows])
+        distance = torch.linalg.vector_norm(pool(c) - globals_JV[y[rows]], dim=-1).mean()
+        optimiser.zero_grad()
+        (F.cross_entropy(logits, y[rows]) + distance).backward()
+        optimiser.step()
+
+
+def plain_loop(shares: Shares, threads: int) -> Callable[[], None]:
+    models = [StockCNN() for _ in shares.counts]
+    owned = [shares.index_KN[k, :count] for k, count in enumerate(shares.counts)]
+    globals_JV, pool = torch.rand(10, 24), Pool()
+
+    def work() -> None:
+        torch.set_num_threads(threads)
+        for model, rows in zip(models, owned, strict=True):
+            stock_epoch(model, shares.x[rows], shares.y[rows], 4, globals_JV, pool)
+
+    return work
+
+
+def single_model(shares: Shares, threads: int) -> Callable[[], None]:
+    model, globals_JV, pool = StockCNN(), torch.rand(10, 24), Pool()
+    rows = torch.cat([shares.index_KN[k, :count] for k, count in enumerate(shares.counts)])
+
+    def work() -> None:
+        torch.set_num_threads(threads)
+        stock_epoch(model, shares.x[rows], shares.y[rows], 512, globals_JV, pool)
+
+    return work
+
+
+def seconds(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def matrix_rate() -> float:
+    """What this machine's matrix product reaches, in FLOP/s."""
+    a = torch.randn(1024, 1024)
+    return max(2 * 1024**3 / seconds(lambda: torch.mm(a, a)) for _ in range(20))
+
+
+def on_cpu(repeats: int, console: Console) -> None:
+    threads = torch.get_num_threads()
+    ours = Round(federation(1, "cpu"))
+    shares = ours.runs.engines[0].shares
+
+    def engine() -> None:
+        torch.set_num_threads(threads)
+        ours()
+
+    candidates = {f"engine, {threads} threads": engine}
+    for used in sorted({1, threads}):
+        candidates[f"plain loop, {used} threads"] = plain_loop(shares, used)
+        candidates[f"single model, batch 512, {used} threads"] = single_model(shares, used)
+    best = dict.fromkeys(candidates, float("inf"))
+    for _ in range(repeats):
+        for name, work in candidates.items():
+            best[name] = min(best[name], seconds(work))
+    torch.set_num_threads(threads)
+    floor = FLOP_A_SAMPLE / matrix_rate() * ours.samples
+    loop = min(took for name, took in best.items() if name.startswith("plain"))
+    table = Table("", "s a round", "samples/s", "× plain loop", title=f"{ours.samples:,} samples a round, best of {repeats}")
+    for name, took in {**best, "floor: FLOPs at the matrix rate": floor}.items():
+        table.add_row(name, f"{took:.3f}", f"{ours.samples / took:,.0f}", f"{loop / took:.2f}")
+    console.print(table)
+
+
+def on_cuda(repeats: int, console: Console) -> None:
+    table = Table("stacked runs", "100 rounds, s", "ms a round", "samples/s", "GiB", title="training alone, after warm-up")
+    for runs in (1, 5, 30, 100):
+        torch.cuda.reset_peak_memory_stats()
+        ours = Round(federation(runs, "cuda"))
+        for _ in range(3):
+            ours()
+        rounds = 100 if runs == 1 else 5
+        took = min(sum(seconds(ours) for _ in range(rounds)) / rounds for _ in range(repeats))
+        peak = torch.cuda.max_memory_allocated() / 2**30
+        table.add_row(str(runs), f"{100 * took:.2f}", f"{1e3 * took:.1f}", f"{ours.samples / took:,.0f}", f"{peak:.1f}")
+        del ours
+        torch.cuda.empty_cache()
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    (on_cuda if args.device == "cuda" else on_cpu)(args.repeats, Console())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""The slow twin of the engine: one client after the other, stock PyTorch, nothing stacked, nothing padded.
+
+It takes a client's order, dropout and crops from `fedrfq.noise` for that client alone; all else is written anew, the
+way the papers' pseudocode reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedrfq import noise
+from fedrfq.noise import Purpose
+
+State = dict[str, Tensor]
+Globals = Mapping[int, Tensor]  # the global prototypes there are, by class
+
+
+class CNN(nn.Module):
+    def __init__(self, shape: tuple[int, int, int], classes: int, channels: int = 20, hidden: int = 50) -> None:
+        super().__init__()
+        height, width = ((((side - 4) // 2) - 4) // 2 for side in shape[1:])
+        self.channels = channels
+        self.conv1, self.conv2 = nn.Conv2d(shape[0], 10, 5), nn.Conv2d(10, channels, 5)
+        self.fc1, self.fc2 = nn.Linear(channels * height * width, hidden), nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        h = F.relu(F.max_pool2d(self.conv1(x), 2))
+        h = self.conv2(h)
+        if keep is not None:
+            h = h * keep[:, : self.channels, None, None]
+        h = F.relu(F.max_pool2d(h, 2)).flatten(1)
+        c = F.relu(self.fc1(h))
+        return c, self.fc2(c if keep is None else c * keep[:, self.channels :])
+
+
+class MLP(nn.Module):
+    def __init__(self, shape: tuple[int, int, int], classes: int, width: int = 200, hidden: int = 50) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(shape[0] * shape[1] * shape[2], width)
+        self.fc2, self.fc3 = nn.Linear(width, hidden), nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        c = F.relu(self.fc2(F.relu(self.fc1(x.flatten(1)))))
+        return c, self.fc3(c)
+
+
+class Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        around = [nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)]
+        self.downsample = nn.Sequential(*around) if inputs != outputs else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet18(nn.Module):
+    """torchvision's, with its key names."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int, stem: int = 2, pool: int = 2) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(shape[0], 64, 7, stem, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.MaxPool2d(3, pool, 1)
+        self.layer1 = nn.Sequential(Block(64, 64, 1), Block(64, 64, 1))
+        self.layer2 = nn.Sequential(Block(64, 128, 2), Block(128, 128, 1))
+        self.layer3 = nn.Sequential(Block(128, 256, 2), Block(256, 256, 1))
+        self.layer4 = nn.Sequential(Block(256, 512, 2), Block(512, 512, 1))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512, classes)
+
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        h = self.maxpool(F.relu(self.bn1(self.conv1(x))))
+        h = self.layer4(self.layer3(self.layer2(self.layer1(h))))
+        c = self.avgpool(h).flatten(1)
+        return c, self.fc(c)
+
+
+STOCK: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "mlp": MLP, "resnet18": ResNet18}
+
+
+def softpool(c: Tensor) -> Tensor:
+    """Eq. 7-8 on a map of two rows, 2×2 windows one apart: each window's values weighted by their exponentials."""
+    top, bottom = c.chunk(2, -1)
+    pooled = []
+    for left in range(top.shape[-1] - 1):
+        window = torch.cat([top[..., left : left + 2], bottom[..., left : left + 2]], -1)
+        weights = torch.exp(window) / torch.exp(window).sum(-1, keepdim=True)
+        pooled.append((weights * window).sum(-1))
+    return torch.stack(pooled, -1)
+
+
+def no_prototype_loss(c: Tensor, y: Tensor, known: Globals, options: Mapping[str, Any]) -> Tensor:
+    return c.new_zeros(())
+
+
+def fedproto(c: Tensor, y: Tensor, known: Globals, options: Mapping[str, Any]) -> Tensor:
+    """The mean over the batch of each sample's mean squared error; 0 for classes without a global prototype."""
+    total = c.new_zeros(())
+    for vector, label in zip(c, y.tolist(), strict=True):
+        if label in known:
+            total = total + F.mse_loss(vector, known[label])
+    return total / len(y)
+
+
+def fedrfq(c: Tensor, y: Tensor, known: Globals, options: Mapping[str, Any]) -> Tensor:
+    """Eq. 10-11's distance, over the samples of a batch or, by the letter, the mean in each class, summed."""
+    p, total = softpool(c), c.new_zeros(())
+    for vector, label in zip(p, y.tolist(), strict=True):
+        if label in known:
+            alike = len(y) if options["reduction"] == "samples" else y.tolist().count(label)
+            total = total + (vector - known[label]).square().sum().sqrt() / alike
+    return total
+
+
+LOSSES = {"local": no_prototype_loss, "fedproto": fedproto, "fedrfq": fedrfq}
+
+
+@dataclass(frozen=True)
+class Settings:
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float
+    rate: float = 0.0  # dropout's, and how many factors a sample takes
+    units: int = 0
+    augment: bool = False
+
+
+def batches(key: Tensor, count: int, settings: Settings) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+    """Which of a client's samples are in each of its batches, their dropout factors and their crops."""
+    steps, size, units = -(-count // settings.batch_size), settings.batch_size, settings.units
+    drawn = noise.uniform(key[None], Purpose.DROPOUT, settings.epochs * steps * size * units)
+    keep = ((drawn >= settings.rate).double() / (1 - settings.rate)).view(-1, size, units) if settings.rate else None
+    crop = noise.uniform(key[None], Purpose.AUGMENT, settings.epochs * steps * size * 3).view(-1, size, 3)
+    for step in range(settings.epochs * steps):
+        order = noise.order(key[None], torch.tensor([count]), count, step // steps)[0]
+        batch = order[step % steps * size :][:size]
+        dropped = None if keep is None else keep[step, : len(batch)]
+        yield batch, dropped, crop[step] if settings.augment else None
+
+
+def augmented(image: Tensor, crop: Tensor) -> Tensor:
+    """The image in a frame of four zeros, cut at one of 9×9 places, and flipped in one case of two."""
+    top, left, flip = int(crop[0] * 9), int(crop[1] * 9), int(crop[2] * 2)
+    cut = F.pad(image, (4, 4, 4, 4))[:, top : top + image.shape[1], left : left + image.shape[2]]
+    return cut.flip(2) if flip else cut
+
+
+def train(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    key: Tensor,
+    settings: Settings,
+    method: str,
+    options: Mapping[str, Any],
+    known: Globals,
+) -> Tensor:
+    """Trains one client for one round, in place; its mean losses: total, classification, prototype."""
+    optimiser = torch.optim.SGD(model.parameters(), settings.lr, settings.momentum)
+    lam, sums, seen = options.get("lam", 0.0), torch.zeros(3, dtype=torch.float64), 0
+    model.train()
+    for batch, keep, crop in batches(key, len(y), settings):
+        images = x[batch]
+        if crop is not None:
+            images = torch.stack([augmented(image, c) for image, c in zip(images, crop, strict=False)])
+        c, logits = model(images, keep)
+        classification = F.cross_entropy(logits, y[batch])
+        prototype = LOSSES[method](c, y[batch], known, options)
+        loss = classification + lam * prototype
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        sums += torch.stack([loss, classification, prototype]).detach() * len(batch)
+        seen += len(batch)
+    return sums / seen
+
+
+def state(model: nn.Module) -> State:
+    """The model's tensors, under the names the engine gives them."""
+    return {name: t for name, t in model.state_dict().items() if not name.endswith("num_batches_tracked")}

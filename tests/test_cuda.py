@@ -1,0 +1,79 @@
+"""On a GPU: the same results as on the CPU, through captured graphs too, and the same bytes again when asked for."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedrfq import experiment
+from fedrfq.data import Dataset, load
+from fedrfq.federation import Federation
+from fedrfq.methods import METHODS
+from fedrfq.session import Session, pick_device
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+SMALL = ["clients=6", "rounds=4", "checkpoint=2", "partition.shots=8", "partition.test_shots=5"]
+
+
+def coloured() -> Dataset:
+    """Small random pictures in colour, with labels that can be learnt from their brightness."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(4), 60)
+    x = rng.integers(0, 120, (240, 3, 32, 32)) + 40 * y[:, None, None, None] % 256
+    half = (0.5, 0.5, 0.5)
+    return Dataset("coloured", x.astype(np.uint8), y, x[::4].astype(np.uint8), y[::4], tuple("abcd"), half, half, True, "0")
+
+
+def after(dataset: Dataset, settings: list[str], device: str, rounds: int):
+    federation = Federation([experiment.load(sets=settings)], dataset, torch.device(device))
+    state = federation.start()
+    for _ in range(rounds):
+        state, outcomes = federation.advance(state)
+    return federation, state, outcomes[0].record
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("model", ["cnn", "mlp", "resnet18"])
+def test_cuda_trains_as_the_cpu_does(method, model):
+    """Two rounds of unequal clients: the second runs on graphs. ResNets amplify rounding, so theirs are held looser."""
+    dataset = coloured() if model == "resnet18" else load("mnist5k")
+    settings = [*SMALL, f"method.name={method}", f"model.name={model}", "train.epochs=2"]
+    settings += ["partition.ways=2", "partition.spread=1", "data.augment=true"] if model == "resnet18" else []
+    (_, cpu, left), (federation, cuda, right) = (after(dataset, settings, device, 2) for device in ("cpu", "cuda"))
+    assert federation.engines[0]._shards[0].graphs, "no step was captured"
+    loose = {"rtol": 0.2, "atol": 2e-2} if model == "resnet18" else {"rtol": 1e-3, "atol": 1e-4}
+    for name, p in cpu.params[0].items():
+        torch.testing.assert_close(cuda.params[0][name].cpu(), p, **loose)
+    assert right.loss == pytest.approx(left.loss, rel=2e-2)
+
+
+def test_stacked_seeds_train_as_alone():
+    experiments = [experiment.load(sets=SMALL, seed=seed) for seed in (0, 1, 2)]
+    together = Federation(experiments, load("mnist5k"), torch.device("cuda"))
+    state = together.advance(together.advance(together.start())[0])[0]
+    _, alone, _ = after(load("mnist5k"), [*SMALL, "seed=1"], "cuda", 2)
+    for name, p in alone.params[0].items():
+        torch.testing.assert_close(state.params[0][name][6:12], p, rtol=1e-3, atol=1e-4)
+
+
+def test_participation_keeps_its_graphs():
+    federation, _, record = after(load("mnist5k"), [*SMALL, "participation=0.5"], "cuda", 4)
+    assert record.participants == 3
+    assert federation.engines[0]._shards[0].graphs
+
+
+def test_deterministic_run_resumes_to_the_same_bytes(tmp_path):
+    device = pick_device("cuda", deterministic=True)
+    try:
+        whole = Session.begin([experiment.load(sets=SMALL)], device, tmp_path / "whole")
+        list(whole.advance())
+        stopped = Session.begin([experiment.load(sets=SMALL)], device, tmp_path / "stopped")
+        next(stopped.advance())
+        next(stopped.advance())
+        resumed = Session.resume(stopped.runs[0].path, device)
+        list(resumed.advance())
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for name, p in whole.state.params[0].items():
+        assert torch.equal(resumed.state.params[0][name], p), name
+    np.testing.assert_array_equal(resumed.state.globals_[0].values_JV, whole.state.globals_[0].values_JV)

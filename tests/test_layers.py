@@ -1,0 +1,143 @@
+"""Who may import whom, and that the program needs nothing it does not declare."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import fedrfq
+
+ROOT = Path(fedrfq.__file__).parent
+# From low to high; a module imports from its own layer or a lower one. What is not named here (records, figures, …)
+# stands between the round loop and the command line.
+LAYERS = [
+    ["errors"],
+    ["noise", "tensors", "pooling", "toml", "data", "prototypes"],
+    ["stacked"],
+    ["models"],
+    ["partition"],
+    ["methods"],
+    ["metrics"],
+    ["engine"],
+    ["experiment"],
+    ["federation"],
+]
+BLOCKED = ["mlxtend", "pandas", "safetensors", "onnx", "nacl", "flwr", "hypothesis"]
+DECLARED = ["torch", "numpy", "scikit-learn", "matplotlib", "typer", "rich"]
+
+
+def layer(part: str) -> int:
+    for level, parts in enumerate(LAYERS):
+        if part in parts:
+            return level
+    return len(LAYERS) + (part == "cli" or part.startswith("cli_"))
+
+
+def modules() -> dict[str, Path]:
+    names = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    del names[""]
+    return names
+
+
+def imports(path: Path, known: set[str]) -> Iterator[tuple[int, str]]:
+    """The lines where a module imports another of the package, inside functions too, and that one's name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno}: imports are absolute here"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "fedrfq":
+                inner = name.removeprefix("fedrfq").removeprefix(".")
+                yield node.lineno, inner if inner in known else inner.rpartition(".")[0]
+
+
+def test_lower_layers_never_import_higher_ones() -> None:
+    found, wrong = modules(), []
+    assert all((ROOT / part).is_dir() or (ROOT / f"{part}.py").is_file() for parts in LAYERS for part in parts)
+    for name, path in found.items():
+        for line, other in imports(path, set(found)):
+            part, its_part = name.split(".")[0], other.split(".")[0]
+            if other and layer(its_part) > layer(part):
+                wrong.append(f"{name}:{line} imports {other}")
+    assert not wrong
+
+
+def test_no_two_parts_import_each_other() -> None:
+    """Within a layer too: sorted so that each imports only what came before, no part is left over."""
+    found = modules()
+    needs: dict[str, set[str]] = {name.split(".")[0]: set() for name in found}
+    for name, path in found.items():
+        part = name.split(".")[0]
+        needs[part] |= {other.split(".")[0] for _, other in imports(path, set(found)) if other} - {part}
+    while free := [part for part, wanted in needs.items() if not wanted]:
+        needs = {part: wanted - set(free) for part, wanted in needs.items() if part not in free}
+    assert not needs
+
+
+IMPORT_ALL = f"""
+import importlib, importlib.metadata, pkgutil, re, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {BLOCKED!r}:
+            raise ImportError(name + " is blocked")
+
+before = set(sys.modules)
+sys.meta_path.insert(0, Blocker())
+import fedrfq
+for module in pkgutil.walk_packages(fedrfq.__path__, "fedrfq."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+
+import numpy as np, torch
+from fedrfq.data import Dataset
+from fedrfq.experiment import from_table
+from fedrfq.federation import Federation
+x, y = np.random.default_rng(0).integers(0, 255, (40, 1, 6, 6), np.uint8), np.arange(40) % 2
+dataset = Dataset("toy", x, y, x, y, ("a", "b"), (0.5,), (0.5,), False, "")
+small = {{"clients": 2, "model": {{"name": "mlp"}}, "partition": {{"ways": 2, "spread": 0, "shots": 5, "test_shots": 5}}}}
+federation = Federation([from_table(small)], dataset, torch.device("cpu"))
+state, _ = federation.advance(federation.start())
+federation.silhouettes(state)
+
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+def needs(name, seen):
+    if plain(name) in seen:
+        return
+    seen.add(plain(name))
+    try:
+        wanted = importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for one in wanted:
+        if "extra ==" not in one:
+            needs(re.match("[A-Za-z0-9._-]+", one)[0], seen)
+
+allowed = {{"fedrfq"}}
+for name in {DECLARED!r}:
+    needs(name, allowed)
+owners = importlib.metadata.packages_distributions()
+for name in sorted({{name.split(".")[0] for name in set(sys.modules) - before}}):
+    if name not in sys.stdlib_module_names and name in owners and not allowed & set(map(plain, owners[name])):
+        print("undeclared:", name)
+print("imported", len([name for name in sys.modules if name.startswith("fedrfq")]))
+"""
+
+
+def test_nothing_undeclared_is_imported_by_any_module_or_by_a_round() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "undeclared" not in done.stdout
+    assert int(done.stdout.split()[-1]) > len(modules())
