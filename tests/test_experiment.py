@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedrfq import toml
@@ -132,6 +132,7 @@ def test_a_table_says_everything(tmp_path: Path) -> None:
     assert load(path) == load()
 
 
+@settings(deadline=None)
 @given(st.text())
 @example("\x7f")
 @example("\x00\x1f\u2028\ufeff")
@@ -139,6 +140,7 @@ def test_any_name_is_written_as_it_is_read(name: str) -> None:
     assert tomllib.loads(toml.dump({"name": name})) == {"name": name}
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False) | st.integers(-(2**63), 2**63 - 1) | st.booleans())
 def test_any_number_is_written_as_it_is_read(number: float) -> None:
     found = tomllib.loads(toml.dump({"a": {"b": number}}))["a"]["b"]

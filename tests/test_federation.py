@@ -12,7 +12,7 @@ import reference
 import torch
 from torch import Tensor
 
-from fedrfq import data, metrics, toml
+from fedrfq import data, metrics, noise, toml
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
@@ -159,6 +159,32 @@ def test_a_round_leaves_the_given_state_alone(mnist: Dataset) -> None:
     assert (state.round, after.round) == (1, 2)
 
 
+def test_rounds_are_the_plain_loop(mnist: Dataset) -> None:
+    """Each client of the slow twin: its own key of seed, client and round, the round's global prototypes, λ."""
+    experiment = tiny(seed=3, method={"lam": 0.5})
+    federation = Federation([experiment], mnist, CPU)
+    state = federation.start()
+    settings = reference.Settings(1, 4, 0.05, 0.5, 0.5, 70)
+    for round_ in (1, 2):
+        after, (outcome,) = federation.advance(state)
+        vectors = torch.from_numpy(state.globals_[0].floats())
+        known = {j: vectors[j] for j in np.flatnonzero(state.globals_[0].present_J).tolist()}
+        for client in range(6):
+            model = reference.CNN(mnist.shape, 10)
+            model.load_state_dict({name: p[client] for name, p in state.params[0].items()})
+            index = federation.partitions[0].train[client]
+            x = (torch.from_numpy(mnist.train_x[index]).float() / 255 - 0.1307) / 0.3081
+            y, key = torch.from_numpy(mnist.train_y[index]), noise.key(3, client, round_)
+            options = {"lam": 0.5, "reduction": "samples"}
+            losses = reference.train(model.double(), x.double(), y, key, settings, "fedrfq", options, known)
+            expected = {name: p.float() for name, p in reference.state(model).items()}
+            found = {name: p[client] for name, p in after.params[0].items()}
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+            row = outcome.clients[client]
+            assert [row["loss_classification"], row["loss_prototype"]] == pytest.approx(losses[1:].tolist(), rel=1e-3)
+        state = after
+
+
 def test_starts_are_each_clients_own_or_the_same(mnist: Dataset) -> None:
     own, same, other = (
         Federation([e], mnist, CPU).start().params[0]["fc1.weight"]
@@ -215,7 +241,7 @@ def closest(vector: list[float], known: dict[int, list[float]]) -> int:
 
 def test_figures_by_hand(mnist: Dataset) -> None:
     """Every accuracy, and prototype failure, from stock models and loops over samples."""
-    federation = Federation([tiny()], mnist, CPU)
+    federation = Federation([tiny(seed=1)], mnist, CPU)
     state = federation.start()
     for _ in range(2):
         state, (outcome,) = federation.advance(state)
@@ -248,6 +274,7 @@ def test_figures_by_hand(mnist: Dataset) -> None:
     assert record.prototype_accuracy_mean == pytest.approx(np.mean(near))
     assert record.prototype_accuracy_std == pytest.approx(np.std(near))
     assert record.prototype_accuracy_own_mean == pytest.approx(np.mean(own))
+    assert np.mean(own) > np.mean(near) + 1
     assert record.prototype_failure == pytest.approx(np.mean(failed), abs=2e-4)
     assert 0 < np.mean(failed) < 0.5
     assert [row["classes"] for row in rows] == [len(held) for held in federation.partitions[0].classes]

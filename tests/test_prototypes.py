@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -69,6 +69,7 @@ def uploads(draw: st.DrawFn) -> tuple[int, int, NDArray[np.int64], NDArray[np.in
     return draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**32 - 1)), array(counts), array(rows)
 
 
+@settings(deadline=None)
 @given(uploads())
 def test_what_is_encoded_is_decoded(sent: tuple[int, int, NDArray[np.int64], NDArray[np.int64]]) -> None:
     round_, client, counts, values = sent
@@ -81,6 +82,7 @@ def test_what_is_encoded_is_decoded(sent: tuple[int, int, NDArray[np.int64], NDA
     assert found[2].dtype == found[3].dtype == np.int64
 
 
+@settings(deadline=None)
 @given(uploads(), st.data())
 def test_a_message_of_another_length_is_refused(
     sent: tuple[int, int, NDArray[np.int64], NDArray[np.int64]], data: st.DataObject
@@ -91,6 +93,7 @@ def test_a_message_of_another_length_is_refused(
             decode(changed, *shape)
 
 
+@settings(deadline=None)
 @given(uploads(), st.data())
 def test_bytes_that_are_accepted_are_canonical(
     sent: tuple[int, int, NDArray[np.int64], NDArray[np.int64]], data: st.DataObject
@@ -209,6 +212,7 @@ def test_a_class_nobody_sent_keeps_its_last_prototype_or_has_none() -> None:
     assert combine(BEFORE, no_one, "mean").values_JV[[0, 3]].tolist() == [[1, 1], [4, 4]]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**32 - 1), numbers), min_size=1, max_size=8), st.randoms())
 def test_combining_is_exact_and_no_order_changes_a_byte(sent: list[tuple[int, int]], random: Any) -> None:
     def combined(rule: str, rows: list[tuple[int, int]]) -> Globals:

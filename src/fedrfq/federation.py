@@ -7,7 +7,7 @@ same programs, and each run keeps its own prototypes and records.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -340,12 +340,14 @@ class Federation:
         return time.perf_counter() - since
 
 
+def program_key(experiment: Experiment) -> Hashable:
+    """What must be equal for two runs to be stacked: all but what is data to the program."""
+    e = experiment
+    return e.data, e.models(), e.pool, e.train, e.clients, e.participation, e.rounds, e.method.program()
+
+
 def check_stackable(experiments: Sequence[Experiment]) -> None:
-    """Runs share a program if they differ only in what is data to it."""
-    keys = {
-        (e.data, e.models(), e.pool, e.train, e.clients, e.participation, e.rounds, e.method.program()) for e in experiments
-    }
-    if len(keys) != 1:
+    if len({program_key(experiment) for experiment in experiments}) != 1:
         raise UserError("runs are stacked only if they differ in seed, partition, init, method.lam or method.aggregate alone")
 
 
