@@ -243,7 +243,7 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         (["train.momentum=1"], "train.momentum"),
         (["train.epochs=0"], "train.epochs"),
         (["train.batch_size=0"], "train.batch_size"),
-        (["method.lam=-1"], "method.lam must not be negative"),
+        (["method.lam=-1"], "method.lam must be a number from 0 up"),
         (["method.lam=nan"], "method.lam"),
         (["method.lam=inf"], "method.lam"),
         (["method.aggregate=median"], "method.aggregate is one of weighted, mean, paper, not 'median'"),

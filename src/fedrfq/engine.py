@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 import torch
@@ -47,7 +48,7 @@ class Train:
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
             raise UserError("train.epochs and train.batch_size must be at least 1")
-        if not self.lr > 0 or not 0 <= self.momentum < 1:
+        if not 0 < self.lr < inf or not 0 <= self.momentum < 1:
             raise UserError(f"train.lr must be positive and train.momentum in [0, 1), not {self.lr} and {self.momentum}")
 
 

@@ -95,7 +95,7 @@ class Experiment:
     def table(self) -> Table:
         """The whole experiment as plain values; `from_table` reads it back."""
         table: Table = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SECTIONS}
-        table["data"], table["pool"], table["train"] = vars(self.data), vars(self.pool), vars(self.train)
+        table |= {key: dict(vars(getattr(self, key))) for key in ("data", "pool", "train")}
         for key, kinds in _KINDS.items():
             value = getattr(self, key)
             table[key] = {"name": name_of(kinds, value), **vars(value)}
@@ -125,6 +125,7 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
     """The experiment a table describes; what it leaves open is filled with what suits its data."""
     _known(given, [f.name for f in fields(Experiment)], "")
     data = {"name": Data.name, **_section(given, "data")}
+    _typed(data["name"], str, "data.name")
     suits = DATASETS[data["name"]].settings if data["name"] in DATASETS else {}
     method = _kind("method", given, suits)
     sections: Table = {
@@ -155,7 +156,7 @@ def _kind(key: str, given: Mapping[str, Any], suits: Mapping[str, Any]) -> Any:
 
 def _of_kind(key: str, section: Table, suits: Mapping[str, Any], path: str) -> Any:
     kinds = _KINDS[key]
-    name = section.pop("name", suits.get("name", _DEFAULT_KIND[key]))
+    name = _typed(section.pop("name", suits.get("name", _DEFAULT_KIND[key])), str, f"{path}.name")
     if name not in kinds:
         raise UserError(f"{path}.name is one of {', '.join(kinds)}, not {name!r}{_nearest(str(name), list(kinds))}")
     return _build(kinds[name], section, path, suits)
@@ -172,6 +173,8 @@ def _cohorts(given: Mapping[str, Any], suits: Mapping[str, Any]) -> tuple[Cohort
         own = {key: value for key, value in row.items() if key != "clients"}
         under = {} if own.get("name") else _section(given, "model")
         model = _of_kind("model", {**under, **own}, suits.get("model", {}), f"cohorts[{i}]")
+        if clients < 1:
+            raise UserError(f"cohorts[{i}].clients must be at least 1, it is {clients}")
         cohorts.append(Cohort(clients, model))
     return tuple(cohorts)
 

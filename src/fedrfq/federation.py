@@ -77,6 +77,7 @@ class _Tested:
     """The test samples of one cohort through its models."""
 
     head_K: NDArray[np.float64]
+    logit_K: Tensor  # the largest in size
     p_KNV: Tensor
     c_KND: Tensor
     y_KN: Tensor
@@ -123,7 +124,7 @@ class Federation:
         who = [participants(experiment, number) for experiment in self.experiments]
         params, losses = self._train(state, number, who)
         seconds_train = self._elapsed(began)
-        self._check(losses, who, number)
+        self._check("loss", losses, who, number)
         uploads = self._upload(params, who)
         globals_ = tuple(
             experiment.method.combine(old, sent)
@@ -131,6 +132,7 @@ class Federation:
         )
         after = State(number, params, globals_)
         tested = self._test(params)
+        self._check("prediction", *self._largest_logits(tested), number)
         times = (seconds_train / len(self.experiments), self._elapsed(began) / len(self.experiments))
         outcomes = [self._outcome(r, after, who[r], uploads[r], losses[r], tested, times) for r in range(len(who))]
         return after, outcomes
@@ -218,7 +220,8 @@ class Federation:
             c_KND, logits_KNJ = engine.features(p, engine.tests)
             y_KN, weight_KN = engine.tests.y[engine.tests.index_KN], engine.tests.weight_KN()
             head_K = metrics.accuracies(logits_KNJ.argmax(-1), y_KN, weight_KN)
-            found.append(_Tested(head_K, engine.program.pool(c_KND), c_KND, y_KN, weight_KN))
+            logit_K = logits_KNJ.abs().amax((1, 2)).cpu()
+            found.append(_Tested(head_K, logit_K, engine.program.pool(c_KND), c_KND, y_KN, weight_KN))
         return found
 
     def _outcome(
@@ -325,12 +328,18 @@ class Federation:
             held[row, self.partitions[r].classes[k]] = True
         return torch.from_numpy(held).to(self.device)
 
-    def _check(self, losses: list[Tensor], who: list[list[int]], number: int) -> None:
-        for experiment, loss_K3, clients in zip(self.experiments, losses, who, strict=True):
-            bad = [k for k in clients if not bool(torch.isfinite(loss_K3[k]).all())]
+    def _largest_logits(self, tested: list[_Tested]) -> tuple[list[Tensor], list[list[int]]]:
+        """Each run's clients' largest logits, and all clients: a model can blow up in its very last step."""
+        every = [list(range(experiment.clients)) for experiment in self.experiments]
+        pairs = list(zip(tested, self.cohorts, strict=True))
+        return [torch.cat([t.logit_K[self.rows(r, cohort)] for t, cohort in pairs]) for r in range(len(every))], every
+
+    def _check(self, what: str, values: list[Tensor], who: list[list[int]], number: int) -> None:
+        for experiment, value_K, clients in zip(self.experiments, values, who, strict=True):
+            bad = [k for k in clients if not bool(torch.isfinite(value_K[k]).all())]
             if bad:
                 raise Diverged(
-                    f"the loss of client {bad[0]} is not a number in round {number} (seed {experiment.seed}, "
+                    f"the {what} of client {bad[0]} is not a number in round {number} (seed {experiment.seed}, "
                     f"{len(bad)} of {len(clients)} clients): lower train.lr or method.lam"
                 )
 
@@ -366,12 +375,11 @@ def participants(experiment: Experiment, number: int) -> list[int]:
 def _shares(partitions: Sequence[Partition], dataset: Dataset, augment: bool, device: torch.device) -> tuple[Shares, Shares]:
     """The samples that some client of some run holds, normalised and on the device, for training and for testing."""
     train = _held_samples([i for p in partitions for i in p.train], dataset.train_x, dataset.train_y, dataset, device)
-    if partitions[0].held_out:
-        test_x, test_y = dataset.train_x, dataset.train_y
-    else:
-        test_x, test_y = dataset.test_x, dataset.test_y
-    test = _held_samples([i for p in partitions for i in p.test], test_x, test_y, dataset, device)
-    return replace(train, augment=augment), test
+    x, y, held_out_from = dataset.test_x, dataset.test_y, len(dataset.test_y)
+    if any(p.held_out for p in partitions):
+        x, y = np.concatenate([x, dataset.train_x]), np.concatenate([y, dataset.train_y])
+    tests = [i + held_out_from if p.held_out else i for p in partitions for i in p.test]
+    return replace(train, augment=augment), _held_samples(tests, x, y, dataset, device)
 
 
 def _held_samples(

@@ -30,8 +30,9 @@ def distances(p_KNV: Tensor, globals_JV: Tensor) -> Tensor:
 
 
 def nearest(distance_KNJ: Tensor, allowed_KJ: Tensor) -> Tensor:
-    """The class of the nearest global prototype among those allowed to each client."""
-    return distance_KNJ.masked_fill(~allowed_KJ[:, None], float("inf")).argmin(-1)
+    """The class of the nearest global prototype among those allowed to each client; −1 where none is allowed."""
+    guess_KN = distance_KNJ.masked_fill(~allowed_KJ[:, None], float("inf")).argmin(-1)
+    return guess_KN.where(allowed_KJ.any(1, keepdim=True), -1)
 
 
 def prototype_failure(distance_NJ: Tensor, y_N: Tensor, present_J: Tensor) -> float:

@@ -69,7 +69,7 @@ class _SoftPool(torch.autograd.Function):
     """SoftPool with its gradient in closed form, dP/dc_i = w_i (1 + c_i − P).
 
     The place in the window is the first axis, where softmax and sums vectorise: forward and backward of 8,000
-    prototypes take a CPU a third of the time that F.unfold under autograd takes, and of 80 no longer.
+    prototypes take a CPU less than half the time that F.unfold under autograd takes, and of 80 no longer.
     """
 
     @staticmethod

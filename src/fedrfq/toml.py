@@ -67,5 +67,5 @@ def _nested(value: Any) -> bool:
 
 def _text(value: str | bool | int | float) -> str:
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value).lower() if isinstance(value, bool) else repr(value)

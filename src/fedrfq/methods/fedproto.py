@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import ClassVar
 
 import torch
@@ -34,8 +35,8 @@ class FedProto(Method):
     def __post_init__(self) -> None:
         if self.aggregate not in AGGREGATES:
             raise UserError(f"method.aggregate is one of {', '.join(AGGREGATES)}, not '{self.aggregate}'")
-        if not self.lam >= 0:
-            raise UserError(f"method.lam must not be negative, it is {self.lam}")
+        if not 0 <= self.lam < inf:
+            raise UserError(f"method.lam must be a number from 0 up, it is {self.lam}")
 
     def guide(self, globals_: Globals, clients: int) -> Guide:
         values = torch.from_numpy(globals_.floats())

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
-from fedrfq.models.model import Model, start_conv, start_linear
+from fedrfq.models.model import Model, at_least_one, start_conv, start_linear
 from fedrfq.stacked import Layout, Params, Step, linear
 
 
@@ -23,6 +23,11 @@ class CNN(Model):
     channels: int = 20
     hidden: int = 50
     drop: float = 0.5
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "channels", "hidden")
+        if not 0 <= self.drop < 1:
+            raise UserError(f"model.drop is a rate in [0, 1), not {self.drop}")
 
     def features(self) -> int:
         return self.hidden

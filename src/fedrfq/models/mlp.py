@@ -8,7 +8,7 @@ from math import prod
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fedrfq.models.model import Model, start_linear
+from fedrfq.models.model import Model, at_least_one, start_linear
 from fedrfq.stacked import Layout, Params, Step, linear
 
 
@@ -16,6 +16,9 @@ from fedrfq.stacked import Layout, Params, Step, linear
 class MLP(Model):
     width: int = 200
     hidden: int = 50
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "width", "hidden")
 
     def features(self) -> int:
         return self.hidden

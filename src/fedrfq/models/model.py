@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from fedrfq.errors import UserError
 from fedrfq.stacked import Layout, Params, Step
+
+
+def at_least_one(model: Model, *names: str) -> None:
+    for name in names:
+        if getattr(model, name) < 1:
+            raise UserError(f"model.{name} must be at least 1, it is {getattr(model, name)}")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
-from fedrfq.models.model import Model, start_linear
+from fedrfq.models.model import Model, at_least_one, start_linear
 from fedrfq.stacked import Layout, Params, Step, batch_norm, linear, mean_pixels
 
 _WIDTHS = (64, 128, 256, 512)
@@ -32,6 +32,7 @@ class ResNet18(Model):
     pool: int = 2
 
     def __post_init__(self) -> None:
+        at_least_one(self, "stem", "pool")
         if self.weights not in ("none", "imagenet"):
             raise UserError(f"model.weights is 'none' or 'imagenet', not '{self.weights}'")
 
