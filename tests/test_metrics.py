@@ -84,15 +84,16 @@ def test_prototype_failure_by_hand() -> None:
     assert isnan(metrics.prototype_failure(distance[:2], y[:2], torch.tensor([True, True])))
 
 
-def test_clients_whose_prototypes_are_all_nothing_or_all_alike_have_collapsed() -> None:
+def test_clients_whose_prototypes_are_nothing_or_whose_features_are_alike_have_collapsed() -> None:
     """With one class to tell, alike is as it should be; a healthy client's padding is not looked at."""
     nothing, alike, healthy = torch.zeros(4, 2), torch.tensor([[1.0, 0.5]] * 4), torch.eye(2).repeat(2, 1)
     alike[0, 0] += 0.02
     padded = torch.cat([alike[:3], healthy[:1] * 9])
-    p = torch.stack([nothing, alike, alike, healthy, padded])
+    c = torch.stack([healthy, alike, alike, healthy, padded])
+    p = torch.stack([nothing, alike, alike, alike, padded])  # pooled prototypes may be alike where the features are not
     weight = torch.ones(5, 4)
     weight[4, 3] = 0
-    assert metrics.collapsed(p, weight, torch.tensor([3, 3, 1, 3, 3])).tolist() == [True, True, False, False, True]
+    assert metrics.collapsed(c, p, weight, torch.tensor([3, 3, 1, 3, 3])).tolist() == [True, True, False, False, True]
 
 
 def test_silhouette_by_hand() -> None:

@@ -319,7 +319,9 @@ class Federation:
         total = 0
         for t, clients in zip(tested, self.cohorts, strict=True):
             rows = self.rows(r, clients)
-            total += int(metrics.collapsed(t.p_KNV[rows], t.weight_KN[rows], self._held(r, clients).sum(1)).sum())
+            total += int(
+                metrics.collapsed(t.c_KND[rows], t.p_KNV[rows], t.weight_KN[rows], self._held(r, clients).sum(1)).sum()
+            )
         return total
 
     def _held(self, r: int, clients: range) -> Tensor:

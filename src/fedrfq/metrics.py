@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _NEAR_ZERO = 1e-2  # healthy pooled prototypes have values around 0.5
-_ALIKE = 0.05  # of the prototypes' size: healthy clients' spread stays above a tenth of it
+_ALIKE = 0.05  # of the vectors' size: the spread stays above a tenth of it while a client learns, and is below when it cannot
 _SILHOUETTE_SAMPLES = 5000  # the measure compares every pair: more samples are thinned to these
 
 
@@ -48,12 +48,13 @@ def prototype_failure(distance_NJ: Tensor, y_N: Tensor, present_J: Tensor) -> fl
     return float(failed / pairs) if pairs else float("nan")
 
 
-def collapsed(p_KNV: Tensor, weight_KN: Tensor, classes_K: Tensor) -> Tensor:
-    """Which clients' features are dead: all pooled prototypes near 0, or, with several classes, all near one another."""
+def collapsed(c_KND: Tensor, p_KNV: Tensor, weight_KN: Tensor, classes_K: Tensor) -> Tensor:
+    """Which clients' training collapsed: their pooled prototypes are all near 0, or, though they hold several classes,
+    the feature vectors of all their samples are alike."""
     weight_KN1 = weight_KN[..., None]
-    mean_K1V = (p_KNV * weight_KN1).sum(1, keepdim=True) / weight_KN1.sum(1, keepdim=True)
-    spread_K = ((p_KNV - mean_K1V).square() * weight_KN1).sum((1, 2)).sqrt()
-    size_K = (p_KNV.square() * weight_KN1).sum((1, 2)).sqrt()
+    mean_K1D = (c_KND * weight_KN1).sum(1, keepdim=True) / weight_KN1.sum(1, keepdim=True)
+    spread_K = ((c_KND - mean_K1D).square() * weight_KN1).sum((1, 2)).sqrt()
+    size_K = (c_KND.square() * weight_KN1).sum((1, 2)).sqrt()
     largest_K = (p_KNV.abs() * weight_KN1).amax((1, 2))
     return (largest_K < _NEAR_ZERO) | ((spread_K < _ALIKE * size_K) & (classes_K > 1))
 

@@ -59,7 +59,7 @@ def _rows(
         ("took", f"{sum(r.seconds for r in records):.1f} s"),
     ]
     if last.collapsed_clients:
-        rows.append(("collapsed", f"{last.collapsed_clients} clients: their pooled prototypes are all near 0, or all alike"))
+        rows.append(("collapsed", f"{last.collapsed_clients} clients: prototypes near 0, or all features alike"))
     if last.saturated:
         rows.append(("saturated", f"{last.saturated} values were outside the fixed-point range in the last round"))
     return rows
