@@ -21,9 +21,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from fedrfq import data, experiment
-from fedrfq.engine import Shares
 from fedrfq.federation import Federation, State
 from fedrfq.pooling import Pool
+from fedrfq.shares import Shares
 
 FLOP_A_SAMPLE = 2.6e6  # forward and backward of the CNN
 

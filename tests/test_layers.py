@@ -18,11 +18,12 @@ LAYERS = [
     ["noise", "tensors", "pooling", "toml", "data", "prototypes"],
     ["stacked"],
     ["models"],
-    ["partition"],
+    ["partition", "shares"],
     ["methods"],
     ["metrics"],
     ["engine"],
     ["experiment"],
+    ["measure"],
     ["federation"],
 ]
 BLOCKED = ["mlxtend", "pandas", "safetensors", "onnx", "nacl", "flwr", "hypothesis"]

@@ -8,7 +8,7 @@
 
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, load
-from fedrfq.federation import RoundRecord
+from fedrfq.measure import RoundRecord
 from fedrfq.session import run
 
 __all__ = ["Experiment", "RoundRecord", "UserError", "load", "run"]

@@ -20,7 +20,8 @@ from fedrfq import cli_data, experiment, toml
 from fedrfq.data import DATASETS
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
-from fedrfq.federation import Federation, RoundRecord
+from fedrfq.federation import Federation
+from fedrfq.measure import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.models import MODELS
 from fedrfq.partition import PARTITIONS

@@ -25,6 +25,7 @@ from fedrfq.methods.method import Batch, Guide, Method
 from fedrfq.models.model import Model
 from fedrfq.noise import Purpose
 from fedrfq.pooling import Pool
+from fedrfq.shares import Shares
 from fedrfq.stacked import LAYOUTS, Params, Step, trained
 
 T = TypeVar("T")
@@ -50,21 +51,6 @@ class Train:
             raise UserError("train.epochs and train.batch_size must be at least 1")
         if not 0 < self.lr < inf or not 0 <= self.momentum < 1:
             raise UserError(f"train.lr must be positive and train.momentum in [0, 1), not {self.lr} and {self.momentum}")
-
-
-@dataclass(frozen=True)
-class Shares:
-    """The samples in memory (x normalised), and which of them each client holds; rows are padded to the longest."""
-
-    x: Tensor
-    y: Tensor
-    index_KN: Tensor
-    counts: tuple[int, ...]
-    augment: bool = False
-
-    def weight_KN(self) -> Tensor:
-        slots = torch.arange(self.index_KN.shape[1], device=self.x.device)
-        return (slots < torch.tensor(self.counts, device=self.x.device)[:, None]).float()
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
-from fedrfq.engine import Engine, Shares
+from fedrfq.engine import Engine
 from fedrfq.federation import Federation
 
 _STEPS = 2
@@ -27,7 +27,7 @@ def estimate(federation: Federation) -> Estimate:
     state, samples, trial = federation.start(), 0, 0
     seconds = 0.0
     for cohort, (engine, clients) in enumerate(zip(federation.engines, federation.cohorts, strict=True)):
-        small = _trimmed(engine.shares, _STEPS * engine.program.train.batch_size)
+        small = engine.shares.trimmed(_STEPS * engine.program.train.batch_size)
         shortened = Engine(engine.program, small, engine.tests)
         guide, keys = federation.guide(state, clients), federation.keys(1, clients)
         for _ in range(2):  # the first time warms up
@@ -42,11 +42,6 @@ def estimate(federation: Federation) -> Estimate:
     first = federation.experiments[0]
     total = samples * first.rounds * first.participation
     return Estimate(seconds * total / trial, _peak(federation.device), int(total * first.train.epochs))
-
-
-def _trimmed(shares: Shares, most: int) -> Shares:
-    counts = tuple(min(count, most) for count in shares.counts)
-    return replace(shares, counts=counts, index_KN=shares.index_KN[:, : max(counts)])
 
 
 def _peak(device: torch.device) -> int:

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedrfq import metrics, noise
 from fedrfq.data import Dataset
-from fedrfq.engine import Engine, Program, Shares
+from fedrfq.engine import Engine, Program
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
+from fedrfq.measure import Outcome, Round, Tested, measure, side_by_side
 from fedrfq.methods.method import Guide
 from fedrfq.noise import Purpose
 from fedrfq.partition import Partition
-from fedrfq.prototypes import Globals, Uploads, class_means, encode, quantise
+from fedrfq.prototypes import Globals, Uploads, class_means, quantise
+from fedrfq.shares import hand_out
 from fedrfq.stacked import Params, stack
 
 
@@ -35,53 +35,6 @@ class State:
     round: int
     params: tuple[Params, ...]  # a cohort each, with a row for each run and client
     globals_: tuple[Globals, ...]  # a run each
-
-
-@dataclass(frozen=True)
-class RoundRecord:
-    """One round of one run. Accuracies are in percent; ± is the true standard deviation over clients."""
-
-    round: int
-    accuracy_mean: float
-    accuracy_std: float
-    accuracy_std_running: float  # FedProto's figure, to explain gaps: the std of running averages over the clients
-    prototype_accuracy_mean: float | None  # nearest global prototype, over all classes
-    prototype_accuracy_std: float | None
-    prototype_accuracy_own_mean: float | None  # … over the classes the client holds
-    prototype_failure: float | None
-    loss: float
-    loss_classification: float
-    loss_prototype: float
-    participants: int
-    samples: int
-    parameters_up: int
-    parameters_down: int
-    bytes_up: int
-    bytes_down: int
-    saturated: int
-    collapsed_clients: int
-    seconds_train: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A round's record with each client's figures, one row a client."""
-
-    record: RoundRecord
-    clients: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class _Tested:
-    """The test samples of one cohort through its models."""
-
-    head_K: NDArray[np.float64]
-    logit_K: Tensor  # the largest in size
-    p_KNV: Tensor
-    c_KND: Tensor
-    y_KN: Tensor
-    weight_KN: Tensor
 
 
 class Diverged(UserError):
@@ -99,15 +52,12 @@ class Federation:
         sizes = [cohort.clients for cohort in first.models()]
         ends = np.cumsum(sizes)
         self.cohorts = [range(end - size, end) for size, end in zip(sizes, ends.tolist(), strict=True)]
-        train, test = _shares(self.partitions, dataset, first.data.augment, device)
-        self.engines = [
-            Engine(
-                Program(cohort.model, first.method, first.pool, first.train),
-                self._of_cohort(train, clients),
-                self._of_cohort(test, clients),
-            )
-            for cohort, clients in zip(first.models(), self.cohorts, strict=True)
-        ]
+        train, test = hand_out(self.partitions, dataset, first.data.augment, device)
+        self.engines = []
+        for cohort, clients in zip(first.models(), self.cohorts, strict=True):
+            rows = [r * first.clients + k for r in range(len(experiments)) for k in clients]
+            program = Program(cohort.model, first.method, first.pool, first.train)
+            self.engines.append(Engine(program, train.of(rows), test.of(rows)))
 
     def start(self) -> State:
         """The clients before the first round: random models, no global prototypes."""
@@ -130,33 +80,26 @@ class Federation:
             experiment.method.combine(old, sent)
             for experiment, old, sent in zip(self.experiments, state.globals_, uploads, strict=True)
         )
-        after = State(number, params, globals_)
         tested = self._test(params)
-        self._check("prediction", *self._largest_logits(tested), number)
-        times = (seconds_train / len(self.experiments), self._elapsed(began) / len(self.experiments))
-        outcomes = [self._outcome(r, after, who[r], uploads[r], losses[r], tested, times) for r in range(len(who))]
-        return after, outcomes
+        everyone = [list(range(experiment.clients)) for experiment in self.experiments]
+        self._check("prediction", [t.logits_KNJ.abs().amax((1, 2)) for t in tested], everyone, number)
+        share = 1 / len(self.experiments)  # of the time that all runs took together
+        alone, total = seconds_train * share, self._elapsed(began) * share
+        runs = zip(self.experiments, self.partitions, who, losses, uploads, globals_, tested, strict=True)
+        outcomes = [measure(Round(number, *run, seconds_train=alone, seconds=total)) for run in runs]
+        return State(number, params, globals_), outcomes
 
     def silhouettes(self, state: State) -> list[tuple[float, float]]:
         """Each run's silhouette, by class, of its test samples' prototypes: pooled, and unpooled."""
-        tested, found = self._test(state.params), []
-        for r, experiment in enumerate(self.experiments):
-            parts = [(t, self.rows(r, clients)) for t, clients in zip(tested, self.cohorts, strict=True)]
-            real = [t.weight_KN[rows].bool() for t, rows in parts]
-            y = torch.cat([t.y_KN[rows][keep] for (t, rows), keep in zip(parts, real, strict=True)]).cpu().numpy()
-            p = torch.cat([t.p_KNV[rows][keep] for (t, rows), keep in zip(parts, real, strict=True)]).cpu().numpy()
-            c = torch.cat([t.c_KND[rows][keep] for (t, rows), keep in zip(parts, real, strict=True)]).cpu().numpy()
+        found = []
+        for experiment, tested in zip(self.experiments, self._test(state.params), strict=True):
+            p, c, y = tested.vectors()
             found.append((metrics.silhouette(p, y, experiment.seed), metrics.silhouette(c, y, experiment.seed)))
         return found
 
     def rows(self, run: int, clients: range) -> slice:
         """Where a run's clients stand in their cohort's stack: runs one after the other."""
         return slice(run * len(clients), (run + 1) * len(clients))
-
-    def _of_cohort(self, shares: Shares, clients: range) -> Shares:
-        rows = [r * self.experiments[0].clients + k for r in range(len(self.experiments)) for k in clients]
-        counts = tuple(shares.counts[row] for row in rows)
-        return replace(shares, index_KN=shares.index_KN[rows][:, : max(counts)], counts=counts)
 
     def _models(self, cohort: int, clients: range) -> list[Params]:
         models = []
@@ -214,127 +157,15 @@ class Federation:
         p_KNV = engine.program.pool(engine.features(params, shares)[0])
         return class_means(p_KNV, shares.y[shares.index_KN], shares.weight_KN(), len(self.dataset.classes))
 
-    def _test(self, params: tuple[Params, ...]) -> list[_Tested]:
+    def _test(self, params: tuple[Params, ...]) -> list[Tested]:
+        """Each run's test samples, all its cohorts together."""
         found = []
         for engine, p in zip(self.engines, params, strict=True):
             c_KND, logits_KNJ = engine.features(p, engine.tests)
             y_KN, weight_KN = engine.tests.y[engine.tests.index_KN], engine.tests.weight_KN()
-            head_K = metrics.accuracies(logits_KNJ.argmax(-1), y_KN, weight_KN)
-            logit_K = logits_KNJ.abs().amax((1, 2)).cpu()
-            found.append(_Tested(head_K, logit_K, engine.program.pool(c_KND), c_KND, y_KN, weight_KN))
-        return found
-
-    def _outcome(
-        self,
-        r: int,
-        state: State,
-        who: list[int],
-        uploads: Uploads,
-        losses_K3: Tensor,
-        tested: list[_Tested],
-        times: tuple[float, float],
-    ) -> Outcome:
-        """What is known of run `r` after the round."""
-        experiment, partition, globals_ = self.experiments[r], self.partitions[r], state.globals_[r]
-        rows = [self.rows(r, cohort) for cohort in self.cohorts]
-        head_K = np.concatenate([t.head_K[s] for t, s in zip(tested, rows, strict=True)])
-        by_prototype = self._by_prototype(r, globals_, tested) if experiment.method.exchanges else None
-        sent = [len(message) for message in uploads.encoded(state.round)]
-        message = encode(state.round, 0, globals_.present_J.astype(np.int64), globals_.values_JV)
-        receivers = len(who) if experiment.method.exchanges else 0
-        counts = np.array([len(test) for test in partition.test])
-        loss = losses_K3[who].mean(0).tolist()
-        record = RoundRecord(
-            round=state.round,
-            accuracy_mean=float(head_K.mean()),
-            accuracy_std=float(head_K.std()),
-            accuracy_std_running=metrics.running_std(head_K, counts),
-            prototype_accuracy_mean=float(by_prototype[0].mean()) if by_prototype else None,
-            prototype_accuracy_std=float(by_prototype[0].std()) if by_prototype else None,
-            prototype_accuracy_own_mean=float(by_prototype[1].mean()) if by_prototype else None,
-            prototype_failure=by_prototype[2] if by_prototype else None,
-            loss=loss[0],
-            loss_classification=loss[1],
-            loss_prototype=loss[2],
-            participants=len(who),
-            samples=sum(len(partition.train[k]) for k in who) * experiment.train.epochs,
-            parameters_up=uploads.parameters(),
-            parameters_down=globals_.parameters() * receivers,
-            bytes_up=sum(sent),
-            bytes_down=len(message) * receivers,
-            saturated=uploads.saturated,
-            collapsed_clients=self._collapsed(r, tested),
-            seconds_train=times[0],
-            seconds=times[1],
-        )
-        return Outcome(record, self._client_rows(r, record, head_K, by_prototype, losses_K3, set(who)))
-
-    def _client_rows(
-        self,
-        r: int,
-        record: RoundRecord,
-        head_K: NDArray[np.float64],
-        by_prototype: tuple[NDArray[np.float64], NDArray[np.float64], float] | None,
-        losses_K3: Tensor,
-        who: set[int],
-    ) -> list[dict[str, Any]]:
-        partition = self.partitions[r]
-        return [
-            {
-                "round": record.round,
-                "client": k,
-                "trained": int(k in who),
-                "classes": len(partition.classes[k]),
-                "samples": len(partition.train[k]),
-                "accuracy": float(head_K[k]),
-                "prototype_accuracy": float(by_prototype[0][k]) if by_prototype else None,
-                "prototype_accuracy_own": float(by_prototype[1][k]) if by_prototype else None,
-                "loss_classification": float(losses_K3[k, 1]) if k in who else None,
-                "loss_prototype": float(losses_K3[k, 2]) if k in who else None,
-            }
-            for k in range(len(head_K))
-        ]
-
-    def _by_prototype(
-        self, r: int, globals_: Globals, tested: list[_Tested]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Accuracy of the nearest global prototype, among all and among the client's own classes; prototype failure."""
-        values_JV = torch.from_numpy(globals_.floats()).to(self.device)
-        present_J = torch.from_numpy(globals_.present_J).to(self.device)
-        everywhere, own, far, labels = [], [], [], []
-        for t, clients in zip(tested, self.cohorts, strict=True):
-            rows = self.rows(r, clients)
-            y_KN, weight_KN = t.y_KN[rows], t.weight_KN[rows]
-            distance_KNJ = metrics.distances(t.p_KNV[rows], values_JV)
-            held_KJ = self._held(r, clients) & present_J
-            present_KJ = present_J.expand_as(held_KJ)
-            everywhere.append(metrics.accuracies(metrics.nearest(distance_KNJ, present_KJ), y_KN, weight_KN))
-            own.append(metrics.accuracies(metrics.nearest(distance_KNJ, held_KJ), y_KN, weight_KN))
-            far.append(distance_KNJ[weight_KN.bool()])
-            labels.append(y_KN[weight_KN.bool()])
-        failure = metrics.prototype_failure(torch.cat(far), torch.cat(labels), present_J)
-        return np.concatenate(everywhere), np.concatenate(own), failure
-
-    def _collapsed(self, r: int, tested: list[_Tested]) -> int:
-        total = 0
-        for t, clients in zip(tested, self.cohorts, strict=True):
-            rows = self.rows(r, clients)
-            total += int(
-                metrics.collapsed(t.c_KND[rows], t.p_KNV[rows], t.weight_KN[rows], self._held(r, clients).sum(1)).sum()
-            )
-        return total
-
-    def _held(self, r: int, clients: range) -> Tensor:
-        held = np.zeros((len(clients), len(self.dataset.classes)), np.bool_)
-        for row, k in enumerate(clients):
-            held[row, self.partitions[r].classes[k]] = True
-        return torch.from_numpy(held).to(self.device)
-
-    def _largest_logits(self, tested: list[_Tested]) -> tuple[list[Tensor], list[list[int]]]:
-        """Each run's clients' largest logits, and all clients: a model can blow up in its very last step."""
-        every = [list(range(experiment.clients)) for experiment in self.experiments]
-        pairs = list(zip(tested, self.cohorts, strict=True))
-        return [torch.cat([t.logit_K[self.rows(r, cohort)] for t, cohort in pairs]) for r in range(len(every))], every
+            found.append(Tested(logits_KNJ, c_KND, engine.program.pool(c_KND), y_KN, weight_KN))
+        cohorts = list(zip(found, self.cohorts, strict=True))
+        return [side_by_side([t.rows(self.rows(r, clients)) for t, clients in cohorts]) for r in range(len(self.experiments))]
 
     def _check(self, what: str, values: list[Tensor], who: list[list[int]], number: int) -> None:
         for experiment, value_K, clients in zip(self.experiments, values, who, strict=True):
@@ -372,31 +203,3 @@ def participants(experiment: Experiment, number: int) -> list[int]:
     size = max(1, round(experiment.participation * experiment.clients))
     words = noise.bits(noise.key(experiment.seed, number), Purpose.PARTICIPATION, experiment.clients)
     return sorted(words.argsort(stable=True)[:size].tolist())
-
-
-def _shares(partitions: Sequence[Partition], dataset: Dataset, augment: bool, device: torch.device) -> tuple[Shares, Shares]:
-    """The samples that some client of some run holds, normalised and on the device, for training and for testing."""
-    train = _held_samples([i for p in partitions for i in p.train], dataset.train_x, dataset.train_y, dataset, device)
-    x, y, held_out_from = dataset.test_x, dataset.test_y, len(dataset.test_y)
-    if any(p.held_out for p in partitions):
-        x, y = np.concatenate([x, dataset.train_x]), np.concatenate([y, dataset.train_y])
-    tests = [i + held_out_from if p.held_out else i for p in partitions for i in p.test]
-    return replace(train, augment=augment), _held_samples(tests, x, y, dataset, device)
-
-
-def _held_samples(
-    indices: Sequence[NDArray[np.int64]],
-    x: NDArray[np.uint8],
-    y: NDArray[np.int64],
-    dataset: Dataset,
-    device: torch.device,
-) -> Shares:
-    used, inverse = np.unique(np.concatenate(indices), return_inverse=True)
-    counts = tuple(len(index) for index in indices)
-    rows = np.zeros((len(indices), max(counts)), np.int64)
-    for row, part in zip(rows, np.split(inverse, np.cumsum(counts)[:-1]), strict=True):
-        row[: len(part)] = part
-    mean = torch.tensor(dataset.mean)[:, None, None] * 255
-    std = torch.tensor(dataset.std)[:, None, None] * 255
-    images = (torch.from_numpy(x[used]).float() - mean) / std
-    return Shares(images.to(device), torch.from_numpy(y[used]).to(device), torch.from_numpy(rows).to(device), counts)

@@ -29,7 +29,8 @@ import torch
 from fedrfq import tensors, toml
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
-from fedrfq.federation import Outcome, RoundRecord, State
+from fedrfq.federation import State
+from fedrfq.measure import Outcome, RoundRecord
 from fedrfq.prototypes import Globals
 
 CLIENT_COLUMNS = (

@@ -17,7 +17,8 @@ from fedrfq import data
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
-from fedrfq.federation import Diverged, Federation, Outcome, RoundRecord, State
+from fedrfq.federation import Diverged, Federation, State
+from fedrfq.measure import Outcome, RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.records import RunDirectory, common_round, to_json
 

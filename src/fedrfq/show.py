@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from fedrfq.experiment import Experiment, name_of
-from fedrfq.federation import RoundRecord
+from fedrfq.measure import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.partition import PARTITIONS
 from fedrfq.records import RunDirectory

@@ -16,6 +16,7 @@ from fedrfq.models import Model
 from fedrfq.pooling import Pool
 from fedrfq.prototypes import Globals
 from fedrfq.records import RunDirectory
+from fedrfq.shares import normalised
 from fedrfq.stacked import LAYOUTS, Params
 
 FORMATS = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
@@ -65,8 +66,7 @@ class Client:
     def images(self, files: Sequence[Path]) -> Tensor:
         """Pictures as the model takes them: in the data's colours and size, normalised."""
         pixels = np.stack([_picture(path, self.dataset.shape) for path in files])
-        mean, std = torch.tensor(self.dataset.mean)[:, None, None], torch.tensor(self.dataset.std)[:, None, None]
-        return (torch.from_numpy(pixels).float() / 255 - mean) / std
+        return normalised(torch.from_numpy(pixels), self.dataset)
 
     @torch.no_grad()
     def predict(self, files: Sequence[Path]) -> list[dict[str, object]]:

@@ -1,0 +1,74 @@
+"""The samples that clients hold, in memory: each image once, however many clients and runs share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedrfq.data import Dataset
+from fedrfq.partition import Partition
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Samples (x normalised), and which of them each client holds; rows are padded to the longest."""
+
+    x: Tensor
+    y: Tensor
+    index_KN: Tensor
+    counts: tuple[int, ...]
+    augment: bool = False
+
+    def weight_KN(self) -> Tensor:
+        """1 where a client's row has a sample, 0 where it is padding."""
+        slots = torch.arange(self.index_KN.shape[1], device=self.x.device)
+        return (slots < torch.tensor(self.counts, device=self.x.device)[:, None]).float()
+
+    def of(self, rows: Sequence[int]) -> Shares:
+        """Those of some clients."""
+        counts = tuple(self.counts[row] for row in rows)
+        return replace(self, index_KN=self.index_KN[list(rows)][:, : max(counts)], counts=counts)
+
+    def trimmed(self, most: int) -> Shares:
+        """The first `most` samples of each client."""
+        counts = tuple(min(count, most) for count in self.counts)
+        return replace(self, index_KN=self.index_KN[:, : max(counts)], counts=counts)
+
+
+def hand_out(partitions: Sequence[Partition], dataset: Dataset, augment: bool, device: torch.device) -> tuple[Shares, Shares]:
+    """What the clients of some runs train on, and are tested on, run after run."""
+    train = _held(
+        [index for partition in partitions for index in partition.train], dataset.train_x, dataset.train_y, dataset, device
+    )
+    x, y, held_out_from = dataset.test_x, dataset.test_y, len(dataset.test_y)
+    if any(partition.held_out for partition in partitions):
+        x, y = np.concatenate([x, dataset.train_x]), np.concatenate([y, dataset.train_y])
+    tests = [index + held_out_from * partition.held_out for partition in partitions for index in partition.test]
+    return replace(train, augment=augment), _held(tests, x, y, dataset, device)
+
+
+def _held(
+    indices: Sequence[NDArray[np.int64]],
+    x: NDArray[np.uint8],
+    y: NDArray[np.int64],
+    dataset: Dataset,
+    device: torch.device,
+) -> Shares:
+    used, inverse = np.unique(np.concatenate(indices), return_inverse=True)
+    counts = tuple(len(index) for index in indices)
+    rows = np.zeros((len(indices), max(counts)), np.int64)
+    for row, part in zip(rows, np.split(inverse, np.cumsum(counts)[:-1]), strict=True):
+        row[: len(part)] = part
+    images = normalised(torch.from_numpy(x[used]), dataset)
+    return Shares(images.to(device), torch.from_numpy(y[used]).to(device), torch.from_numpy(rows).to(device), counts)
+
+
+def normalised(pixels: Tensor, dataset: Dataset) -> Tensor:
+    """uint8 images as models take them: in the data's mean and standard deviation, channel by channel."""
+    mean, std = (torch.tensor(moment)[:, None, None] * 255 for moment in (dataset.mean, dataset.std))
+    return (pixels.float() - mean) / std
