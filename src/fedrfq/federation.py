@@ -85,8 +85,11 @@ class Federation:
         self._check("prediction", [t.logits_KNJ.abs().amax((1, 2)) for t in tested], everyone, number)
         share = 1 / len(self.experiments)  # of the time that all runs took together
         alone, total = seconds_train * share, self._elapsed(began) * share
-        runs = zip(self.experiments, self.partitions, who, losses, uploads, globals_, tested, strict=True)
-        outcomes = [measure(Round(number, *run, seconds_train=alone, seconds=total)) for run in runs]
+        runs = list(zip(self.experiments, self.partitions, who, strict=True))
+        outcomes = [
+            measure(Round(number, *run, losses[r], uploads[r], globals_[r], tested[r], alone, total))
+            for r, run in enumerate(runs)
+        ]
         return State(number, params, globals_), outcomes
 
     def silhouettes(self, state: State) -> list[tuple[float, float]]:
