@@ -82,7 +82,7 @@ class Federation:
         )
         tested = self._test(params)
         everyone = [list(range(experiment.clients)) for experiment in self.experiments]
-        self._check("prediction", [t.logits_KNJ.abs().amax((1, 2)) for t in tested], everyone, number)
+        self._check("prediction", [t.logits_KNJ.abs().amax((1, 2)).cpu() for t in tested], everyone, number)
         share = 1 / len(self.experiments)  # of the time that all runs took together
         alone, total = seconds_train * share, self._elapsed(began) * share
         runs = list(zip(self.experiments, self.partitions, who, strict=True))
