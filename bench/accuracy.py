@@ -113,7 +113,7 @@ def main() -> None:
     Console(width=130).print(table(chosen, results))
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(args.out, to_json(results, indent=1) + "\n")
+        write_atomically(args.out, (to_json(results, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -135,26 +135,28 @@ class Settings:
     momentum: float
     rate: float = 0.0  # dropout's, and how many factors a sample takes
     units: int = 0
-    augment: bool = False
+    black: Tensor | None = None  # the colour around cropped images
 
 
 def batches(key: Tensor, count: int, settings: Settings) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
     """Which of a client's samples are in each of its batches, their dropout factors and their crops."""
-    steps, size, units = -(-count // settings.batch_size), settings.batch_size, settings.units
-    drawn = noise.uniform(key[None], Purpose.DROPOUT, settings.epochs * steps * size * units)
-    keep = ((drawn >= settings.rate).double() / (1 - settings.rate)).view(-1, size, units) if settings.rate else None
-    crop = noise.uniform(key[None], Purpose.AUGMENT, settings.epochs * steps * size * 3).view(-1, size, 3)
-    for step in range(settings.epochs * steps):
-        order = noise.order(key[None], torch.tensor([count]), count, step // steps)[0]
-        batch = order[step % steps * size :][:size]
-        dropped = None if keep is None else keep[step, : len(batch)]
-        yield batch, dropped, crop[step] if settings.augment else None
+    units = settings.units
+    for epoch in range(settings.epochs):
+        order = noise.order(key[None], torch.tensor([count]), count, epoch)[0]
+        drawn = noise.uniform(key[None], Purpose.DROPOUT, count * units, epoch).view(count, units)
+        keep = (drawn >= settings.rate).double() / (1 - settings.rate)
+        crop = noise.uniform(key[None], Purpose.AUGMENT, count * 3, epoch).view(count, 3)
+        for slots in torch.arange(count).split(settings.batch_size):
+            dropped = keep[slots] if settings.rate else None
+            yield order[slots], dropped, None if settings.black is None else crop[slots]
 
 
-def augmented(image: Tensor, crop: Tensor) -> Tensor:
-    """The image in a frame of four zeros, cut at one of 9×9 places, and flipped in one case of two."""
+def augmented(image: Tensor, crop: Tensor, black: Tensor) -> Tensor:
+    """The image in a black frame four pixels wide, cut at one of 9×9 places, and flipped in one case of two."""
     top, left, flip = int(crop[0] * 9), int(crop[1] * 9), int(crop[2] * 2)
-    cut = F.pad(image, (4, 4, 4, 4))[:, top : top + image.shape[1], left : left + image.shape[2]]
+    frame = black[:, None, None].repeat(1, image.shape[1] + 8, image.shape[2] + 8)
+    frame[:, 4:-4, 4:-4] = image
+    cut = frame[:, top : top + image.shape[1], left : left + image.shape[2]]
     return cut.flip(2) if flip else cut
 
 
@@ -175,7 +177,7 @@ def train(
     for batch, keep, crop in batches(key, len(y), settings):
         images = x[batch]
         if crop is not None:
-            images = torch.stack([augmented(image, c) for image, c in zip(images, crop, strict=False)])
+            images = torch.stack([augmented(image, c, settings.black) for image, c in zip(images, crop, strict=True)])
         c, logits = model(images, keep)
         classification = F.cross_entropy(logits, y[batch])
         prototype = LOSSES[method](c, y[batch], known, options)

@@ -23,7 +23,7 @@ def coloured() -> Dataset:
     y = np.repeat(np.arange(4), 60)
     x = rng.integers(0, 120, (240, 3, 32, 32)) + 40 * y[:, None, None, None] % 256
     half = (0.5, 0.5, 0.5)
-    return Dataset("coloured", x.astype(np.uint8), y, x[::4].astype(np.uint8), y[::4], tuple("abcd"), half, half, True, "0")
+    return Dataset("coloured", x.astype(np.uint8), y, x[::4].astype(np.uint8), y[::4], tuple("abcd"), half, half, "0")
 
 
 def after(dataset: Dataset, settings: list[str], device: str, rounds: int):

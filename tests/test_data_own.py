@@ -34,7 +34,7 @@ def test_npz_channels_first(saved):
     given = arrays()
     data = load(saved(**given))
     assert (data.train_x == given["train_x"]).all()
-    assert (data.name, data.classes, data.augment) == ("own", ("0", "1"), False)
+    assert (data.name, data.classes) == ("own", ("0", "1"))
     assert data.train_groups is None
 
 

@@ -190,4 +190,4 @@ def test_info_before_and_after(cache):
 def test_defaults(name, shots, test_shots, model, augment):
     source = DATASETS[name]
     assert (source.name, source.shots, source.test_shots) == (name, shots, test_shots)
-    assert (source.model, source.augment, source.share) == (model, augment, False)
+    assert (source.model, source.augment) == (model, augment)

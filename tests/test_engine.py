@@ -52,7 +52,8 @@ def shares(name: str, counts: Sequence[int], augment: bool = False) -> Shares:
     rows = torch.zeros(len(counts), max(counts), dtype=torch.int64)
     for k, (row, count) in enumerate(zip(rows, counts, strict=True)):
         row[:count] = torch.randperm(16, generator=generator(k))[:count]
-    return Shares(x, y, rows, tuple(counts), augment)
+    black = torch.linspace(-2, -1, SHAPES[name][0], dtype=torch.float64) if augment else None
+    return Shares(x, y, rows, tuple(counts), black)
 
 
 def program(name: str, method: str = "local", options: dict[str, Any] | None = None, epochs: int = 1) -> Program:
@@ -136,7 +137,7 @@ def test_training_is_the_plain_loop(name: str, method: str, options: dict[str, A
     new, losses_K3 = trained(one, own, params, one.method.guide(known, len(counts)), keys(len(counts)))
 
     rate, units = one.model.dropout()
-    settings = reference.Settings(epochs, TRAIN.batch_size, RATES[name], TRAIN.momentum, rate, units, augment)
+    settings = reference.Settings(epochs, TRAIN.batch_size, RATES[name], TRAIN.momentum, rate, units, own.black_C)
     vectors = torch.from_numpy(known.values_JV).double() / 2**FRACTION_BITS
     prototypes = {j: vectors[j] for j in np.flatnonzero(known.present_J).tolist()}
     for k, count in enumerate(counts):
@@ -237,9 +238,10 @@ def test_batches_and_dropout_are_the_same_bits_in_any_company(one_thread: None) 
         trained(one, of(own, [k]), rows(params, [k]), {}, keys(4)[[k]])
         assert len(Spy.seen) == 2 * -(-own.counts[k] // 4)
         for (x, step), (all_x, all_steps) in zip(Spy.seen, together, strict=False):
-            assert torch.equal(x[0], all_x[place])
-            assert torch.equal(step.weight_KB[0], all_steps.weight_KB[place])
-            assert torch.equal(step.keep_KBU[0], all_steps.keep_KBU[place])  # type: ignore[index]
+            real, among_all = step.weight_KB[0] == 1, all_steps.weight_KB[place] == 1
+            assert real.sum() == among_all.sum()
+            assert torch.equal(x[0][real], all_x[place][among_all])
+            assert torch.equal(step.keep_KBU[0][real], all_steps.keep_KBU[place][among_all])  # type: ignore[index]
 
 
 def test_an_epoch_shows_every_sample_once(one_thread: None) -> None:
@@ -256,10 +258,11 @@ def test_an_epoch_shows_every_sample_once(one_thread: None) -> None:
 
 def test_augmentation_by_hand() -> None:
     image = torch.arange(1.0, 21.0).view(1, 1, 1, 4, 5)
-    found = engine.augmented(image.expand(1, 3, -1, -1, -1), torch.tensor([[[4, 4, 0], [4, 4, 1], [2, 7, 0]]]))[0]
+    crops = torch.tensor([[[4, 4, 0], [4, 4, 1], [2, 7, 0]]])
+    found = engine.augmented(image.expand(1, 3, -1, -1, -1), crops, torch.tensor([-1.0]))[0]
     assert torch.equal(found[0], image[0, 0])
     assert torch.equal(found[1], image[0, 0].flip(2))
-    expected = torch.zeros(1, 4, 5)
+    expected = -torch.ones(1, 4, 5)
     expected[:, 2:, :2] = image[0, 0, :, :2, 3:]
     assert torch.equal(found[2], expected)
 
@@ -347,3 +350,13 @@ def test_no_dropout_needs_no_factors(one_thread: None) -> None:
     assert one.model.dropout() == (0.0, 0)
     plain, _ = trained(one, own, start(one, "mlp", 1), {}, keys(1))
     assert all(p.isfinite().all() for p in plain.values())
+
+
+def test_a_plan_is_made_on_the_device_of_the_samples() -> None:
+    """On PyTorch's meta device, where mixing devices is an error as it is on CUDA."""
+    meta = torch.device("meta")
+    x, index = torch.zeros(50, 3, 32, 32, device=meta), torch.zeros(4, 12, dtype=torch.int64, device=meta)
+    own = Shares(x, torch.zeros(50, dtype=torch.int64, device=meta), index, (5, 9, 12, 3), torch.zeros(3, device=meta))
+    plan = engine._plan(program("cnn", epochs=2), own, [2, 1, 0, 3], torch.zeros(4, dtype=torch.int64, device=meta))
+    assert [tuple(t.shape) for t in plan.tensors()] == [(6, 4, 4), (6, 4, 4), (6, 4, 4, 70), (6, 4, 4, 3)]
+    assert all(t.device == meta for t in plan.tensors())

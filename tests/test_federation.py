@@ -470,7 +470,7 @@ def test_test_images_are_the_partitions(mnist: Dataset) -> None:
         assert torch.equal(tests.y[index], torch.from_numpy(mnist.test_y[partition.test[k]]))
         expected = (torch.from_numpy(mnist.test_x[partition.test[k]]).float() / 255 - 0.1307) / 0.3081
         torch.testing.assert_close(tests.x[index], expected)
-    assert not tests.augment
+    assert tests.black_C is None
 
 
 # What goes wrong
@@ -516,8 +516,9 @@ def test_a_client_none_of_whose_classes_was_sent_is_not_right_by_prototype(mnist
 
 def test_augmentation_reaches_training_alone(mnist: Dataset) -> None:
     plain, augmented = (Federation([tiny(data={"augment": a})], mnist, CPU) for a in (False, True))
-    assert augmented.engines[0].shares.augment
-    assert not augmented.engines[0].tests.augment
+    black = (0 - mnist.mean[0]) / mnist.std[0]
+    assert augmented.engines[0].shares.black_C.tolist() == pytest.approx([black])
+    assert augmented.engines[0].tests.black_C is None
     one, two = (f.advance(f.start())[0] for f in (plain, augmented))
     assert not equal(one.params, two.params)
 

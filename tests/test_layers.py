@@ -15,6 +15,7 @@ ROOT = Path(fedrfq.__file__).parent
 # stands between the round loop and the command line.
 LAYERS = [
     ["errors"],
+    ["files"],
     ["noise", "tensors", "pooling", "toml", "data", "prototypes"],
     ["stacked"],
     ["models"],
@@ -105,7 +106,7 @@ from fedrfq.data import Dataset
 from fedrfq.experiment import from_table
 from fedrfq.federation import Federation
 x, y = np.random.default_rng(0).integers(0, 255, (40, 1, 6, 6), np.uint8), np.arange(40) % 2
-dataset = Dataset("toy", x, y, x, y, ("a", "b"), (0.5,), (0.5,), False, "")
+dataset = Dataset("toy", x, y, x, y, ("a", "b"), (0.5,), (0.5,), "")
 small = {{"clients": 2, "model": {{"name": "mlp"}}, "partition": {{"ways": 2, "spread": 0, "shots": 5, "test_shots": 5}}}}
 federation = Federation([from_table(small)], dataset, torch.device("cpu"))
 state, _ = federation.advance(federation.start())

@@ -30,7 +30,6 @@ def make(train: list[int], test: list[int], writers: int | None = None, seed: in
         classes=tuple(f"class {label}" for label in range(len(train))),
         mean=(0.5,),
         std=(0.5,),
-        augment=False,
         sha256="",
         train_groups=None if writers is None else np.arange(len(train_y)) % writers + 100,
         test_groups=None if writers is None else np.arange(len(test_y)) % writers + 100,

@@ -1,8 +1,10 @@
 """Runs as users start, stop and lose them: real processes, real signals, real files."""
 
+import csv
 import io
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,6 +57,10 @@ def records(path: Path) -> list[dict]:
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
 
+def clients(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((path / "clients.csv").read_text().splitlines()))
+
+
 def assert_same_run(one: Path, other: Path) -> None:
     """Records, clients' figures and tensors, to the byte, times aside."""
     assert records(one) == records(other)
@@ -97,7 +103,7 @@ def test_json_is_the_last_line_and_says_what_it_must(tmp_path):
     assert result["method"] == "fedrfq"
     assert result["rounds"] == 2
     found = RunDirectory.open(Path(result["run_dir"]))
-    assert result["parameters_per_round"] == 24 * sum(int(row["classes"]) for row in found.clients()[-6:])
+    assert result["parameters_per_round"] == 24 * sum(int(row["classes"]) for row in clients(found.path)[-6:])
 
 
 def test_directory_holds_what_was_run(whole):
@@ -108,7 +114,7 @@ def test_directory_holds_what_was_run(whole):
     assert environment["versions"]["torch"] == torch.__version__.split("+")[0] or environment["versions"]["torch"]
     assert environment["partition"]["classes_mean"] > 1
     assert [record.round for record in found.rounds()] == list(range(1, 9))
-    assert len(found.clients()) == 8 * 6
+    assert len(clients(whole)) == 8 * 6
     assert list(found.checkpoints()) == [8]
     assert found.result()["silhouette"] == pytest.approx(found.result()["silhouette"])
 
@@ -289,7 +295,7 @@ def test_predictions_are_those_of_the_trained_model(whole, pictures):
 
 def test_predict_refuses_what_is_no_picture_and_wrong_sizes(whole, pictures, tmp_path):
     (tmp_path / "text.png").write_text("hello")
-    assert "cannot be read as a picture" in fedrfq("predict", whole, 0, tmp_path / "text.png", expect=2).stderr
+    assert "expected a PNG or JPEG image" in fedrfq("predict", whole, 0, tmp_path / "text.png", expect=2).stderr
     assert "clients 0 to 5" in fedrfq("predict", whole, 6, pictures[0], expect=2).stderr
     from PIL import Image
 
@@ -345,3 +351,81 @@ def test_help_gives_an_example():
 def test_the_installed_command_answers():
     done = subprocess.run(command("config"), capture_output=True, text=True, timeout=60)
     assert tomllib.loads(done.stdout)["method"]["name"] == "fedrfq"
+
+
+def damaged(run_: Path, tmp_path: Path, name: str, text: str) -> Path:
+    """A copy of the run with one file replaced."""
+    copy = tmp_path / "copy"
+    shutil.copytree(run_, copy)
+    (copy / name).write_text(text)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rounds.jsonl", "garbage\n"),
+        ("rounds.jsonl", "[1]\n"),
+        ("rounds.jsonl", ""),
+        ("clients.csv", ""),
+        ("clients.csv", "round,client\n1,2\n"),
+        ("environment.json", '{"stack": 3}'),
+        ("environment.json", "{"),
+        ("experiment.toml", "rounds = "),
+    ],
+)
+def test_a_damaged_directory_is_one_line(whole, tmp_path, name, text):
+    done = fedrfq("resume", damaged(whole, tmp_path, name, text), expect=2)
+    assert done.stderr.startswith(("error: ", "note: "))
+    assert "Traceback" not in done.stderr
+
+
+def test_records_shorter_than_the_checkpoint_are_refused(whole, tmp_path):
+    kept = "".join(line + "\n" for line in (whole / "rounds.jsonl").read_text().splitlines()[:4])
+    done = fedrfq("resume", damaged(whole, tmp_path, "rounds.jsonl", kept), expect=2)
+    assert "records of 4 rounds but a checkpoint of round 8" in done.stderr
+
+
+def test_a_truncated_checkpoint_and_foreign_files(whole, tmp_path):
+    copy = damaged(whole, tmp_path, "checkpoints/round-abc.safetensors", "not ours")
+    assert "8 of 8" in fedrfq("resume", copy).stdout
+    checkpoint = copy / "checkpoints" / "round-000008.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    assert "not a usable safetensors file" in fedrfq("resume", copy, expect=2).stderr
+
+
+def test_ctrl_c_ends_a_long_round_with_its_step(tmp_path):
+    """A round of many epochs is interrupted in the middle; a checkpoint of the round before is there."""
+    process, path = started(tmp_path, [*SMALL, "rounds=2", "checkpoint=1", "train.epochs=40"], 1)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "stopped after round 1" in errors
+    assert list(RunDirectory.open(path).checkpoints()) == [1]
+
+
+def test_a_trained_model_needs_no_data(whole, pictures, monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDRFQ_DATA", str(tmp_path / "empty"))
+    monkeypatch.setattr(data, "load", None)
+    assert fedrfq("predict", whole, 2, pictures[0]).stdout
+    from fedrfq.trained import Client
+
+    client = Client.load(RunDirectory.open(whole), 1)
+    _, metadata = tensors.load(client.export(tmp_path / "a.safetensors", "safetensors"))
+    assert json.loads(metadata["classes"]) == list("0123456789")
+    assert json.loads(metadata["shape"]) == [1, 28, 28]
+
+
+def test_a_batch_larger_than_any_client_costs_nothing_more(tmp_path):
+    whole_batch, larger = (
+        fedrfq("run", *sets([*SMALL, "rounds=1", f"train.batch_size={size}"]), "--out", tmp_path / str(size), "--json")
+        for size in (40, 10**9)
+    )
+    left, right = (json.loads(done.stdout.splitlines()[-1]) for done in (whole_batch, larger))
+    assert left["accuracy_mean"] == right["accuracy_mean"]
+
+
+def test_out_of_memory_is_one_line(tmp_path):
+    done = fedrfq("run", *sets([*SMALL, "model.channels=900000000"]), "--out", tmp_path, expect=2)
+    assert "out of memory" in done.stderr.splitlines()[-1]

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -27,7 +28,7 @@ from fedrfq.models import MODELS
 from fedrfq.partition import PARTITIONS
 from fedrfq.pooling import POOLS
 from fedrfq.records import RunDirectory, to_json
-from fedrfq.session import Session, pick_device
+from fedrfq.session import Session, differences, pick_device
 
 app = typer.Typer(
     help="Federated learning by pooled class prototypes, aggregated by servers none of whom must be trusted.",
@@ -77,7 +78,12 @@ def resume(path: RunPath, device: Device = "auto", json: Json = False, determini
 
     Example: fedrfq resume runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c
     """
-    _drive(Session.resume(path, pick_device(device, deterministic)), json)
+    run_ = RunDirectory.open(path)
+    where = pick_device(device, deterministic or bool(run_.environment().get("deterministic")))
+    changed = differences(run_, where)
+    if changed:
+        _say(Console(stderr=True), f"note: {', '.join(changed)}: the last bits may differ from an uninterrupted run")
+    _drive(Session.resume(path, where), json)
 
 
 @app.command()
@@ -140,7 +146,7 @@ def predict(
     found = Client.load(RunDirectory.open(path), client).predict(files)
     table = Table("file", "class", "probability", "nearest prototype")
     for row in found:
-        table.add_row(*(str(value) for value in row.values()))
+        table.add_row(*("–" if value is None else str(value) for value in row.values()))
     Console(markup=False).print(table)
     if json:
         sys.stdout.write(to_json({"client": client, "predictions": found}) + "\n")
@@ -197,7 +203,7 @@ def _progress(console: Console) -> Progress:
 def _figures(records: list[RoundRecord]) -> str:
     head = sum(record.accuracy_mean for record in records) / len(records)
     collapsed = sum(record.collapsed_clients for record in records)
-    return f"accuracy {head:.2f} %" + (f", {collapsed} clients collapsed (dead features)" if collapsed else "")
+    return f"accuracy {head:.2f} %" + (f", {collapsed} collapsed" if collapsed else "")
 
 
 @contextmanager
@@ -229,7 +235,7 @@ def _dry_run(experiments: list[Experiment], device: Any) -> None:
     cost = estimate(federation)
     _say(console, f"partition: {to_json(partition.realised)}")
     _say(console, f"{cost.samples:,} samples in {federation.experiments[0].rounds} rounds")
-    _say(console, f"expected time about {cost.seconds:,.0f} s, memory about {cost.memory_bytes / 2**20:,.0f} MiB")
+    _say(console, f"expected time about {cost.seconds:,.0f} s, memory so far {cost.memory_bytes / 2**20:,.0f} MiB")
 
 
 def _first_line(kind: type) -> str:
@@ -246,8 +252,21 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _fail("out of memory: lower train.batch_size, clients or the model's size, or stack fewer runs")
+
+
+def _fail(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """PyTorch says it of a GPU by a class of its own, of the CPU by a plain RuntimeError."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 if __name__ == "__main__":

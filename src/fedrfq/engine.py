@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from threading import Event
 from typing import TypeVar
 
 import torch
@@ -84,20 +85,36 @@ def _plan(program: Program, shares: Shares, part: list[int], keys_K: Tensor) -> 
     """The schedule of the clients in `part`: each one's epochs one after the other, each in an order of its own.
 
     It has as many steps as the longest client of all, whoever takes part, so that its shape is the same every round.
+    What a sample meets (its turn, dropout, crop) depends on its client's key, its epoch and its slot there alone.
     """
     train, device = program.train, keys_K.device
+    batch = min(train.batch_size, max(shares.counts))
+    longest = -(-max(shares.counts) // batch)
     counts_K = torch.tensor([shares.counts[k] for k in part], device=device)
     steps_K = _steps(counts_K, train)
-    longest = -(-max(shares.counts) // train.batch_size)
-    orders_EKN = torch.stack([noise.order(keys_K, counts_K, longest * train.batch_size, e) for e in range(train.epochs)])
-    client_K1 = torch.arange(len(part), device=device)[:, None]
+    client_K = torch.arange(len(part), device=device)
     step_S1 = torch.arange(train.epochs * longest, device=device)[:, None]
-    epoch_SK = step_S1 // steps_K
-    slot_SKB = (step_S1 % steps_K)[..., None] * train.batch_size + torch.arange(train.batch_size, device=device)
-    real_SKB = (slot_SKB < counts_K[:, None]) & (epoch_SK < train.epochs)[..., None]
-    place_SKB = orders_EKN[epoch_SK.clamp_max(train.epochs - 1)[..., None], client_K1, slot_SKB]
-    index_SKB = shares.index_KN[part][client_K1, place_SKB.where(real_SKB, 0)]
-    return _Plan(index_SKB, real_SKB.float(), _keep(program, keys_K, index_SKB), _crop(shares, keys_K, index_SKB))
+    epoch_SK, inner_SK = (step_S1 // steps_K).clamp_max(train.epochs - 1), step_S1 % steps_K
+    slot_SKB = inner_SK[..., None] * batch + torch.arange(batch, device=device)
+    real_SKB = (slot_SKB < counts_K[:, None]) & (step_S1 < train.epochs * steps_K)[..., None]
+
+    def drawn(values: int, draw: Callable[[int], Tensor]) -> Tensor:
+        """What `draw` gives for each epoch, K × (slots · values), laid out by step: S × K × B × values."""
+        by_epoch = torch.stack([draw(epoch) for epoch in range(train.epochs)])
+        return by_epoch.view(train.epochs, len(part), longest, batch, values)[epoch_SK, client_K, inner_SK]
+
+    slots = longest * batch
+    order_SKB = drawn(1, lambda epoch: noise.order(keys_K, counts_K, slots, epoch))[..., 0]
+    index_SKB = shares.index_KN[part][client_K[:, None], order_SKB.where(real_SKB, 0)]
+    keep = crop = None
+    rate, units = program.model.dropout()
+    if rate:
+        chance = drawn(units, lambda epoch: noise.uniform(keys_K, Purpose.DROPOUT, slots * units, epoch))
+        keep = (chance >= rate).float() / (1 - rate)  # so that the expectation stays
+    if shares.black_C is not None:
+        chance = drawn(3, lambda epoch: noise.uniform(keys_K, Purpose.AUGMENT, slots * 3, epoch))
+        crop = (chance * torch.tensor([2 * _CROP + 1, 2 * _CROP + 1, 2], device=device)).long()
+    return _Plan(index_SKB, real_SKB.float(), keep, crop)
 
 
 def _steps(counts: Tensor, train: Train) -> Tensor:
@@ -110,42 +127,23 @@ def _widths(program: Program, shares: Shares, part: list[int]) -> list[int]:
     return (ends[None, :] > torch.arange(int(ends[0]))[:, None]).sum(1).tolist()
 
 
-def _keep(program: Program, keys_K: Tensor, index_SKB: Tensor) -> Tensor | None:
-    """Dropout's factors: 0, or 1 / (1 − rate) so that the expectation stays."""
-    rate, units = program.model.dropout()
-    if rate == 0:
-        return None
-    steps, clients, batch = index_SKB.shape
-    drawn = noise.uniform(keys_K, Purpose.DROPOUT, steps * batch * units).view(clients, steps, batch, units)
-    return ((drawn >= rate).float() / (1 - rate)).transpose(0, 1).contiguous()
-
-
-def _crop(shares: Shares, keys_K: Tensor, index_SKB: Tensor) -> Tensor | None:
-    """Random shifts by up to ±4 pixels in both directions, and flips."""
-    if not shares.augment:
-        return None
-    steps, clients, batch = index_SKB.shape
-    drawn = noise.uniform(keys_K, Purpose.AUGMENT, steps * batch * 3).view(clients, steps, batch, 3).transpose(0, 1)
-    limits = torch.tensor([2 * _CROP + 1, 2 * _CROP + 1, 2], device=drawn.device)
-    return (drawn * limits).long().contiguous()
-
-
-def augmented(x_KBCHW: Tensor, crop_KB3: Tensor) -> Tensor:
-    """Each image padded by 4 black pixels (in normalised values: 0), shifted as drawn, and flipped where drawn."""
+def augmented(x_KBCHW: Tensor, crop_KB3: Tensor, black_C: Tensor) -> Tensor:
+    """Each image padded by 4 black pixels, shifted as drawn (0 to 8 down and right), and flipped where drawn."""
     height, width = x_KBCHW.shape[-2:]
-    padded = F.pad(x_KBCHW, (_CROP,) * 4)
+    black_C11 = black_C[:, None, None]
+    padded = F.pad(x_KBCHW - black_C11, (_CROP,) * 4)
     rows = torch.arange(height, device=x_KBCHW.device) + crop_KB3[..., 0, None]
     forward = torch.arange(width, device=x_KBCHW.device)
     cols = torch.where(crop_KB3[..., 2, None] == 1, width - 1 - forward, forward) + crop_KB3[..., 1, None]
     picked = padded.gather(3, rows[:, :, None, :, None].expand(-1, -1, padded.shape[2], -1, padded.shape[4]))
-    return picked.gather(4, cols[:, :, None, None, :].expand(-1, -1, padded.shape[2], height, -1))
+    return picked.gather(4, cols[:, :, None, None, :].expand(-1, -1, padded.shape[2], height, -1)) + black_C11
 
 
 class _Shard:
     """Clients trained together, and on CUDA the buffers and graphs of their steps, which live as long as the run."""
 
-    def __init__(self, program: Program, shares: Shares) -> None:
-        self.program, self.shares = program, shares
+    def __init__(self, program: Program, shares: Shares, stop: Event) -> None:
+        self.program, self.shares, self.stop = program, shares, stop
         self.params: Params
         self.guide: Guide
         self.plan: _Plan
@@ -160,6 +158,8 @@ class _Shard:
         """New parameters of the clients in `part`, in that order, and each one's mean losses: total, and its two parts."""
         self._load(params, guide, _plan(self.program, self.shares, part, keys_K))
         for width in _widths(self.program, self.shares, part):
+            if self.stop.is_set():
+                raise KeyboardInterrupt
             self._advance(width)
         return {name: p.clone() for name, p in self.params.items()}, self.losses_K3 / self.plan.weight_SKB.sum((0, 2))[
             :, None
@@ -200,7 +200,8 @@ class _Shard:
         index, weight, rest = now[0], now[1], iter(now[2:])
         step = Step(weight, None if plan.keep_SKBU is None else next(rest))
         x, y = self.shares.x[index], self.shares.y[index]
-        x = x if plan.crop_SKB3 is None else augmented(x, next(rest))
+        if self.shares.black_C is not None:
+            x = augmented(x, next(rest), self.shares.black_C)
         params = {n: p[:width].detach().requires_grad_(trained(n)) for n, p in self.params.items()}
         leaves = [p for name, p in params.items() if trained(name)]
         guide = {name: g[:width] for name, g in self.guide.items()}
@@ -222,18 +223,21 @@ class Engine:
         self.program, self.shares, self.tests = program, train, test
         self.device = train.x.device
         self._shards: list[_Shard] = []
+        self._stop = Event()  # set when the round is interrupted: threads end with their step, not with the round
 
     def train(self, params: Params, guide: Guide, keys_K: Tensor, who: Sequence[int]) -> tuple[Params, Tensor]:
         """All clients' parameters after the clients in `who` trained, and the losses of these, in the order of `who`."""
         parts = _dealt(who, self.shares, self.device)
-        self._shards += [_Shard(self.program, self.shares) for _ in range(len(parts) - len(self._shards))]
+        self._shards += [_Shard(self.program, self.shares, self._stop) for _ in range(len(parts) - len(self._shards))]
 
         def work(shard: _Shard, part: list[int]) -> tuple[Params, Tensor]:
             rows = torch.tensor(part, device=self.device)
             own = {name: p[rows] for name, p in params.items()}
             return shard.train(own, {name: g[rows] for name, g in guide.items()}, part, keys_K[rows])
 
-        done = _parallel([partial(work, *pair) for pair in zip(self._shards, parts, strict=False)], self.device)
+        self._stop.clear()
+        jobs = [partial(work, *pair) for pair in zip(self._shards, parts, strict=False)]
+        done = _parallel(jobs, self.device, self._stop)
         result = {name: p.clone() for name, p in params.items()}
         losses_K3 = torch.zeros(len(self.shares.counts), 3)
         for part, (new, loss_K3) in zip(parts, done, strict=True):
@@ -245,7 +249,7 @@ class Engine:
     def features(self, params: Params, shares: Shares) -> tuple[Tensor, Tensor]:
         """Feature vectors C and logits of every sample each client holds, without dropout; padded like the shares."""
         parts = _dealt(range(len(shares.counts)), shares, self.device)
-        done = _parallel([partial(self._forward, params, shares, part) for part in parts], self.device)
+        done = _parallel([partial(self._forward, params, shares, part) for part in parts], self.device, self._stop)
         back = torch.tensor([k for part in parts for k in part], device=self.device).argsort()
         return torch.cat([c for c, _ in done])[back], torch.cat([logits for _, logits in done])[back]
 
@@ -273,9 +277,13 @@ def _dealt(clients: Sequence[int], shares: Shares, device: torch.device) -> list
     return [ordered[i::shards] for i in range(shards)]
 
 
-def _parallel(jobs: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
+def _parallel(jobs: Sequence[Callable[[], T]], device: torch.device, stop: Event) -> list[T]:
     """The jobs' results, in order; on a CPU a thread each on every core, with kernels that do not spread further."""
     if device.type != "cpu" or len(jobs) < 2:
         return [job() for job in jobs]
     with ThreadPoolExecutor(torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        return list(pool.map(lambda job: job(), jobs))
+        try:
+            return list(pool.map(lambda job: job(), jobs))
+        except BaseException:
+            stop.set()
+            raise

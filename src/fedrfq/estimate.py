@@ -1,4 +1,4 @@
-"""What a run will cost, measured on a small part of it: two steps of every client."""
+"""What a run will cost, measured on a small part of it: a few steps of every client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from fedrfq.engine import Engine
 from fedrfq.federation import Federation
 
-_STEPS = 2
+_STEPS = 8
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ that names the nearest known one.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -23,9 +24,11 @@ from fedrfq.models import MODELS, Model
 from fedrfq.models.cnn import CNN
 from fedrfq.partition import PARTITIONS, Classes, Kind
 from fedrfq.pooling import Pool
+from fedrfq.prototypes import MOST_VALUES
 from fedrfq.toml import Table
 
 T = TypeVar("T")
+_PLAIN = re.compile(r"\w[\w .-]*")
 STARTS = ("own", "same")
 
 
@@ -47,7 +50,7 @@ class Cohort:
 class Experiment:
     """One run. Sections with a `name` are one of several kinds, each with options of its own."""
 
-    name: str = ""
+    name: str = "run"
     seed: int = 0
     rounds: int = 100
     clients: int = 20
@@ -66,6 +69,8 @@ class Experiment:
         for key, least in (("rounds", 1), ("clients", 1), ("checkpoint", 1), ("seed", 0)):
             if getattr(self, key) < least:
                 raise UserError(f"{key} must be at least {least}, it is {getattr(self, key)}")
+        if not _PLAIN.fullmatch(self.name):
+            raise UserError(f"name is a folder's: letters, digits, spaces, '.', '_' and '-', not {self.name!r}")
         if not 0 < self.participation <= 1:
             raise UserError(f"participation is a share in (0, 1], not {self.participation}")
         if self.init not in STARTS:
@@ -84,6 +89,8 @@ class Experiment:
         if len(lengths) > 1:
             raise UserError(f"the cohorts' prototypes have {sorted(lengths)} values: they must have one length")
         self.pool.check(min(lengths))
+        if self.prototype_size() > MOST_VALUES:
+            raise UserError(f"a prototype has {self.prototype_size()} values, more than the {MOST_VALUES} an upload can hold")
 
     def models(self) -> tuple[Cohort, ...]:
         return self.cohorts or (Cohort(self.clients, self.model),)
@@ -115,10 +122,24 @@ _SECTIONS = ("data", "partition", "model", "cohorts", "pool", "method", "train")
 
 def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Experiment:
     """The experiment of a file (or the default one) with `--set`s and top-level keys applied."""
-    table = toml.read(path) if path else {}
+    over: Table = {}
     for assignment in sets:
-        table = toml.assign(table, assignment)
-    return from_table(toml.merge(table, {key: value for key, value in top.items() if value is not None}))
+        over = toml.assign(over, assignment)
+    over = toml.merge(over, {key: value for key, value in top.items() if value is not None})
+    return from_table(toml.merge(_switched(toml.read(path), over) if path else {}, over))
+
+
+def _switched(table: Table, over: Mapping[str, Any]) -> Table:
+    """The file's table without what does not go with the kinds that are set over its own."""
+    for key, kinds in _KINDS.items():
+        chosen = over[key].get("name") if isinstance(over.get(key), Mapping) else None
+        if not isinstance(chosen, str) or chosen not in kinds or not isinstance(table.get(key), Mapping):
+            continue
+        known = {f.name for f in fields(kinds[chosen])}
+        table = {**table, key: {name: value for name, value in table[key].items() if name in known}}
+        if key == "method" and not kinds[chosen].pools:
+            table.pop("pool", None)
+    return table
 
 
 def from_table(given: Mapping[str, Any]) -> Experiment:
@@ -126,6 +147,8 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
     _known(given, [f.name for f in fields(Experiment)], "")
     data = {"name": Data.name, **_section(given, "data")}
     _typed(data["name"], str, "data.name")
+    if data["name"] not in DATASETS and Path(data["name"]).expanduser().exists():
+        data["name"] = str(Path(data["name"]).expanduser().resolve())  # so that the run can be resumed from anywhere
     suits = DATASETS[data["name"]].settings if data["name"] in DATASETS else {}
     method = _kind("method", given, suits)
     sections: Table = {
@@ -138,7 +161,8 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
         "pool": _build(Pool, _section(given, "pool"), "pool", {} if method.pools else {"name": "none"}),
     }
     top = {key: value for key, value in given.items() if key not in _SECTIONS}
-    name = f"{Path(data['name']).stem}-{name_of(METHODS, method)}"
+    plain = re.sub(r"[^\w.-]", "-", Path(data["name"]).stem).lstrip(".-") or "own"
+    name = f"{plain}-{name_of(METHODS, method)}"
     return _build(Experiment, top, "", {"name": name, **suits, **sections})
 
 
@@ -171,7 +195,9 @@ def _cohorts(given: Mapping[str, Any], suits: Mapping[str, Any]) -> tuple[Cohort
     for i, row in enumerate(rows):
         clients = _typed(row.get("clients"), int, f"cohorts[{i}].clients")
         own = {key: value for key, value in row.items() if key != "clients"}
-        under = {} if own.get("name") else _section(given, "model")
+        shared = _section(given, "model")
+        common = shared.get("name", suits.get("model", {}).get("name", _DEFAULT_KIND["model"]))
+        under = shared if own.get("name", common) == common else {}
         model = _of_kind("model", {**under, **own}, suits.get("model", {}), f"cohorts[{i}]")
         if clients < 1:
             raise UserError(f"cohorts[{i}].clients must be at least 1, it is {clients}")

@@ -18,6 +18,7 @@ from fedrfq.errors import UserError
 
 FRACTION_BITS = 14
 LIMIT = 2**20  # |q| stays below it
+MOST_VALUES = 2**16 - 1  # of a prototype
 _HEADER = struct.Struct("<4sBIIHH")  # magic, version, round, client, classes, values each
 _CLASS = struct.Struct("<HI")  # class, count
 _MAGIC, _VERSION = b"FRFQ", 1

@@ -15,7 +15,6 @@ import io
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -30,6 +29,7 @@ from fedrfq import tensors, toml
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation import State
+from fedrfq.files import replacing
 from fedrfq.measure import Outcome, RoundRecord
 from fedrfq.prototypes import Globals
 
@@ -56,7 +56,7 @@ class RunDirectory:
         """A fresh directory OUT/NAME/ID; the id is the time (UTC), the seed and a few digits of the experiment's hash."""
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         base = f"{stamp}-seed{experiment.seed}-{experiment.hash()[:6]}"
-        with _writing(out):
+        with writing(out):
             path = _fresh(out / experiment.name, base)
             (path / "checkpoints").mkdir()
         run = RunDirectory(path)
@@ -78,23 +78,32 @@ class RunDirectory:
     def environment(self) -> dict[str, Any]:
         return self._json("environment.json")
 
+    def stack(self) -> list[Path]:
+        """The directories of the runs it is stacked with, its own among them."""
+        stack = self.environment().get("stack")
+        if not isinstance(stack, list) or not all(isinstance(other, str) for other in stack):
+            raise UserError(f"{self.path / 'environment.json'} does not say what the run is stacked with: restore it")
+        return [Path(os.path.normpath(self.path / other)) for other in stack]
+
     def result(self) -> dict[str, Any] | None:
         return self._json("result.json") if (self.path / "result.json").is_file() else None
 
     def rounds(self) -> list[RoundRecord]:
-        """The rounds recorded; a torn last line (the writer was killed) does not count."""
+        """The rounds recorded, from the first on; a torn last line (the writer was killed) does not count."""
         names = {f.name for f in fields(RoundRecord)}
         records = []
-        for line in self._lines("rounds.jsonl"):
+        for number, line in enumerate(self._lines("rounds.jsonl"), start=1):
             try:
                 values = json.loads(line)
                 records.append(RoundRecord(**{key: values[key] for key in names}))
+                if records[-1].round != number:
+                    raise ValueError(f"it should be of round {number}")
             except (ValueError, TypeError, KeyError) as error:
-                raise UserError(f"{self.path / 'rounds.jsonl'}: not a round's record: {line[:60]!r} ({error})") from error
+                where = f"{self.path / 'rounds.jsonl'}, line {number}"
+                raise UserError(
+                    f"{where} is not that round's record ({error!r}): restore it, or start the run anew"
+                ) from error
         return records
-
-    def clients(self) -> list[dict[str, str]]:
-        return list(csv.DictReader(self._lines("clients.csv")))
 
     def append(self, outcome: Outcome) -> None:
         table = io.StringIO()
@@ -104,18 +113,31 @@ class RunDirectory:
 
     def rewind(self, number: int) -> None:
         """Forget the rounds after `number`: what was recorded since the checkpoint will be recorded again."""
-        rounds = [line for line in self._lines("rounds.jsonl") if json.loads(line)["round"] <= number]
-        header, *rows = self._lines("clients.csv")
-        kept = [row for row in rows if int(row.partition(",")[0]) <= number]
-        self.write("rounds.jsonl", "".join(f"{line}\n" for line in rounds))
-        self.write("clients.csv", "".join(f"{line}\n" for line in (header, *kept)))
+        found = len(self.rounds())
+        if found < number:
+            raise UserError(
+                f"{self.path} has records of {found} rounds but a checkpoint of round {number}: restore rounds.jsonl"
+            )
+        lines = self._lines("clients.csv")
+        size = 1 + number * self.experiment().clients
+        if lines[:1] != [",".join(CLIENT_COLUMNS)] or len(lines) < size:
+            raise UserError(
+                f"{self.path / 'clients.csv'} does not have {number} rounds of clients: restore it, or start anew"
+            )
+        self.write("rounds.jsonl", "".join(f"{line}\n" for line in self._lines("rounds.jsonl")[:number]))
+        self.write("clients.csv", "".join(f"{line}\n" for line in lines[:size]))
 
     def checkpoints(self) -> dict[int, Path]:
-        """The checkpoints by round."""
+        """The checkpoints by round; other files there are not ours."""
         found = sorted((self.path / "checkpoints").glob("round-*.safetensors"))
-        return {int(path.stem.removeprefix("round-")): path for path in found}
+        numbers = [(path.stem.removeprefix("round-"), path) for path in found]
+        return {int(number): path for number, path in numbers if number.isdecimal()}
 
     def save(self, state: State) -> Path:
+        """A checkpoint; the records of its rounds reach the disk before it does."""
+        for name in ("rounds.jsonl", "clients.csv"):
+            with writing(self.path), (self.path / name).open("rb+") as file:
+                os.fsync(file.fileno())
         named = {f"cohort{i}/{name}": p for i, params in enumerate(state.params) for name, p in params.items()}
         named["globals/values"] = torch.from_numpy(state.globals_[0].values_JV)
         named["globals/present"] = torch.from_numpy(state.globals_[0].present_J)
@@ -131,9 +153,11 @@ class RunDirectory:
     def load(self, number: int, device: torch.device) -> State:
         """The state after round `number`, checked to be of this experiment."""
         path = self.checkpoints()[number]
-        named, metadata = tensors.load(path)
+        named, metadata = tensors.load(path, max_bytes=path.stat().st_size)
         if metadata.get("experiment") != self.experiment().hash():
             raise UserError(f"{path} is a checkpoint of another experiment than experiment.toml beside it: restore either")
+        if not {"globals/present", "globals/values"} <= set(named):
+            raise UserError(f"{path} has no global prototypes: it is not a checkpoint of this program; remove it and resume")
         present, values = named.pop("globals/present").numpy(), named.pop("globals/values").numpy()
         cohorts = 1 + max(int(name.partition("/")[0].removeprefix("cohort")) for name in named)
         params = tuple(
@@ -149,10 +173,10 @@ class RunDirectory:
         return self.load(max(self.checkpoints()), device)
 
     def write(self, name: str, text: str) -> None:
-        write_atomically(self.path / name, text)
+        write_atomically(self.path / name, text.encode())
 
     def _append(self, name: str, text: str) -> None:
-        with _writing(self.path), (self.path / name).open("a", encoding="utf-8", newline="") as file:
+        with writing(self.path), (self.path / name).open("a", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
 
@@ -176,20 +200,10 @@ def common_round(runs: Sequence[RunDirectory]) -> int:
     return max(set.intersection(*(set(run.checkpoints()) for run in runs)), default=0)
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Either the old file or the whole new one, whatever happens in between."""
-    with _writing(path):
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+    with writing(path), replacing(path) as file:
+        file.write(content)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -217,7 +231,7 @@ def _fresh(parent: Path, base: str) -> Path:
 
 
 @contextmanager
-def _writing(where: Path) -> Iterator[None]:
+def writing(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -34,8 +34,8 @@ def pick_device(name: str, deterministic: bool = False) -> torch.device:
         raise UserError(f"--device is auto, cpu, cuda or cuda:N, not '{name}'") from None
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"--device is auto, cpu, cuda or cuda:N, not '{name}'")
-    if device.type == "cuda" and not cuda:
-        raise UserError("--device cuda: PyTorch finds no CUDA device here; use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"--device {name}: PyTorch finds {torch.cuda.device_count()} CUDA devices here; use --device cpu")
     if deterministic and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -66,7 +66,7 @@ class Session:
     def resume(path: Path, device: torch.device) -> Session:
         """From the newest checkpoint, with the runs it was stacked with: kernels depend on what is stacked."""
         first = RunDirectory.open(path)
-        runs = tuple(RunDirectory.open(path / other) for other in first.environment().get("stack", ["."]))
+        runs = tuple(RunDirectory.open(other) for other in first.stack())
         experiments = [run.experiment() for run in runs]
         dataset = data.load(experiments[0].data.name)
         recorded = first.environment().get("data", {}).get("sha256")
@@ -168,10 +168,31 @@ def environment(federation: Federation, r: int) -> dict[str, Any]:
         "device_type": device.type,
         "threads": torch.get_num_threads(),
         "deterministic": not cuda or torch.are_deterministic_algorithms_enabled(),
-        "data": {"name": federation.dataset.name, "sha256": federation.dataset.sha256},
+        "data": described(federation.dataset),
         "partition": federation.partitions[r].realised,
         "revision": _revision(),
     }
+
+
+def described(dataset: Dataset) -> dict[str, Any]:
+    """What a trained model needs of its data to be used without it."""
+    return {
+        "name": dataset.name,
+        "sha256": dataset.sha256,
+        "classes": list(dataset.classes),
+        "shape": list(dataset.shape),
+        "mean": list(dataset.mean),
+        "std": list(dataset.std),
+    }
+
+
+def differences(run: RunDirectory, device: torch.device) -> list[str]:
+    """What is not as it was when the run began, and may change the last bits of what follows."""
+    before = run.environment()
+    now = {"device_type": device.type, "threads": torch.get_num_threads()}
+    now["torch"] = _version("torch")
+    then = {**before, "torch": before.get("versions", {}).get("torch")}
+    return [f"{key} {then.get(key)} → {value}" for key, value in now.items() if then.get(key) != value]
 
 
 def _version(package: str) -> str | None:

@@ -22,7 +22,7 @@ class Shares:
     y: Tensor
     index_KN: Tensor
     counts: tuple[int, ...]
-    augment: bool = False
+    black_C: Tensor | None = None  # if set, training crops and flips the images, padded with this colour
 
     def weight_KN(self) -> Tensor:
         """1 where a client's row has a sample, 0 where it is padding."""
@@ -49,7 +49,10 @@ def hand_out(partitions: Sequence[Partition], dataset: Dataset, augment: bool, d
     if any(partition.held_out for partition in partitions):
         x, y = np.concatenate([x, dataset.train_x]), np.concatenate([y, dataset.train_y])
     tests = [index + held_out_from * partition.held_out for partition in partitions for index in partition.test]
-    return replace(train, augment=augment), _held(tests, x, y, dataset, device)
+    black_C = (
+        normalised(torch.zeros(dataset.shape[0], 1, 1), dataset.mean, dataset.std).flatten().to(device) if augment else None
+    )
+    return replace(train, black_C=black_C), _held(tests, x, y, dataset, device)
 
 
 def _held(
@@ -64,11 +67,11 @@ def _held(
     rows = np.zeros((len(indices), max(counts)), np.int64)
     for row, part in zip(rows, np.split(inverse, np.cumsum(counts)[:-1]), strict=True):
         row[: len(part)] = part
-    images = normalised(torch.from_numpy(x[used]), dataset)
+    images = normalised(torch.from_numpy(x[used]), dataset.mean, dataset.std)
     return Shares(images.to(device), torch.from_numpy(y[used]).to(device), torch.from_numpy(rows).to(device), counts)
 
 
-def normalised(pixels: Tensor, dataset: Dataset) -> Tensor:
-    """uint8 images as models take them: in the data's mean and standard deviation, channel by channel."""
-    mean, std = (torch.tensor(moment)[:, None, None] * 255 for moment in (dataset.mean, dataset.std))
-    return (pixels.float() - mean) / std
+def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Images of values 0 to 255 as models take them: less the data's mean, over its deviation, channel by channel."""
+    mean_C11, std_C11 = (torch.tensor(moment)[:, None, None] * 255 for moment in (mean, std))
+    return (pixels.float() - mean_C11) / std_C11

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from fedrfq.experiment import Experiment, name_of
 from fedrfq.measure import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.partition import PARTITIONS
-from fedrfq.records import RunDirectory
+from fedrfq.records import RunDirectory, write_atomically
 
 
 def table(run: RunDirectory) -> Table:
@@ -49,7 +50,7 @@ def _rows(
         ("prototype failure", _share(last.prototype_failure)),
     ]
     if result:
-        pooled, unpooled = _number(result["silhouette"]), _number(result["silhouette_unpooled"])
+        pooled, unpooled = _number(result.get("silhouette")), _number(result.get("silhouette_unpooled"))
         rows.append(("silhouette", f"{pooled} (unpooled {unpooled})"))
     up = f"{last.parameters_up:,} values, {last.bytes_up:,} bytes from all clients"
     train = sum(r.samples for r in records) / sum(r.seconds_train for r in records)
@@ -95,8 +96,10 @@ def plot(run: RunDirectory) -> Path:
     axes.set_ylim(top=101)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
-    figure.savefig(path, dpi=150)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format="png")
     plt.close(figure)
+    write_atomically(path, drawn.getvalue())
     return path
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedrfq.errors import UserError
+from fedrfq.files import replacing
 
 DTYPES: dict[str, torch.dtype] = {
     "F16": torch.float16,
@@ -55,12 +55,14 @@ def save(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str,
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # keeps all data aligned
     header = _header(ordered, metadata or {})
 
-    def write(file: BinaryIO) -> None:
-        file.write(len(header).to_bytes(8, "little") + header)
-        for _, tensor in ordered:
-            file.write(_raw(tensor))
-
-    _replace(Path(path), write)
+    try:
+        with replacing(Path(path)) as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            for _, tensor in ordered:
+                file.write(_raw(tensor))
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot write {path}: {reason}; check the folder and the space left on its disk") from error
 
 
 def load(path: str | Path, max_bytes: int = 1 << 32) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -93,22 +95,6 @@ def _header(tensors: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> b
 def _raw(tensor: Tensor) -> memoryview:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
-
-
-def _replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Puts what `write` writes at `path`; on any failure the old file stays and nothing is left beside it."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot write {path}: {reason}; check the folder and the space left on its disk") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 class _Malformed(Exception):

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedrfq import data, tensors
+from fedrfq import metrics, tensors
+from fedrfq.data.decode import pixels
 from fedrfq.errors import UserError
 from fedrfq.models import Model
 from fedrfq.pooling import Pool
 from fedrfq.prototypes import Globals
-from fedrfq.records import RunDirectory
+from fedrfq.records import RunDirectory, to_json, write_atomically
 from fedrfq.shares import normalised
 from fedrfq.stacked import LAYOUTS, Params
 
+_LARGEST = 1 << 24  # pixels of a picture
 FORMATS = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
 
 
@@ -39,14 +43,32 @@ class Trained(nn.Module):
 
 
 @dataclass(frozen=True)
+class Facts:
+    """What a model needs to know of the data it was trained on."""
+
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @staticmethod
+    def of(run: RunDirectory) -> Facts:
+        known = run.environment().get("data")
+        try:
+            return Facts(*(tuple(known[key]) for key in ("classes", "shape", "mean", "std")))  # type: ignore[index]
+        except (TypeError, KeyError):
+            raise UserError(f"{run.path / 'environment.json'} does not describe the data: restore it") from None
+
+
+@dataclass(frozen=True)
 class Client:
-    """A client of a finished or running run, as its newest checkpoint has it."""
+    """A client of a finished or running run, as its newest checkpoint has it; the data itself is not needed."""
 
     module: Trained
     params: Params
     globals_: Globals
     pool: Pool
-    dataset: data.Dataset
+    facts: Facts
 
     @staticmethod
     def load(run: RunDirectory, client: int) -> Client:
@@ -58,31 +80,30 @@ class Client:
             if client < first + cohort.clients:
                 own = {name: p[client - first].clone() for name, p in params.items()}
                 module = Trained(cohort.model, own).eval()
-                dataset = data.load(experiment.data.name)
-                return Client(module, own, state.globals_[0], experiment.pool, dataset)
+                return Client(module, own, state.globals_[0], experiment.pool, Facts.of(run))
             first += cohort.clients
         raise AssertionError("the cohorts cover all clients")
 
     def images(self, files: Sequence[Path]) -> Tensor:
         """Pictures as the model takes them: in the data's colours and size, normalised."""
-        pixels = np.stack([_picture(path, self.dataset.shape) for path in files])
-        return normalised(torch.from_numpy(pixels), self.dataset)
+        pixels = np.stack([_picture(path, self.facts.shape) for path in files])
+        return normalised(torch.from_numpy(pixels), self.facts.mean, self.facts.std)
 
     @torch.no_grad()
     def predict(self, files: Sequence[Path]) -> list[dict[str, object]]:
         """For each picture the own head's class with its probability, and the class of the nearest global prototype."""
         logits, c = self.module(self.images(files))
         chance, head = logits.softmax(-1).max(-1)
-        present = torch.from_numpy(self.globals_.present_J)
-        distance = torch.cdist(self.pool(c), torch.from_numpy(self.globals_.floats()))
-        near = distance.masked_fill(~present, float("inf")).argmin(-1)
-        names = self.dataset.classes
+        present = torch.from_numpy(self.globals_.present_J)[None]
+        distance = metrics.distances(self.pool(c)[None], torch.from_numpy(self.globals_.floats()))
+        near = metrics.nearest(distance, present)[0].tolist()
+        names = self.facts.classes
         return [
             {
                 "file": str(path),
                 "class": names[int(head[i])],
                 "probability": round(float(chance[i]), 4),
-                "nearest_prototype": names[int(near[i])] if bool(present.any()) else None,
+                "nearest_prototype": names[near[i]] if near[i] >= 0 else None,
             }
             for i, path in enumerate(files)
         ]
@@ -90,46 +111,44 @@ class Client:
     def export(self, path: Path, kind: str) -> Path:
         """The model in a file: safetensors (parameters by name), torchscript or onnx (the whole computation)."""
         if kind == "safetensors":
-            tensors.save(path, self.params)
+            tensors.save(path, self.params, {key: to_json(value) for key, value in vars(self.facts).items()})
             return path
-        example = torch.zeros(2, *self.dataset.shape)
-        try:
-            if kind == "torchscript":
-                torch.jit.trace(self.module, example).save(str(path))  # type: ignore[no-untyped-call]
-            else:
-                _export_onnx(self.module, example, path)
-        except (OSError, RuntimeError) as error:
-            raise UserError(f"cannot write {path}: {error}") from error
+        example = torch.zeros(2, *self.facts.shape)
+        write_atomically(path, _torchscript(self.module, example) if kind == "torchscript" else _onnx(self.module, example))
         return path
 
 
-def _export_onnx(module: Trained, example: Tensor, path: Path) -> None:
+def _torchscript(module: Trained, example: Tensor) -> bytes:
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.trace(module, example), file)  # type: ignore[no-untyped-call]
+    return file.getvalue()
+
+
+def _onnx(module: Trained, example: Tensor) -> bytes:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
         raise UserError("ONNX export needs the packages onnx and onnxscript: pip install 'fedrfq[onnx]'") from None
-    torch.onnx.export(
+    program = torch.onnx.export(
         module,
         (example,),
-        str(path),
         input_names=["images"],
         output_names=["logits", "features"],
         dynamic_shapes={"x": {0: torch.export.Dim("batch")}},
         dynamo=True,
-        external_data=False,
+        verbose=False,
     )
+    assert program is not None
+    return program.model_proto.SerializeToString()  # type: ignore[no-any-return]
 
 
-def _picture(path: Path, shape: tuple[int, int, int]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    from PIL import Image, UnidentifiedImageError
-
+def _picture(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """C×H×W in the data's channels; a picture of another size is refused."""
     channels, height, width = shape
-    try:
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("L" if channels == 1 else "RGB"))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} cannot be read as a picture: {error}") from error
-    if pixels.shape[:2] != (height, width):
-        raise UserError(f"{path} has {pixels.shape[1]}×{pixels.shape[0]} pixels, the model takes {width}×{height}: resize it")
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    found = pixels(path, _LARGEST, str(path))
+    if found.shape[1:] != (height, width):
+        raise UserError(f"{path} has {found.shape[2]}×{found.shape[1]} pixels, the model takes {width}×{height}: resize it")
+    if found.shape[0] > channels:
+        raise UserError(f"{path} is in colour, the model takes grey pictures: convert it")
+    return np.repeat(found, channels // found.shape[0], axis=0)

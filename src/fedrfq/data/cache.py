@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from fedrfq import files
 from fedrfq.errors import UserError
 
 
@@ -47,14 +47,6 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that becomes `path` when the block ends well; otherwise `path` stays as it was."""
-    with disk_errors(path):
-        beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        try:
-            with beside.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+    """As `files.replacing`, with one line for the user where the disk refuses."""
+    with disk_errors(path), files.replacing(path) as file:
+        yield file

@@ -20,7 +20,6 @@ class Dataset:
     classes: tuple[str, ...]
     mean: tuple[float, ...]  # per channel, of values scaled to [0, 1]
     std: tuple[float, ...]
-    augment: bool  # random crop (padding 4) and flip in training
     sha256: str  # of the arrays' contents; recorded with every run
     train_groups: NDArray[np.int64] | None = None
     test_groups: NDArray[np.int64] | None = None

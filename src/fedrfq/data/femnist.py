@@ -40,6 +40,8 @@ def _form(path: Path) -> Callable[[Path], Content]:
         return _leaf if (path / "train").is_dir() else _folder
     if path.is_file() and path.suffix in forms:
         return forms[path.suffix]
+    if path.is_file() and path.name.removesuffix(".gz") in STEMS:
+        return lambda one_of_four: _folder(one_of_four.parent)
     raise UserError(f"{path}: expected {WHAT}, found none of these; check the path")
 
 

@@ -29,7 +29,7 @@ def load(name_or_path: str) -> Dataset:
         return _own(name_or_path)
     if source.built_in and not stored.path(source.name).is_file():
         get(source.name, progress=False)
-    return _dataset(source.name, stored.read(source), source.mean, source.std, source.augment)
+    return _dataset(source.name, stored.read(source), source.mean, source.std)
 
 
 def _own(name_or_path: str) -> Dataset:
@@ -39,7 +39,7 @@ def _own(name_or_path: str) -> Dataset:
         raise UserError(f"dataset: expected one of {known} or a path, found {name_or_path!r}, which does not exist")
     content = pictures.read(path) if path.is_dir() else arrays.read(path)
     mean, std = moments(content.train_x)
-    return _dataset(path.stem, content, mean, std, augment=False)
+    return _dataset(path.stem, content, mean, std)
 
 
 def moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -51,8 +51,8 @@ def moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(means), tuple(spread or 1.0 for spread in spreads)
 
 
-def _dataset(name: str, content: Content, mean: tuple[float, ...], std: tuple[float, ...], augment: bool) -> Dataset:
-    return Dataset(name=name, **vars(content), mean=mean, std=std, augment=augment, sha256=sha256(content))
+def _dataset(name: str, content: Content, mean: tuple[float, ...], std: tuple[float, ...]) -> Dataset:
+    return Dataset(name=name, **vars(content), mean=mean, std=std, sha256=sha256(content))
 
 
 def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
@@ -60,6 +60,8 @@ def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
     known = DATASETS.get(name)
     if known is None:
         raise UserError(f"data get: expected one of {', '.join(DATASETS)}, found {name!r}; name one of these")
+    if source is not None and not source.expanduser().exists():
+        raise UserError(f"{source}: expected {known.from_what}, found nothing there; check the path")
     if (source is None or known.sha256) and _valid(known):
         Console(stderr=True, quiet=not progress, markup=False, highlight=False).print(
             f"{name} is there and valid: {stored.path(name)}", soft_wrap=True

@@ -28,15 +28,14 @@ class Source:
     from_file: Callable[[Path], Content]
     from_what: str  # what `--from` takes, in words
     sha256: str | None
-    augment: bool = False
-    share: bool = False
+    augment: bool = False  # random crop (padding 4) and flip in training
     protocol: Mapping[str, Any] = field(default_factory=dict)  # more defaults of an experiment on it
     built_in: bool = False  # made without the network, so made on first use
 
     @property
     def settings(self) -> dict[str, Any]:
         """What an experiment on this data takes where it says nothing else."""
-        shots = {"shots": self.shots, "test_shots": self.test_shots, "share": self.share}
+        shots = {"shots": self.shots, "test_shots": self.test_shots}
         protocol = dict(self.protocol)
         return {
             **protocol,
