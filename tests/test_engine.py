@@ -358,5 +358,5 @@ def test_a_plan_is_made_on_the_device_of_the_samples() -> None:
     x, index = torch.zeros(50, 3, 32, 32, device=meta), torch.zeros(4, 12, dtype=torch.int64, device=meta)
     own = Shares(x, torch.zeros(50, dtype=torch.int64, device=meta), index, (5, 9, 12, 3), torch.zeros(3, device=meta))
     plan = engine._plan(program("cnn", epochs=2), own, [2, 1, 0, 3], torch.zeros(4, dtype=torch.int64, device=meta))
-    assert [tuple(t.shape) for t in plan.tensors()] == [(6, 4, 4), (6, 4, 4), (6, 4, 4, 70), (6, 4, 4, 3)]
+    assert [tuple(t.shape) for t in plan.tensors()] == [(6, 4, 4), (6, 4, 4), (6, 4, 4, 56), (6, 4, 4, 3)]
     assert all(t.device == meta for t in plan.tensors())
