@@ -311,6 +311,27 @@ def test_every_example_takes_every_kind_over_its_own(file: Path, key: str, kinds
         assert type(getattr(load(file, [f"{key}.name={name}"]), key)) is kind
 
 
+def test_a_switched_kind_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
+    """Files with every key, as `fedrfq config` writes them, from one method to the other and back."""
+    for before, after in (("fedproto", "fedrfq"), ("fedrfq", "fedproto"), ("fedrfq", "local")):
+        path = write(tmp_path, toml.dump(from_table({"method": {"name": before}}).table()))
+        assert load(path, [f"method.name={after}"]) == from_table({"method": {"name": after}})
+
+
+def test_a_pool_alone_goes_with_its_method(tmp_path: Path) -> None:
+    path = write(tmp_path, '[pool]\nname = "avg"\n')
+    assert load(path).pool.name == "avg"
+    assert load(path, ["method.name=fedproto"]).pool.name == "none"
+    assert load(path, ["method.name=fedrfq"]).pool.name == "avg"
+
+
+@pytest.mark.parametrize("chosen", ["fedrfq", "fedproto"])
+def test_what_no_kind_knows_is_refused_when_a_kind_is_set(tmp_path: Path, chosen: str) -> None:
+    path = write(tmp_path, '[method]\nname = "fedrfq"\nlamm = 0.5\n')
+    with pytest.raises(UserError, match="unknown key method.lamm"):
+        load(path, [f"method.name={chosen}"])
+
+
 def test_what_is_set_stays_strict_when_a_kind_is_switched(tmp_path: Path) -> None:
     path = write(tmp_path, '[method]\nname = "fedrfq"\nlam = 0.5\n')
     assert load(path, ["method.name=fedproto"]).method.lam == 0.5  # type: ignore[attr-defined]

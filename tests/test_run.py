@@ -371,6 +371,9 @@ def damaged(run_: Path, tmp_path: Path, name: str, text: str) -> Path:
         ("clients.csv", "round,client\n1,2\n"),
         ("environment.json", '{"stack": 3}'),
         ("environment.json", "{"),
+        ("environment.json", "[1]"),
+        ("environment.json", '{"stack": ["."], "versions": null, "data": {}}'),
+        ("environment.json", '{"stack": ["."], "data": 3}'),
         ("experiment.toml", "rounds = "),
     ],
 )
@@ -429,3 +432,29 @@ def test_a_batch_larger_than_any_client_costs_nothing_more(tmp_path):
 def test_out_of_memory_is_one_line(tmp_path):
     done = fedrfq("run", *sets([*SMALL, "model.channels=900000000"]), "--out", tmp_path, expect=2)
     assert "out of memory" in done.stderr.splitlines()[-1]
+
+
+def test_a_round_recorded_but_interrupted_is_recorded_once(tmp_path):
+    session = small_session(tmp_path, "rounds=3")
+    next(session.advance())
+    session.runs[0].append(session.federation.advance(session.state)[1][0])  # and then the interrupt
+    list(session.advance())
+    assert [record.round for record in session.runs[0].rounds()] == [1, 2, 3]
+
+
+def test_garbage_after_the_checkpoint_does_not_matter(whole, tmp_path):
+    text = (whole / "rounds.jsonl").read_text() + "\0\0\0\n"
+    assert "8 of 8" in fedrfq("resume", damaged(whole, tmp_path, "rounds.jsonl", text)).stdout
+
+
+def test_grey_pictures_saved_in_colour_are_grey(whole, pictures, tmp_path):
+    from PIL import Image
+
+    Image.open(pictures[0]).convert("RGB").save(tmp_path / "rgb.png")
+    Image.new("RGB", (28, 28), (255, 0, 0)).save(tmp_path / "red.png")
+    same = [
+        json.loads(fedrfq("predict", whole, 0, path, "--json").stdout.splitlines()[-1])
+        for path in (pictures[0], tmp_path / "rgb.png")
+    ]
+    assert same[0]["predictions"][0]["probability"] == same[1]["predictions"][0]["probability"]
+    assert "in colour" in fedrfq("predict", whole, 0, tmp_path / "red.png", expect=2).stderr

@@ -31,7 +31,7 @@ from fedrfq.records import RunDirectory, to_json
 from fedrfq.session import Session, differences, pick_device
 
 app = typer.Typer(
-    help="Federated learning by pooled class prototypes, aggregated by servers none of whom must be trusted.",
+    help="Federated learning by pooled class prototypes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -56,7 +56,7 @@ def run(
     device: Device = "auto",
     out: Annotated[Path, typer.Option(help="Where run directories go.")] = Path("runs"),
     json: Json = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show partition, memory, expected time; train nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show partition and expected time; write nothing.")] = False,
     deterministic: Deterministic = False,
 ) -> None:
     """Run an experiment: every client trains, uploads its prototypes and gets the global ones back, round after round.
@@ -266,7 +266,8 @@ def _fail(message: str) -> None:
 
 def _out_of_memory(error: Exception) -> bool:
     """PyTorch says it of a GPU by a class of its own, of the CPU by a plain RuntimeError."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    said = ("can't allocate memory", "out of memory", "could not create a primitive", "ALLOC_FAILED")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in said)
 
 
 if __name__ == "__main__":

@@ -130,16 +130,34 @@ def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Expe
 
 
 def _switched(table: Table, over: Mapping[str, Any]) -> Table:
-    """The file's table without what does not go with the kinds that are set over its own."""
+    """The file's table without what belongs to its own kinds, where others are set over them."""
     for key, kinds in _KINDS.items():
         chosen = over[key].get("name") if isinstance(over.get(key), Mapping) else None
-        if not isinstance(chosen, str) or chosen not in kinds or not isinstance(table.get(key), Mapping):
+        section = _section(table, key)
+        before = section.get("name", _DEFAULT_KIND[key])
+        if chosen == before or not {chosen, before} <= set(kinds):
             continue
-        known = {f.name for f in fields(kinds[chosen])}
-        table = {**table, key: {name: value for name, value in table[key].items() if name in known}}
-        if key == "method" and not kinds[chosen].pools:
+        table = {**table, key: _without(section, kinds[before], kinds[chosen])}
+        if key == "method" and kinds[before].pools != kinds[chosen].pools:
             table.pop("pool", None)
+        if key == "method" and table.get("name") == _automatic(_section(table, "data"), before):
+            table.pop("name")
     return table
+
+
+def _without(section: Table, before: type[Any], chosen: type[Any]) -> Table:
+    """A section's settings less the old kind's defaults, and less what the new kind does not know."""
+    old = {f.name: f.default for f in fields(before)}
+    gone = {name for name, value in section.items() if name in old and old[name] == value}
+    return {
+        name: value for name, value in section.items() if name not in gone | (set(old) - {f.name for f in fields(chosen)})
+    }
+
+
+def _automatic(data: Mapping[str, Any], method: str) -> str:
+    """The name of a run that was given none."""
+    plain = re.sub(r"[^\w.-]", "-", Path(str(data.get("name", Data.name))).stem).lstrip(".-")
+    return f"{plain or 'own'}-{method}"
 
 
 def from_table(given: Mapping[str, Any]) -> Experiment:
@@ -161,8 +179,7 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
         "pool": _build(Pool, _section(given, "pool"), "pool", {} if method.pools else {"name": "none"}),
     }
     top = {key: value for key, value in given.items() if key not in _SECTIONS}
-    plain = re.sub(r"[^\w.-]", "-", Path(data["name"]).stem).lstrip(".-") or "own"
-    name = f"{plain}-{name_of(METHODS, method)}"
+    name = _automatic(data, name_of(METHODS, method))
     return _build(Experiment, top, "", {"name": name, **suits, **sections})
 
 

@@ -76,23 +76,30 @@ class RunDirectory:
         return from_table(toml.read(self.path / "experiment.toml"))
 
     def environment(self) -> dict[str, Any]:
-        return self._json("environment.json")
+        found = self._json("environment.json")
+        for section in ("versions", "data", "partition"):
+            if not isinstance(found.setdefault(section, {}), dict):
+                raise UserError(f"{self.path / 'environment.json'}: {section} is not a table: restore it")
+        return found
 
     def stack(self) -> list[Path]:
         """The directories of the runs it is stacked with, its own among them."""
         stack = self.environment().get("stack")
         if not isinstance(stack, list) or not all(isinstance(other, str) for other in stack):
             raise UserError(f"{self.path / 'environment.json'} does not say what the run is stacked with: restore it")
-        return [Path(os.path.normpath(self.path / other)) for other in stack]
+        return [self.path if other == "." else (self.path.resolve() / other).resolve() for other in stack]
 
     def result(self) -> dict[str, Any] | None:
         return self._json("result.json") if (self.path / "result.json").is_file() else None
 
     def rounds(self) -> list[RoundRecord]:
         """The rounds recorded, from the first on; a torn last line (the writer was killed) does not count."""
+        return self._parsed(self._lines("rounds.jsonl"))
+
+    def _parsed(self, lines: list[str]) -> list[RoundRecord]:
         names = {f.name for f in fields(RoundRecord)}
         records = []
-        for number, line in enumerate(self._lines("rounds.jsonl"), start=1):
+        for number, line in enumerate(lines, start=1):
             try:
                 values = json.loads(line)
                 records.append(RoundRecord(**{key: values[key] for key in names}))
@@ -113,7 +120,8 @@ class RunDirectory:
 
     def rewind(self, number: int) -> None:
         """Forget the rounds after `number`: what was recorded since the checkpoint will be recorded again."""
-        found = len(self.rounds())
+        rounds = self._lines("rounds.jsonl")[:number]
+        found = len(self._parsed(rounds))
         if found < number:
             raise UserError(
                 f"{self.path} has records of {found} rounds but a checkpoint of round {number}: restore rounds.jsonl"
@@ -124,7 +132,7 @@ class RunDirectory:
             raise UserError(
                 f"{self.path / 'clients.csv'} does not have {number} rounds of clients: restore it, or start anew"
             )
-        self.write("rounds.jsonl", "".join(f"{line}\n" for line in self._lines("rounds.jsonl")[:number]))
+        self.write("rounds.jsonl", "".join(f"{line}\n" for line in rounds))
         self.write("clients.csv", "".join(f"{line}\n" for line in lines[:size]))
 
     def checkpoints(self) -> dict[int, Path]:
@@ -190,9 +198,12 @@ class RunDirectory:
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
-            return dict(json.loads((self.path / name).read_text(encoding="utf-8")))
+            value = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path / name} cannot be read: {error}") from error
+        if not isinstance(value, dict):
+            raise UserError(f"{self.path / name} is not what this program writes: restore it")
+        return value
 
 
 def common_round(runs: Sequence[RunDirectory]) -> int:

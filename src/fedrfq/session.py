@@ -86,6 +86,8 @@ class Session:
     def advance(self) -> Iterator[list[Outcome]]:
         """Each round's outcomes, a run each, recorded before they are yielded."""
         every = self.federation.experiments[0].checkpoint
+        for run in self.runs:
+            run.rewind(self.state.round)  # an interrupted round may have left its record
         while self.state.round < self.rounds:
             state, outcomes = self._next()
             for run, outcome in zip(self.runs, outcomes, strict=True):
@@ -164,7 +166,7 @@ def environment(federation: Federation, r: int) -> dict[str, Any]:
     return {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _VERSIONS}},
         "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if cuda else platform.processor() or platform.machine(),
+        "device": _hardware(device),
         "device_type": device.type,
         "threads": torch.get_num_threads(),
         "deterministic": not cuda or torch.are_deterministic_algorithms_enabled(),
@@ -189,10 +191,13 @@ def described(dataset: Dataset) -> dict[str, Any]:
 def differences(run: RunDirectory, device: torch.device) -> list[str]:
     """What is not as it was when the run began, and may change the last bits of what follows."""
     before = run.environment()
-    now = {"device_type": device.type, "threads": torch.get_num_threads()}
-    now["torch"] = _version("torch")
-    then = {**before, "torch": before.get("versions", {}).get("torch")}
-    return [f"{key} {then.get(key)} → {value}" for key, value in now.items() if then.get(key) != value]
+    then = {"torch": before["versions"].get("torch"), **{key: before.get(key) for key in ("device", "threads")}}
+    now = {"torch": _version("torch"), "device": _hardware(device), "threads": torch.get_num_threads()}
+    return [f"{key} {then[key]} → {now[key]}" for key in now if then[key] != now[key]]
+
+
+def _hardware(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str | None:

@@ -149,6 +149,6 @@ def _picture(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     found = pixels(path, _LARGEST, str(path))
     if found.shape[1:] != (height, width):
         raise UserError(f"{path} has {found.shape[2]}×{found.shape[1]} pixels, the model takes {width}×{height}: resize it")
-    if found.shape[0] > channels:
+    if found.shape[0] > channels and (found.min(0) != found.max(0)).any():
         raise UserError(f"{path} is in colour, the model takes grey pictures: convert it")
-    return np.repeat(found, channels // found.shape[0], axis=0)
+    return np.repeat(found[:1], channels, axis=0) if found.shape[0] != channels else found

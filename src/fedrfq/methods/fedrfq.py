@@ -1,5 +1,4 @@
-"""FedRFQ: Yan et al., "FedRFQ: Prototype-Based Federated Learning with Reduced Redundancy, Minimal Failure, and Enhanced
-Quality" (the paper this program implements).
+"""FedRFQ: Yan et al., "FedRFQ: Prototype-Based Federated Learning with Reduced Redundancy, Minimal Failure, …".
 
 A sample's feature vector C is seen as a 2D map and pooled by SoftPool to P (Eq. 6-8). The decision layer takes C; the
 prototype loss and the exchange take P. A client minimises cross-entropy plus λ times the L2 distance between P and the
