@@ -328,7 +328,7 @@ def test_a_pool_alone_goes_with_its_method(tmp_path: Path) -> None:
 @pytest.mark.parametrize("chosen", ["fedrfq", "fedproto"])
 def test_what_no_kind_knows_is_refused_when_a_kind_is_set(tmp_path: Path, chosen: str) -> None:
     path = write(tmp_path, '[method]\nname = "fedrfq"\nlamm = 0.5\n')
-    with pytest.raises(UserError, match="unknown key method.lamm"):
+    with pytest.raises(UserError, match=r"unknown key method\.lamm"):
         load(path, [f"method.name={chosen}"])
 
 
@@ -337,6 +337,8 @@ def test_what_is_set_stays_strict_when_a_kind_is_switched(tmp_path: Path) -> Non
     assert load(path, ["method.name=fedproto"]).method.lam == 0.5  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=r"unknown key method.lam"):
         load(path, ["method.name=local", "method.lam=2"])
+    with pytest.raises(UserError, match=r"method.name must be a string"):
+        load(path, ["method.name=[1]"])
 
 
 @pytest.mark.parametrize("name", ["../out", "", ".", "a/b", "a\\b", ".hidden", "new\nline"])

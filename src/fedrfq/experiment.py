@@ -132,10 +132,10 @@ def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Expe
 def _switched(table: Table, over: Mapping[str, Any]) -> Table:
     """The file's table without what belongs to its own kinds, where others are set over them."""
     for key, kinds in _KINDS.items():
-        chosen = over[key].get("name") if isinstance(over.get(key), Mapping) else None
         section = _section(table, key)
         before = section.get("name", _DEFAULT_KIND[key])
-        if chosen == before or not {chosen, before} <= set(kinds):
+        chosen = over[key].get("name", before) if isinstance(over.get(key), Mapping) else before
+        if chosen == before or chosen not in list(kinds) or before not in list(kinds):
             continue
         table = {**table, key: _without(section, kinds[before], kinds[chosen])}
         if key == "method" and kinds[before].pools != kinds[chosen].pools:
@@ -149,9 +149,8 @@ def _without(section: Table, before: type[Any], chosen: type[Any]) -> Table:
     """A section's settings less the old kind's defaults, and less what the new kind does not know."""
     old = {f.name: f.default for f in fields(before)}
     gone = {name for name, value in section.items() if name in old and old[name] == value}
-    return {
-        name: value for name, value in section.items() if name not in gone | (set(old) - {f.name for f in fields(chosen)})
-    }
+    unknown = set(old) - {f.name for f in fields(chosen)}
+    return {name: value for name, value in section.items() if name not in gone | unknown}
 
 
 def _automatic(data: Mapping[str, Any], method: str) -> str:
