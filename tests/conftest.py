@@ -1,8 +1,10 @@
 """Every test works on a cache folder of its own: the user's data is never touched."""
 
 import shutil
+from pathlib import Path
 
 import pytest
+from command import SMALL, fedrfq, only_run, sets
 
 from fedrfq.data.cache import folder
 
@@ -15,3 +17,11 @@ def _data_folder(tmp_path_factory: pytest.TempPathFactory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDRFQ_DATA", str(own))
         yield
+
+
+@pytest.fixture(scope="session")
+def whole(_data_folder: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small experiment, never interrupted."""
+    out = tmp_path_factory.mktemp("whole")
+    fedrfq("run", *sets(SMALL), "--out", out)
+    return only_run(out).path

@@ -48,3 +48,9 @@ def test_help_has_an_example(command):
     shown = run(command, "--help")
     assert shown.exit_code == 0
     assert f"Example: fedrfq data {command}" in shown.output
+
+
+def test_weights_that_are_listed_have_their_info():
+    done = run("info", "resnet18")
+    assert "cached: False" in done.output
+    assert "sha256: 0bad0360" in done.output

@@ -52,12 +52,12 @@ def get_(
 
 
 @app.command("info")
-def info_(name: Annotated[str, typer.Argument(help="A dataset's name, or the path of your own.")]) -> None:
+def info_(name: Annotated[str, typer.Argument(help="A dataset's or weights' name, or the path of your own.")]) -> None:
     """Show a dataset's counts per class, shape, hash and origin.
 
     Example: fedrfq data info mnist5k
     """
-    facts = info(name)
+    facts = pretrained.info(name) if name in pretrained.WEIGHTS else info(name)
     if "train" in facts:
         Console(markup=False).print(_count_table(facts))
     for key in ("name", "cached", "path", "bytes", "shape", "writers", "sha256", "source"):

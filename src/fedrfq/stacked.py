@@ -3,10 +3,10 @@
 Two layouts, one for each kind of machine, with the same functions; a model is written once over them and, for K = 1,
 is the ordinary model.
 
-- `Grouped` (CPU): a client is a group of channels, B × K·C × H × W, channels last in memory. oneDNN's grouped
-  convolutions and vectorised pooling run two to four times faster so than on K·C planes.
-- `Batched` (CUDA): K × C × B × H × W, and a convolution is im2col and one batched matrix product, which leaves cuDNN's
-  grouped convolutions behind by a factor of 1.4 at 20 clients and 2.3 at 2,000.
+- `Grouped` (CPU): a client is a group of channels, B × K·C × H × W, channels last in memory, where oneDNN's
+  grouped convolutions and the pooling are faster than on K·C planes (`bench/layouts.py`).
+- `Batched` (CUDA): K × C × B × H × W, and a convolution is im2col and one batched matrix product instead of
+  cuDNN's grouped convolutions.
 
 Shapes are named in the suffix: K clients, B samples, C channels, I/O inputs and outputs.
 """

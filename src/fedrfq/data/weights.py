@@ -53,6 +53,13 @@ def path(name: str) -> Path:
     return folder() / f"{name}-imagenet.safetensors"
 
 
+def info(name: str) -> dict[str, object]:
+    """What is known of the weights."""
+    weights, at = _known(name), path(name)
+    size = at.stat().st_size if at.is_file() else None
+    return {"name": name, "cached": size is not None, "path": str(at), "bytes": size, "sha256": weights.sha256}
+
+
 def get_weights(name: str, progress: bool = True) -> Path:
     """Fetch the weights, check them and store them; says so if they are there already."""
     from fedrfq import tensors
