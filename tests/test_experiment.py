@@ -13,7 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedrfq import toml
+from fedrfq.attacks import ATTACKS
 from fedrfq.data import DATASETS, Dataset
+from fedrfq.detectors import DETECTORS
 from fedrfq.engine import Train
 from fedrfq.errors import UserError
 from fedrfq.experiment import Cohort, Data, Experiment, from_table, load, name_of
@@ -27,6 +29,15 @@ from fedrfq.models.mlp import MLP
 from fedrfq.models.resnet18 import ResNet18
 from fedrfq.partition import PARTITIONS, Classes, Iid
 from fedrfq.pooling import POOLS, Pool
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SWITCHED: dict[str, dict[str, type[Any]]] = {
+    "method": METHODS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "attack": ATTACKS,
+    "detector": DETECTORS,
+}
 
 
 def write(folder: Path, text: str) -> Path:
@@ -84,8 +95,8 @@ def test_the_default_is_the_papers_mnist_on_the_data_at_hand() -> None:
 def test_methods_that_do_not_pool_need_not_say_so() -> None:
     for method, kind in METHODS.items():
         found = from_table({"method": {"name": method}})
-        assert found.pool.name == ("softpool" if kind.pools else "none")
-        assert found.prototype_size() == (24 if kind.pools else 50)
+        assert found.pool.name == {"fedrfq": "softpool", "fedrfq-lean": "avg"}.get(method, "none")
+        assert found.prototype_size() == ({"fedrfq": 24, "fedrfq-lean": 12}[method] if kind.pools else 50)
 
 
 def test_cohorts_are_laid_over_the_model() -> None:
@@ -102,6 +113,9 @@ def test_cohorts_are_laid_over_the_model() -> None:
 FULL: list[dict[str, Any]] = [
     {},
     *({"method": {"name": name}} for name in METHODS),
+    *({"attack": {"name": name, "clients": 3}} for name in ATTACKS),
+    *({"detector": {"name": name}} for name in DETECTORS),
+    {"validation": 0.2, "method": {"aggregate": "trimmed"}},
     *({"model": {"name": name}} for name in MODELS),
     *({"partition": {"name": name}} for name in PARTITIONS),
     *({"data": {"name": name}} for name in DATASETS),
@@ -125,7 +139,7 @@ def test_a_table_says_everything(tmp_path: Path) -> None:
     """Nothing is left to defaults that a later version may change: every field of every section is there."""
     found = load().table()
     assert set(found) == set(vars(load())) - {"cohorts"}
-    for section in ("data", "partition", "model", "pool", "method", "train"):
+    for section in ("data", "partition", "model", "pool", "method", "train", "attack", "detector"):
         expected = set(vars(getattr(load(), section)))
         assert set(found[section]) == (expected if section == "train" else expected | {"name"})
     path = write(tmp_path, toml.dump(found))
@@ -151,13 +165,14 @@ def test_any_number_is_written_as_it_is_read(number: float) -> None:
 def test_a_table_is_no_way_into_the_experiment() -> None:
     found, same = load(), load()
     table = found.table()
-    for section in ("data", "pool", "train", "model", "method", "partition"):
+    for section in ("data", "pool", "train", "model", "method", "partition", "attack", "detector"):
         table[section]["name"] = "changed"
     assert found == same
 
 
 def test_hashes_tell_experiments_apart() -> None:
-    changes = [[], ["seed=1"], ["method.lam=0.5"], ["model.channels=18"], ["pool.stride=2"], ["train.lr=0.02"]]
+    changes = [[], ["seed=1"], ["validation=0.1"], ["attack.clients=1"], ["detector.name=median"], ["method.lam=0.5"]]
+    changes += [["model.channels=18"], ["pool.stride=2"], ["train.lr=0.02"]]
     assert len({load(sets=sets).hash() for sets in changes}) == len(changes)
 
 
@@ -246,7 +261,21 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         (["method.lam=-1"], "method.lam must be a number from 0 up"),
         (["method.lam=nan"], "method.lam"),
         (["method.lam=inf"], "method.lam"),
-        (["method.aggregate=median"], "method.aggregate is one of weighted, mean, paper, not 'median'"),
+        (["method.aggregate=mode"], "method.aggregate is one of weighted, mean, paper, median, trimmed, not 'mode'"),
+        (["method.name=fedrfq-lean", "method.bits=12"], "method.bits is 8, 16 or 24, not 12"),
+        (["method.name=fesem", "method.clusters=21"], "21 global models for 20 clients: lower method.clusters"),
+        (["validation=-0.1"], "validation is a share"),
+        (["validation=1"], "validation is a share"),
+        (["validation=nan"], "validation is a share"),
+        (["attack.clients=21"], "attack.clients = 21 of 20 clients"),
+        (["attack.clients=-1"], "attack.clients"),
+        (["attack.start_round=0"], "attack.start_round"),
+        (["attack.name=sign-flip", "method.name=local"], "attack 'sign-flip' is on prototypes, and 'local' exchanges none"),
+        (["attack.name=sign-flip", "method.name=fedavg"], "attack 'sign-flip' is on prototypes, and 'fedavg' exchanges"),
+        (["detector.name=median", "method.name=fedper"], "detectors judge prototypes, and 'fedper' exchanges none"),
+        (["attack.name=sign"], r"attack.name is one of .*, not 'sign'"),
+        (["detector.name=medain"], r"detector.name is one of .* \(did you mean median\?\)"),
+        (["detector.lone=drop"], "detector.lone is one of keep, hold, not 'drop'"),
         (["method.reduction=mean"], "method.reduction is one of samples, classes, not 'mean'"),
         (["partition.shots=0"], "partition.shots = 0 must be at least 1"),
         (["partition.ways=0"], "partition.ways = 0 must be at least 1"),
@@ -261,6 +290,10 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         (["method.name=fedproto", "pool.name=avg"], "method 'fedproto' does not pool"),
         (["cohorts=[{clients=5}, {clients=6}]"], r"the cohorts have 5 \+ 6 clients, the experiment 20"),
         (["cohorts=[{clients=5}, {clients=15, hidden=40}]"], r"the cohorts' prototypes have \[40, 50\] values"),
+        (
+            ["method.name=fedper", "cohorts=[{clients=5}, {clients=15, channels=18}]"],
+            "'fedper' averages models, so .*: no cohor",
+        ),
         (["cohorts=[{clients=20}, {clients=0}]"], "cohorts"),
         (["cohorts=[{clients=21}, {clients=-1}]"], "cohorts"),
         (["model.drop=1"], "model.drop"),
@@ -303,19 +336,28 @@ def test_more_ways_than_classes_are_refused_when_dealt() -> None:
 
 
 @pytest.mark.parametrize(
-    "file", sorted((Path(__file__).parent.parent / "examples").glob("*.toml")), ids=lambda path: path.stem
+    "file",
+    sorted(path for path in EXAMPLES.glob("*.toml") if "seeds" not in tomllib.loads(path.read_text())),  # not the grids
+    ids=lambda path: path.stem,
 )
-@pytest.mark.parametrize(("key", "kinds"), [("method", METHODS), ("partition", PARTITIONS), ("model", MODELS)])
-def test_every_example_takes_every_kind_over_its_own(file: Path, key: str, kinds: dict[str, type]) -> None:
-    for name, kind in kinds.items():
-        assert type(getattr(load(file, [f"{key}.name={name}"]), key)) is kind
+@pytest.mark.parametrize("key", list(SWITCHED))
+def test_every_example_takes_every_kind_over_its_own(file: Path, key: str) -> None:
+    """But for methods that average models, which clients of different models cannot."""
+    for name, kind in SWITCHED[key].items():
+        if key == "method" and kind().centres and load(file).cohorts:
+            with pytest.raises(UserError, match="averages models"):
+                load(file, [f"{key}.name={name}"])
+        else:
+            assert type(getattr(load(file, [f"{key}.name={name}"]), key)) is kind
 
 
 def test_a_switched_kind_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
-    """Files with every key, as `fedrfq config` writes them, from one method to the other and back."""
-    for before, after in (("fedproto", "fedrfq"), ("fedrfq", "fedproto"), ("fedrfq", "local")):
-        path = write(tmp_path, toml.dump(from_table({"method": {"name": before}}).table()))
-        assert load(path, [f"method.name={after}"]) == from_table({"method": {"name": after}})
+    """Files with every key, as `fedrfq config` writes them, from any method, attack or detector to any other."""
+    for key in ("method", "attack", "detector"):
+        for before in SWITCHED[key]:
+            path = write(tmp_path, toml.dump(from_table({key: {"name": before}}).table()))
+            for after in SWITCHED[key]:
+                assert load(path, [f"{key}.name={after}"]) == from_table({key: {"name": after}})
 
 
 def test_a_pool_alone_goes_with_its_method(tmp_path: Path) -> None:

@@ -2,81 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from math import dist
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import reference
 import torch
+from small import CPU, equal, rows_of, run, timeless, tiny
 from torch import Tensor
 
-from fedrfq import data, metrics, noise, toml
+from fedrfq import metrics, noise
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
-from fedrfq.federation import Diverged, Federation, Outcome, State, deal, participants
+from fedrfq.federation import Diverged, Federation, State, deal, participants
 from fedrfq.methods import METHODS
-from fedrfq.methods.fedrfq import FedRFQ
-from fedrfq.prototypes import Globals, Uploads, encode
-from fedrfq.stacked import Params
-
-CPU = torch.device("cpu")
-TINY: dict[str, Any] = {
-    "clients": 6,
-    "rounds": 3,
-    "partition": {"ways": 3, "spread": 1, "shots": 7, "test_shots": 5},
-    "train": {"lr": 0.05},
-}
-
-
-@pytest.fixture(scope="module")
-def mnist() -> Dataset:
-    return data.load("mnist5k")
-
-
-def tiny(**changes: Any) -> Experiment:
-    return from_table(toml.merge(TINY, changes))
-
-
-def run(experiments: list[Experiment], dataset: Dataset, rounds: int) -> tuple[State, list[list[Outcome]]]:
-    """The last state, and each round's outcomes."""
-    federation = Federation(experiments, dataset, CPU)
-    state, rows = federation.start(), []
-    for _ in range(rounds):
-        state, outcomes = federation.advance(state)
-        rows.append(outcomes)
-    return state, rows
-
-
-def timeless(outcome: Outcome) -> dict[str, Any]:
-    record = {key: value for key, value in asdict(outcome.record).items() if not key.startswith("seconds")}
-    return record | {"clients": outcome.clients}
-
-
-def equal(a: tuple[Params, ...], b: tuple[Params, ...]) -> bool:
-    return all(torch.equal(p[name], q[name]) for p, q in zip(a, b, strict=True) for name in p)
-
-
-def rows_of(params: Params, rows: slice) -> Params:
-    return {name: p[rows] for name, p in params.items()}
-
-
-@dataclass(frozen=True)
-class Spy(FedRFQ):
-    """FedRFQ that keeps what is sent."""
-
-    sent: ClassVar[list[Uploads]] = []
-
-    def combine(self, globals_: Globals, uploads: Uploads) -> Globals:
-        self.sent.append(uploads)
-        return super().combine(globals_, uploads)
-
-
-def spying(experiment: Experiment) -> Experiment:
-    Spy.sent.clear()
-    return replace(experiment, method=Spy())
+from fedrfq.prototypes import Uploads, encode
 
 
 def stock_features(federation: Federation, state: State, client: int, train: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -199,40 +142,40 @@ def test_starts_are_each_clients_own_or_the_same(mnist: Dataset) -> None:
 # What leaves a client, and what is recorded
 
 
-def test_uploads_are_the_quantised_means_of_the_pooled_features(mnist: Dataset) -> None:
+def test_uploads_are_the_quantised_means_of_the_pooled_features(mnist: Dataset, sent: list[Uploads]) -> None:
     """Over each client's training data, with the trained model, dropout off: V = 24 of 50 values."""
-    federation = Federation([spying(tiny())], mnist, CPU)
+    federation = Federation([tiny()], mnist, CPU)
     state, outcomes = federation.advance(federation.start())
-    (sent,) = Spy.sent
-    assert sent.values_KJV.shape == (6, 10, 24)
+    (uploads,) = sent
+    assert uploads.values_KJV.shape == (6, 10, 24)
     held = 0
     for client in range(6):
         c, _, y = stock_features(federation, state, client, train=True)
         p = reference.softpool(c.double())
         for j in range(10):
             own = p[y == j]
-            assert sent.counts_KJ[client, j] == len(own)
+            assert uploads.counts_KJ[client, j] == len(own)
             held += len(own) > 0
             if len(own):
                 expected = own.mean(0).numpy() * 2**14
-                assert np.abs(sent.values_KJV[client, j] - expected).max() < 0.6  # half a unit, and float rounding
+                assert np.abs(uploads.values_KJV[client, j] - expected).max() < 0.6  # half a unit, and float rounding
     record = outcomes[0].record
     assert record.parameters_up == 24 * held
-    assert record.bytes_up == 6 * 17 + held * (6 + 3 * 24)
+    assert record.bytes_up == 6 * 18 + held * (6 + 3 * 24)
     present = int(state.globals_[0].present_J.sum())
     assert record.parameters_down == 6 * 24 * present
-    assert record.bytes_down == 6 * (17 + present * (6 + 3 * 24))
+    assert record.bytes_down == 6 * (18 + present * (6 + 3 * 24))
     assert record.saturated == 0
 
 
-def test_saturated_values_are_counted(mnist: Dataset) -> None:
-    federation = Federation([spying(tiny(train={"lr": 1e-6}))], mnist, CPU)
+def test_saturated_values_are_counted(mnist: Dataset, sent: list[Uploads]) -> None:
+    federation = Federation([tiny(train={"lr": 1e-6})], mnist, CPU)
     state = federation.start()
     state.params[0]["fc1.bias"][2] = 100  # every value of client 2 is beyond 64
     _, outcomes = federation.advance(state)
     classes = len(federation.partitions[0].classes[2])
     assert outcomes[0].record.saturated == 24 * classes
-    assert (Spy.sent[0].values_KJV[2][Spy.sent[0].counts_KJ[2] > 0] == 2**20 - 1).all()
+    assert (sent[0].values_KJV[2][sent[0].counts_KJ[2] > 0] == 2**20 - 1).all()
 
 
 def closest(vector: list[float], known: dict[int, list[float]]) -> int:
@@ -282,20 +225,16 @@ def test_figures_by_hand(mnist: Dataset) -> None:
     assert record.samples == sum(row["samples"] for row in rows)
     losses = [(row["loss_classification"], row["loss_prototype"]) for row in rows]
     assert (record.loss_classification, record.loss_prototype) == pytest.approx(np.mean(losses, 0).tolist())
-    assert record.loss == pytest.approx(record.loss_classification + record.loss_prototype)  # λ = 1
+    assert record.loss == pytest.approx(record.loss_classification + (record.loss_prototype or 0))  # λ = 1
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_prototype_loss_begins_with_the_second_round(mnist: Dataset, method: str) -> None:
     _, ((first,), (second,)) = run([tiny(method={"name": method})], mnist, 2)
     exchanges = METHODS[method].exchanges
-    assert first.record.loss_prototype == 0
-    assert (second.record.loss_prototype > 0) == exchanges
-    assert (second.record.loss > second.record.loss_classification > 0) == exchanges
-    assert (second.record.bytes_up > 0) == (second.record.bytes_down > 0) == exchanges
-    assert (second.record.parameters_up > 0) == (second.record.parameters_down > 0) == exchanges
-    assert (second.record.prototype_accuracy_mean is not None) == exchanges
-    assert (second.record.prototype_failure is not None) == exchanges
+    assert first.record.loss_prototype == (0 if exchanges else None)
+    assert (second.record.loss_prototype is not None and second.record.loss_prototype > 0) == exchanges
+    assert (second.record.loss > second.record.loss_classification > 0) == (exchanges or method == "fedprox")
     assert (first.record.round, second.record.round) == (1, 2)
     assert 0 < second.record.seconds_train <= second.record.seconds
 
@@ -306,21 +245,13 @@ def test_epochs_count_as_samples(mnist: Dataset) -> None:
     assert two.record.samples == 2 * one.record.samples
 
 
-def test_lambda_zero_is_local_training(mnist: Dataset) -> None:
-    local, _ = run([tiny(method={"name": "local"})], mnist, 2)
-    for method in ("fedproto", "fedrfq"):
-        found, rows = run([tiny(method={"name": method, "lam": 0.0})], mnist, 2)
-        assert equal(found.params, local.params)
-        assert rows[1][0].record.loss_prototype > 0
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_it_learns(mnist: Dataset, method: str) -> None:
-    """Five rounds of 60 shots a class: far above the third that guessing gives."""
+    """Five rounds of 60 shots a class: far above the third that guessing gives, or the tenth with one head for all."""
     experiment = from_table({"clients": 8, "method": {"name": method}, "partition": {"shots": 60}})
     _, rows = run([experiment], mnist, 5)
     found = [row.record for (row,) in rows]
-    assert found[-1].accuracy_mean > 88
+    assert found[-1].accuracy_mean > (50 if METHODS[method]().shared(head=True) else 88)
     assert found[-1].accuracy_mean > found[0].accuracy_mean
     assert found[-1].loss_classification < found[0].loss_classification / 2
     assert found[-1].collapsed_clients == 0
@@ -334,18 +265,18 @@ def test_silhouettes_are_of_the_pooled_and_of_the_unpooled(mnist: Dataset) -> No
     for _ in range(2):
         state, _ = federation.advance(state)
     parts = [stock_features(federation, state, client, train=False) for client in range(6)]
-    c, y = torch.cat([part[0] for part in parts]), torch.cat([part[2] for part in parts]).numpy()
+    c, y = torch.cat([part[0] for part in parts]), torch.cat([part[2] for part in parts])
     ((pooled, unpooled),) = federation.silhouettes(state)
-    assert unpooled == pytest.approx(metrics.silhouette(c.numpy(), y, 0), abs=1e-4)
-    assert pooled == pytest.approx(metrics.silhouette(reference.softpool(c).numpy(), y, 0), abs=1e-4)
+    assert unpooled == pytest.approx(metrics.silhouette(c, y, 0), abs=1e-4)
+    assert pooled == pytest.approx(metrics.silhouette(reference.softpool(c), y, 0), abs=1e-4)
     assert pooled != pytest.approx(unpooled, abs=1e-3)
 
 
 # Who takes part
 
 
-def test_half_of_the_clients_train_and_send(mnist: Dataset) -> None:
-    experiment = spying(tiny(participation=0.5))
+def test_half_of_the_clients_train_and_send(mnist: Dataset, sent: list[Uploads]) -> None:
+    experiment = tiny(participation=0.5)
     federation = Federation([experiment], mnist, CPU)
     state = federation.start()
     for round_ in (1, 2, 3):
@@ -357,8 +288,8 @@ def test_half_of_the_clients_train_and_send(mnist: Dataset) -> None:
         for name, p in after.params[0].items():
             assert torch.equal(p[others], state.params[0][name][others])
             assert all(not torch.equal(p[k], state.params[0][name][k]) for k in who)
-        assert Spy.sent[-1].clients == tuple(who)
-        for row, k in zip(Spy.sent[-1].counts_KJ, who, strict=True):
+        assert sent[-1].clients == tuple(who)
+        for row, k in zip(sent[-1].counts_KJ, who, strict=True):
             assert np.flatnonzero(row).tolist() == federation.partitions[0].classes[k].tolist()
         assert outcome.record.participants == 3
         assert outcome.record.samples == sum(len(federation.partitions[0].train[k]) for k in who)
@@ -384,12 +315,12 @@ def test_everyone_takes_part_now_and_then() -> None:
 # Cohorts
 
 
-def test_clients_of_different_models_exchange_prototypes(mnist: Dataset) -> None:
+def test_clients_of_different_models_exchange_prototypes(mnist: Dataset, sent: list[Uploads]) -> None:
     cohorts = [{"clients": 2, "channels": 18}, {"clients": 1, "channels": 20}, {"clients": 3, "channels": 22}]
-    experiment = spying(tiny(cohorts=cohorts))
+    experiment = tiny(cohorts=cohorts)
     state, rows = run([experiment], mnist, 2)
     assert [p["conv2.weight"].shape[:2] for p in state.params] == [(2, 18), (1, 20), (3, 22)]
-    assert Spy.sent[0].clients == tuple(range(6))
+    assert sent[0].clients == tuple(range(6))
     held = {j for classes in deal(experiment, mnist).classes for j in classes.tolist()}
     assert set(np.flatnonzero(state.globals_[0].present_J).tolist()) == held
     assert all(row["loss_prototype"] > 0 for row in rows[1][0].clients)
@@ -517,7 +448,9 @@ def test_a_client_none_of_whose_classes_was_sent_is_not_right_by_prototype(mnist
 def test_augmentation_reaches_training_alone(mnist: Dataset) -> None:
     plain, augmented = (Federation([tiny(data={"augment": a})], mnist, CPU) for a in (False, True))
     black = (0 - mnist.mean[0]) / mnist.std[0]
-    assert augmented.engines[0].shares.black_C.tolist() == pytest.approx([black])
+    found = augmented.engines[0].shares.black_C
+    assert found is not None
+    assert found.tolist() == pytest.approx([black])
     assert augmented.engines[0].tests.black_C is None
     one, two = (f.advance(f.start())[0] for f in (plain, augmented))
     assert not equal(one.params, two.params)

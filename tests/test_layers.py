@@ -17,18 +17,21 @@ LAYERS = [
     ["errors"],
     ["files"],
     ["noise", "tensors", "pooling", "toml", "data", "prototypes"],
+    ["centres"],
+    ["detectors"],
+    ["attacks", "aggregation"],
     ["stacked"],
     ["models"],
     ["partition", "shares"],
     ["methods"],
-    ["metrics"],
-    ["engine"],
+    ["metrics", "upload"],
+    ["averaging", "engine"],
     ["experiment"],
     ["measure"],
     ["federation"],
 ]
 BLOCKED = ["mlxtend", "pandas", "safetensors", "onnx", "nacl", "flwr", "hypothesis"]
-DECLARED = ["torch", "numpy", "scikit-learn", "matplotlib", "typer", "rich"]
+DECLARED = ["torch", "numpy", "scikit-learn", "scipy", "matplotlib", "typer", "rich"]
 
 
 def layer(part: str) -> int:
@@ -84,6 +87,19 @@ def test_no_two_parts_import_each_other() -> None:
     while free := [part for part, wanted in needs.items() if not wanted]:
         needs = {part: wanted - set(free) for part, wanted in needs.items() if part not in free}
     assert not needs
+
+
+SERVER = ("aggregation", "attacks", "centres", "detectors", "errors", "prototypes")  # what every server runs, and attacks
+
+
+def test_what_servers_decide_needs_no_torch() -> None:
+    """In a process of its own, and line by line: a server of the committee is numpy, integers and this."""
+    modules_ = ", ".join(f"fedrfq.{name}" for name in SERVER)
+    script = f"import sys, {modules_}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stdout.split())
+    assert {"fedrfq", "numpy"} <= loaded
+    assert not loaded & {"torch", "sklearn", "matplotlib", "typer", "rich"}
 
 
 IMPORT_ALL = f"""

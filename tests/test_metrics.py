@@ -51,6 +51,11 @@ def test_without_a_class_allowed_no_guess_is_right() -> None:
     assert metrics.accuracies(guess, y, torch.ones(1, 3)).tolist() == [0]
 
 
+def found_failure(distance: torch.Tensor, y: torch.Tensor, present: torch.Tensor) -> float:
+    """Of one run, all of whose samples are real."""
+    return float(metrics.prototype_failure(distance[None], y[None], torch.ones(1, len(y)) > 0, present[None])[0])
+
+
 def failures(distance: torch.Tensor, y: list[int], present: list[bool]) -> float:
     """The paper's sentence, pair by pair."""
     failed = pairs = 0
@@ -72,16 +77,29 @@ def test_prototype_failure_is_the_share_of_such_pairs(seed: int, steps: int) -> 
     present = torch.tensor([True, True, False, True, True])
     expected = failures(distance, y.tolist(), present.tolist())
     assert 0 < expected < 1
-    assert metrics.prototype_failure(distance, y, present) == pytest.approx(expected)
+    assert found_failure(distance, y, present) == pytest.approx(expected)
 
 
 def test_prototype_failure_by_hand() -> None:
     distance = torch.tensor([[1.0, 9], [3, 9], [2, 5], [0, 6]])  # classes 0, 0, 1, 1: 3 of 4 pairs of 0, none of 1
     y = torch.tensor([0, 0, 1, 1])
-    assert metrics.prototype_failure(distance, y, torch.tensor([True, True])) == 3 / 8
-    assert metrics.prototype_failure(distance, y, torch.tensor([True, False])) == 3 / 4
-    assert isnan(metrics.prototype_failure(distance, y, torch.tensor([False, False])))
-    assert isnan(metrics.prototype_failure(distance[:2], y[:2], torch.tensor([True, True])))
+    assert found_failure(distance, y, torch.tensor([True, True])) == 3 / 8
+    assert found_failure(distance, y, torch.tensor([True, False])) == 3 / 4
+    assert isnan(found_failure(distance, y, torch.tensor([False, False])))
+    assert isnan(found_failure(distance[:2], y[:2], torch.tensor([True, True])))
+
+
+def test_prototype_failure_of_runs_is_each_ones_alone_and_padding_is_no_sample() -> None:
+    generator = torch.Generator().manual_seed(0)
+    distance = torch.rand(3, 30, 5, generator=generator)
+    y = torch.randint(4, (3, 30), generator=generator)
+    present = torch.rand(3, 5, generator=generator) > 0.2
+    real = torch.arange(30) < torch.tensor([[30], [20], [11]])
+    distance[~real] = -1  # nearer than any, if it counted
+    found = metrics.prototype_failure(distance, y, real, present)
+    for r, count in enumerate((30, 20, 11)):
+        expected = failures(distance[r, :count], y[r, :count].tolist(), present[r].tolist())
+        assert found[r] == pytest.approx(expected)
 
 
 def test_clients_whose_prototypes_are_nothing_or_whose_features_are_alike_have_collapsed() -> None:
@@ -98,30 +116,31 @@ def test_clients_whose_prototypes_are_nothing_or_whose_features_are_alike_have_c
 
 def test_silhouette_by_hand() -> None:
     """On a line, 0 and 1 of one class, 10 and 12 of another: 1 − a/b for each."""
-    vectors, y = np.array([[0.0], [1], [10], [12]], np.float32), np.array([0, 0, 1, 1])
+    vectors, y = torch.tensor([[0.0], [1], [10], [12]]), torch.tensor([0, 0, 1, 1])
     expected = np.mean([1 - 1 / 11, 1 - 1 / 10, 1 - 2 / 9.5, 1 - 2 / 11.5])
     assert metrics.silhouette(vectors, y, seed=0) == pytest.approx(expected)
 
 
 def test_silhouette_is_scikit_learns() -> None:
     rng = np.random.default_rng(0)
-    vectors, y = rng.normal(size=(60, 3)).astype(np.float32), rng.integers(3, size=60)
+    labels = np.append(rng.integers(3, size=60), [5])  # class 5 is one vector alone
+    vectors, y = torch.from_numpy(rng.normal(size=(61, 3)).astype(np.float32)), torch.from_numpy(labels)
     vectors[:, 0] += y
     found = metrics.silhouette(vectors, y, seed=0)
-    assert found == pytest.approx(silhouette_score(vectors, y))
+    assert found == pytest.approx(silhouette_score(vectors, y), rel=1e-5)
     assert found == pytest.approx(metrics.silhouette(vectors, y, seed=2**40 + 1))  # the seed only thins
 
 
 @pytest.mark.parametrize("y", [[0, 0, 0], [0, 1, 2]])
 def test_silhouette_needs_two_classes_and_a_class_of_two(y: list[int]) -> None:
-    assert isnan(metrics.silhouette(np.eye(3, dtype=np.float32), np.array(y), seed=0))
+    assert isnan(metrics.silhouette(torch.eye(3), torch.tensor(y), seed=0))
 
 
 def test_silhouette_of_many_samples_is_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_SILHOUETTE_SAMPLES", 100)
     rng = np.random.default_rng(0)
-    y = rng.integers(2, size=1000)
-    vectors = (rng.normal(size=(1000, 2)) + 3 * y[:, None]).astype(np.float32)
+    y = torch.from_numpy(rng.integers(2, size=1000))
+    vectors = torch.from_numpy(rng.normal(size=(1000, 2)).astype(np.float32)) + 3 * y[:, None]
     found = [metrics.silhouette(vectors, y, seed) for seed in (0, 0, 1)]
     assert found[0] == found[1] != found[2]
     assert found[0] == pytest.approx(silhouette_score(vectors, y), abs=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from fractions import Fraction
 from math import floor
 from typing import Any
@@ -14,11 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fedrfq.aggregation import combine
 from fedrfq.errors import UserError
-from fedrfq.prototypes import LIMIT, Globals, Uploads, class_means, combine, decode, encode, quantise
+from fedrfq.prototypes import LIMIT, MOST_COUNT, Globals, Precision, Uploads, decode, encode
+from fedrfq.upload import class_means, quantise
 
 ONE = 2**14
-HEADER, CLASS = 17, 6
+HEADER, CLASS = 18, 6
+BITS = (8, 16, 24)
 
 
 def array(rows: Any) -> NDArray[np.int64]:
@@ -29,22 +33,65 @@ def array(rows: Any) -> NDArray[np.int64]:
 
 
 def test_values_are_rounded_to_the_nearest() -> None:
-    values, cut = quantise(torch.tensor([0.0, 1.0, -1.0, 0.4 / ONE, 0.6 / ONE, -0.6 / ONE, -0.4 / ONE, 1.3]))
-    assert values.tolist() == [0, ONE, -ONE, 0, 1, -1, 0, round(1.3 * ONE)]
+    numbers = torch.tensor([[[0.0, 1.0, -1.0, 0.4 / ONE, 0.6 / ONE, -0.6 / ONE, -0.4 / ONE, 1.3]]])
+    values, cut, missing = quantise(numbers)
+    assert values.tolist() == [[[0, ONE, -ONE, 0, 1, -1, 0, round(1.3 * ONE)]]]
     assert values.dtype == np.int64
-    assert cut == 0
+    assert (cut.tolist(), missing.tolist()) == ([0], [0])
 
 
-def test_values_out_of_range_are_cut_and_counted() -> None:
-    values, cut = quantise(torch.tensor([[64.0, -64.0, 1e30], [63.9999, -63.9999, 63.99999999]], dtype=torch.float64))
-    assert values.tolist() == [[LIMIT - 1, 1 - LIMIT, LIMIT - 1], [LIMIT - 2, 2 - LIMIT, LIMIT - 1]]
-    assert cut == 4
+@pytest.mark.parametrize(("bits", "step", "most"), [(8, 1 / 16, 127 / 16), (16, 1 / 4096, 32767 / 4096)])
+def test_fewer_bits_are_a_coarser_grid_up_to_eight(bits: int, step: float, most: float) -> None:
+    numbers = torch.tensor([[[1.0, -1.0, 0.4 * step, 0.6 * step, -0.6 * step, -0.4 * step, most, 8.0, -8.0]]])
+    values, cut, _ = quantise(numbers, Precision(bits))
+    assert (values[0, 0] / ONE).tolist() == [1, -1, 0, step, -step, 0, most, most, -most]
+    assert cut.tolist() == [2]
+
+
+def test_values_out_of_range_are_cut_and_counted_by_client() -> None:
+    numbers = [[[64.0, -64.0, 1e30]], [[63.9999, -63.9999, 63.99999999]]]
+    values, cut, missing = quantise(torch.tensor(numbers, dtype=torch.float64))
+    assert values.tolist() == [[[LIMIT - 1, 1 - LIMIT, LIMIT - 1]], [[LIMIT - 2, 2 - LIMIT, LIMIT - 1]]]
+    assert cut.tolist() == [3, 1]
+    assert missing.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_values_that_are_no_numbers_are_refused(bad: float) -> None:
-    with pytest.raises(UserError, match="not finite"):
-        quantise(torch.tensor([1.0, bad]))
+def test_values_that_are_no_numbers_are_counted_by_client(bad: float) -> None:
+    values, cut, missing = quantise(torch.tensor([[[1.0, 2.0]], [[1.0, bad]], [[bad, bad]]]))
+    assert missing.tolist() == [0, 1, 2]
+    assert cut.tolist() == [0, 0, 0]
+    assert values[0].tolist() == [[ONE, 2 * ONE]]
+
+
+def test_the_grids() -> None:
+    assert [(p.step, p.most) for p in map(Precision, BITS)] == [(1024, 127), (4, 32767), (1, LIMIT - 1)]
+    assert [p.step * (p.most + 1) for p in map(Precision, BITS)] == [8 * ONE, 8 * ONE, 64 * ONE]
+    for bits in (0, 4, 12, 32):
+        with pytest.raises(UserError, match=r"method.bits is 8, 16 or 24"):
+            Precision(bits)
+
+
+def test_rounding_to_the_grid_by_hand() -> None:
+    """Halves go upward, of negative numbers too: integer division rounds down."""
+    values = array([0, 511, 512, 513, 1536, -511, -512, -513, -1536, 127 * 1024, 10**6, -(10**6)])
+    expected = [0, 0, 1, 1, 2, 0, 0, -1, -1, 127, 127, -127]
+    assert Precision(8).rounded(values).tolist() == [1024 * steps for steps in expected]
+    assert Precision(16).rounded(array([1, 2, -2, -3, 5])).tolist() == [0, 4, 0, -4, 4]
+    assert Precision(24).rounded(array([1, -1, LIMIT, -LIMIT])).tolist() == [1, -1, LIMIT - 1, 1 - LIMIT]
+
+
+@settings(deadline=None)
+@given(st.sampled_from(BITS), st.lists(st.integers(-2 * LIMIT, 2 * LIMIT), min_size=1, max_size=9))
+def test_rounding_finds_a_nearest_value_and_keeps_those_of_the_grid(bits: int, numbers: list[int]) -> None:
+    precision = Precision(bits)
+    found = precision.rounded(array(numbers))
+    grid_end = precision.most * precision.step
+    for value, rounded in zip(numbers, found.tolist(), strict=True):
+        assert rounded % precision.step == 0
+        inside = min(max(value, -grid_end), grid_end)
+        assert abs(rounded - inside) * 2 <= precision.step
+    assert np.array_equal(precision.rounded(found), found)
 
 
 def test_class_means_by_hand() -> None:
@@ -59,23 +106,27 @@ def test_class_means_by_hand() -> None:
 # On the wire
 
 numbers = st.integers(1 - LIMIT, LIMIT - 1)
+Sent = tuple[int, int, NDArray[np.int64], NDArray[np.int64], Precision]
 
 
 @st.composite
-def uploads(draw: st.DrawFn) -> tuple[int, int, NDArray[np.int64], NDArray[np.int64]]:
+def uploads(draw: st.DrawFn) -> Sent:
+    precision = Precision(draw(st.sampled_from(BITS)))
     classes, length = draw(st.integers(1, 6)), draw(st.integers(1, 5))
-    counts = draw(st.lists(st.integers(0, 2**32 - 1), min_size=classes, max_size=classes))
-    rows = [draw(st.lists(numbers, min_size=length, max_size=length)) if count else [0] * length for count in counts]
-    return draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**32 - 1)), array(counts), array(rows)
+    counts = draw(st.lists(st.just(0) | st.integers(1, MOST_COUNT), min_size=classes, max_size=classes))
+    steps = st.lists(st.integers(-precision.most, precision.most), min_size=length, max_size=length)
+    rows = [draw(steps) if count else [0] * length for count in counts]
+    round_, client = draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**32 - 1))
+    return round_, client, array(counts), array(rows) * precision.step, precision
 
 
 @settings(deadline=None)
 @given(uploads())
-def test_what_is_encoded_is_decoded(sent: tuple[int, int, NDArray[np.int64], NDArray[np.int64]]) -> None:
-    round_, client, counts, values = sent
-    message = encode(round_, client, counts, values)
-    assert len(message) == HEADER + int((counts > 0).sum()) * (CLASS + 3 * values.shape[1])
-    found = decode(message, *values.shape)
+def test_what_is_encoded_is_decoded(sent: Sent) -> None:
+    round_, client, counts, values, precision = sent
+    message = encode(*sent)
+    assert len(message) == HEADER + int((counts > 0).sum()) * (CLASS + precision.bits // 8 * values.shape[1])
+    found = decode(message, values.shape[0], values.shape[1], precision)
     assert found[:2] == (round_, client)
     assert np.array_equal(found[2], counts)
     assert np.array_equal(found[3], values)
@@ -84,29 +135,34 @@ def test_what_is_encoded_is_decoded(sent: tuple[int, int, NDArray[np.int64], NDA
 
 @settings(deadline=None)
 @given(uploads(), st.data())
-def test_a_message_of_another_length_is_refused(
-    sent: tuple[int, int, NDArray[np.int64], NDArray[np.int64]], data: st.DataObject
-) -> None:
-    message, shape = encode(*sent), sent[3].shape
+def test_a_message_of_another_length_is_refused(sent: Sent, data: st.DataObject) -> None:
+    message, (classes, length), precision = encode(*sent), sent[3].shape, sent[4]
     for changed in (message[: data.draw(st.integers(0, len(message) - 1))], message + data.draw(st.binary(min_size=1))):
         with pytest.raises(UserError, match="bytes"):
-            decode(changed, *shape)
+            decode(changed, classes, length, precision)
 
 
 @settings(deadline=None)
 @given(uploads(), st.data())
-def test_bytes_that_are_accepted_are_canonical(
-    sent: tuple[int, int, NDArray[np.int64], NDArray[np.int64]], data: st.DataObject
-) -> None:
+def test_bytes_that_are_accepted_are_canonical(sent: Sent, data: st.DataObject) -> None:
     """Whatever byte is altered: it is refused, or it says something else that is encoded in just these bytes."""
-    message = bytearray(encode(*sent))
+    message, (classes, length), precision = bytearray(encode(*sent)), sent[3].shape, sent[4]
     at = data.draw(st.integers(0, len(message) - 1))
     message[at] ^= data.draw(st.integers(1, 255))
     try:
-        found = decode(bytes(message), *sent[3].shape)
+        found = decode(bytes(message), classes, length, precision)
     except UserError:
         return
-    assert encode(*found) == bytes(message)
+    assert encode(*found, precision) == bytes(message)
+
+
+@settings(deadline=None)
+@given(uploads(), st.sampled_from(BITS))
+def test_a_message_of_other_bits_is_refused(sent: Sent, bits: int) -> None:
+    classes, length = sent[3].shape
+    if bits != sent[4].bits:
+        with pytest.raises(UserError, match=f"of {bits} bits"):
+            decode(encode(*sent), classes, length, Precision(bits))
 
 
 MESSAGE = encode(7, 3, array([2, 0, 5]), array([[1, -1], [0, 0], [LIMIT - 1, 1 - LIMIT]]))
@@ -115,8 +171,18 @@ MESSAGE = encode(7, 3, array([2, 0, 5]), array([[1, -1], [0, 0], [LIMIT - 1, 1 -
 def test_the_bytes_by_hand() -> None:
     first = struct.pack("<HI", 0, 2) + b"\x01\x00\x00" + b"\xff\xff\xff"
     second = struct.pack("<HI", 2, 5) + b"\xff\xff\x0f" + b"\x01\x00\xf0"
-    header = b"FRFQ" + struct.pack("<BIIHH", 1, 7, 3, 2, 2)
+    header = b"FRFQ" + struct.pack("<BBIIHH", 2, 24, 7, 3, 2, 2)
     assert header + first + second == MESSAGE
+
+
+def test_the_bytes_of_fewer_bits_by_hand() -> None:
+    """Numbers of steps, two bytes or one, two's complement."""
+    sent = 7, 3, array([2, 0]), array([[4 * 258, -4], [0, 0]])
+    whole = b"FRFQ" + struct.pack("<BBIIHH", 2, 16, 7, 3, 1, 2) + struct.pack("<HI", 0, 2) + b"\x02\x01\xff\xff"
+    assert encode(*sent, Precision(16)) == whole
+    sent = 7, 3, array([2, 0]), array([[1024 * 127, -1024], [0, 0]])
+    whole = b"FRFQ" + struct.pack("<BBIIHH", 2, 8, 7, 3, 1, 2) + struct.pack("<HI", 0, 2) + b"\x7f\xff"
+    assert encode(*sent, Precision(8)) == whole
 
 
 def altered(at: int, new: bytes) -> bytes:
@@ -129,16 +195,18 @@ def altered(at: int, new: bytes) -> bytes:
         pytest.param(b"", id="nothing"),
         pytest.param(MESSAGE[: HEADER - 1], id="part of a header"),
         pytest.param(altered(0, b"FRFP"), id="magic"),
-        pytest.param(altered(4, b"\x02"), id="version"),
-        pytest.param(altered(13, b"\x01"), id="fewer classes than follow"),
-        pytest.param(altered(13, b"\x03"), id="more classes than follow"),
-        pytest.param(altered(13, b"\xff\xff"), id="more classes than there are"),
-        pytest.param(altered(15, b"\x03"), id="another length of prototypes"),
+        pytest.param(altered(4, b"\x01"), id="version"),
+        pytest.param(altered(5, b"\x10"), id="bits"),
+        pytest.param(altered(14, b"\x01"), id="fewer classes than follow"),
+        pytest.param(altered(14, b"\x03"), id="more classes than follow"),
+        pytest.param(altered(14, b"\xff\xff"), id="more classes than there are"),
+        pytest.param(altered(16, b"\x03"), id="another length of prototypes"),
         pytest.param(altered(HEADER, b"\x02"), id="a class twice"),
         pytest.param(altered(HEADER + CLASS + 6, b"\x00"), id="the first class twice"),
         pytest.param(altered(HEADER + CLASS + 6, b"\x03"), id="unknown class"),
         pytest.param(altered(HEADER + CLASS + 6, b"\xff\xff"), id="unknown class at the end of the range"),
         pytest.param(altered(HEADER + 2, b"\x00\x00\x00\x00"), id="no samples"),
+        pytest.param(altered(HEADER + 2, b"\x01\x00\x10\x00"), id="2²⁰ + 1 samples"),
         pytest.param(altered(HEADER + CLASS, b"\x00\x00\x10"), id="a value of 2²⁰"),
         pytest.param(altered(HEADER + CLASS, b"\x00\x00\xf0"), id="a value of −2²⁰"),
         pytest.param(altered(HEADER + CLASS, b"\x00\x00\x80"), id="the least of 24 bits"),
@@ -166,6 +234,8 @@ def test_traffic_is_counted_as_the_papers_tables_do() -> None:
     assert sent.parameters() == 1920
     messages = sent.encoded(5)
     assert [len(message) for message in messages] == [HEADER + 4 * (CLASS + 72)] * 20
+    assert sent.length() == sum(map(len, messages))
+    assert replace(sent, precision=Precision(8)).length() == 20 * (HEADER + 4 * (CLASS + 24))
     assert [decode(message, 10, 24)[:2] for message in messages] == [(5, client) for client in range(20)]
 
 
@@ -213,7 +283,7 @@ def test_a_class_nobody_sent_keeps_its_last_prototype_or_has_none() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), numbers), min_size=1, max_size=8), st.randoms())
+@given(st.lists(st.tuples(st.integers(0, MOST_COUNT), numbers), min_size=1, max_size=8), st.randoms())
 def test_combining_is_exact_and_no_order_changes_a_byte(sent: list[tuple[int, int]], random: Any) -> None:
     def combined(rule: str, rows: list[tuple[int, int]]) -> Globals:
         counts, values = array([[count] for count, _ in rows]), array([[[value]] for _, value in rows])

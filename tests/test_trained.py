@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from command import fedrfq
+from command import SMALL, fedrfq, sets
 
 from fedrfq import data, tensors
 from fedrfq.records import RunDirectory
@@ -87,3 +87,14 @@ def test_a_trained_model_needs_no_data(whole, pictures, monkeypatch, tmp_path):
     _, metadata = tensors.load(client.export(tmp_path / "a.safetensors", "safetensors"))
     assert json.loads(metadata["classes"]) == list("0123456789")
     assert json.loads(metadata["shape"]) == [1, 28, 28]
+
+
+def test_clients_that_exchange_no_prototypes_are_shown_and_predict_by_their_head(tmp_path, pictures):
+    sets_ = sets([*SMALL, "rounds=2", "method.name=fedper", "model.name=mlp"])
+    result = json.loads(fedrfq("run", *sets_, "--out", tmp_path, "--json").stdout.splitlines()[-1])
+    assert result["prototype_accuracy_mean"] is None
+    assert result["prototype_failure"] is None
+    assert result["parameters_per_round"] > 0
+    found = json.loads(fedrfq("predict", result["run_dir"], 2, *pictures, "--json").stdout.splitlines()[-1])["predictions"]
+    assert all(row["class"] in "0123456789" and row["nearest_prototype"] is None for row in found)
+    assert "accuracy, own head" in fedrfq("show", result["run_dir"]).stdout

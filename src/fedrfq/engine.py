@@ -65,7 +65,15 @@ class Program:
 
     def batch(self, params: Params, x: Tensor, y_KB: Tensor, step: Step) -> Batch:
         c_KBD, logits_KBJ = self.model.forward(LAYOUTS[x.device.type], params, x, step)
-        return Batch(logits_KBJ, c_KBD, self.pool(c_KBD), y_KB, step.weight_KB)
+        return Batch(logits_KBJ, c_KBD, self.pool(c_KBD), y_KB, step.weight_KB, params)
+
+    def epochs(self) -> int:
+        return self.method.epochs(self.train.epochs)
+
+    def phases(self) -> list[list[float]] | None:
+        """For each pass over the data 1 or 0: whether what is below the decision layer trains, and whether that does."""
+        phases = [[float(self.method.trains(epoch, head)) for head in (False, True)] for epoch in range(self.epochs())]
+        return phases if any(0.0 in phase for phase in phases) else None
 
 
 @dataclass
@@ -76,9 +84,11 @@ class _Plan:
     weight_SKB: Tensor
     keep_SKBU: Tensor | None
     crop_SKB3: Tensor | None
+    phase_SK2: Tensor | None
 
     def tensors(self) -> list[Tensor]:
-        return [t for t in (self.index_SKB, self.weight_SKB, self.keep_SKBU, self.crop_SKB3) if t is not None]
+        optional = (self.keep_SKBU, self.crop_SKB3, self.phase_SK2)
+        return [self.index_SKB, self.weight_SKB, *(t for t in optional if t is not None)]
 
 
 def _plan(program: Program, shares: Shares, part: list[int], keys_K: Tensor) -> _Plan:
@@ -87,21 +97,21 @@ def _plan(program: Program, shares: Shares, part: list[int], keys_K: Tensor) -> 
     It has as many steps as the longest client of all, whoever takes part, so that its shape is the same every round.
     What a sample meets (its turn, dropout, crop) depends on its client's key, its epoch and its slot there alone.
     """
-    train, device = program.train, keys_K.device
+    train, epochs, device = program.train, program.epochs(), keys_K.device
     batch = min(train.batch_size, max(shares.counts))
     longest = -(-max(shares.counts) // batch)
     counts_K = torch.tensor([shares.counts[k] for k in part], device=device)
     steps_K = _steps(counts_K, train)
     client_K = torch.arange(len(part), device=device)
-    step_S1 = torch.arange(train.epochs * longest, device=device)[:, None]
-    epoch_SK, inner_SK = (step_S1 // steps_K).clamp_max(train.epochs - 1), step_S1 % steps_K
+    step_S1 = torch.arange(epochs * longest, device=device)[:, None]
+    epoch_SK, inner_SK = (step_S1 // steps_K).clamp_max(epochs - 1), step_S1 % steps_K
     slot_SKB = inner_SK[..., None] * batch + torch.arange(batch, device=device)
-    real_SKB = (slot_SKB < counts_K[:, None]) & (step_S1 < train.epochs * steps_K)[..., None]
+    real_SKB = (slot_SKB < counts_K[:, None]) & (step_S1 < epochs * steps_K)[..., None]
 
     def drawn(values: int, draw: Callable[[int], Tensor]) -> Tensor:
         """What `draw` gives for each epoch, K × (slots · values), laid out by step: S × K × B × values."""
-        by_epoch = torch.stack([draw(epoch) for epoch in range(train.epochs)])
-        return by_epoch.view(train.epochs, len(part), longest, batch, values)[epoch_SK, client_K, inner_SK]
+        by_epoch = torch.stack([draw(epoch) for epoch in range(epochs)])
+        return by_epoch.view(epochs, len(part), longest, batch, values)[epoch_SK, client_K, inner_SK]
 
     slots = longest * batch
     order_SKB = drawn(1, lambda epoch: noise.order(keys_K, counts_K, slots, epoch))[..., 0]
@@ -114,7 +124,9 @@ def _plan(program: Program, shares: Shares, part: list[int], keys_K: Tensor) -> 
     if shares.black_C is not None:
         chance = drawn(3, lambda epoch: noise.uniform(keys_K, Purpose.AUGMENT, slots * 3, epoch))
         crop = (chance * torch.tensor([2 * _CROP + 1, 2 * _CROP + 1, 2], device=device)).long()
-    return _Plan(index_SKB, real_SKB.float(), keep, crop)
+    phases = program.phases()
+    phase = None if phases is None else torch.tensor(phases, device=device)[epoch_SK]
+    return _Plan(index_SKB, real_SKB.float(), keep, crop, phase)
 
 
 def _steps(counts: Tensor, train: Train) -> Tensor:
@@ -123,7 +135,7 @@ def _steps(counts: Tensor, train: Train) -> Tensor:
 
 def _widths(program: Program, shares: Shares, part: list[int]) -> list[int]:
     """How many of the clients in `part`, longest first, still train at each step."""
-    ends = program.train.epochs * _steps(torch.tensor([shares.counts[k] for k in part]), program.train)
+    ends = program.epochs() * _steps(torch.tensor([shares.counts[k] for k in part]), program.train)
     return (ends[None, :] > torch.arange(int(ends[0]))[:, None]).sum(1).tolist()
 
 
@@ -202,6 +214,7 @@ class _Shard:
         x, y = self.shares.x[index], self.shares.y[index]
         if self.shares.black_C is not None:
             x = augmented(x, next(rest), self.shares.black_C)
+        phase = None if plan.phase_SK2 is None else next(rest)
         params = {n: p[:width].detach().requires_grad_(trained(n)) for n, p in self.params.items()}
         leaves = [p for name, p in params.items() if trained(name)]
         guide = {name: g[:width] for name, g in self.guide.items()}
@@ -210,10 +223,18 @@ class _Shard:
         with torch.no_grad():
             momentum = [m[:width] for m in self.momentum]
             torch._foreach_mul_(momentum, train.momentum)
-            torch._foreach_add_(momentum, grads)
-            torch._foreach_add_(leaves, momentum, alpha=-train.lr)
+            torch._foreach_add_(momentum, self._masked(list(grads), phase))
+            torch._foreach_add_(leaves, self._masked(momentum, phase), alpha=-train.lr)
             self.losses_K3[:width] += torch.stack(losses, 1).detach() * weight.sum(1, keepdim=True)
             self.step_1 += 1
+
+    def _masked(self, of_leaves: list[Tensor], phase_K2: Tensor | None) -> list[Tensor]:
+        """Tensors, one for each trained parameter, without those of layers that rest in the phase."""
+        if phase_K2 is None:
+            return of_leaves
+        heads = [int(self.program.model.head(name)) for name in self.params if trained(name)]
+        factors = [phase_K2[:, head].view(-1, *[1] * (t.dim() - 1)) for head, t in zip(heads, of_leaves, strict=True)]
+        return list(torch._foreach_mul(of_leaves, factors))
 
 
 class Engine:

@@ -29,7 +29,7 @@ def estimate(federation: Federation) -> Estimate:
     for cohort, (engine, clients) in enumerate(zip(federation.engines, federation.cohorts, strict=True)):
         small = engine.shares.trimmed(_STEPS * engine.program.train.batch_size)
         shortened = Engine(engine.program, small, engine.tests)
-        guide, keys = federation.guide(state, clients), federation.keys(1, clients)
+        guide, keys = federation.guide(state, clients, state.params[cohort]), federation.keys(1, clients)
         for _ in range(2):  # the first time warms up
             began = time.perf_counter()
             params, _ = shortened.train(state.params[cohort], guide, keys, range(len(small.counts)))
@@ -41,7 +41,7 @@ def estimate(federation: Federation) -> Estimate:
         samples, trial = samples + sum(engine.shares.counts), trial + sum(small.counts)
     first = federation.experiments[0]
     total = samples * first.rounds * first.participation
-    return Estimate(seconds * total / trial, _peak(federation.device), int(total * first.train.epochs))
+    return Estimate(seconds * total / trial, _peak(federation.device), int(total * first.method.epochs(first.train.epochs)))
 
 
 def _peak(device: torch.device) -> int:

@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from fedrfq import toml
+from fedrfq.attacks import ATTACKS, Attack
+from fedrfq.attacks.none import Peace
 from fedrfq.data import DATASETS
+from fedrfq.detectors import DETECTORS, Detector
+from fedrfq.detectors.none import Nothing
 from fedrfq.engine import Train
 from fedrfq.errors import UserError
 from fedrfq.methods import METHODS, Method
@@ -57,6 +61,7 @@ class Experiment:
     participation: float = 1.0  # the share of clients that train in a round
     init: str = "own"  # each client its own random start, or the same for all
     checkpoint: int = 10  # rounds between checkpoints
+    validation: float = 0.0  # of each client's training samples, held back to test on in place of test samples
     data: Data = field(default_factory=Data)
     partition: Kind = field(default_factory=Classes)
     model: Model = field(default_factory=CNN)
@@ -64,6 +69,8 @@ class Experiment:
     pool: Pool = field(default_factory=Pool)
     method: Method = field(default_factory=FedRFQ)
     train: Train = field(default_factory=Train)
+    attack: Attack = field(default_factory=Peace)
+    detector: Detector = field(default_factory=Nothing)
 
     def __post_init__(self) -> None:
         for key, least in (("rounds", 1), ("clients", 1), ("checkpoint", 1), ("seed", 0)):
@@ -73,18 +80,34 @@ class Experiment:
             raise UserError(f"name is a folder's: letters, digits, spaces, '.', '_' and '-', not {self.name!r}")
         if not 0 < self.participation <= 1:
             raise UserError(f"participation is a share in (0, 1], not {self.participation}")
+        if not 0 <= self.validation < 1:
+            raise UserError(f"validation is a share in [0, 1), not {self.validation}")
         if self.init not in STARTS:
             raise UserError(f"init is one of {', '.join(STARTS)}, not '{self.init}'")
         if self.pool.name != "none" and not self.method.pools:
             raise UserError(
                 f"method '{name_of(METHODS, self.method)}' does not pool: set pool.name = \"none\", or use fedrfq"
             )
+        self._check_attack()
         self._check_cohorts()
+
+    def _check_attack(self) -> None:
+        if self.attack.clients > self.clients:
+            raise UserError(f"attack.clients = {self.attack.clients} of {self.clients} clients: there are not so many")
+        method = name_of(METHODS, self.method)
+        if self.attack.on_uploads and not self.method.exchanges:
+            raise UserError(f"attack '{name_of(ATTACKS, self.attack)}' is on prototypes, and '{method}' exchanges none")
+        if not isinstance(self.detector, Nothing) and not self.method.exchanges:
+            raise UserError(f"detectors judge prototypes, and '{method}' exchanges none: set detector.name = \"none\"")
 
     def _check_cohorts(self) -> None:
         if self.cohorts and sum(cohort.clients for cohort in self.cohorts) != self.clients:
             found = " + ".join(str(cohort.clients) for cohort in self.cohorts)
             raise UserError(f"the cohorts have {found} clients, the experiment {self.clients}: make them equal")
+        if len(self.cohorts) > 1 and self.method.centres:
+            raise UserError(f"'{name_of(METHODS, self.method)}' averages models, so all clients hold the same: no cohorts")
+        if self.method.centres > self.clients:
+            raise UserError(f"{self.method.centres} global models for {self.clients} clients: lower method.clusters")
         lengths = {cohort.model.features() for cohort in self.models()}
         if len(lengths) > 1:
             raise UserError(f"the cohorts' prototypes have {sorted(lengths)} values: they must have one length")
@@ -115,9 +138,15 @@ class Experiment:
         return hashlib.sha256(toml.dump(self.table()).encode()).hexdigest()
 
 
-_KINDS: dict[str, Mapping[str, type[Any]]] = {"partition": PARTITIONS, "model": MODELS, "method": METHODS}
-_DEFAULT_KIND = {"partition": "classes", "model": "cnn", "method": "fedrfq"}
-_SECTIONS = ("data", "partition", "model", "cohorts", "pool", "method", "train")
+_KINDS: dict[str, Mapping[str, type[Any]]] = {
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "method": METHODS,
+    "attack": ATTACKS,
+    "detector": DETECTORS,
+}
+_DEFAULT_KIND = {"partition": "classes", "model": "cnn", "method": "fedrfq", "attack": "none", "detector": "none"}
+_SECTIONS = ("data", "partition", "model", "cohorts", "pool", "method", "train", "attack", "detector")
 
 
 def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Experiment:
@@ -126,10 +155,10 @@ def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Expe
     for assignment in sets:
         over = toml.assign(over, assignment)
     over = toml.merge(over, {key: value for key, value in top.items() if value is not None})
-    return from_table(toml.merge(_switched(toml.read(path), over) if path else {}, over))
+    return from_table(toml.merge(switched(toml.read(path), over) if path else {}, over))
 
 
-def _switched(table: Table, over: Mapping[str, Any]) -> Table:
+def switched(table: Table, over: Mapping[str, Any]) -> Table:
     """The file's table without what belongs to its own kinds, where others are set over them."""
     for key, kinds in _KINDS.items():
         section = _section(table, key)
@@ -138,7 +167,7 @@ def _switched(table: Table, over: Mapping[str, Any]) -> Table:
         if chosen == before or chosen not in list(kinds) or before not in list(kinds):
             continue
         table = {**table, key: _without(section, kinds[before], kinds[chosen])}
-        if key == "method" and kinds[before].pools != kinds[chosen].pools:
+        if key == "method" and kinds[before].pool != kinds[chosen].pool:
             table.pop("pool", None)
         if key == "method" and table.get("name") == _automatic(_section(table, "data"), before):
             table.pop("name")
@@ -161,7 +190,7 @@ def _automatic(data: Mapping[str, Any], method: str) -> str:
 
 def from_table(given: Mapping[str, Any]) -> Experiment:
     """The experiment a table describes; what it leaves open is filled with what suits its data."""
-    _known(given, [f.name for f in fields(Experiment)], "")
+    known(given, [f.name for f in fields(Experiment)], "")
     data = {"name": Data.name, **_section(given, "data")}
     _typed(data["name"], str, "data.name")
     if data["name"] not in DATASETS and Path(data["name"]).expanduser().exists():
@@ -175,7 +204,9 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
         "model": _kind("model", given, suits),
         "cohorts": _cohorts(given, suits),
         "method": method,
-        "pool": _build(Pool, _section(given, "pool"), "pool", {} if method.pools else {"name": "none"}),
+        "pool": _build(Pool, _section(given, "pool"), "pool", method.pool),
+        "attack": _kind("attack", given, suits),
+        "detector": _kind("detector", given, suits),
     }
     top = {key: value for key, value in given.items() if key not in _SECTIONS}
     name = _automatic(data, name_of(METHODS, method))
@@ -198,7 +229,7 @@ def _of_kind(key: str, section: Table, suits: Mapping[str, Any], path: str) -> A
     kinds = _KINDS[key]
     name = _typed(section.pop("name", suits.get("name", _DEFAULT_KIND[key])), str, f"{path}.name")
     if name not in kinds:
-        raise UserError(f"{path}.name is one of {', '.join(kinds)}, not {name!r}{_nearest(str(name), list(kinds))}")
+        raise UserError(f"{path}.name is one of {', '.join(kinds)}, not {name!r}{nearest(str(name), list(kinds))}")
     return _build(kinds[name], section, path, suits)
 
 
@@ -225,7 +256,7 @@ def _build(cls: type[T], given: Mapping[str, Any], path: str, suits: Mapping[str
     """A dataclass from the given values (strictly its fields) and those of `suits` that it has."""
     hints = get_type_hints(cls)
     names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-    _known(given, names, path)
+    known(given, names, path)
     values = {name: suits[name] for name in names if name in suits}
     for key, value in given.items():
         values[key] = _typed(value, hints[key], f"{path}.{key}" if path else key)
@@ -242,15 +273,15 @@ def _typed(value: Any, hint: Any, path: str) -> Any:
     return value
 
 
-def _known(given: Mapping[str, Any], names: Sequence[str], path: str) -> None:
+def known(given: Mapping[str, Any], names: Sequence[str], path: str) -> None:
     for key in given:
         if key not in names:
             full = f"{path}.{key}" if path else key
             known = f": {', '.join(names)}" if names else ""
-            raise UserError(f"unknown key {full}{_nearest(key, names)}; known here{known or ' are none'}")
+            raise UserError(f"unknown key {full}{nearest(key, names)}; known here{known or ' are none'}")
 
 
-def _nearest(name: str, names: Sequence[str]) -> str:
+def nearest(name: str, names: Sequence[str]) -> str:
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     return f" (did you mean {near[0]}?)" if near else ""
 

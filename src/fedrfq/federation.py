@@ -1,7 +1,7 @@
 """The round loop: every client trains, uploads its prototypes, and gets the global ones back.
 
-Several runs that differ only in numbers (seeds, partitions, λ) can share one loop: their clients are stacked into the
-same programs, and each run keeps its own prototypes and records.
+Several runs that differ only in numbers (seeds, partitions, λ, attacks, detectors) can share one loop: their clients are
+stacked into the same programs, and each run keeps its own prototypes and records.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.random import Generator
 from torch import Tensor
 
-from fedrfq import metrics, noise
+from fedrfq import averaging, detectors, metrics, noise
+from fedrfq.aggregation import Decision, decide
+from fedrfq.attacks import Scene
 from fedrfq.data import Dataset
 from fedrfq.engine import Engine, Program
 from fedrfq.errors import UserError
@@ -22,10 +25,11 @@ from fedrfq.experiment import Experiment
 from fedrfq.measure import Outcome, Round, Tested, measure, side_by_side
 from fedrfq.methods.method import Guide
 from fedrfq.noise import Purpose
-from fedrfq.partition import Partition
-from fedrfq.prototypes import Globals, Uploads, class_means, quantise
+from fedrfq.partition import Ints, Partition
+from fedrfq.prototypes import Globals, Uploads
 from fedrfq.shares import hand_out
 from fedrfq.stacked import Params, stack
+from fedrfq.upload import class_means, quantise
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,16 @@ class State:
     round: int
     params: tuple[Params, ...]  # a cohort each, with a row for each run and client
     globals_: tuple[Globals, ...]  # a run each
+    memory: tuple[detectors.State, ...]  # of the detector, a run each
+    centres: Params  # global models, a row for each run and centre; none where prototypes are exchanged
 
 
 class Diverged(UserError):
-    """A loss is no longer a number."""
+    """Losses are no longer numbers; `runs` says in which of the runs, by their place in the stack."""
+
+    def __init__(self, message: str, runs: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.runs = tuple(runs)
 
 
 class Federation:
@@ -48,11 +58,15 @@ class Federation:
         check_stackable(experiments)
         self.experiments, self.dataset, self.device = tuple(experiments), dataset, device
         self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
+        self.malicious = tuple(attackers(experiment) for experiment in experiments)
         first = experiments[0]
         sizes = [cohort.clients for cohort in first.models()]
         ends = np.cumsum(sizes)
         self.cohorts = [range(end - size, end) for size, end in zip(sizes, ends.tolist(), strict=True)]
-        train, test = hand_out(self.partitions, dataset, first.data.augment, device)
+        runs = zip(experiments, self.partitions, self.malicious, strict=True)
+        labels = [believed for run in runs for believed in beliefs(*run, dataset)]
+        train, test = hand_out(self.partitions, labels, dataset, first.data.augment, device)
+        self.held_KJ = held(self.partitions, len(dataset.classes)).to(device)
         self.engines = []
         for cohort, clients in zip(first.models(), self.cohorts, strict=True):
             rows = [r * first.clients + k for r in range(len(experiments)) for k in clients]
@@ -60,13 +74,18 @@ class Federation:
             self.engines.append(Engine(program, train.of(rows), test.of(rows)))
 
     def start(self) -> State:
-        """The clients before the first round: random models, no global prototypes."""
-        classes, size = len(self.dataset.classes), self.experiments[0].prototype_size()
+        """The clients before the first round: random models (alike in what they will share), no global prototypes."""
+        classes, size, method = len(self.dataset.classes), self.experiments[0].prototype_size(), self.experiments[0].method
         params = tuple(
             {name: p.to(self.device) for name, p in stack(self._models(cohort, clients)).items()}
             for cohort, clients in enumerate(self.cohorts)
         )
-        return State(0, params, tuple(Globals.none(classes, size) for _ in self.experiments))
+        centres: Params = {}
+        if method.centres:
+            centres, own = averaging.same_start(method, self.engines[0].program.model, params[0], len(self.experiments))
+            params = (own,)
+        memory = tuple(experiment.detector.start(experiment.clients) for experiment in self.experiments)
+        return State(0, params, tuple(Globals.none(classes, size) for _ in self.experiments), memory, centres)
 
     def advance(self, state: State) -> tuple[State, list[Outcome]]:
         """One round of every run. The given state is left as it was."""
@@ -75,28 +94,27 @@ class Federation:
         params, losses = self._train(state, number, who)
         seconds_train = self._elapsed(began)
         self._check("loss", losses, who, number)
-        uploads = self._upload(params, who)
-        globals_ = tuple(
-            experiment.method.combine(old, sent)
-            for experiment, old, sent in zip(self.experiments, state.globals_, uploads, strict=True)
-        )
+        sent = [self._attacked(r, state, uploads) for r, uploads in enumerate(self._upload(params, who))]
+        decisions = [self._decided(r, state, uploads) for r, uploads in enumerate(sent)]
+        params, centres = self._averaged(state, params, who)
         tested = self._test(params)
         everyone = [list(range(experiment.clients)) for experiment in self.experiments]
-        self._check("prediction", [t.logits_KNJ.abs().amax((1, 2)).cpu() for t in tested], everyone, number)
+        largest = tested.logits_KNJ.abs().amax((1, 2)).cpu().view(len(who), -1)
+        self._check("prediction", list(largest), everyone, number)
         share = 1 / len(self.experiments)  # of the time that all runs took together
         alone, total = seconds_train * share, self._elapsed(began) * share
-        runs = list(zip(self.experiments, self.partitions, who, strict=True))
-        outcomes = [
-            measure(Round(number, *run, losses[r], uploads[r], globals_[r], tested[r], alone, total))
-            for r, run in enumerate(runs)
-        ]
-        return State(number, params, globals_), outcomes
+        runs = zip(self.experiments, self.partitions, self.malicious, who, losses, sent, decisions, strict=True)
+        values = self._values(centres)
+        rounds = [Round(number, *run, values, alone, total) for run in runs]  # type: ignore[call-arg]
+        outcomes = measure(rounds, tested, self.held_KJ)
+        globals_, memory = tuple(d.globals_ for d in decisions), tuple(d.state for d in decisions)
+        return State(number, params, globals_, memory, centres), outcomes
 
     def silhouettes(self, state: State) -> list[tuple[float, float]]:
         """Each run's silhouette, by class, of its test samples' prototypes: pooled, and unpooled."""
-        found = []
-        for experiment, tested in zip(self.experiments, self._test(state.params), strict=True):
-            p, c, y = tested.vectors()
+        found, tested, clients = [], self._test(state.params), self.experiments[0].clients
+        for r, experiment in enumerate(self.experiments):
+            p, c, y = tested.rows(slice(r * clients, (r + 1) * clients)).vectors()
             found.append((metrics.silhouette(p, y, experiment.seed), metrics.silhouette(c, y, experiment.seed)))
         return found
 
@@ -124,15 +142,18 @@ class Federation:
                 trained.append(params)
                 continue
             rows = [r * len(clients) + k - clients.start for r, k in chosen]
-            new, loss_K3 = engine.train(params, self.guide(state, clients), self.keys(number, clients), rows)
+            guide, keys = self.guide(state, clients, params), self.keys(number, clients)
+            new, loss_K3 = engine.train(params, guide, keys, rows)
             trained.append(new)
             for (r, k), loss in zip(chosen, loss_K3, strict=True):
                 losses[r][k] = loss
         return tuple(trained), losses
 
-    def guide(self, state: State, clients: range) -> Guide:
-        pairs = zip(self.experiments, state.globals_, strict=True)
-        guides = [experiment.method.guide(globals_, len(clients)) for experiment, globals_ in pairs]
+    def guide(self, state: State, clients: range, params: Params) -> Guide:
+        guides = []
+        for r, (experiment, globals_) in enumerate(zip(self.experiments, state.globals_, strict=True)):
+            own = {name: p[self.rows(r, clients)] for name, p in params.items()}
+            guides.append(experiment.method.guide(state.round + 1, globals_, own))
         return {name: torch.cat([guide[name] for guide in guides]).to(self.device) for name in guides[0]}
 
     def keys(self, number: int, clients: range) -> Tensor:
@@ -141,43 +162,83 @@ class Federation:
 
     def _upload(self, params: tuple[Params, ...], who: list[list[int]]) -> list[Uploads]:
         """Each run's uploads: P̄ of every class a participating client holds, in fixed point."""
-        if not self.experiments[0].method.exchanges:
+        first = self.experiments[0]
+        if not first.method.exchanges:
             empty = np.zeros((0, len(self.dataset.classes)), np.int64)
-            size = self.experiments[0].prototype_size()
-            return [Uploads((), empty, np.zeros((*empty.shape, size), np.int64)) for _ in who]
+            return [Uploads((), empty, np.zeros((*empty.shape, first.prototype_size()), np.int64)) for _ in who]
         found = [self._class_means(engine, p) for engine, p in zip(self.engines, params, strict=True)]
+        means, counts = (_by_run(column, len(who)) for column in zip(*found, strict=True))
+        precision = first.method.precision()
+        values, saturated, missing = (
+            _by_run([torch.from_numpy(t)], len(who)).numpy() for t in quantise(means.flatten(0, 1), precision)
+        )
         uploads = []
         for r, clients in enumerate(who):
-            rows = [self.rows(r, cohort) for cohort in self.cohorts]
-            means = torch.cat([m[s] for (m, _), s in zip(found, rows, strict=True)])[clients]
-            counts = torch.cat([c[s] for (_, c), s in zip(found, rows, strict=True)])[clients]
-            values, saturated = quantise(means)
-            uploads.append(Uploads(tuple(clients), counts.cpu().numpy(), values, saturated))
+            refused = {k: f"{missing[r, k]} values are no numbers" for k in clients if missing[r, k]}
+            taken = [k for k in clients if k not in refused]
+            own = counts[r, taken].cpu().numpy()
+            uploads.append(Uploads(tuple(taken), own, values[r, taken], int(saturated[r, taken].sum()), refused, precision))
         return uploads
+
+    def _attacked(self, r: int, state: State, uploads: Uploads) -> Uploads:
+        """Run `r`'s uploads as they are sent, once its malicious clients have seen everyone's."""
+        experiment, number = self.experiments[r], state.round + 1
+        if number < experiment.attack.start_round or not self.malicious[r]:
+            return uploads
+        malicious_K = np.isin(np.array(uploads.clients, np.int64), self.malicious[r])
+        scene = Scene(uploads, malicious_K, state.globals_[r], experiment.detector, state.memory[r])
+        return experiment.attack.corrupt(scene, _generator(experiment, Purpose.CORRUPT, number))
+
+    def _decided(self, r: int, state: State, sent: Uploads) -> Decision:
+        experiment = self.experiments[r]
+        return decide(experiment.detector, experiment.method.rule(), state.memory[r], state.globals_[r], sent)
+
+    def _averaged(self, state: State, params: tuple[Params, ...], who: list[list[int]]) -> tuple[tuple[Params, ...], Params]:
+        """The parameters with what was shared replaced by what came back, and the new global models."""
+        if not state.centres:
+            return params, {}
+        engine, method = self.engines[0], self.experiments[0].method
+        counts_RK = torch.tensor(engine.shares.counts).view(len(who), -1)
+        took_part_RK = torch.zeros_like(counts_RK)
+        for row, clients in zip(took_part_RK, who, strict=True):
+            row[clients] = 1
+        weight_RK = (counts_RK * took_part_RK).to(self.device)
+        first = state.round == 0
+        centres, own = averaging.exchange(method, engine.program.model, state.centres, params[0], weight_RK, first)
+        return (own,), centres
+
+    def _values(self, centres: Params) -> int:
+        """How many values a client of a method that shares parameters sends, and gets back."""
+        rows = len(self.experiments) * self.experiments[0].method.centres
+        return sum(p.numel() for p in centres.values()) // max(rows, 1)
 
     def _class_means(self, engine: Engine, params: Params) -> tuple[Tensor, Tensor]:
         shares = engine.shares
         p_KNV = engine.program.pool(engine.features(params, shares)[0])
         return class_means(p_KNV, shares.y[shares.index_KN], shares.weight_KN(), len(self.dataset.classes))
 
-    def _test(self, params: tuple[Params, ...]) -> list[Tested]:
-        """Each run's test samples, all its cohorts together."""
+    def _test(self, params: tuple[Params, ...]) -> Tested:
+        """All runs' test samples, run after run, each run's cohorts together."""
         found = []
         for engine, p in zip(self.engines, params, strict=True):
             c_KND, logits_KNJ = engine.features(p, engine.tests)
             y_KN, weight_KN = engine.tests.y[engine.tests.index_KN], engine.tests.weight_KN()
             found.append(Tested(logits_KNJ, c_KND, engine.program.pool(c_KND), y_KN, weight_KN))
-        cohorts = list(zip(found, self.cohorts, strict=True))
-        return [side_by_side([t.rows(self.rows(r, clients)) for t, clients in cohorts]) for r in range(len(self.experiments))]
+        return side_by_side(found, len(self.experiments))
 
-    def _check(self, what: str, values: list[Tensor], who: list[list[int]], number: int) -> None:
-        for experiment, value_K, clients in zip(self.experiments, values, who, strict=True):
-            bad = [k for k in clients if not bool(torch.isfinite(value_K[k]).all())]
-            if bad:
-                raise Diverged(
-                    f"the {what} of client {bad[0]} is not a number in round {number} (seed {experiment.seed}, "
-                    f"{len(bad)} of {len(clients)} clients): lower train.lr or method.lam"
-                )
+    def _check(self, what: str, values: Sequence[Tensor], who: list[list[int]], number: int) -> None:
+        bad = {}
+        for r, (value_K, clients) in enumerate(zip(values, who, strict=True)):
+            finite_K = torch.isfinite(value_K.view(len(value_K), -1)).all(1).tolist()
+            if not all(finite_K[k] for k in clients):
+                bad[r] = [k for k in clients if not finite_K[k]]
+        if bad:
+            r, clients = next(iter(bad.items()))
+            raise Diverged(
+                f"the {what} of client {clients[0]} is not a number in round {number} (seed {self.experiments[r].seed}, "
+                f"{len(clients)} of {len(who[r])} clients): lower train.lr or method.lam",
+                tuple(bad),
+            )
 
     def _elapsed(self, since: float) -> float:
         if self.device.type == "cuda":
@@ -193,16 +254,53 @@ def program_key(experiment: Experiment) -> Hashable:
 
 def check_stackable(experiments: Sequence[Experiment]) -> None:
     if len({program_key(experiment) for experiment in experiments}) != 1:
-        raise UserError("runs are stacked only if they differ in seed, partition, init, method.lam or method.aggregate alone")
+        raise UserError(
+            "runs are stacked only if they differ in seed, partition, init, attack, detector or a method's weights alone"
+        )
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> Partition:
-    rng = np.random.default_rng(noise.integer(experiment.seed, Purpose.PARTITION))
-    return experiment.partition.deal(dataset, experiment.clients, rng)
+    dealt = experiment.partition.deal(dataset, experiment.clients, _generator(experiment, Purpose.PARTITION))
+    if not experiment.validation:
+        return dealt
+    return dealt.validated(experiment.validation, dataset.train_y, _generator(experiment, Purpose.VALIDATION))
 
 
 def participants(experiment: Experiment, number: int) -> list[int]:
     """Who trains in a round: a random share of the clients, in ascending order."""
     size = max(1, round(experiment.participation * experiment.clients))
-    words = noise.bits(noise.key(experiment.seed, number), Purpose.PARTICIPATION, experiment.clients)
+    return _drawn(experiment, Purpose.PARTICIPATION, size, number)
+
+
+def attackers(experiment: Experiment) -> list[int]:
+    """The malicious clients, drawn by the seed, in ascending order."""
+    return _drawn(experiment, Purpose.MALICIOUS, experiment.attack.clients)
+
+
+def beliefs(experiment: Experiment, partition: Partition, malicious: Sequence[int], dataset: Dataset) -> list[Ints]:
+    """The labels each client trains with: its samples' own, or those an attacker puts in their place."""
+    labels = [dataset.train_y[index] for index in partition.train]
+    for k in malicious:
+        rng = _generator(experiment, Purpose.POISON, k)
+        labels[k] = experiment.attack.poison(labels[k], len(dataset.classes), rng)
+    return labels
+
+
+def held(partitions: Sequence[Partition], classes: int) -> Tensor:
+    """Which classes each client of each run holds."""
+    rows = [np.isin(np.arange(classes), own) for partition in partitions for own in partition.classes]
+    return torch.from_numpy(np.stack(rows))
+
+
+def _drawn(experiment: Experiment, purpose: Purpose, size: int, *more: int) -> list[int]:
+    words = noise.bits(noise.key(experiment.seed, *more), purpose, experiment.clients)
     return sorted(words.argsort(stable=True)[:size].tolist())
+
+
+def _generator(experiment: Experiment, purpose: Purpose, *more: int) -> Generator:
+    return np.random.default_rng(noise.integer(experiment.seed, purpose, *more))
+
+
+def _by_run(cohorts: Sequence[Tensor], runs: int) -> Tensor:
+    """Cohorts' rows, each run after run, as runs × clients."""
+    return torch.cat([rows.view(runs, -1, *rows.shape[1:]) for rows in cohorts], 1)

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedrfq import metrics
+from fedrfq.aggregation import Decision
 from fedrfq.experiment import Experiment
 from fedrfq.partition import Partition
-from fedrfq.prototypes import Globals, Uploads, encode
+from fedrfq.prototypes import Uploads
 
 Floats = NDArray[np.float64]
 
@@ -32,9 +33,11 @@ class RoundRecord:
     prototype_accuracy_std: float | None
     prototype_accuracy_own_mean: float | None  # … over the classes the client holds
     prototype_failure: float | None
+    honest_accuracy_mean: float  # over the clients that are not malicious
+    honest_prototype_accuracy_mean: float | None
     loss: float
     loss_classification: float
-    loss_prototype: float
+    loss_prototype: float | None  # with what else a method of prototypes adds to it
     participants: int
     samples: int
     parameters_up: int
@@ -42,6 +45,10 @@ class RoundRecord:
     bytes_up: int
     bytes_down: int
     saturated: int
+    attackers: int  # malicious clients that attacked and took part
+    attackers_filtered: int
+    filtered: list[int]  # clients whose upload did not count, by the detector's verdict
+    refused: dict[str, str]  # … because it could not be taken, and why
     collapsed_clients: int
     seconds_train: float
     seconds: float
@@ -68,17 +75,21 @@ class Tested:
     def rows(self, rows: slice) -> Tested:
         return Tested(*(tensor[rows] for tensor in vars(self).values()))
 
-    def vectors(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
+    def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
         """Pooled and unpooled prototypes and labels of all real samples."""
         real = self.weight_KN.bool()
-        return self.p_KNV[real].cpu().numpy(), self.c_KND[real].cpu().numpy(), self.y_KN[real].cpu().numpy()
+        return self.p_KNV[real], self.c_KND[real], self.y_KN[real]
 
 
-def side_by_side(parts: Sequence[Tested]) -> Tested:
-    """Cohorts' clients in one, padded to the longest."""
-    longest = max(part.y_KN.shape[1] for part in parts)
-    columns = zip(*(vars(part).values() for part in parts), strict=True)
-    return Tested(*(torch.cat([_padded(tensor, longest) for tensor in column]) for column in columns))
+def side_by_side(cohorts: Sequence[Tested], runs: int) -> Tested:
+    """Cohorts, each run after run, as all of the first run's clients, then the next one's, padded to the longest."""
+    longest = max(part.y_KN.shape[1] for part in cohorts)
+    columns = zip(*(vars(part).values() for part in cohorts), strict=True)
+    return Tested(*(_joined([_padded(tensor, longest) for tensor in column], runs) for column in columns))
+
+
+def _joined(cohorts: Sequence[Tensor], runs: int) -> Tensor:
+    return torch.cat([rows.reshape(runs, -1, *rows.shape[1:]) for rows in cohorts], 1).flatten(0, 1)
 
 
 def _padded(tensor_KN: Tensor, size: int) -> Tensor:
@@ -93,56 +104,84 @@ class Round:
     number: int
     experiment: Experiment
     partition: Partition
+    malicious: list[int]
     who: list[int]
     losses_K3: Tensor  # total, classification, prototype
-    uploads: Uploads
-    globals_: Globals
-    tested: Tested
+    sent: Uploads
+    decision: Decision
+    values: int  # that a client sends of its parameters, where those are exchanged
     seconds_train: float
     seconds: float
 
 
-def measure(done: Round) -> Outcome:
-    head_K = metrics.accuracies(done.tested.logits_KNJ.argmax(-1), done.tested.y_KN, done.tested.weight_KN)
-    by_prototype = _by_prototype(done) if done.experiment.method.exchanges else None
+@dataclass(frozen=True)
+class _Figures:
+    """One run's accuracies: by the own head; by the nearest global prototype, among all and among the own classes."""
+
+    head_K: Floats
+    collapsed: int
+    all_K: Floats | None
+    own_K: Floats | None
+    failure: float | None
+
+
+def measure(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[Outcome]:
+    """Each run's outcome of a round. What needs the samples is computed for all runs at once."""
+    return [_outcome(done, figures) for done, figures in zip(rounds, _figures(rounds, tested, held_KJ), strict=True)]
+
+
+def _figures(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[_Figures]:
+    runs = len(rounds)
+    heads = np.split(metrics.accuracies(tested.logits_KNJ.argmax(-1), tested.y_KN, tested.weight_KN), runs)
+    dead_K = metrics.collapsed(tested.c_KND, tested.p_KNV, tested.weight_KN, held_KJ.sum(1))
+    dead = dead_K.view(runs, -1).sum(1).tolist()
+    if not rounds[0].experiment.method.exchanges:
+        return [_Figures(head_K, collapsed, None, None, None) for head_K, collapsed in zip(heads, dead, strict=True)]
+    globals_ = [done.decision.globals_ for done in rounds]
+    values_RJV = torch.from_numpy(np.stack([g.floats() for g in globals_])).to(tested.p_KNV)
+    present_RJ = torch.from_numpy(np.stack([g.present_J for g in globals_])).to(held_KJ.device)
+    clients = len(held_KJ) // runs
+    distance_KNJ = metrics.distances(tested.p_KNV, values_RJV.repeat_interleave(clients, 0))
+    present_KJ = present_RJ.repeat_interleave(clients, 0)
+    guesses = (metrics.nearest(distance_KNJ, allowed_KJ) for allowed_KJ in (present_KJ, held_KJ & present_KJ))
+    everything, own = (np.split(metrics.accuracies(guess, tested.y_KN, tested.weight_KN), runs) for guess in guesses)
+    distance_RNJ, y_RN, weight_RN = (t.reshape(runs, -1, *t.shape[2:]) for t in (distance_KNJ, tested.y_KN, tested.weight_KN))
+    failures = metrics.prototype_failure(distance_RNJ, y_RN, weight_RN.bool(), present_RJ).tolist()
+    return [_Figures(*found) for found in zip(heads, dead, everything, own, failures, strict=True)]
+
+
+def _outcome(done: Round, figures: _Figures) -> Outcome:
     record = RoundRecord(
         round=done.number,
-        **_head(done, head_K),
-        **_prototypes(by_prototype),
+        **_head(done, figures.head_K),
+        **_prototypes(figures),
+        **_honest(done, figures),
         **_losses(done),
         **_traffic(done),
+        **_detection(done),
         participants=len(done.who),
-        samples=sum(len(done.partition.train[k]) for k in done.who) * done.experiment.train.epochs,
-        collapsed_clients=_collapsed(done),
+        samples=_samples(done),
+        collapsed_clients=figures.collapsed,
         seconds_train=done.seconds_train,
         seconds=done.seconds,
     )
-    return Outcome(record, [_client(done, k, head_K, by_prototype) for k in range(len(head_K))])
+    rows = {client: row for row, client in enumerate(done.decision.uploads.clients)}
+    return Outcome(record, [_client(done, k, figures, rows.get(k)) for k in range(len(figures.head_K))])
 
 
-@dataclass(frozen=True)
-class _ByPrototype:
-    """Accuracy of the nearest global prototype, among all and among the client's own classes; prototype failure."""
-
-    all_K: Floats
-    own_K: Floats
-    failure: float
-
-
-def _by_prototype(done: Round) -> _ByPrototype:
-    tested, device = done.tested, done.tested.p_KNV.device
-    present_J = torch.from_numpy(done.globals_.present_J).to(device)
-    distance_KNJ = metrics.distances(tested.p_KNV, torch.from_numpy(done.globals_.floats()).to(device))
-    held_KJ = _held(done).to(device) & present_J
-    guesses = (metrics.nearest(distance_KNJ, allowed) for allowed in (present_J.expand_as(held_KJ), held_KJ))
-    all_K, own_K = (metrics.accuracies(guess, tested.y_KN, tested.weight_KN) for guess in guesses)
-    real = tested.weight_KN.bool()
-    return _ByPrototype(all_K, own_K, metrics.prototype_failure(distance_KNJ[real], tested.y_KN[real], present_J))
+def _samples(done: Round) -> int:
+    epochs = done.experiment.method.epochs(done.experiment.train.epochs)
+    return sum(len(done.partition.train[k]) for k in done.who) * epochs
 
 
 def _losses(done: Round) -> dict[str, Any]:
-    means = done.losses_K3[done.who].mean(0).tolist()
-    return dict(zip(("loss", "loss_classification", "loss_prototype"), means, strict=True))
+    total, classification, prototype = done.losses_K3[done.who].mean(0).tolist()
+    exchanges = done.experiment.method.exchanges
+    return {
+        "loss": total,
+        "loss_classification": classification,
+        "loss_prototype": prototype if exchanges else None,
+    }
 
 
 def _head(done: Round, head_K: Floats) -> dict[str, Any]:
@@ -151,53 +190,83 @@ def _head(done: Round, head_K: Floats) -> dict[str, Any]:
     return {"accuracy_mean": float(head_K.mean()), "accuracy_std": float(head_K.std()), "accuracy_std_running": running}
 
 
-def _prototypes(found: _ByPrototype | None) -> dict[str, Any]:
+def _prototypes(found: _Figures) -> dict[str, Any]:
     return {
-        "prototype_accuracy_mean": float(found.all_K.mean()) if found else None,
-        "prototype_accuracy_std": float(found.all_K.std()) if found else None,
-        "prototype_accuracy_own_mean": float(found.own_K.mean()) if found else None,
-        "prototype_failure": found.failure if found else None,
+        "prototype_accuracy_mean": _mean(found.all_K),
+        "prototype_accuracy_std": None if found.all_K is None else float(found.all_K.std()),
+        "prototype_accuracy_own_mean": _mean(found.own_K),
+        "prototype_failure": found.failure,
     }
+
+
+def _honest(done: Round, found: _Figures) -> dict[str, Any]:
+    honest_K = ~np.isin(np.arange(len(found.head_K)), done.malicious)
+    return {
+        "honest_accuracy_mean": _mean(found.head_K[honest_K]),
+        "honest_prototype_accuracy_mean": None if found.all_K is None else _mean(found.all_K[honest_K]),
+    }
+
+
+def _mean(values_K: Floats | None) -> float | None:
+    return None if values_K is None else float(values_K.mean()) if len(values_K) else float("nan")
 
 
 def _traffic(done: Round) -> dict[str, Any]:
-    """Values and bytes from all clients, and to all that took part."""
-    receivers = len(done.who) if done.experiment.method.exchanges else 0
-    message = encode(done.number, 0, done.globals_.present_J.astype(np.int64), done.globals_.values_JV)
+    """Values and bytes from all clients, and to all that took part; parameters travel as float32."""
+    receivers, globals_, method = len(done.who), done.decision.globals_, done.experiment.method
+    if not method.exchanges:
+        values = done.values * receivers
+        return {
+            "parameters_up": values,
+            "parameters_down": values,
+            "bytes_up": 4 * values,
+            "bytes_down": 4 * values,
+            "saturated": 0,
+        }
     return {
-        "parameters_up": done.uploads.parameters(),
-        "parameters_down": done.globals_.parameters() * receivers,
-        "bytes_up": sum(len(sent) for sent in done.uploads.encoded(done.number)),
-        "bytes_down": len(message) * receivers,
-        "saturated": done.uploads.saturated,
+        "parameters_up": done.sent.parameters(),
+        "parameters_down": globals_.parameters() * receivers,
+        "bytes_up": done.sent.length(),
+        "bytes_down": globals_.length(method.precision()) * receivers,
+        "saturated": done.sent.saturated,
     }
 
 
-def _collapsed(done: Round) -> int:
-    tested = done.tested
-    classes_K = _held(done).sum(1).to(tested.c_KND.device)
-    return int(metrics.collapsed(tested.c_KND, tested.p_KNV, tested.weight_KN, classes_K).sum())
+def _detection(done: Round) -> dict[str, Any]:
+    uploads, refused = done.decision.uploads, done.decision.uploads.refused
+    kept_K = done.decision.verdict.kept_K.tolist()
+    filtered = [client for client, kept in zip(uploads.clients, kept_K, strict=True) if not kept]
+    attacking = attacking_in(done)
+    return {
+        "attackers": len(attacking),
+        "attackers_filtered": len(attacking & (set(filtered) | set(refused))),
+        "filtered": filtered,
+        "refused": {str(client): reason for client, reason in refused.items()},
+    }
 
 
-def _held(done: Round) -> Tensor:
-    """Which classes each client holds."""
-    held_KJ = torch.zeros(len(done.partition.classes), done.globals_.present_J.size, dtype=torch.bool)
-    for k, classes in enumerate(done.partition.classes):
-        held_KJ[k, classes] = True
-    return held_KJ
+def attacking_in(done: Round) -> set[int]:
+    """The clients that attacked in the round, whatever came of it."""
+    return set(done.malicious) & set(done.who) if done.number >= done.experiment.attack.start_round else set()
 
 
-def _client(done: Round, k: int, head_K: Floats, by_prototype: _ByPrototype | None) -> dict[str, Any]:
-    trained = k in done.who
+def _client(done: Round, k: int, figures: _Figures, row: int | None) -> dict[str, Any]:
+    trained, exchanges = k in done.who, done.experiment.method.exchanges
+    verdict, refused = done.decision.verdict, done.decision.uploads.refused
+    judged = "refused" if k in refused else "" if row is None else "kept" if verdict.kept_K[row] else "filtered"
     return {
         "round": done.number,
         "client": k,
         "trained": int(trained),
         "classes": len(done.partition.classes[k]),
         "samples": len(done.partition.train[k]),
-        "accuracy": float(head_K[k]),
-        "prototype_accuracy": float(by_prototype.all_K[k]) if by_prototype else None,
-        "prototype_accuracy_own": float(by_prototype.own_K[k]) if by_prototype else None,
+        "accuracy": float(figures.head_K[k]),
+        "prototype_accuracy": None if figures.all_K is None else float(figures.all_K[k]),
+        "prototype_accuracy_own": None if figures.own_K is None else float(figures.own_K[k]),
         "loss_classification": float(done.losses_K3[k, 1]) if trained else None,
-        "loss_prototype": float(done.losses_K3[k, 2]) if trained else None,
+        "loss_prototype": float(done.losses_K3[k, 2]) if trained and exchanges else None,
+        "malicious": int(k in done.malicious),
+        "verdict": judged,
+        "score": None if row is None else int(verdict.score_K[row]),
+        "reason": refused.get(k, ""),
     }

@@ -35,17 +35,18 @@ def nearest(distance_KNJ: Tensor, allowed_KJ: Tensor) -> Tensor:
     return guess_KN.where(allowed_KJ.any(1, keepdim=True), -1)
 
 
-def prototype_failure(distance_NJ: Tensor, y_N: Tensor, present_J: Tensor) -> float:
-    """The paper's prototype failure as a share: of all pairs of a prototype of class j and one of another class, how many
+def prototype_failure(distance_RNJ: Tensor, y_RN: Tensor, real_RN: Tensor, present_RJ: Tensor) -> NDArray[np.float64]:
+    """Each run's prototype failure as a share: of all pairs of a prototype of class j and one of another class, how many
     have the first one farther from the global prototype of j than the second (L2(Z₁,H₁) > L2(Z₂,H₁))."""
-    own_JN = (y_N == torch.arange(len(present_J), device=y_N.device)[:, None]) & present_J[:, None]
-    distance_JN = distance_NJ.T.contiguous()
-    others_JN = distance_JN.masked_fill(own_JN, float("inf")).sort(1).values
-    nearer_JN = torch.searchsorted(others_JN, distance_JN)
-    failed = (nearer_JN * own_JN).sum().item()
-    held_J = own_JN.sum(1)
-    pairs = (held_J * (len(y_N) - held_J)).sum().item()
-    return float(failed / pairs) if pairs else float("nan")
+    classes_J1 = torch.arange(present_RJ.shape[1], device=y_RN.device)[:, None]
+    own_RJN = (y_RN[:, None] == classes_J1) & present_RJ[..., None] & real_RN[:, None]
+    distance_RJN = distance_RNJ.mT.contiguous()
+    others_RJN = distance_RJN.masked_fill(own_RJN | ~real_RN[:, None], torch.inf).sort(2).values
+    nearer_RJN = torch.searchsorted(others_RJN, distance_RJN)
+    failed_R = (nearer_RJN * own_RJN).sum((1, 2)).double()
+    held_RJ = own_RJN.sum(2)
+    pairs_R = (held_RJ * (real_RN.sum(1, keepdim=True) - held_RJ)).sum(1)
+    return (failed_R / pairs_R).cpu().numpy()
 
 
 def collapsed(c_KND: Tensor, p_KNV: Tensor, weight_KN: Tensor, classes_K: Tensor) -> Tensor:
@@ -59,11 +60,19 @@ def collapsed(c_KND: Tensor, p_KNV: Tensor, weight_KN: Tensor, classes_K: Tensor
     return (largest_K < _NEAR_ZERO) | ((spread_K < _ALIKE * size_K) & (classes_K > 1))
 
 
-def silhouette(vectors_NV: NDArray[np.float32], y_N: NDArray[np.int64], seed: int) -> float:
+def silhouette(vectors_NV: Tensor, y_N: Tensor, seed: int) -> float:
     """Mean silhouette coefficient of the vectors, by class: 1 for tight and far apart, below 0 for mixed up."""
-    from sklearn.metrics import silhouette_score
-
-    if not 1 < len(np.unique(y_N)) < len(y_N):
+    if len(y_N) > _SILHOUETTE_SAMPLES:
+        chosen = np.random.default_rng(seed).permutation(len(y_N))[:_SILHOUETTE_SAMPLES]
+        vectors_NV, y_N = vectors_NV[chosen], y_N[chosen]
+    classes, y_N = y_N.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    if not 1 < len(classes) < len(y_N):
         return float("nan")
-    size = min(_SILHOUETTE_SAMPLES, len(y_N))
-    return float(silhouette_score(vectors_NV, y_N, sample_size=size, random_state=seed % 2**32))
+    member_NJ = torch.nn.functional.one_hot(y_N).double()
+    distance_NN = torch.cdist(vectors_NV, vectors_NV, compute_mode="donot_use_mm_for_euclid_dist")
+    sums_NJ, size_J = distance_NN.double() @ member_NJ, member_NJ.sum(0)
+    own_N, others_N = sums_NJ.gather(1, y_N[:, None])[:, 0], size_J[y_N] - 1
+    within_N = own_N / others_N.clamp_min(1)
+    nearest_N = (sums_NJ / size_J).masked_fill(member_NJ.bool(), torch.inf).amin(1)
+    found_N = (nearest_N - within_N) / torch.maximum(nearest_N, within_N)
+    return float(found_N.nan_to_num(0).where(others_N > 0, 0).mean())

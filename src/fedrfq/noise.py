@@ -23,6 +23,10 @@ class Purpose(IntEnum):
     DROPOUT = 4
     AUGMENT = 5
     PARTICIPATION = 6
+    MALICIOUS = 7
+    POISON = 8
+    CORRUPT = 9
+    VALIDATION = 10
 
 
 def _signed(word: int) -> int:

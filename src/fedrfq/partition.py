@@ -30,6 +30,15 @@ class Partition:
     classes: tuple[Ints, ...]
     held_out: bool = False
 
+    def validated(self, share: float, y: Ints, rng: Generator) -> Partition:
+        """Tested, instead of on test samples, on a share of each client's training samples of each class, held back."""
+        back = [np.concatenate([_some(own[y[own] == j], share, rng) for j in np.unique(y[own])]) for own in self.train]
+        train = tuple(np.setdiff1d(own, held) for own, held in zip(self.train, back, strict=True))
+        for k, (own, held) in enumerate(zip(train, back, strict=True)):
+            if not len(held) or set(y[held]) - set(y[own]):
+                raise UserError(f"validation = {share} leaves client {k} nothing to train on or to test: change it")
+        return Partition(train, tuple(np.sort(held) for held in back), self.classes, held_out=True)
+
     @property
     def realised(self) -> dict[str, float | bool]:
         """Mean and standard deviation of classes per client, fewest and most training samples, any of them shared."""
@@ -41,6 +50,10 @@ class Partition:
             "samples_max": max(sizes),
             "shared": len(np.unique(np.concatenate(self.train))) < sum(sizes),
         }
+
+
+def _some(samples: Ints, share: float, rng: Generator) -> Ints:
+    return rng.permutation(samples)[: round(share * len(samples))]
 
 
 @dataclass(frozen=True)

@@ -2,54 +2,123 @@
 
 A value v is the integer round(v · 2¹⁴), with |q| < 2²⁰ (so |v| < 64). Honest machines then agree to the bit on what they
 aggregate, whatever their hardware (floating-point sums would differ), and a server can check a range instead of hoping.
+Fewer bits a value make a coarser grid on the same scale, and a shorter message.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedrfq.errors import UserError
 
 FRACTION_BITS = 14
 LIMIT = 2**20  # |q| stays below it
 MOST_VALUES = 2**16 - 1  # of a prototype
-_HEADER = struct.Struct("<4sBIIHH")  # magic, version, round, client, classes, values each
+MOST_COUNT = 2**20  # samples of a class that a client may claim
+_HEADER = struct.Struct("<4sBBIIHH")  # magic, version, bits a value, round, client, classes, values each
 _CLASS = struct.Struct("<HI")  # class, count
-_MAGIC, _VERSION = b"FRFQ", 1
+_MAGIC, _VERSION = b"FRFQ", 2
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The grid of the values: multiples of `step`, up to `most` of them in either direction."""
+
+    bits: int = 24
+
+    def __post_init__(self) -> None:
+        if self.bits not in (8, 16, 24):
+            raise UserError(f"method.bits is 8, 16 or 24, not {self.bits}")
+
+    @property
+    def step(self) -> int:
+        """8 bits are sixteenths up to 8, 16 bits 4096ths up to 8, 24 bits the whole range."""
+        return 1 if self.bits == 24 else 2 ** (FRACTION_BITS + 4 - self.bits)
+
+    @property
+    def most(self) -> int:
+        return LIMIT - 1 if self.bits == 24 else int(2 ** (self.bits - 1) - 1)
+
+    def rounded(self, values: Ints) -> Ints:
+        """The nearest values of the grid, halves upward."""
+        steps: Ints = np.clip((values + self.step // 2) // self.step, -self.most, self.most)
+        return steps * self.step
+
+
+WHOLE = Precision()
 
 
 @dataclass(frozen=True)
 class Uploads:
-    """All that leaves the clients in a round: per client and class the number of samples (0: not held) and P̄, quantised."""
+    """All that left the clients in a round: per client and class the number of samples (0: not held) and P̄, quantised.
+
+    `refused` are clients whose message could not be taken, and why; they have no row.
+    """
 
     clients: tuple[int, ...]
     counts_KJ: Ints
     values_KJV: Ints
     saturated: int = 0  # values that had to be cut to the fixed-point range
+    refused: Mapping[int, str] = field(default_factory=dict)
+    precision: Precision = WHOLE
+
+    @property
+    def held_KJ(self) -> Bools:
+        """Which classes each client sent a prototype of."""
+        held: Bools = self.counts_KJ > 0
+        return held
 
     def parameters(self) -> int:
         """Values uploaded by all clients together, as the paper's tables count them."""
-        return int((self.counts_KJ > 0).sum() * self.values_KJV.shape[2])
+        return int(self.held_KJ.sum() * self.values_KJV.shape[2])
+
+    def length(self) -> int:
+        """The length of all messages together."""
+        return size(self.held_KJ.sum(1), self.values_KJV.shape[2], self.precision)
 
     def encoded(self, round_: int) -> list[bytes]:
         """Each client's message in the one canonical layout."""
         rows = zip(self.clients, self.counts_KJ, self.values_KJV, strict=True)
-        return [encode(round_, client, counts, values) for client, counts, values in rows]
+        return [encode(round_, client, counts, values, self.precision) for client, counts, values in rows]
+
+    def only(self, keep_K: Bools) -> Uploads:
+        """Those of some clients."""
+        clients = tuple(client for client, keep in zip(self.clients, keep_K, strict=True) if keep)
+        return replace(self, clients=clients, counts_KJ=self.counts_KJ[keep_K], values_KJV=self.values_KJV[keep_K])
+
+    def checked(self) -> Uploads:
+        """Without the clients whose numbers no message can carry; the reasons are kept."""
+        wrong = {client: reason for row, client in enumerate(self.clients) if (reason := self._wrong(row))}
+        keep_K = np.array([client not in wrong for client in self.clients], np.bool_)
+        return replace(self.only(keep_K), refused={**self.refused, **wrong})
+
+    def _wrong(self, row: int) -> str | None:
+        counts_J, values_JV = self.counts_KJ[row], self.values_KJV[row]
+        for count in (counts_J.min(initial=0), counts_J.max(initial=0)):
+            if not 0 <= count <= MOST_COUNT:
+                return f"a class has {count} samples, outside 0 to {MOST_COUNT}"
+        end = self.precision.most * self.precision.step
+        for value in (values_JV.min(initial=0), values_JV.max(initial=0)):
+            if not -end <= value <= end:
+                return f"the value {value} is outside the fixed-point range of ±{end}"
+        if (values_JV % self.precision.step).any():
+            return f"a value lies between those of the grid of {self.precision.bits} bits"
+        return None
 
 
 @dataclass(frozen=True)
 class Globals:
     """The global prototypes: which classes have one, and their values."""
 
-    present_J: NDArray[np.bool_]
+    present_J: Bools
     values_JV: Ints
 
     @staticmethod
@@ -62,75 +131,74 @@ class Globals:
     def parameters(self) -> int:
         return int(self.present_J.sum() * self.values_JV.shape[1])
 
-
-def class_means(p_KNV: Tensor, y_KN: Tensor, weight_KN: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """P̄ of Eq. 9's inputs: each client's mean pooled prototype a class, and the number of samples behind it."""
-    member_KNJ = torch.nn.functional.one_hot(y_KN, classes).to(p_KNV.dtype) * weight_KN[..., None]
-    counts_KJ = member_KNJ.sum(1)
-    sums_KJV = torch.bmm(member_KNJ.mT, p_KNV)
-    return sums_KJV / counts_KJ.clamp_min(1)[..., None], counts_KJ.round().long()
+    def length(self, precision: Precision) -> int:
+        """The length of the message that brings them to a client."""
+        return size(self.present_J.sum(keepdims=True), self.values_JV.shape[1], precision)
 
 
-def quantise(values: Tensor) -> tuple[Ints, int]:
-    """Nearest fixed-point integers, cut to the range, and how many were cut. NaN and infinities are refused."""
-    if not bool(torch.isfinite(values).all()):
-        raise UserError("a prototype is not finite: training diverged; lower train.lr or method.lam")
-    scaled = torch.round(values.double() * 2.0**FRACTION_BITS)
-    cut = scaled.clamp(1 - LIMIT, LIMIT - 1)
-    return cut.long().cpu().numpy(), int((cut != scaled).sum())
+def size(classes_K: Ints, values: int, precision: Precision) -> int:
+    """The length of messages with so many classes each."""
+    return int(_HEADER.size * len(classes_K) + classes_K.sum() * (_CLASS.size + values * precision.bits // 8))
 
 
-def encode(round_: int, client: int, counts_J: Ints, values_JV: Ints) -> bytes:
-    """One client's upload: a header, then for each class it holds, in order, the class, the count and 24-bit values."""
+def encode(round_: int, client: int, counts_J: Ints, values_JV: Ints, precision: Precision = WHOLE) -> bytes:
+    """One client's upload: a header, then for each class it holds, in order, the class, the count and the values."""
     held = np.flatnonzero(counts_J)
-    parts = [_HEADER.pack(_MAGIC, _VERSION, round_, client, len(held), values_JV.shape[1])]
+    width = precision.bits // 8
+    parts = [_HEADER.pack(_MAGIC, _VERSION, precision.bits, round_, client, len(held), values_JV.shape[1])]
     for j in held:
-        body = values_JV[j].astype("<i4").view(np.uint8).reshape(-1, 4)[:, :3]
+        body = (values_JV[j] // precision.step).astype("<i4").view(np.uint8).reshape(-1, 4)[:, :width]
         parts += [_CLASS.pack(int(j), int(counts_J[j])), body.tobytes()]
     return b"".join(parts)
 
 
-def decode(message: bytes, classes: int, values: int) -> tuple[int, int, Ints, Ints]:
+def decode(message: bytes, classes: int, values: int, precision: Precision = WHOLE) -> tuple[int, int, Ints, Ints]:
     """Round, client, counts and values of an upload; any bytes but those `encode` writes are refused."""
     if len(message) < _HEADER.size:
         raise UserError(f"an upload of {len(message)} bytes is shorter than its header of {_HEADER.size}")
-    magic, version, round_, client, held, length = _HEADER.unpack_from(message)
-    if (magic, version, length) != (_MAGIC, _VERSION, values) or held > classes:
-        raise UserError(f"not an upload of version {_VERSION} with {values} values in at most {classes} classes")
-    size = _CLASS.size + 3 * values
-    if len(message) != _HEADER.size + held * size:
-        raise UserError(f"an upload of {held} classes has {_HEADER.size + held * size} bytes, this one {len(message)}")
+    magic, version, bits, round_, client, held, length = _HEADER.unpack_from(message)
+    if (magic, version, bits, length) != (_MAGIC, _VERSION, precision.bits, values) or held > classes:
+        form = f"{values} values of {precision.bits} bits in at most {classes} classes"
+        raise UserError(f"not an upload of version {_VERSION} with {form}")
+    width = _CLASS.size + values * precision.bits // 8
+    if len(message) != _HEADER.size + held * width:
+        raise UserError(f"an upload of {held} classes has {_HEADER.size + held * width} bytes, this one {len(message)}")
     counts_J, values_JV = np.zeros(classes, np.int64), np.zeros((classes, values), np.int64)
     last = -1
-    for start in range(_HEADER.size, len(message), size):
+    for start in range(_HEADER.size, len(message), width):
         j, count = _CLASS.unpack_from(message, start)
-        if not last < j < classes or count == 0:
-            raise UserError(f"class {j} with {count} samples is out of order, unknown or empty")
-        counts_J[j], values_JV[j] = count, _signed24(message[start + _CLASS.size : start + size])
+        if not last < j < classes or not 0 < count <= MOST_COUNT:
+            raise UserError(f"class {j} with {count} samples is out of order, unknown, empty or too large")
+        counts_J[j], values_JV[j] = count, _signed(message[start + _CLASS.size : start + width], precision)
         last = j
-    if np.abs(values_JV).max(initial=0) >= LIMIT:
-        raise UserError(f"a value is outside the fixed-point range of ±{LIMIT}")
-    return round_, client, counts_J, values_JV
+    if np.abs(values_JV).max(initial=0) > precision.most:
+        raise UserError(f"a value is outside the fixed-point range of ±{precision.most}")
+    return round_, client, counts_J, values_JV * precision.step
 
 
-def _signed24(body: bytes) -> Ints:
-    digits = np.frombuffer(body, np.uint8).reshape(-1, 3).astype(np.int64)
-    words = digits @ np.array([1, 1 << 8, 1 << 16])
-    signed: Ints = np.where(words >= 1 << 23, words - (1 << 24), words)
+def _signed(body: bytes, precision: Precision) -> Ints:
+    width = precision.bits // 8
+    digits = np.frombuffer(body, np.uint8).reshape(-1, width).astype(np.int64)
+    words = digits @ (1 << 8 * np.arange(width))
+    signed: Ints = np.where(words >= 1 << precision.bits - 1, words - (1 << precision.bits), words)
     return signed
 
 
-def combine(previous: Globals, uploads: Uploads, rule: str) -> Globals:
-    """The global prototypes (Eq. 9, as `rule` reads it), exact on integers; a class nobody sent keeps its last one.
-
-    `weighted`: by samples, the weights sum to 1. `mean`: every holder counts alike (FedProto's code). `paper`: the letter
-    of Eq. 9, which divides the weighted mean by the number of holders once more and so shrinks it.
-    """
-    holders_KJ = (uploads.counts_KJ > 0).astype(np.int64)
-    weights_KJ = holders_KJ if rule == "mean" else uploads.counts_KJ
-    total_J = weights_KJ.sum(0) * (holders_KJ.sum(0) if rule == "paper" else 1)
-    sums_JV = np.einsum("kj,kjv->jv", weights_KJ, uploads.values_KJV)
-    present_J = total_J > 0
-    fresh_JV = sums_JV // np.maximum(total_J, 1)[:, None]
-    values_JV = np.where(present_J[:, None], fresh_JV, previous.values_JV)
-    return Globals(present_J | previous.present_J, values_JV)
+def admit(round_: int, messages: Mapping[int, bytes], classes: int, values: int, precision: Precision) -> Uploads:
+    """The uploads in the clients' messages; whose is not well-formed, or is of another round or client, is refused."""
+    counts: list[Ints] = []
+    rows: list[Ints] = []
+    clients, refused = [], {}
+    for client, message in sorted(messages.items()):
+        try:
+            number, author, counts_J, values_JV = decode(message, classes, values, precision)
+            if (number, author) != (round_, client):
+                raise UserError(f"it is of round {number} and client {author}, not of round {round_} and client {client}")
+        except UserError as error:
+            refused[client] = str(error)
+            continue
+        clients.append(client)
+        counts.append(counts_J)
+        rows.append(values_JV)
+    stacked = np.array(counts, np.int64).reshape(-1, classes), np.array(rows, np.int64).reshape(-1, classes, values)
+    return Uploads(tuple(clients), *stacked, refused=refused, precision=precision)

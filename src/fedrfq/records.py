@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedrfq import tensors, toml
 from fedrfq.errors import UserError
@@ -44,6 +45,10 @@ CLIENT_COLUMNS = (
     "prototype_accuracy_own",
     "loss_classification",
     "loss_prototype",
+    "malicious",
+    "verdict",
+    "score",
+    "reason",
 )
 
 
@@ -149,6 +154,8 @@ class RunDirectory:
         named = {f"cohort{i}/{name}": p for i, params in enumerate(state.params) for name, p in params.items()}
         named["globals/values"] = torch.from_numpy(state.globals_[0].values_JV)
         named["globals/present"] = torch.from_numpy(state.globals_[0].present_J)
+        named |= {f"memory/{name}": torch.from_numpy(array) for name, array in state.memory[0].items()}
+        named |= {f"centres/{name}": p for name, p in state.centres.items()}
         path = self.path / "checkpoints" / f"round-{state.round:06d}.safetensors"
         tensors.save(path, named, {"round": str(state.round), "experiment": self.experiment().hash()})
         return path
@@ -167,12 +174,14 @@ class RunDirectory:
         if not {"globals/present", "globals/values"} <= set(named):
             raise UserError(f"{path} has no global prototypes: it is not a checkpoint of this program; remove it and resume")
         present, values = named.pop("globals/present").numpy(), named.pop("globals/values").numpy()
-        cohorts = 1 + max(int(name.partition("/")[0].removeprefix("cohort")) for name in named)
+        memory = {name: p.numpy() for name, p in _under(named, "memory").items()}
+        centres = {name: p.to(device) for name, p in _under(named, "centres").items()}
         params = tuple(
-            {name.partition("/")[2]: p.to(device) for name, p in named.items() if name.startswith(f"cohort{i}/")}
-            for i in range(cohorts)
+            {name: p.to(device) for name, p in _under(named, f"cohort{i}").items()}
+            for i in range(len(self.experiment().models()))
         )
-        return State(int(metadata["round"]), params, (Globals(present.astype(np.bool_), values),))
+        globals_ = Globals(present.astype(np.bool_), values)
+        return State(int(metadata["round"]), params, (globals_,), (memory,), centres)
 
     def last(self, device: torch.device) -> State:
         """The newest state there is a checkpoint of."""
@@ -204,6 +213,11 @@ class RunDirectory:
         if not isinstance(value, dict):
             raise UserError(f"{self.path / name} is not what this program writes: restore it")
         return value
+
+
+def _under(named: Mapping[str, Tensor], folder: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with the folder's, without it."""
+    return {name.removeprefix(f"{folder}/"): tensor for name, tensor in named.items() if name.startswith(f"{folder}/")}
 
 
 def common_round(runs: Sequence[RunDirectory]) -> int:

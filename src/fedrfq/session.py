@@ -7,6 +7,7 @@ import platform
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fedrfq.federation import Diverged, Federation, State
 from fedrfq.measure import Outcome, RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.records import RunDirectory, common_round, to_json
+from fedrfq.stacked import Params
 
 _VERSIONS = ("fedrfq", "torch", "numpy", "scikit-learn", "mlxtend")
 
@@ -102,7 +104,7 @@ class Session:
             return self.federation.advance(self.state)
         except Diverged as error:
             last = self.checkpoint() if self.state.round else "none yet"
-            raise Diverged(f"{error}; last good checkpoint: {last}") from error
+            raise Diverged(f"{error}; last good checkpoint: {last}", error.runs) from error
 
     def checkpoint(self) -> Path:
         """Where the runs stand, on disk; older checkpoints go only when every run of the stack has its new one."""
@@ -125,14 +127,20 @@ def part(federation: Federation, state: State, r: int) -> State:
     """Run `r`'s share of the state."""
     rows = [federation.rows(r, clients) for clients in federation.cohorts]
     params = tuple({name: p[s] for name, p in own.items()} for own, s in zip(state.params, rows, strict=True))
-    return replace(state, params=params, globals_=(state.globals_[r],))
+    own = federation.rows(r, range(federation.experiments[0].method.centres))
+    centres = {name: p[own] for name, p in state.centres.items()}
+    return replace(state, params=params, globals_=(state.globals_[r],), memory=(state.memory[r],), centres=centres)
 
 
 def join(states: Sequence[State]) -> State:
     """Runs' states as one, stacked in order."""
-    cohorts = zip(*(state.params for state in states), strict=True)
-    params = tuple({name: torch.cat([own[name] for own in cohort]) for name in cohort[0]} for cohort in cohorts)
-    return State(states[0].round, params, tuple(state.globals_[0] for state in states))
+    params = tuple(_stacked(cohort) for cohort in zip(*(state.params for state in states), strict=True))
+    globals_, memory = tuple(state.globals_[0] for state in states), tuple(state.memory[0] for state in states)
+    return State(states[0].round, params, globals_, memory, _stacked([state.centres for state in states]))
+
+
+def _stacked(runs: Sequence[Params]) -> Params:
+    return {name: torch.cat([own[name] for own in runs]) for name in runs[0]}
 
 
 def summary(run: RunDirectory, federation: Federation, r: int, silhouettes: tuple[float, float]) -> dict[str, Any]:
@@ -149,6 +157,9 @@ def summary(run: RunDirectory, federation: Federation, r: int, silhouettes: tupl
         "accuracy_std": last.accuracy_std,
         "prototype_accuracy_mean": last.prototype_accuracy_mean,
         "prototype_failure": last.prototype_failure,
+        "honest_accuracy_mean": last.honest_accuracy_mean,
+        "honest_prototype_accuracy_mean": last.honest_prototype_accuracy_mean,
+        **detection(records),
         "silhouette": silhouettes[0],
         "silhouette_unpooled": silhouettes[1],
         "parameters_per_round": last.parameters_up,
@@ -157,6 +168,16 @@ def summary(run: RunDirectory, federation: Federation, r: int, silhouettes: tupl
         "samples_per_second": sum(record.samples for record in records) / train,
         "seconds": sum(record.seconds for record in records),
         "run_dir": str(run.path),
+    }
+
+
+def detection(records: Sequence[RoundRecord]) -> dict[str, float | None]:
+    """Over all rounds: the share of dropped uploads that were attackers', and of attackers' uploads that were dropped."""
+    found, attackers = sum(r.attackers_filtered for r in records), sum(r.attackers for r in records)
+    dropped = sum(len(r.filtered) + len(r.refused) for r in records)
+    return {
+        "detector_precision": found / dropped if dropped else None,
+        "detector_recall": found / attackers if attackers else None,
     }
 
 
@@ -207,6 +228,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def _revision() -> str | None:
     """The git revision of the program's own checkout, if it runs from one; "+" where files differ from it."""
     try:

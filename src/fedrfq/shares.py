@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedrfq.data import Dataset
-from fedrfq.partition import Partition
+from fedrfq.partition import Ints, Partition
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,12 @@ class Shares:
         return replace(self, index_KN=self.index_KN[:, : max(counts)], counts=counts)
 
 
-def hand_out(partitions: Sequence[Partition], dataset: Dataset, augment: bool, device: torch.device) -> tuple[Shares, Shares]:
-    """What the clients of some runs train on, and are tested on, run after run."""
-    train = _held(
-        [index for partition in partitions for index in partition.train], dataset.train_x, dataset.train_y, dataset, device
-    )
+def hand_out(
+    partitions: Sequence[Partition], labels: Sequence[Ints], dataset: Dataset, augment: bool, device: torch.device
+) -> tuple[Shares, Shares]:
+    """What the clients of some runs train on, by the labels each believes, and are tested on; run after run."""
+    trains = [index for partition in partitions for index in partition.train]
+    train = _held(trains, labels, dataset.train_x, dataset, device)
     x, y, held_out_from = dataset.test_x, dataset.test_y, len(dataset.test_y)
     if any(partition.held_out for partition in partitions):
         x, y = np.concatenate([x, dataset.train_x]), np.concatenate([y, dataset.train_y])
@@ -52,23 +53,22 @@ def hand_out(partitions: Sequence[Partition], dataset: Dataset, augment: bool, d
     black_C = (
         normalised(torch.zeros(dataset.shape[0], 1, 1), dataset.mean, dataset.std).flatten().to(device) if augment else None
     )
-    return replace(train, black_C=black_C), _held(tests, x, y, dataset, device)
+    return replace(train, black_C=black_C), _held(tests, [y[index] for index in tests], x, dataset, device)
 
 
 def _held(
-    indices: Sequence[NDArray[np.int64]],
-    x: NDArray[np.uint8],
-    y: NDArray[np.int64],
-    dataset: Dataset,
-    device: torch.device,
+    indices: Sequence[Ints], labels: Sequence[Ints], x: NDArray[np.uint8], dataset: Dataset, device: torch.device
 ) -> Shares:
-    used, inverse = np.unique(np.concatenate(indices), return_inverse=True)
+    """Each picture once for every label that somebody gives it."""
+    pairs = np.concatenate(indices) * len(dataset.classes) + np.concatenate(labels)
+    used, inverse = np.unique(pairs, return_inverse=True)
     counts = tuple(len(index) for index in indices)
     rows = np.zeros((len(indices), max(counts)), np.int64)
     for row, part in zip(rows, np.split(inverse, np.cumsum(counts)[:-1]), strict=True):
         row[: len(part)] = part
-    images = normalised(torch.from_numpy(x[used]), dataset.mean, dataset.std)
-    return Shares(images.to(device), torch.from_numpy(y[used]).to(device), torch.from_numpy(rows).to(device), counts)
+    index, y = np.divmod(used, len(dataset.classes))
+    images = normalised(torch.from_numpy(x[index]), dataset.mean, dataset.std)
+    return Shares(images.to(device), torch.from_numpy(y).to(device), torch.from_numpy(rows).to(device), counts)
 
 
 def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -9,6 +9,9 @@ from typing import Any
 
 from rich.table import Table
 
+from fedrfq.attacks import ATTACKS
+from fedrfq.detectors import DETECTORS
+from fedrfq.detectors.none import Nothing
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.measure import RoundRecord
 from fedrfq.methods import METHODS
@@ -59,11 +62,33 @@ def _rows(
         ("trained", f"{train:,.0f} samples a second"),
         ("took", f"{sum(r.seconds for r in records):.1f} s"),
     ]
+    rows += _defence(experiment, records, result)
     if last.collapsed_clients:
         rows.append(("collapsed", f"{last.collapsed_clients} clients: prototypes near 0, or all features alike"))
     if last.saturated:
         rows.append(("saturated", f"{last.saturated} values were outside the fixed-point range in the last round"))
     return rows
+
+
+def _defence(experiment: Experiment, records: Sequence[RoundRecord], result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Who attacked how, what the honest clients are left with, and what the detector dropped; nothing in peace."""
+    last, attack, rows = records[-1], experiment.attack, []
+    if attack.clients:
+        rows.append(("attack", f"{name_of(ATTACKS, attack)} by {attack.clients} clients from round {attack.start_round} on"))
+        found = f"{last.honest_accuracy_mean:.2f} %"
+        if last.honest_prototype_accuracy_mean is not None:
+            found += f", {last.honest_prototype_accuracy_mean:.2f} % by prototype"
+        rows.append(("accuracy, honest clients", found))
+    dropped = sum(len(record.filtered) + len(record.refused) for record in records)
+    if dropped or not isinstance(experiment.detector, Nothing):
+        precision, recall = _percent(result.get("detector_precision")), _percent(result.get("detector_recall"))
+        name = name_of(DETECTORS, experiment.detector)
+        rows.append(("detector", f"{name}: {dropped} uploads dropped; precision {precision}, recall {recall}"))
+    return rows
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
 
 
 def _accuracy(record: RoundRecord) -> str:

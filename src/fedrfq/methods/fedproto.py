@@ -2,7 +2,7 @@
 
 A client's loss is cross-entropy plus λ times the mean squared error between a sample's feature vector and the global
 prototype of its class; samples of classes without a global prototype (round 1) have no second term. Clients upload each
-class's mean feature vector, and the server averages them.
+class's mean feature vector, and the server averages them, every client counting alike (`aggregate = "mean"`).
 
 Departures: the prototypes are averaged over the client's data with the trained model (the paper's rule); the reference
 code averages the features seen during the last epoch's steps, dropout on.
@@ -18,11 +18,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedrfq.centres import RULES
 from fedrfq.errors import UserError
 from fedrfq.methods.method import Batch, Guide, Method, cross_entropy
-from fedrfq.prototypes import Globals, Uploads, combine
-
-AGGREGATES = ("weighted", "mean", "paper")
+from fedrfq.prototypes import Globals
+from fedrfq.stacked import Params
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,13 @@ class FedProto(Method):
     exchanges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.aggregate not in AGGREGATES:
-            raise UserError(f"method.aggregate is one of {', '.join(AGGREGATES)}, not '{self.aggregate}'")
+        if self.aggregate not in RULES:
+            raise UserError(f"method.aggregate is one of {', '.join(RULES)}, not '{self.aggregate}'")
         if not 0 <= self.lam < inf:
             raise UserError(f"method.lam must be a number from 0 up, it is {self.lam}")
 
-    def guide(self, globals_: Globals, clients: int) -> Guide:
+    def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
+        clients = len(next(iter(own.values())))
         values = torch.from_numpy(globals_.floats())
         present = torch.from_numpy(globals_.present_J).float()
         return {
@@ -61,8 +62,8 @@ class FedProto(Method):
     def reduce(self, batch: Batch, distance_KB: Tensor) -> Tensor:
         return batch.mean(distance_KB)
 
-    def combine(self, globals_: Globals, uploads: Uploads) -> Globals:
-        return combine(globals_, uploads, self.aggregate)
+    def rule(self) -> str:
+        return self.aggregate
 
     def program(self) -> Hashable:
         return replace(self, lam=0.0, aggregate="mean")

@@ -12,8 +12,9 @@ holders once more and shrinks the prototypes toward 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +32,7 @@ class FedRFQ(FedProto):
     aggregate: str = "weighted"
     reduction: str = "samples"
 
+    pool: ClassVar[Mapping[str, Any]] = {}
     pools: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -29,6 +29,9 @@ class CNN(Model):
         if not 0 <= self.drop < 1:
             raise UserError(f"model.drop is a rate in [0, 1), not {self.drop}")
 
+    def head(self, name: str) -> bool:
+        return name.startswith("fc2.")
+
     def features(self) -> int:
         return self.hidden
 

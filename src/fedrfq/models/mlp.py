@@ -20,6 +20,9 @@ class MLP(Model):
     def __post_init__(self) -> None:
         at_least_one(self, "width", "hidden")
 
+    def head(self, name: str) -> bool:
+        return name.startswith("fc3.")
+
     def features(self) -> int:
         return self.hidden
 

@@ -27,6 +27,10 @@ class Model(ABC):
         """The length of the unpooled feature vector C."""
 
     @abstractmethod
+    def head(self, name: str) -> bool:
+        """Whether a parameter belongs to the decision layer."""
+
+    @abstractmethod
     def start(self, shape: tuple[int, int, int], classes: int, generator: Generator) -> Params:
         """One client's parameters before training, initialised as PyTorch does by default."""
 

@@ -36,6 +36,9 @@ class ResNet18(Model):
         if self.weights not in ("none", "imagenet"):
             raise UserError(f"model.weights is 'none' or 'imagenet', not '{self.weights}'")
 
+    def head(self, name: str) -> bool:
+        return name.startswith("fc.")
+
     def features(self) -> int:
         return _WIDTHS[-1]
 

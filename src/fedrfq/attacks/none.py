@@ -1,0 +1,10 @@
+"""No attack: everyone is honest."""
+
+from dataclasses import dataclass
+
+from fedrfq.attacks.attack import Attack
+
+
+@dataclass(frozen=True)
+class Peace(Attack):
+    """Malicious clients, if any are drawn, behave."""

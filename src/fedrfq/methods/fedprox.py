@@ -1,0 +1,44 @@
+"""FedProx: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+
+FedAvg in which a client's loss has a proximal term, μ/2 times the squared distance between its parameters and those it
+started the round from, so that clients with unlike data do not drift apart. With μ = 0 it is FedAvg.
+
+Departures: every client does its full epoch (the paper also lets slow ones do less), and μ is one number for all rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from math import inf
+
+import torch
+from torch import Tensor
+
+from fedrfq.errors import UserError
+from fedrfq.methods.fedavg import FedAvg
+from fedrfq.methods.method import Batch, Guide, cross_entropy
+from fedrfq.prototypes import Globals
+from fedrfq.stacked import Params, trained
+
+
+@dataclass(frozen=True)
+class FedProx(FedAvg):
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mu < inf:
+            raise UserError(f"method.mu must be a number from 0 up, it is {self.mu}")
+
+    def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
+        clients = len(next(iter(own.values())))
+        return {"mu_K": torch.full((clients,), self.mu), **{name: p for name, p in own.items() if trained(name)}}
+
+    def losses(self, batch: Batch, guide: Guide) -> tuple[Tensor, Tensor, Tensor]:
+        classification = batch.mean(cross_entropy(batch))
+        moved = [(batch.params[name] - start).square().flatten(1).sum(1) for name, start in guide.items() if name != "mu_K"]
+        proximal = torch.stack(moved).sum(0) / 2
+        return classification + guide["mu_K"] * proximal, classification, proximal
+
+    def program(self) -> Hashable:
+        return replace(self, mu=0.0)
