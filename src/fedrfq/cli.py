@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedrfq import cli_data, experiment, toml
+from fedrfq import cli_compare, cli_data, experiment, toml
+from fedrfq.attacks import ATTACKS
 from fedrfq.data import DATASETS
+from fedrfq.detectors import DETECTORS
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation import Federation
@@ -29,6 +26,7 @@ from fedrfq.partition import PARTITIONS
 from fedrfq.pooling import POOLS
 from fedrfq.records import RunDirectory, to_json
 from fedrfq.session import Session, differences, pick_device
+from fedrfq.terminal import INTERRUPTED, progress, say, terminated_as_interrupt
 
 app = typer.Typer(
     help="Federated learning by pooled class prototypes.",
@@ -37,7 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_data.app, name="data")
-_INTERRUPTED = 130
+app.command()(cli_compare.compare)
+app.command()(cli_compare.robustness)
 
 File = Annotated[Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="One TOML file is one run.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in method.lam=0.5.")]
@@ -82,7 +81,7 @@ def resume(path: RunPath, device: Device = "auto", json: Json = False, determini
     where = pick_device(device, deterministic or bool(run_.environment().get("deterministic")))
     changed = differences(run_, where)
     if changed:
-        _say(Console(stderr=True), f"note: {', '.join(changed)}: the last bits may differ from an uninterrupted run")
+        say(Console(stderr=True), f"note: {', '.join(changed)}: the last bits may differ from an uninterrupted run")
     _drive(Session.resume(path, where), json)
 
 
@@ -97,7 +96,7 @@ def show(path: RunPath) -> None:
     found = RunDirectory.open(path)
     console = Console()
     console.print(table(found))
-    _say(console, f"curve: {plot(found)}")
+    say(console, f"curve: {plot(found)}")
 
 
 @app.command()
@@ -110,14 +109,18 @@ def config(file: File = None, sets: Sets = None) -> None:
 
 
 @app.command("list")
-def list_(what: Annotated[str, typer.Argument(help="methods, models, data, partitions or pools.")] = "methods") -> None:
+def list_(
+    what: Annotated[str, typer.Argument(help="methods, attacks, detectors, models, data, partitions or pools.")] = "methods",
+) -> None:
     """List what an experiment can name.
 
     Example: fedrfq list methods
     """
     kinds: dict[str, dict[str, str]] = {
-        "methods": {name: _first_line(kind) for name, kind in METHODS.items()},
-        "models": {name: _first_line(kind) for name, kind in MODELS.items()},
+        "methods": {name: _about(kind) for name, kind in METHODS.items()},
+        "attacks": {name: _about(kind) for name, kind in ATTACKS.items()},
+        "detectors": {name: _about(kind) for name, kind in DETECTORS.items()},
+        "models": {name: _about(kind) for name, kind in MODELS.items()},
         "data": {name: source.description for name, source in DATASETS.items()},
         "partitions": {name: (kind.__doc__ or "").split("\n")[0] for name, kind in PARTITIONS.items()},
         "pools": {name: (pool.__doc__ or "").split("\n")[0] for name, pool in POOLS.items()},
@@ -168,7 +171,7 @@ def export(
     if to not in FORMATS:
         raise UserError(f"--format is one of {', '.join(FORMATS)}, not '{to}'")
     target = out or path / f"client-{client}{FORMATS[to]}"
-    _say(Console(), f"wrote {Client.load(RunDirectory.open(path), client).export(target, to)}")
+    say(Console(), f"wrote {Client.load(RunDirectory.open(path), client).export(target, to)}")
 
 
 def _drive(session: Session, json: bool) -> None:
@@ -177,47 +180,28 @@ def _drive(session: Session, json: bool) -> None:
 
     errors = Console(stderr=True)
     try:
-        with _terminated_as_interrupt(), _progress(errors) as progress:
-            task = progress.add_task("training", total=session.rounds, completed=session.state.round, figures="")
+        with terminated_as_interrupt(), progress(errors) as bar:
+            task = bar.add_task("training", total=session.rounds, completed=session.state.round, figures="")
             for outcomes in session.advance():
-                progress.update(task, completed=session.state.round, figures=_figures([o.record for o in outcomes]))
+                bar.update(task, completed=session.state.round, figures=_figures([o.record for o in outcomes]))
     except KeyboardInterrupt:
         session.checkpoint()
-        _say(errors, f"stopped after round {session.state.round}; go on with: fedrfq resume {session.runs[0].path}")
-        raise typer.Exit(_INTERRUPTED) from None
+        say(errors, f"stopped after round {session.state.round}; go on with: fedrfq resume {session.runs[0].path}")
+        raise typer.Exit(INTERRUPTED) from None
     results = session.finish()
     console = Console()
     for run_ in session.runs:
         console.print(table(run_))
         plot(run_)
-        _say(console, f"wrote {run_.path}")
+        say(console, f"wrote {run_.path}")
     if json:
         sys.stdout.write(to_json(results[0] if len(results) == 1 else {"runs": results}) + "\n")
-
-
-def _progress(console: Console) -> Progress:
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(TextColumn("{task.description}"), *columns, TextColumn("{task.fields[figures]}"), console=console)
 
 
 def _figures(records: list[RoundRecord]) -> str:
     head = sum(record.accuracy_mean for record in records) / len(records)
     collapsed = sum(record.collapsed_clients for record in records)
     return f"accuracy {head:.2f} %" + (f", {collapsed} collapsed" if collapsed else "")
-
-
-@contextmanager
-def _terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM does what Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _dry_run(experiments: list[Experiment], device: Any) -> None:
@@ -233,18 +217,14 @@ def _dry_run(experiments: list[Experiment], device: Any) -> None:
         table.add_row(str(k), held, str(len(partition.train[k])), str(len(partition.test[k])))
     console.print(table)
     cost = estimate(federation)
-    _say(console, f"partition: {to_json(partition.realised)}")
-    _say(console, f"{cost.samples:,} samples in {federation.experiments[0].rounds} rounds")
-    _say(console, f"expected time about {cost.seconds:,.0f} s, memory so far {cost.memory_bytes / 2**20:,.0f} MiB")
+    say(console, f"partition: {to_json(partition.realised)}")
+    say(console, f"{cost.samples:,} samples in {federation.experiments[0].rounds} rounds")
+    say(console, f"expected time about {cost.seconds:,.0f} s, memory so far {cost.memory_bytes / 2**20:,.0f} MiB")
 
 
-def _first_line(kind: type) -> str:
-    """What a class's module says in its first line."""
-    return (sys.modules[kind.__module__].__doc__ or "").strip().split("\n")[0]
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def _about(kind: type) -> str:
+    """What a class's module says in its first paragraph."""
+    return (sys.modules[kind.__module__].__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
 
 
 def main() -> None:

@@ -1,0 +1,127 @@
+"""The commands that run grids: `fedrfq compare` and `fedrfq robustness`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedrfq import compare_show, robustness_show
+from fedrfq.compare import Comparison
+from fedrfq.compare import Findings as Compared
+from fedrfq.experiment import Experiment
+from fedrfq.grid import MOST_CLIENTS, Grid
+from fedrfq.records import to_json
+from fedrfq.robustness import Findings as Tried
+from fedrfq.robustness import Trial
+from fedrfq.session import pick_device
+from fedrfq.sheets import Sheet, flat, write
+from fedrfq.terminal import INTERRUPTED, progress, say, terminated_as_interrupt
+
+_WIDTH = 160  # of what is printed to a file
+
+Out = Annotated[Path, typer.Option(help="Runs and tables go to OUT/NAME; what is finished there is not run again.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of standard output.")]
+Deterministic = Annotated[bool, typer.Option(help="The same bytes again on CUDA, at some cost in speed.")]
+Most = Annotated[
+    int | None, typer.Option(min=1, help="Clients trained at once, to bound memory; 200 unless given, 4000 on CUDA.")
+]
+Models = Annotated[bool, typer.Option(help="Keep the trained models of finished runs.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be run; write nothing.")]
+
+
+def compare(
+    file: Annotated[Path, typer.Argument(metavar="GRID.toml", help="Methods, settings and seeds.")],
+    out: Out = Path("runs"),
+    device: Device = "auto",
+    json: Json = False,
+    most: Most = None,
+    models: Models = True,
+    deterministic: Deterministic = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Compare methods: every method in every setting with every seed, with paired differences and their intervals.
+
+    The same command goes on after Ctrl-C, a crash or kill -9. Writes table.json, .csv, .md and pictures to OUT/NAME.
+
+    Example: fedrfq compare examples/compare.toml
+    """
+    comparison = Comparison.load(file)
+    grid = _grid(comparison.experiments.values(), out, device, most, models, deterministic)
+    if _drive(grid, dry_run, f"fedrfq compare {file} --out {out}"):
+        found, folder = Compared.of(comparison, grid.ended), out / comparison.name
+        sheets, rows = compare_show.sheets(found), [flat(cell) for cell in found.cells]
+        write(folder, comparison.name, sheets, found.table(), rows)
+        _show(folder, sheets, compare_show.draw(folder, found), found.table() if json else None)
+
+
+def robustness(
+    file: Annotated[Path, typer.Argument(metavar="GRID.toml", help="Attacks, detectors, attackers and seeds.")],
+    out: Out = Path("runs"),
+    device: Device = "auto",
+    json: Json = False,
+    most: Most = None,
+    models: Models = True,
+    deterministic: Deterministic = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Try attacks against detectors: every attack against every detector by every number of malicious clients.
+
+    The same command goes on after Ctrl-C, a crash or kill -9. Writes table.json, .csv, .md and heat maps to OUT/NAME.
+
+    Example: fedrfq robustness examples/robustness.toml
+    """
+    trial = Trial.load(file)
+    grid = _grid([*trial.clean.values(), *trial.experiments.values()], out, device, most, models, deterministic)
+    if _drive(grid, dry_run, f"fedrfq robustness {file} --out {out}"):
+        found, folder = Tried.of(trial, grid.ended), out / trial.name
+        sheets, rows = robustness_show.sheets(found), [flat(cell) for cell in found.cells]
+        write(folder, trial.name, sheets, found.table(), rows)
+        _show(folder, sheets, robustness_show.draw(folder, found), found.table() if json else None)
+
+
+def _grid(
+    experiments: Iterable[Experiment], out: Path, device: str, most: int | None, models: bool, deterministic: bool
+) -> Grid:
+    where = pick_device(device, deterministic)
+    return Grid(experiments, out, where, most or MOST_CLIENTS[where.type], models)
+
+
+def _drive(grid: Grid, dry_run: bool, again: str) -> bool:
+    """The grid to its end with a progress bar; Ctrl-C and SIGTERM leave a checkpoint and say how to go on."""
+    errors = Console(stderr=True)
+    left = len(grid.wanted) - len(grid.ended)
+    say(errors, f"{len(grid.wanted)} runs, {len(grid.ended)} of them done; {left} to train in {len(grid.stacks)} stacks")
+    if dry_run:
+        return False
+    try:
+        with terminated_as_interrupt(), progress(errors) as bar:
+            task = bar.add_task("training", total=grid.rounds, completed=grid.completed(), figures="")
+            for step in grid.advance():
+                bar.update(task, completed=step.completed, description=step.what, figures=step.figures)
+            bar.update(task, completed=grid.completed(), description="done", figures="")
+    except KeyboardInterrupt:
+        grid.checkpoint()
+        say(errors, f"stopped with {len(grid.ended)} of {len(grid.wanted)} runs done; go on with: {again}")
+        raise typer.Exit(INTERRUPTED) from None
+    for ended in grid.ended.values():
+        if ended.diverged:
+            say(errors, f"diverged: {ended.run.path}: {ended.diverged}")
+    return True
+
+
+def _show(folder: Path, sheets: Sequence[Sheet], pictures: Sequence[Path], whole: Mapping[str, Any] | None) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDTH)
+    for sheet in sheets:
+        console.print(sheet.printed())
+        say(console, f"{sheet.note}\n")
+    say(console, f"wrote {folder / 'table'}.json, .csv, .md and {', '.join(path.name for path in pictures)}")
+    if whole is not None:
+        sys.stdout.write(to_json(whole) + "\n")
