@@ -334,3 +334,8 @@ def test_without_attack_and_detector_there_is_no_precision_or_recall(whole: Path
     assert result["detector_precision"] is None
     assert result["detector_recall"] is None
     assert result["honest_accuracy_mean"] == result["accuracy_mean"]
+
+
+def test_clients_drawn_for_no_attack_are_nobody_to_be_found(mnist: Dataset) -> None:
+    _, ((outcome,),) = run([tiny(model=MLP, attack={"name": "none", "clients": 2})], mnist, 1)
+    assert outcome.record.attackers == 0

@@ -18,7 +18,7 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation import Federation, participants
 from fedrfq.methods import METHODS
-from fedrfq.models.cnn import CNN
+from fedrfq.models import MODELS
 from fedrfq.prototypes import Globals, Uploads
 from fedrfq.session import Session
 
@@ -192,9 +192,9 @@ def test_stacked_detectors_remember_each_their_own(mnist: Dataset, rota: None) -
     assert [[outcome.record.filtered for outcome in outcomes] for outcomes in rounds] == [[[0], [4]], [[1], [5]], [[2], [0]]]
 
 
-def test_a_new_model_needs_no_change_elsewhere() -> None:
-    """Its decision layer is what it says it is."""
-    assert [name for name in ("conv1.weight", "fc1.bias", "fc2.weight", "fc2.bias") if CNN().head(name)] == [
-        "fc2.weight",
-        "fc2.bias",
-    ]
+@pytest.mark.parametrize("name", MODELS)
+def test_a_models_decision_layer_is_what_its_classes_decide(name: str) -> None:
+    """Its parameters are those, and only those, that have a row for each class."""
+    model = MODELS[name]()
+    params = model.start((3, 32, 32), 11, torch.Generator().manual_seed(0))
+    assert [key for key in params if model.head(key)] == [key for key, p in params.items() if len(p) == 11] != []

@@ -61,7 +61,7 @@ class Experiment:
     participation: float = 1.0  # the share of clients that train in a round
     init: str = "own"  # each client its own random start, or the same for all
     checkpoint: int = 10  # rounds between checkpoints
-    validation: float = 0.0  # of each client's training samples, held back to test on in place of test samples
+    validation: float = 0.0  # of each client's training samples, held back: it is tested on them, not on test samples
     data: Data = field(default_factory=Data)
     partition: Kind = field(default_factory=Classes)
     model: Model = field(default_factory=CNN)

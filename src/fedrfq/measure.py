@@ -247,7 +247,8 @@ def _detection(done: Round) -> dict[str, Any]:
 
 def attacking_in(done: Round) -> set[int]:
     """The clients that attacked in the round, whatever came of it."""
-    return set(done.malicious) & set(done.who) if done.number >= done.experiment.attack.start_round else set()
+    attack = done.experiment.attack
+    return set(done.malicious) & set(done.who) if attack.harms and done.number >= attack.start_round else set()
 
 
 def _client(done: Round, k: int, figures: _Figures, row: int | None) -> dict[str, Any]:

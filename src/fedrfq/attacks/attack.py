@@ -50,6 +50,7 @@ class Attack:
     strength: float = 1.0
     start_round: int = 1
 
+    harms: ClassVar[bool] = True  # whether its clients are to be found
     on_uploads: ClassVar[bool] = False  # whether it needs prototypes to be exchanged
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """No attack: everyone is honest."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedrfq.attacks.attack import Attack
 
@@ -8,3 +9,5 @@ from fedrfq.attacks.attack import Attack
 @dataclass(frozen=True)
 class Peace(Attack):
     """Malicious clients, if any are drawn, behave."""
+
+    harms: ClassVar[bool] = False
