@@ -19,7 +19,8 @@ from fedrfq import federation as loop
 from fedrfq.aggregation import combine
 from fedrfq.attacks import ATTACKS, Attack, Scene
 from fedrfq.data import Dataset
-from fedrfq.federation import Federation, attackers, participants
+from fedrfq.errors import UserError
+from fedrfq.federation import Diverged, Federation, attackers, participants
 from fedrfq.measure import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.partition import Ints, Partition
@@ -339,3 +340,28 @@ def test_without_attack_and_detector_there_is_no_precision_or_recall(whole: Path
 def test_clients_drawn_for_no_attack_are_nobody_to_be_found(mnist: Dataset) -> None:
     _, ((outcome,),) = run([tiny(model=MLP, attack={"name": "none", "clients": 2})], mnist, 1)
     assert outcome.record.attackers == 0
+
+
+def test_a_malicious_client_whose_training_diverges_is_refused_and_the_round_goes_on(mnist: Dataset) -> None:
+    federation = Federation([tiny(attack={"name": "swap", "clients": 2})], mnist, CPU)
+    state, lost = federation.start(), federation.malicious[0][0]
+    state.params[0]["fc1.weight"][lost] = float("nan")
+    state, (outcome,) = federation.advance(state)
+    assert list(outcome.record.refused) == [str(lost)]
+    assert "no numbers" in outcome.clients[lost]["reason"]
+    assert state.globals_[0].present_J.any()
+    honest = next(k for k in range(6) if k not in federation.malicious[0])
+    state.params[0]["fc1.weight"][honest] = float("nan")
+    with pytest.raises(Diverged, match=f"client {honest} "):
+        federation.advance(state)
+
+
+def test_an_attack_by_nobody_is_a_mistake() -> None:
+    with pytest.raises(UserError, match="'swap' by no client: set attack"):
+        tiny(attack={"name": "swap"})
+
+
+def test_a_run_without_anyone_honest_can_be_shown(tmp_path: Path) -> None:
+    done = fedrfq("run", *sets([*SMALL, "rounds=1", "attack.name=scale", "attack.clients=6"]), "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "–; by prototype –" in done.stdout

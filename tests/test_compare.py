@@ -118,7 +118,8 @@ def test_quantiles_of_the_printed_tables(freedom, expected):
 
 
 def test_a_label_lays_its_changes_over_the_experiment(tmp_path):
-    top = 'seeds = [3]\nname = "own name"\n[methods.local]\n[methods."λ 0.5"]\nmethod = {lam = 0.5}\npool = {stride = 2}'
+    own = '[methods."λ 0.5"]\nmethod = {name = "fedrfq", lam = 0.5}\npool = {stride = 2}'
+    top = f'seeds = [3]\nname = "own name"\n[methods.local]\n{own}'
     comparison = Comparison.load(grid_file(tmp_path, top, more="[settings.wide]\npartition = {ways = 4}"))
     local, own = (comparison.experiments["wide", method, 3] for method in ("local", "λ 0.5"))
     assert (own.name, own.seed, own.rounds, own.partition.ways, own.method.lam, own.pool.stride) == (
@@ -154,8 +155,9 @@ BAD = {
     'seeds = [0]\nmethods = ["local"]\ntarget = 300': "target is an accuracy",
     'seeds = [0]\nmethods = ["local"]\nagainst = ["fedproto"]': "against is a list of labels",
     'seeds = [0]\nname = "a/b"\nmethods = ["local"]': "name is a folder's",
-    "seeds = [0]\n[methods.mine]\nmethod = {lamb = 1}": "did you mean lam?",
-    "seeds = [0]\n[methods.mine]\nseed = 4": "seed is not set here",
+    "seeds = [0]\n[methods.fedrfq]\nmethod = {lamb = 1}": "did you mean lam?",
+    "seeds = [0]\n[methods.local]\nseed = 4": "seed is not set here",
+    "seeds = [0]\n[methods.fedprotto]": "did you mean fedproto?",
     'seeds = [0]\n[methods]\nlocal = "yes"': "local is a section",
 }
 

@@ -480,13 +480,13 @@ def test_absent_clients_keep_their_record() -> None:
     assert after["misplaced"][4] == state["misplaced"][4]
 
 
-def test_a_client_whose_classes_nobody_else_sends_keeps_its_record() -> None:
+def test_the_record_fades_of_a_client_whose_classes_nobody_else_sends() -> None:
     detector = Adaptive()
     state = {"far": np.array([1700, 900, 900]), "misplaced": np.array([200, -20, 0]), "leaning": np.array([-7, 7, 0])}
     uploads = lines([[ONE, None], [None, 5], [None, 5 * ONE]])
     after, verdict = detector.judge(state, nowhere(uploads), uploads)
-    assert [after[name][0] for name in after] == [1700, 200, -7]
-    assert verdict.score_K[0] == 1700 * 1024 // 1792
+    assert [after[name][0] for name in after] == [1700 - 136, 200 - 40, -7 + 1]  # a fifth of the way to 1024, 0 and 0
+    assert verdict.score_K[0] == 1564 * 1024 // 1792
     assert after["far"][1] != 900
 
 
@@ -530,3 +530,27 @@ def test_classes_that_are_not_apart_yet_are_no_reason(seed: int) -> None:
     world.centres_JV[:] = world.centres_JV[0] + 0.01 * world.centres_JV
     _, gone = after_rounds(world, 6)
     assert sum(map(len, gone)) <= 1
+
+
+def test_medoids_sums_of_many_large_squares_fit() -> None:
+    """Sums of squares before dividing would pass 2⁶³ here, and the farthest would seem the nearest."""
+    values = np.random.default_rng(0).integers(-2000, 2000, (160, 1, MOST_VALUES))
+    values[7] = LIMIT - 1
+    uploads = Uploads(tuple(range(160)), np.ones((160, 1), np.int64), values)
+    _, verdict = DETECTORS["medoid"]().judge({}, Globals.none(1, MOST_VALUES), uploads)
+    assert np.flatnonzero(~verdict.kept_K).tolist() == [7]
+    assert (verdict.score_K >= 0).all()
+
+
+def test_a_bad_record_fades_where_nobody_can_judge_any_more() -> None:
+    """Client 0 looked bad once; from then on nobody else sends its class."""
+    detector, state = DETECTORS["adaptive"](), dict(DETECTORS["adaptive"]().start(2))
+    state["far"] = state["far"].copy()
+    state["far"][0] = 3 * state["far"][0]
+    alone = Uploads((0, 1), np.array([[5, 0], [0, 5]]), np.full((2, 2, 10), 1000))
+    kept = []
+    for _ in range(12):
+        state, verdict = detector.judge(state, Globals.none(2, 10), alone)
+        kept.append(bool(verdict.kept_K[0]))
+    assert kept[0] is False
+    assert kept[-1] is True

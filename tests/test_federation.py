@@ -422,6 +422,19 @@ def test_divergence_names_the_one_client_it_is(mnist: Dataset) -> None:
         federation.advance(state)
 
 
+def test_divergence_says_of_each_run_of_a_stack_what_it_is(mnist: Dataset) -> None:
+    federation = Federation([tiny(seed=seed) for seed in (3, 4, 5)], mnist, CPU)
+    state = federation.start()
+    state.params[0]["fc2.bias"][[6 + 2, 12 + 1]] = torch.nan
+    with pytest.raises(Diverged) as caught:
+        federation.advance(state)
+    assert list(caught.value.runs) == [1, 2]
+    assert "client 2 " in caught.value.runs[1]
+    assert "seed 4" in caught.value.runs[1]
+    assert "client 1 " in caught.value.runs[2]
+    assert "seed 5" in caught.value.runs[2]
+
+
 def test_dead_features_are_counted(mnist: Dataset) -> None:
     federation = Federation([tiny()], mnist, CPU)
     state = federation.start()

@@ -1,5 +1,6 @@
 """Grids stopped at any point and taken up again, runs that diverge, and who is trained with whom."""
 
+import fcntl
 import shutil
 import signal
 import subprocess
@@ -204,3 +205,23 @@ def test_restacking_what_is_stacked_so_writes_nothing(whole):
     before = states(out)
     restack(runs)
     assert states(out) == before
+
+
+def test_a_grid_that_another_process_works_on_is_left_alone(tmp_path, whole):
+    file, _ = whole
+    (tmp_path / "grid").mkdir()
+    with (tmp_path / "grid" / ".lock").open("a") as file_:
+        fcntl.flock(file_, fcntl.LOCK_EX)
+        done = fedrfq("compare", file, "--out", tmp_path, "--device", "cpu", expect=2)
+    assert "another process" in done.stderr
+    assert not found(tmp_path)
+
+
+def test_a_finished_run_whose_records_are_not_whole_is_not_tabulated(tmp_path, whole):
+    file, out = whole
+    shutil.copytree(out / "grid", tmp_path / "grid")
+    run = next(iter(found(tmp_path).values()))
+    lines = (run.path / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (run.path / "rounds.jsonl").write_text("".join(lines[:-1]))
+    done = fedrfq("compare", file, "--out", tmp_path, "--device", "cpu", expect=2)
+    assert f"{run.path} has no whole records of its 4 rounds" in done.stderr

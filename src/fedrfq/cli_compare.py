@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +15,10 @@ from rich.console import Console
 from fedrfq import compare_show, robustness_show
 from fedrfq.compare import Comparison
 from fedrfq.compare import Findings as Compared
+from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.grid import MOST_CLIENTS, Grid
-from fedrfq.records import to_json
+from fedrfq.records import to_json, writing
 from fedrfq.robustness import Findings as Tried
 from fedrfq.robustness import Trial
 from fedrfq.session import pick_device
@@ -100,7 +103,7 @@ def _drive(grid: Grid, dry_run: bool, again: str) -> bool:
     if dry_run:
         return False
     try:
-        with terminated_as_interrupt(), progress(errors) as bar:
+        with _alone(grid), terminated_as_interrupt(), progress(errors) as bar:
             task = bar.add_task("training", total=grid.rounds, completed=grid.completed(), figures="")
             for step in grid.advance():
                 bar.update(task, completed=step.completed, description=step.what, figures=step.figures)
@@ -115,6 +118,21 @@ def _drive(grid: Grid, dry_run: bool, again: str) -> bool:
     return True
 
 
+@contextmanager
+def _alone(grid: Grid) -> Iterator[None]:
+    """Two of the same grid at once would write into each other's runs."""
+    folder = grid.out / next(iter(grid.wanted.values())).name
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("a")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder} is being worked on by another process: wait for it, or choose another --out") from None
+        yield
+
+
 def _show(folder: Path, sheets: Sequence[Sheet], pictures: Sequence[Path], whole: Mapping[str, Any] | None) -> None:
     console = Console()
     if not console.is_terminal:
@@ -122,6 +140,7 @@ def _show(folder: Path, sheets: Sequence[Sheet], pictures: Sequence[Path], whole
     for sheet in sheets:
         console.print(sheet.printed())
         say(console, f"{sheet.note}\n")
-    say(console, f"wrote {folder / 'table'}.json, .csv, .md and {', '.join(path.name for path in pictures)}")
+    files = [str(folder / "table.json"), "table.csv", "table.md", *(path.name for path in pictures)]
+    say(console, f"wrote {', '.join(files)}")
     if whole is not None:
         sys.stdout.write(to_json(whole) + "\n")

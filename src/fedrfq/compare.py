@@ -26,7 +26,7 @@ from typing import Any
 
 from fedrfq import gridfile
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment
+from fedrfq.experiment import Experiment, nearest
 from fedrfq.grid import Ended
 from fedrfq.measure import RoundRecord
 from fedrfq.methods import METHODS
@@ -78,7 +78,11 @@ class Comparison:
 
 def _method(label: str, changes: Table) -> Table:
     """What a label changes of the experiment: a method's own name is that method."""
-    return {**changes, "method": gridfile.named(label, gridfile.section(changes, "method"), list(METHODS))}
+    method = gridfile.named(label, gridfile.section(changes, "method"), list(METHODS))
+    if "name" not in method:
+        near = nearest(label, list(METHODS))
+        raise UserError(f"methods.{label}: method.name says which it is, one of {', '.join(METHODS)}{near}")
+    return {**changes, "method": method}
 
 
 def _target(table: Mapping[str, Any]) -> float | None:
@@ -93,7 +97,7 @@ def _against(table: Mapping[str, Any], methods: Mapping[str, Experiment]) -> tup
     if given is None:
         exchanging = [label for label, experiment in methods.items() if experiment.method.exchanges]
         return ("fedproto" if "fedproto" in methods else [*exchanging, *methods][0],)
-    if not isinstance(given, list) or not all(label in methods for label in given):
+    if not isinstance(given, list) or not all(isinstance(label, str) and label in methods for label in given):
         raise UserError(f"against is a list of labels of methods ({', '.join(methods)}), not {given!r}")
     return tuple(given)
 
@@ -199,7 +203,7 @@ class Findings:
     @staticmethod
     def of(comparison: Comparison, ended: Mapping[str, Ended]) -> Findings:
         ends = {place: ended[experiment.hash()] for place, experiment in comparison.experiments.items()}
-        records = {place: end.run.rounds() for place, end in ends.items() if end.diverged is None}
+        records = {place: end.records() for place, end in ends.items() if end.diverged is None}
         runs = [Run.of(place, end, records.get(place, ()), comparison.target) for place, end in ends.items()]
         places = [(setting, method) for setting in comparison.settings for method in comparison.methods]
         cells = tuple(Cell.of([run for run in runs if (run.setting, run.method) == place]) for place in places)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from threading import Event
 from typing import TypeVar
 
@@ -35,6 +34,7 @@ _CUDA_CLIENTS = 4096
 _EVALUATED_AT_ONCE = 64  # samples a client
 _GRAPHS = 24  # CUDA graphs kept at most; further widths run eagerly
 _EAGER_RUNS = 3  # steps of one width before it is captured: they also warm up the libraries
+_MOST_RATE = 1e38  # float32 holds it
 _CROP = 4  # pixels of padding for random crops
 
 
@@ -50,8 +50,9 @@ class Train:
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
             raise UserError("train.epochs and train.batch_size must be at least 1")
-        if not 0 < self.lr < inf or not 0 <= self.momentum < 1:
-            raise UserError(f"train.lr must be positive and train.momentum in [0, 1), not {self.lr} and {self.momentum}")
+        if not 0 < self.lr <= _MOST_RATE or not 0 <= self.momentum < 1:
+            found = f"not {self.lr} and {self.momentum}"
+            raise UserError(f"train.lr must be above 0 and at most {_MOST_RATE:g}, train.momentum in [0, 1), {found}")
 
 
 @dataclass(frozen=True)

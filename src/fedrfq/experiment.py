@@ -33,6 +33,7 @@ from fedrfq.toml import Table
 
 T = TypeVar("T")
 _PLAIN = re.compile(r"\w[\w .-]*")
+_LONGEST_NAME = 200  # bytes
 STARTS = ("own", "same")
 
 
@@ -76,8 +77,10 @@ class Experiment:
         for key, least in (("rounds", 1), ("clients", 1), ("checkpoint", 1), ("seed", 0)):
             if getattr(self, key) < least:
                 raise UserError(f"{key} must be at least {least}, it is {getattr(self, key)}")
-        if not _PLAIN.fullmatch(self.name):
-            raise UserError(f"name is a folder's: letters, digits, spaces, '.', '_' and '-', not {self.name!r}")
+        if not _PLAIN.fullmatch(self.name) or len(self.name.encode()) > _LONGEST_NAME:
+            raise UserError(
+                f"name is a folder's: letters, digits, spaces, '.', '_' and '-', {_LONGEST_NAME} at most, not {self.name!r}"
+            )
         if not 0 < self.participation <= 1:
             raise UserError(f"participation is a share in (0, 1], not {self.participation}")
         if not 0 <= self.validation < 1:
@@ -99,6 +102,8 @@ class Experiment:
             raise UserError(f"attack '{name_of(ATTACKS, self.attack)}' is on prototypes, and '{method}' exchanges none")
         if not isinstance(self.detector, Nothing) and not self.method.exchanges:
             raise UserError(f"detectors judge prototypes, and '{method}' exchanges none: set detector.name = \"none\"")
+        if self.attack.harms and not self.attack.clients:
+            raise UserError(f"attack '{name_of(ATTACKS, self.attack)}' by no client: set attack.clients to how many attack")
 
     def _check_cohorts(self) -> None:
         if self.cohorts and sum(cohort.clients for cohort in self.cohorts) != self.clients:

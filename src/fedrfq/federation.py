@@ -7,7 +7,7 @@ stacked into the same programs, and each run keeps its own prototypes and record
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,11 +44,11 @@ class State:
 
 
 class Diverged(UserError):
-    """Losses are no longer numbers; `runs` says in which of the runs, by their place in the stack."""
+    """Losses are no longer numbers. `runs` says in which of the stack's runs, by their place, and of which client."""
 
-    def __init__(self, message: str, runs: Sequence[int] = ()) -> None:
-        super().__init__(message)
-        self.runs = tuple(runs)
+    def __init__(self, runs: Mapping[int, str], last: str = "") -> None:
+        super().__init__(next(iter(runs.values())) + last)
+        self.runs = runs
 
 
 class Federation:
@@ -93,19 +93,32 @@ class Federation:
         who = [participants(experiment, number) for experiment in self.experiments]
         params, losses = self._train(state, number, who)
         seconds_train = self._elapsed(began)
-        self._check("loss", losses, who, number)
+        self._check("loss", losses, number)
         sent = [self._attacked(r, state, uploads) for r, uploads in enumerate(self._upload(params, who))]
         decisions = [self._decided(r, state, uploads) for r, uploads in enumerate(sent)]
         params, centres = self._averaged(state, params, who)
         tested = self._test(params)
-        everyone = [list(range(experiment.clients)) for experiment in self.experiments]
         largest = tested.logits_KNJ.abs().amax((1, 2)).cpu().view(len(who), -1)
-        self._check("prediction", list(largest), everyone, number)
+        self._check("prediction", list(largest), number)
         share = 1 / len(self.experiments)  # of the time that all runs took together
         alone, total = seconds_train * share, self._elapsed(began) * share
-        runs = zip(self.experiments, self.partitions, self.malicious, who, losses, sent, decisions, strict=True)
         values = self._values(centres)
-        rounds = [Round(number, *run, values, alone, total) for run in runs]  # type: ignore[call-arg]
+        rounds = [
+            Round(
+                number=number,
+                experiment=experiment,
+                partition=self.partitions[r],
+                malicious=self.malicious[r],
+                who=who[r],
+                losses_K3=losses[r],
+                sent=sent[r],
+                decision=decisions[r],
+                values=values,
+                seconds_train=alone,
+                seconds=total,
+            )
+            for r, experiment in enumerate(self.experiments)
+        ]
         outcomes = measure(rounds, tested, self.held_KJ)
         globals_, memory = tuple(d.globals_ for d in decisions), tuple(d.state for d in decisions)
         return State(number, params, globals_, memory, centres), outcomes
@@ -226,19 +239,20 @@ class Federation:
             found.append(Tested(logits_KNJ, c_KND, engine.program.pool(c_KND), y_KN, weight_KN))
         return side_by_side(found, len(self.experiments))
 
-    def _check(self, what: str, values: Sequence[Tensor], who: list[list[int]], number: int) -> None:
+    def _check(self, what: str, values: Sequence[Tensor], number: int) -> None:
+        """That honest clients' values are numbers; what becomes of a malicious one's training is its own affair."""
         bad = {}
-        for r, (value_K, clients) in enumerate(zip(values, who, strict=True)):
+        for r, value_K in enumerate(values):
             finite_K = torch.isfinite(value_K.view(len(value_K), -1)).all(1).tolist()
-            if not all(finite_K[k] for k in clients):
-                bad[r] = [k for k in clients if not finite_K[k]]
+            clients = [k for k, finite in enumerate(finite_K) if not finite and k not in self.malicious[r]]
+            if clients:
+                seed = self.experiments[r].seed
+                bad[r] = (
+                    f"the {what} of client {clients[0]} is not a number in round {number} (seed {seed}, {len(clients)} of "
+                    f"{len(value_K)} clients): lower train.lr or method.lam"
+                )
         if bad:
-            r, clients = next(iter(bad.items()))
-            raise Diverged(
-                f"the {what} of client {clients[0]} is not a number in round {number} (seed {self.experiments[r].seed}, "
-                f"{len(clients)} of {len(who[r])} clients): lower train.lr or method.lam",
-                tuple(bad),
-            )
+            raise Diverged(bad)
 
     def _elapsed(self, since: float) -> float:
         if self.device.type == "cuda":
@@ -249,7 +263,7 @@ class Federation:
 def program_key(experiment: Experiment) -> Hashable:
     """What must be equal for two runs to be stacked: all but what is data to the program."""
     e = experiment
-    return e.data, e.models(), e.pool, e.train, e.clients, e.participation, e.rounds, e.method.program()
+    return e.data, e.models(), e.pool, e.train, e.clients, e.participation, e.rounds, e.checkpoint, e.method.program()
 
 
 def check_stackable(experiments: Sequence[Experiment]) -> None:

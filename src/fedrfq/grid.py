@@ -21,7 +21,7 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.federation import Diverged, program_key
-from fedrfq.measure import Outcome
+from fedrfq.measure import Outcome, RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.records import RunDirectory, to_json
 from fedrfq.session import Session
@@ -36,6 +36,13 @@ class Ended:
 
     run: RunDirectory
     diverged: str | None = None
+
+    def records(self) -> list[RoundRecord]:
+        """All its rounds."""
+        found, wanted = self.run.rounds(), self.run.experiment().rounds
+        if len(found) != wanted or any(not isinstance(record.accuracy_mean, float) for record in found):
+            raise UserError(f"{self.run.path} has no whole records of its {wanted} rounds: remove it to run it again")
+        return found
 
 
 @dataclass(frozen=True)
@@ -121,9 +128,9 @@ class Grid:
     def _without_diverged(self, session: Session, error: Diverged) -> list[Stack]:
         """What there is to go on with: the stack less the runs that diverged, which are marked."""
         experiments, number = session.federation.experiments, session.state.round + 1
-        for r in error.runs:
-            session.runs[r].write(_DIVERGED, to_json({"round": number, "error": str(error)}, indent=2) + "\n")
-            self.ended[experiments[r].hash()] = Ended(session.runs[r], str(error))
+        for r, why in error.runs.items():
+            session.runs[r].write(_DIVERGED, to_json({"round": number, "error": why}, indent=2) + "\n")
+            self.ended[experiments[r].hash()] = Ended(session.runs[r], why)
         left = [r for r in range(len(experiments)) if r not in error.runs]
         return [Stack(tuple(experiments[r] for r in left), tuple(session.runs[r] for r in left))] if left else []
 

@@ -33,7 +33,7 @@ class RoundRecord:
     prototype_accuracy_std: float | None
     prototype_accuracy_own_mean: float | None  # … over the classes the client holds
     prototype_failure: float | None
-    honest_accuracy_mean: float  # over the clients that are not malicious
+    honest_accuracy_mean: float | None  # over the clients that are not malicious
     honest_prototype_accuracy_mean: float | None
     loss: float
     loss_classification: float

@@ -96,11 +96,16 @@ class Uploads:
 
     def checked(self) -> Uploads:
         """Without the clients whose numbers no message can carry; the reasons are kept."""
-        wrong = {client: reason for row, client in enumerate(self.clients) if (reason := self._wrong(row))}
-        keep_K = np.array([client not in wrong for client in self.clients], np.bool_)
-        return replace(self.only(keep_K), refused={**self.refused, **wrong})
+        end, step = self.precision.most * self.precision.step, self.precision.step
+        counts_KJ, values_KJV = self.counts_KJ, self.values_KJV
+        right_K = (counts_KJ.min(1, initial=0) >= 0) & (counts_KJ.max(1, initial=0) <= MOST_COUNT)
+        right_K &= (values_KJV.min((1, 2), initial=0) >= -end) & (values_KJV.max((1, 2), initial=0) <= end)
+        if step > 1:
+            right_K &= ~(values_KJV % step).any((1, 2))
+        wrong = {self.clients[row]: self._reason(row) for row in np.flatnonzero(~right_K).tolist()}
+        return replace(self.only(right_K), refused={**self.refused, **wrong})
 
-    def _wrong(self, row: int) -> str | None:
+    def _reason(self, row: int) -> str:
         counts_J, values_JV = self.counts_KJ[row], self.values_KJV[row]
         for count in (counts_J.min(initial=0), counts_J.max(initial=0)):
             if not 0 <= count <= MOST_COUNT:
@@ -109,9 +114,7 @@ class Uploads:
         for value in (values_JV.min(initial=0), values_JV.max(initial=0)):
             if not -end <= value <= end:
                 return f"the value {value} is outside the fixed-point range of ±{end}"
-        if (values_JV % self.precision.step).any():
-            return f"a value lies between those of the grid of {self.precision.bits} bits"
-        return None
+        return f"a value lies between those of the grid of {self.precision.bits} bits"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ experiment.toml   the resolved experiment
 environment.json  versions, device, data hash, revision, partition
 rounds.jsonl      a line a round, flushed as it is written
 clients.csv       a line a round and client
-checkpoints/      parameters and global prototypes (safetensors), written atomically; the newest one stays
+checkpoints/      parameters, global prototypes and models, the detector's memory (safetensors); the newest one stays
 result.json       the summary of a finished run
 """
 

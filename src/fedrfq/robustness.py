@@ -255,7 +255,7 @@ def _runs(trial: Trial, ended: Mapping[str, Ended]) -> list[Run]:
     runs = []
     for place, experiment in trial.experiments.items():
         end = ended[experiment.hash()]
-        records = () if end.diverged is not None else end.run.rounds()
+        records = () if end.diverged is not None else end.records()
         if experiment.attack.clients and records:
             found: Accuracies = (records[-1].honest_accuracy_mean, records[-1].honest_prototype_accuracy_mean)
         else:
@@ -276,7 +276,13 @@ def accuracies(ended: Ended, clients: Sequence[int]) -> Accuracies:
     if ended.diverged is not None:
         return None, None
     run = ended.run
-    lines = (run.path / "clients.csv").read_text(encoding="utf-8").splitlines()[-run.experiment().clients :]
-    rows = {int(row["client"]): row for row in csv.DictReader(lines, CLIENT_COLUMNS)}
-    own, prototype = ([rows[k][column] for k in clients] for column in ("accuracy", "prototype_accuracy"))
-    return fmean(map(float, own)), fmean(map(float, prototype)) if all(prototype) else None
+    try:
+        lines = (run.path / "clients.csv").read_text(encoding="utf-8").splitlines()[-run.experiment().clients :]
+        rows = {int(row["client"]): row for row in csv.DictReader(lines, CLIENT_COLUMNS)}
+        own, prototype = ([rows[k][column] for k in clients] for column in ("accuracy", "prototype_accuracy"))
+        found = fmean(map(float, own)), fmean(map(float, prototype)) if all(prototype) else None
+        if any(int(row["round"]) != run.experiment().rounds for row in rows.values()):
+            raise ValueError("it does not end with the last round")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{run.path / 'clients.csv'} is damaged ({error}): remove {run.path} to run it again") from error
+    return found

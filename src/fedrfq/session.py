@@ -104,7 +104,7 @@ class Session:
             return self.federation.advance(self.state)
         except Diverged as error:
             last = self.checkpoint() if self.state.round else "none yet"
-            raise Diverged(f"{error}; last good checkpoint: {last}", error.runs) from error
+            raise Diverged(error.runs, f"; last good checkpoint: {last}") from error
 
     def checkpoint(self) -> Path:
         """Where the runs stand, on disk; older checkpoints go only when every run of the stack has its new one."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from fedrfq.records import to_json, write_atomically
@@ -26,11 +27,11 @@ class Sheet:
     labels: int = 1  # how many columns are no figures
 
     def printed(self) -> Table:
-        table = Table(title=self.title, title_justify="left")
+        table = Table(title=escape(self.title), title_justify="left")
         for i, name in enumerate(self.header):
-            table.add_column(name, justify="left" if i < self.labels else "right")
+            table.add_column(escape(name), justify="left" if i < self.labels else "right")
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))
         return table
 
     def markdown(self) -> str:

@@ -75,16 +75,18 @@ def _defence(experiment: Experiment, records: Sequence[RoundRecord], result: dic
     last, attack, rows = records[-1], experiment.attack, []
     if attack.clients:
         rows.append(("attack", f"{name_of(ATTACKS, attack)} by {attack.clients} clients from round {attack.start_round} on"))
-        found = f"{last.honest_accuracy_mean:.2f} %"
-        if last.honest_prototype_accuracy_mean is not None:
-            found += f", {last.honest_prototype_accuracy_mean:.2f} % by prototype"
-        rows.append(("accuracy, honest clients", found))
+        head, prototype = (_points(mean) for mean in (last.honest_accuracy_mean, last.honest_prototype_accuracy_mean))
+        rows.append(("accuracy, honest clients", f"{head}; by prototype {prototype}"))
     dropped = sum(len(record.filtered) + len(record.refused) for record in records)
     if dropped or not isinstance(experiment.detector, Nothing):
         precision, recall = _percent(result.get("detector_precision")), _percent(result.get("detector_recall"))
         name = name_of(DETECTORS, experiment.detector)
         rows.append(("detector", f"{name}: {dropped} uploads dropped; precision {precision}, recall {recall}"))
     return rows
+
+
+def _points(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} %"
 
 
 def _percent(value: float | None) -> str:

@@ -7,7 +7,6 @@ Attackers are as strong as the setting allows: they collude, see the honest uplo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from fedrfq.errors import UserError
 from fedrfq.prototypes import LIMIT, Bools, Globals, Ints, Uploads
 
 Floats = NDArray[np.float64]
+MOST_STRENGTH = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Attack:
     def __post_init__(self) -> None:
         if self.clients < 0 or self.start_round < 1:
             raise UserError("attack.clients must be at least 0 and attack.start_round at least 1")
-        if not 0 <= self.strength < inf:
-            raise UserError(f"attack.strength must be a number from 0 up, it is {self.strength}")
+        if not 0 <= self.strength <= MOST_STRENGTH:
+            raise UserError(f"attack.strength must be a number from 0 to {MOST_STRENGTH:,}, it is {self.strength}")
 
     def poison(self, labels: Ints, classes: int, rng: Generator) -> Ints:
         """The labels a malicious client trains with instead of its own."""

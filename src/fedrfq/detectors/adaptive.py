@@ -19,8 +19,13 @@ classes, so the one where honest clients outvote it clears the others. An odd ro
 stays out for some rounds. Nobody is judged by the last global prototypes alone: a class that liars won once would keep
 its only honest client out for ever.
 
+One typical distance serves all classes, not a median and MAD for each: a class has few holders, and liars among them
+would set its own.
+
 Limits: what stays within the honest spread and points nowhere passes, so does all in a class that nobody else sends, and
-copies that differ in a bit are counted as clients of their own.
+copies that differ in a bit are counted as clients of their own. Attackers can also have honest clients dropped: by sending
+the last global prototypes, a bit changed, for every class, which pins the centres to the past; or by claiming classes
+that nobody else sends and placing them on a victim's. `docs/methods.md` has figures.
 """
 
 from __future__ import annotations
@@ -67,7 +72,7 @@ class Adaptive(Detector):
         kept_K = _worst(before_RK) <= UNIT
         for _ in range(PASSES):
             trusted_K = kept_K
-            now_RK = _answers(sent.seen_by(trusted_K), before_RK)
+            now_RK = _answers(sent.seen_by(trusted_K))
             after_RK = before_RK + (np.minimum(now_RK, FAR_NOW) - before_RK) // MEMORY
             score_K = np.maximum(_worst(after_RK), now_RK[0] * UNIT // FAR_NOW)
             kept_K = score_K <= UNIT
@@ -84,14 +89,13 @@ def _worst(record_RK: Ints) -> Ints:
     return worst_K
 
 
-def _answers(seen: Seen, before_RK: Ints) -> Ints:
-    """How far, misplaced and leaning each client is; as before, if nobody else sent its classes."""
+def _answers(seen: Seen) -> Ints:
+    """How far, misplaced and leaning each client is; unremarkable, if nobody else sent its classes."""
     classes_K = seen.spread(np.ones_like(seen.class_N)).sum(1)
     far_KJ = seen.spread(np.minimum(_far(seen), MOST_FAR))
     far_K = np.maximum((far_KJ.sum(1) + UNIT) // (classes_K + 1), far_KJ.max(1, initial=0) // 2)
     others = (seen.spread(np.clip(answer_N, LOWEST, UNIT)) for answer_N in (_misplaced(seen), _leaning(seen)))
-    now_RK = np.array([far_K, *(answer_KJ.sum(1) // (classes_K + 1) for answer_KJ in others)])
-    return np.where(classes_K > 0, now_RK, before_RK)
+    return np.array([far_K, *(answer_KJ.sum(1) // (classes_K + 1) for answer_KJ in others)])
 
 
 def _far(seen: Seen) -> Ints:

@@ -33,5 +33,5 @@ class Medoid(Farthest):
             return np.zeros(holders, np.int64)
         nearest = max(holders - self.psi - 2, 1)
         points = Points.of(values_NV)
-        ordered_NN = np.sort(points.squares_to(points), axis=1)  # the first is the distance to itself
-        return isqrt(ordered_NN[:, 1 : nearest + 1].sum(1) // nearest)
+        nearest_NN = np.partition(points.squares_to(points), nearest, axis=1)[:, : nearest + 1]  # 0, to itself, among them
+        return isqrt((nearest_NN // nearest).sum(1))  # divided first: a sum of many may not fit

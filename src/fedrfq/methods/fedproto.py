@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from math import inf
 from typing import ClassVar
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from fedrfq.centres import RULES
 from fedrfq.errors import UserError
-from fedrfq.methods.method import Batch, Guide, Method, cross_entropy
+from fedrfq.methods.method import MOST_WEIGHT, Batch, Guide, Method, cross_entropy
 from fedrfq.prototypes import Globals
 from fedrfq.stacked import Params
 
@@ -35,8 +34,8 @@ class FedProto(Method):
     def __post_init__(self) -> None:
         if self.aggregate not in RULES:
             raise UserError(f"method.aggregate is one of {', '.join(RULES)}, not '{self.aggregate}'")
-        if not 0 <= self.lam < inf:
-            raise UserError(f"method.lam must be a number from 0 up, it is {self.lam}")
+        if not 0 <= self.lam <= MOST_WEIGHT:
+            raise UserError(f"method.lam must be a number from 0 to {MOST_WEIGHT:g}, it is {self.lam}")
 
     def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
         clients = len(next(iter(own.values())))

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from math import inf
 
 import torch
 from torch import Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.methods.fedavg import FedAvg
-from fedrfq.methods.method import Batch, Guide, cross_entropy
+from fedrfq.methods.method import MOST_WEIGHT, Batch, Guide, cross_entropy
 from fedrfq.prototypes import Globals
 from fedrfq.stacked import Params, trained
 
@@ -27,8 +26,8 @@ class FedProx(FedAvg):
     mu: float = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mu < inf:
-            raise UserError(f"method.mu must be a number from 0 up, it is {self.mu}")
+        if not 0 <= self.mu <= MOST_WEIGHT:
+            raise UserError(f"method.mu must be a number from 0 to {MOST_WEIGHT:g}, it is {self.mu}")
 
     def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
         clients = len(next(iter(own.values())))

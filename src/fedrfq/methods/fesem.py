@@ -4,9 +4,10 @@ The server holds several global models, the centres. After a round each client i
 parameters (squared L2 distance), every centre becomes the average of its clients', weighted by their numbers of samples,
 and a client goes on from its centre. A centre that no client is nearest to stays as it is. With one centre it is FedAvg.
 
-Departures: everyone starts from one model; the first centres are clients' models of the first round, each the farthest
-from those chosen before it (the paper clusters, or starts from several random models, of which clients then keep the one
-they were given, because random starts lie farther apart than training moves).
+Departures: BatchNorm's moments count in the distance like parameters. Everyone starts from one model; the first centres
+are clients' models of the first round, each the farthest from those chosen before it (the paper clusters, or starts from
+several random models, of which clients then keep the one they were given, because random starts lie farther apart than
+training moves).
 """
 
 from __future__ import annotations

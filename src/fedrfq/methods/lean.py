@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, ClassVar
 
 import torch
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.methods.fedrfq import FedRFQ
-from fedrfq.methods.method import Batch, Guide
+from fedrfq.methods.method import MOST_WEIGHT, Batch, Guide
 from fedrfq.prototypes import Globals, Precision
 from fedrfq.stacked import Params
 
@@ -43,8 +42,12 @@ class FedRFQLean(FedRFQ):
         Precision(self.bits)
         if self.power not in (1, 2):
             raise UserError(f"method.power is 1 or 2, not {self.power}")
-        if not 0 <= self.separation < inf or not 0 < self.temperature < inf or self.warmup < 0:
-            raise UserError("method.separation and method.warmup must be at least 0, method.temperature above 0")
+        if (
+            not 0 <= self.separation <= MOST_WEIGHT
+            or not 1 / MOST_WEIGHT <= self.temperature <= MOST_WEIGHT
+            or self.warmup < 0
+        ):
+            raise UserError("method.separation and method.warmup must be at least 0, method.temperature above 0, all finite")
 
     def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
         guide = super().guide(number, globals_, own)

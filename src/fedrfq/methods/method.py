@@ -17,6 +17,7 @@ from torch import Tensor
 from fedrfq.prototypes import WHOLE, Globals, Precision
 from fedrfq.stacked import Params
 
+MOST_WEIGHT = 1e38  # of a part of the loss: float32 holds it
 Guide = dict[str, Tensor]  # what a client knows of the federation while it trains; every tensor has a row per client
 
 
