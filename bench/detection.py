@@ -4,7 +4,8 @@
     python bench/detection.py --clients 20 --values 24
 
 Every client sends every class. One in ten lies, by sending its prototypes with the sign flipped; detectors that remember
-have seen three such rounds before. Candidates are alternated.
+have seen three such rounds before, but for the row "first round", in which there is more to find out. The last row is all
+that a server does: check, clip, judge, aggregate. Candidates are alternated.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedrfq.detectors import DETECTORS, Detector
+from fedrfq.aggregation import decide
+from fedrfq.detectors import DETECTORS, Detector, State
+from fedrfq.detectors.adaptive import Adaptive
 from fedrfq.prototypes import FRACTION_BITS, Globals, Uploads
 
+_BEFORE = 3  # rounds
 _SPREAD = 0.15  # of a class's prototypes about its centre, as late in training
 
 
@@ -37,15 +41,29 @@ def uploads(clients: int, classes: int, values: int) -> tuple[Globals, Uploads]:
     return Globals(np.ones(classes, np.bool_), whole_JV), sent
 
 
-def judging(detector: Detector, globals_: Globals, sent: Uploads) -> Callable[[], None]:
-    state = detector.start(len(sent.clients))
-    for _ in range(3):
-        state, _ = detector.judge(state, globals_, sent)
+def judging(detector: Detector, rounds: int, globals_: Globals, sent: Uploads) -> Callable[[], None]:
+    state = after(detector, rounds, globals_, sent)
 
     def work() -> None:
         detector.judge(state, globals_, sent)
 
     return work
+
+
+def deciding(detector: Detector, globals_: Globals, sent: Uploads) -> Callable[[], None]:
+    state = after(detector, _BEFORE, globals_, sent)
+
+    def work() -> None:
+        decide(detector, "weighted", state, globals_, sent)
+
+    return work
+
+
+def after(detector: Detector, rounds: int, globals_: Globals, sent: Uploads) -> State:
+    state = detector.start(len(sent.clients))
+    for _ in range(rounds):
+        state, _ = detector.judge(state, globals_, sent)
+    return state
 
 
 def milliseconds(work: Callable[[], None]) -> float:
@@ -62,7 +80,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     args = parser.parse_args()
     round_ = uploads(args.clients, args.classes, args.values)
-    candidates = {name: judging(detector(), *round_) for name, detector in DETECTORS.items()}
+    candidates = {name: judging(detector(), _BEFORE, *round_) for name, detector in DETECTORS.items()}
+    candidates["adaptive, first round"] = judging(Adaptive(), 0, *round_)
+    candidates["adaptive, the whole decision"] = deciding(Adaptive(), *round_)
     took: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(args.repeats):
         for name, work in candidates.items():

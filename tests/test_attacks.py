@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedrfq.attacks import ATTACKS, Attack, Scene
 from fedrfq.attacks.adaptive import Adaptive
 from fedrfq.attacks.alie import Alie
+from fedrfq.attacks.frame import Frame
 from fedrfq.attacks.inflate import Inflate
 from fedrfq.attacks.ipm import Ipm
 from fedrfq.attacks.label_flip import LabelFlip
@@ -32,7 +33,7 @@ from fedrfq.prototypes import LIMIT, MOST_COUNT, WHOLE, Globals, Precision, Uplo
 
 NAMES = [
     *("none", "label-flip", "noise", "sign-flip", "scale", "swap", "random"),
-    *("inflate", "ipm", "alie", "mimic", "min-max", "adaptive"),
+    *("inflate", "ipm", "alie", "mimic", "min-max", "adaptive", "frame"),
 ]
 ON_UPLOADS = [name for name in NAMES if name not in ("none", "label-flip")]
 ONE = 2**14
@@ -99,7 +100,7 @@ def send(attack: Attack, scene: Scene, seed: int = 7) -> Uploads:
     assert (sent.clients, sent.precision, sent.refused) == (scene.uploads.clients, scene.uploads.precision, {})
     assert sent.checked().refused == {}
     assert not (sent.values_KJV % sent.precision.step).any()
-    if not isinstance(attack, Mimic):
+    if not isinstance(attack, Mimic | Frame):
         assert np.array_equal(sent.held_KJ, scene.uploads.held_KJ)
         assert np.array_equal(sent.values_KJV[~sent.held_KJ], scene.uploads.values_KJV[~sent.held_KJ])
     return sent
@@ -477,3 +478,24 @@ def test_adaptive_without_honest_holders_starts_from_the_global_or_the_own() -> 
     assert send(Adaptive(strength=1.0), scene).values_KJV[1].tolist() == [[300], [100], [100]]
     alone = scene_of([[0, 1], [0, 1]], [[[0], [4]], [[0], [6]]], [1])
     assert send(Adaptive(), alone).values_KJV[1].tolist() == [[0], [4]]
+
+
+# Framing
+
+
+def test_framers_send_the_last_global_prototypes_of_every_class_nearly() -> None:
+    known = Globals(np.array([True, False, True]), array([[100, 200], [0, 0], [-300, LIMIT - 1]]))
+    scene = scene_of([[4, 0, 0], [0, 7, 0], [2, 9, 0]], np.full((3, 3, 2), 5), [1, 2], known)
+    sent = send(Frame(), scene)
+    assert sent.counts_KJ.tolist() == [[4, 0, 0], [7, 7, 7], [9, 9, 9]]
+    assert sent.values_KJV[1:, 1].tolist() == [[5, 5], [5, 5]]  # a class without a global prototype is as it was
+    for j in (0, 2):
+        assert np.abs(sent.values_KJV[1:, j] - known.values_JV[j]).max() <= 1
+    assert len({Frame().corrupt(scene, default_rng(seed)).values_KJV.tobytes() for seed in range(8)}) > 4
+    far = send(Frame(strength=50.0), scene).values_KJV[1:, 0]
+    assert 1 < np.abs(far - known.values_JV[0]).max() <= 50
+
+
+def test_framers_are_honest_while_there_are_no_global_prototypes() -> None:
+    scene = scene_of([[4, 1], [0, 7]], np.full((2, 2, 3), 5), [1])
+    assert same(send(Frame(), scene), scene.uploads)

@@ -3,6 +3,7 @@
 from fedrfq.attacks.adaptive import Adaptive
 from fedrfq.attacks.alie import Alie
 from fedrfq.attacks.attack import Attack, Scene
+from fedrfq.attacks.frame import Frame
 from fedrfq.attacks.inflate import Inflate
 from fedrfq.attacks.ipm import Ipm
 from fedrfq.attacks.label_flip import LabelFlip
@@ -29,6 +30,7 @@ ATTACKS: dict[str, type[Attack]] = {
     "mimic": Mimic,
     "min-max": MinMax,
     "adaptive": Adaptive,
+    "frame": Frame,
 }
 
 __all__ = ["ATTACKS", "Attack", "Scene"]
