@@ -16,7 +16,8 @@ ROOT = Path(fedrfq.__file__).parent
 LAYERS = [
     ["errors"],
     ["files"],
-    ["noise", "tensors", "pooling", "toml", "data", "prototypes"],
+    ["noise", "tensors", "pooling", "toml", "data", "prototypes", "consensus"],
+    ["simulator"],
     ["centres"],
     ["detectors"],
     ["attacks", "aggregation"],

@@ -1,0 +1,122 @@
+"""What goes into a replica or a client, and what comes out: events and effects, and the application they serve.
+
+A machine is `step(event) -> list[Effect]`. Its driver carries the effects out in their order; a `Persist` is on disk before
+the effect after it is begun, so nothing is ever said that a restart forgets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from fedrfq.consensus.messages import Certificate, Message, Upload
+
+
+class Timer(Enum):
+    DEADLINE = "deadline"
+    VIEW = "view"
+    RESEND = "resend"
+
+
+class Start(NamedTuple):
+    """The first event, also after a restart."""
+
+
+class Received(NamedTuple):
+    """From the peer at the other end of the channel: a server's number, or ~k for client k."""
+
+    peer: int
+    message: Message
+
+
+class Expired(NamedTuple):
+    timer: Timer
+
+
+class Trained(NamedTuple):
+    """A client has its share of a round ready."""
+
+    round: int
+    content: bytes
+
+
+Event = Start | Received | Expired | Trained
+
+
+class Send(NamedTuple):
+    to: int
+    message: Message
+
+
+class Broadcast(NamedTuple):
+    """To all servers but oneself."""
+
+    message: Message
+
+
+class Publish(NamedTuple):
+    """To all clients."""
+
+    message: Message
+
+
+class Persist(NamedTuple):
+    """Append to what a restart will be given, durably."""
+
+    message: Message
+
+
+class SetTimer(NamedTuple):
+    """Start, or start anew, the one timer of this name; none: stop it."""
+
+    timer: Timer
+    delay_ms: int | None
+
+
+class Decided(NamedTuple):
+    """A round is over. The outcome is missing where a server only has the certificate yet, the lists where it saw none."""
+
+    certificate: Certificate
+    outcome: Outcome | None
+    lists: tuple[Message, ...]
+
+
+class Accused(NamedTuple):
+    """Somebody provably misbehaved; the message is an EVIDENCE."""
+
+    evidence: Message
+
+
+class Waiting(NamedTuple):
+    """The deadline has passed, and too few clients have sent."""
+
+    held: int
+    minimum: int
+
+
+Effect = Send | Broadcast | Publish | Persist | SetTimer | Decided | Accused | Waiting
+
+
+class Outcome(NamedTuple):
+    """What the application makes of a round, in its own bytes."""
+
+    globals_: bytes
+    verdicts: bytes
+    state: bytes
+
+
+class Application(Protocol):
+    """What is replicated: pure functions of bytes, the same on every server."""
+
+    def start(self) -> Outcome:
+        """Before the first round."""
+        ...
+
+    def refuses(self, upload: Upload) -> str | None:
+        """Why an upload is not fit to be stored, by itself; none where it is."""
+        ...
+
+    def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
+        """A round's outcome from the uploads that count, by ascending client."""
+        ...

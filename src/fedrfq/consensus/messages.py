@@ -1,0 +1,431 @@
+"""What servers and clients say to each other, in one fixed layout.
+
+Every message starts with a tag, its kind, the run's id and the round; what is signed is exactly these bytes and those
+that follow. A message keeps the bytes it came in: they are stored, hashed and handed on, and never encoded again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from typing import ClassVar
+
+from fedrfq.consensus.wire import Reader, Refused, sized, u8, u16, u32
+
+DIGEST, SIGNATURE = 32, 64
+_TAG = b"fedrfq-1"
+_HEADER = struct.Struct("<8sB32sI")  # tag with version, kind, run, round
+_ENTRY = struct.Struct("<I32s")
+_RECORD = struct.Struct("<I32s32s32s32s32s")
+_VOTE = struct.Struct("<I32sH")
+_RECEIPT = struct.Struct("<HI32s")
+
+Entry = tuple[int, bytes]  # a client, and the digest of its upload
+
+
+class Kind(IntEnum):
+    UPLOAD = 1
+    RECEIPT = 2
+    LIST = 3
+    PREPREPARE = 4
+    PREPARE = 5
+    COMMIT = 6
+    VIEWCHANGE = 7
+    CERT = 8
+    EVIDENCE = 9
+    FETCH = 10
+    BODY = 11
+
+
+class What(IntEnum):
+    """What can be fetched: an upload by its digest, a round's certificate, or a part of a record by its digest."""
+
+    UPLOAD = 1
+    CERT = 2
+    SET = 3
+    GLOBALS = 4
+    VERDICTS = 5
+    STATE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A client's share of a round; the content is the application's."""
+
+    kind: ClassVar[Kind] = Kind.UPLOAD
+    round: int
+    client: int
+    content: bytes
+
+    def write(self) -> bytes:
+        return u32(self.client) + sized(self.content)
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> Upload:
+        return Upload(round_, r.u32(), r.sized())
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A server's promise that an upload it stored will stand in its list."""
+
+    kind: ClassVar[Kind] = Kind.RECEIPT
+    round: int
+    server: int
+    client: int
+    digest: bytes
+
+    def write(self) -> bytes:
+        return _RECEIPT.pack(self.server, self.client, self.digest)
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> Receipt:
+        return Receipt(round_, *_RECEIPT.unpack(r.take(_RECEIPT.size)))
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """What a server holds when it closes the round, in ascending order; two entries of a client that sent two uploads."""
+
+    kind: ClassVar[Kind] = Kind.LIST
+    round: int
+    server: int
+    entries: tuple[Entry, ...]
+
+    def write(self) -> bytes:
+        return u16(self.server) + write_entries(self.entries)
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> List:
+        return List(round_, r.u16(), read_entries(r))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is decided in a round: the digests of all that went in and came out. Its hash is the round's value."""
+
+    round: int
+    previous: bytes  # the value of the round before
+    set_: bytes
+    globals_: bytes
+    verdicts: bytes
+    state: bytes
+
+    def write(self) -> bytes:
+        return _RECORD.pack(self.round, self.previous, self.set_, self.globals_, self.verdicts, self.state)
+
+    @staticmethod
+    def read(r: Reader) -> Record:
+        return Record(*_RECORD.unpack(r.take(_RECORD.size)))
+
+    def value(self, run: bytes) -> bytes:
+        return hashlib.sha256(_TAG + b"value" + run + self.write()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A quorum of votes (PREPARE or COMMIT) of one view for one record: their signatures, by ascending server."""
+
+    phase: Kind
+    view: int
+    record: Record
+    signatures: tuple[tuple[int, bytes], ...]
+
+    def write(self) -> bytes:
+        votes = b"".join(u16(server) + signature for server, signature in self.signatures)
+        return u8(self.phase) + u32(self.view) + self.record.write() + u32(len(self.signatures)) + votes
+
+    @staticmethod
+    def read(r: Reader) -> Certificate:
+        phase, view, record = r.u8(), r.u32(), Record.read(r)
+        if phase not in (Kind.PREPARE, Kind.COMMIT):
+            raise Refused(f"a certificate of kind {phase}")
+        votes = r.many(2 + SIGNATURE, lambda: (r.u16(), r.take(SIGNATURE)))
+        if any(a >= b for (a, _), (b, _) in pairwise(votes)):
+            raise Refused("a certificate's servers are not in ascending order")
+        return Certificate(Kind(phase), view, record, votes)
+
+
+@dataclass(frozen=True, slots=True)
+class PrePrepare:
+    """A leader's proposal: in a free choice with the lists it follows from, after view 0 with the view changes."""
+
+    kind: ClassVar[Kind] = Kind.PREPREPARE
+    round: int
+    view: int
+    server: int
+    record: Record
+    lists: tuple[Message, ...]
+    changes: tuple[Message, ...]
+
+    def write(self) -> bytes:
+        head = u32(self.view) + u16(self.server) + self.record.write()
+        return head + _write_nested(self.lists) + _write_nested(self.changes)
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> PrePrepare:
+        view, server, record = r.u32(), r.u16(), Record.read(r)
+        return PrePrepare(round_, view, server, record, _read_nested(r, Kind.LIST), _read_nested(r, Kind.VIEWCHANGE))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    kind: ClassVar[Kind] = Kind.PREPARE
+    round: int
+    view: int
+    value: bytes
+    server: int
+
+    def write(self) -> bytes:
+        return _VOTE.pack(self.view, self.value, self.server)
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> Prepare:
+        return Prepare(round_, *_VOTE.unpack(r.take(_VOTE.size)))
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    kind: ClassVar[Kind] = Kind.COMMIT
+    round: int
+    view: int
+    value: bytes
+    server: int
+
+    def write(self) -> bytes:
+        return _VOTE.pack(self.view, self.value, self.server)
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> Commit:
+        return Commit(round_, *_VOTE.unpack(r.take(_VOTE.size)))
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChange:
+    """A server leaves for a higher view: with what it has prepared in this round, and the certificate of the last."""
+
+    kind: ClassVar[Kind] = Kind.VIEWCHANGE
+    round: int
+    view: int
+    server: int
+    prepared: Certificate | None
+    last: Certificate | None
+
+    def write(self) -> bytes:
+        return u32(self.view) + u16(self.server) + _write_maybe(self.prepared) + _write_maybe(self.last)
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> ViewChange:
+        return ViewChange(round_, r.u32(), r.u16(), _read_maybe(r), _read_maybe(r))
+
+
+@dataclass(frozen=True, slots=True)
+class Cert:
+    """A certificate as a message: it proves itself."""
+
+    kind: ClassVar[Kind] = Kind.CERT
+    round: int
+    certificate: Certificate
+
+    def write(self) -> bytes:
+        return self.certificate.write()
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> Cert:
+        return Cert(round_, Certificate.read(r))
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Two signed messages of one party that an honest one cannot both have signed."""
+
+    kind: ClassVar[Kind] = Kind.EVIDENCE
+    round: int
+    first: Message
+    second: Message
+
+    def write(self) -> bytes:
+        return sized(self.first.wire) + sized(self.second.wire)
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> Evidence:
+        return Evidence(round_, _nested(r, SIGNED), _nested(r, SIGNED))
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A request; the digest of a certificate is not known before, and is left zero."""
+
+    kind: ClassVar[Kind] = Kind.FETCH
+    round: int
+    what: What
+    digest: bytes = bytes(DIGEST)
+
+    def write(self) -> bytes:
+        return u8(self.what) + self.digest
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> Fetch:
+        return Fetch(round_, _read_what(r, tuple(What)), r.take(DIGEST))
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A part of a record, for whoever fetches it; uploads and certificates are messages of their own."""
+
+    kind: ClassVar[Kind] = Kind.BODY
+    round: int
+    what: What
+    content: bytes
+
+    def write(self) -> bytes:
+        return u8(self.what) + sized(self.content)
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> Body:
+        return Body(round_, _read_what(r, PARTS), r.sized())
+
+
+Any = Upload | Receipt | List | PrePrepare | Prepare | Commit | ViewChange | Cert | Evidence | Fetch | Body
+KINDS: dict[int, type[Any]] = {
+    cls.kind: cls for cls in (Upload, Receipt, List, PrePrepare, Prepare, Commit, ViewChange, Cert, Evidence, Fetch, Body)
+}
+SIGNED = (Kind.UPLOAD, Kind.RECEIPT, Kind.LIST, Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
+PARTS = (What.SET, What.GLOBALS, What.VERDICTS, What.STATE)
+
+
+class Message:
+    """A body with the bytes that say it, and its author's signature of them where the kind has one."""
+
+    __slots__ = ("_digest", "body", "raw", "run", "signature")
+
+    def __init__(self, run: bytes, body: Any, raw: bytes, signature: bytes = b"") -> None:
+        self.run, self.body, self.raw, self.signature = run, body, raw, signature
+        self._digest: bytes | None = None
+
+    @property
+    def wire(self) -> bytes:
+        return self.raw + self.signature
+
+    @property
+    def digest(self) -> bytes:
+        """Of what is said, not of the signature: who signs the same twice has said one thing."""
+        if self._digest is None:
+            self._digest = hashlib.sha256(self.raw).digest()
+        return self._digest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Message) and self.raw == other.raw and self.signature == other.signature
+
+    def __hash__(self) -> int:
+        return hash(self.raw)
+
+    def __repr__(self) -> str:
+        return f"Message({self.body!r})"
+
+
+def encode(run: bytes, body: Any) -> bytes:
+    """The bytes that are signed."""
+    return _HEADER.pack(_TAG, body.kind, run, body.round) + body.write()
+
+
+def unsigned(run: bytes, body: Any) -> Message:
+    """A message of a kind that needs no signature."""
+    return Message(run, body, encode(run, body))
+
+
+def decode(data: bytes) -> Message:
+    """The message in these bytes; any bytes but those of `Message.wire` are refused."""
+    return _decode(data, tuple(KINDS))
+
+
+def _decode(data: bytes, allowed: tuple[int, ...]) -> Message:
+    if len(data) < _HEADER.size:
+        raise Refused(f"{len(data)} bytes are shorter than a header of {_HEADER.size}")
+    tag, kind, run, round_ = _HEADER.unpack_from(data)
+    if tag != _TAG:
+        raise Refused("not a message of this version")
+    if kind not in allowed:
+        raise Refused(f"a message of kind {kind} does not belong here")
+    end = len(data) - (SIGNATURE if kind in SIGNED else 0)
+    if end < _HEADER.size:
+        raise Refused("the signature is missing")
+    reader = Reader(data[:end])
+    reader.at = _HEADER.size
+    body = KINDS[kind].read(round_, reader)
+    reader.end()
+    message = Message(run, body, data[:end], data[end:])
+    if any(nested.run != run for nested in nested_in(body)):
+        raise Refused("a message of one run inside one of another")
+    return message
+
+
+def nested_in(body: Any) -> tuple[Message, ...]:
+    """The messages a body carries."""
+    if isinstance(body, PrePrepare):
+        return body.lists + body.changes
+    return (body.first, body.second) if isinstance(body, Evidence) else ()
+
+
+def author(body: Any) -> int | None:
+    """Who must have signed it: a server's number, or ~k for client k; none where no signature is needed."""
+    if isinstance(body, Upload):
+        return ~body.client
+    return body.server if isinstance(body, Receipt | List | PrePrepare | Prepare | Commit | ViewChange) else None
+
+
+def part_digest(what: What, content: bytes) -> bytes:
+    """Of a part of a record, as the record names it."""
+    return hashlib.sha256(_TAG + b"part" + u8(what) + content).digest()
+
+
+def write_entries(entries: tuple[Entry, ...]) -> bytes:
+    return u32(len(entries)) + b"".join(_ENTRY.pack(*entry) for entry in entries)
+
+
+def read_entries(r: Reader) -> tuple[Entry, ...]:
+    entries = r.many(_ENTRY.size, lambda: _ENTRY.unpack(r.take(_ENTRY.size)))
+    if any(a >= b for a, b in pairwise(entries)):
+        raise Refused("entries are not in ascending order")
+    return entries
+
+
+def decode_entries(content: bytes) -> tuple[Entry, ...]:
+    """A set of uploads, from its bytes."""
+    reader = Reader(content)
+    entries = read_entries(reader)
+    reader.end()
+    return entries
+
+
+def _nested(r: Reader, allowed: tuple[int, ...]) -> Message:
+    return _decode(r.sized(), allowed)
+
+
+def _write_nested(messages: tuple[Message, ...]) -> bytes:
+    return u32(len(messages)) + b"".join(sized(message.wire) for message in messages)
+
+
+def _read_nested(r: Reader, kind: Kind) -> tuple[Message, ...]:
+    return r.many(4 + _HEADER.size + SIGNATURE, lambda: _nested(r, (kind,)))
+
+
+def _write_maybe(certificate: Certificate | None) -> bytes:
+    return b"\0" if certificate is None else b"\1" + certificate.write()
+
+
+def _read_maybe(r: Reader) -> Certificate | None:
+    flag = r.u8()
+    if flag > 1:
+        raise Refused(f"{flag} where 0 or 1 says whether a certificate follows")
+    return Certificate.read(r) if flag else None
+
+
+def _read_what(r: Reader, allowed: tuple[What, ...]) -> What:
+    what = r.u8()
+    if what not in allowed:
+        raise Refused(f"nothing of kind {what} can be fetched")
+    return What(what)

@@ -1,0 +1,101 @@
+"""Who takes part in a run, and what follows from their number: faults borne, quorums, leaders, the run's id."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from fedrfq.consensus.wire import sized, u32
+from fedrfq.errors import UserError
+
+MOST_SERVERS = 1000
+MOST_CLIENTS = 2**20
+_DOUBLINGS = 6  # a timeout grows to 64 times its start, and no further
+
+
+class Scheme(Protocol):
+    """How signatures are checked. A weak key is one for which others could sign too."""
+
+    def verify(self, key: bytes, data: bytes, signature: bytes) -> bool: ...
+
+    def weak(self, key: bytes) -> bool: ...
+
+
+class Signer(Protocol):
+    """Holds one party's private key."""
+
+    def __call__(self, data: bytes) -> bytes: ...
+
+
+def faults(servers: int) -> int:
+    """f: how many of so many servers may crash or lie."""
+    return (servers - 1) // 3
+
+
+def quorum(servers: int) -> int:
+    """⌈(n+f+1)/2⌉: two quorums share an honest server, and the honest alone make one. 2f+1 only where n = 3f+1."""
+    return (servers + faults(servers) + 2) // 2
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Public keys and agreed settings. Nothing signed for one roster counts in another: its hash is the run's id."""
+
+    scheme: Scheme
+    servers: tuple[bytes, ...]
+    clients: tuple[bytes, ...]
+    purpose: bytes = b""  # what is computed: a digest of the experiment
+    minimum: int = 1  # clients a server must hold to close a round at its deadline
+    deadline_ms: int = 60_000
+    view_ms: int = 2_000
+    resend_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        if len(self.servers) in (0, 2, 3) or len(self.servers) > MOST_SERVERS:
+            raise UserError(
+                f"a committee has 1 server, or 4 to {MOST_SERVERS} (3f + 1 to bear f faults), not {len(self.servers)}"
+            )
+        if not 1 <= self.minimum <= len(self.clients) <= MOST_CLIENTS:
+            raise UserError(f"a round needs 1 to all of the {len(self.clients)} clients, not {self.minimum}")
+        if min(self.deadline_ms, self.view_ms, self.resend_ms) < 1:
+            raise UserError("deadlines and timeouts are at least 1 ms")
+        keys = self.servers + self.clients
+        if len(set(keys)) < len(keys):
+            raise UserError("two parties have the same key: each needs its own")
+        for number, key in enumerate(keys):
+            if self.scheme.weak(key):
+                who = f"server {number}" if number < len(self.servers) else f"client {number - len(self.servers)}"
+                raise UserError(f"the key of {who} is weak, others could sign for it: make a new one")
+
+    @property
+    def n(self) -> int:
+        return len(self.servers)
+
+    @cached_property
+    def f(self) -> int:
+        return faults(self.n)
+
+    @cached_property
+    def quorum(self) -> int:
+        return quorum(self.n)
+
+    @cached_property
+    def run(self) -> bytes:
+        """The run's id."""
+        numbers = (self.n, len(self.clients), self.minimum, self.deadline_ms, self.view_ms, self.resend_ms)
+        parts = [b"fedrfq-1 roster", *map(u32, numbers), *map(sized, self.servers + self.clients), sized(self.purpose)]
+        return hashlib.sha256(b"".join(parts)).digest()
+
+    def leader(self, round_: int, view: int) -> int:
+        return (round_ + view) % self.n
+
+    def timeout_ms(self, view: int) -> int:
+        """How long a view may last before the next is asked for: doubled from view to view, capped."""
+        return self.view_ms << min(view, _DOUBLINGS)
+
+    def key(self, party: int) -> bytes | None:
+        """Of a server by its number, of client k by ~k; none of a stranger."""
+        keys, index = (self.servers, party) if party >= 0 else (self.clients, ~party)
+        return keys[index] if index < len(keys) else None

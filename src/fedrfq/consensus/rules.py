@@ -1,0 +1,183 @@
+"""What holds by itself, given the public keys alone: replicas, clients and auditors judge by the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from fedrfq.consensus.machine import Outcome
+from fedrfq.consensus.messages import (
+    Any,
+    Certificate,
+    Commit,
+    Entry,
+    Evidence,
+    Kind,
+    List,
+    Message,
+    Prepare,
+    PrePrepare,
+    Receipt,
+    Record,
+    Upload,
+    ViewChange,
+    What,
+    author,
+    encode,
+    part_digest,
+    unsigned,
+    write_entries,
+)
+from fedrfq.consensus.roster import Roster, Signer
+
+Entries = tuple[Entry, ...]
+
+
+class Rules:
+    def __init__(self, roster: Roster) -> None:
+        self.roster, self.run = roster, roster.run
+
+    def signed(self, body: Any, signer: Signer) -> Message:
+        raw = encode(self.run, body)
+        return Message(self.run, body, raw, signer(raw))
+
+    def unsigned(self, body: Any) -> Message:
+        return unsigned(self.run, body)
+
+    def authentic(self, message: Message) -> bool:
+        """Signed, for this run, by the party it names."""
+        party = author(message.body)
+        if party is None or message.run != self.run:
+            return False
+        return self._signed_by(party, message.raw, message.signature)
+
+    def _signed_by(self, party: int, raw: bytes, signature: bytes) -> bool:
+        key = self.roster.key(party)
+        return key is not None and self.roster.scheme.verify(key, raw, signature)
+
+    # Certificates
+
+    def certificate(self, votes: Sequence[Message], record: Record) -> Certificate:
+        """A quorum of votes, of one kind, view and value, made into a proof."""
+        first = votes[0].body
+        assert isinstance(first, Prepare | Commit)
+        chosen = sorted((vote.body.server, vote.signature) for vote in votes)[: self.roster.quorum]  # type: ignore[union-attr]
+        return Certificate(first.kind, first.view, record, tuple(chosen))
+
+    def certifies(self, certificate: Certificate, phase: Kind) -> bool:
+        """Whether a quorum of distinct servers signed this very vote."""
+        servers = [server for server, _ in certificate.signatures]
+        if certificate.phase != phase or not self.enough(servers):
+            return False
+        vote, record = (Prepare if phase == Kind.PREPARE else Commit), certificate.record
+        value = record.value(self.run)
+        return all(
+            self._signed_by(server, encode(self.run, vote(record.round, certificate.view, value, server)), signature)
+            for server, signature in certificate.signatures
+        )
+
+    def enough(self, servers: Iterable[int]) -> bool:
+        """Whether these are a quorum, each counted once."""
+        return len(set(servers)) >= self.roster.quorum
+
+    # Lists and what follows from them
+
+    def proper_list(self, body: List) -> bool:
+        """In order, of registered clients, at most two entries each, and of no fewer clients than a round needs."""
+        entries, clients = body.entries, [client for client, _ in body.entries]
+        ordered = all(a < b for a, b in pairwise(entries))
+        twice = all(clients[i] != clients[i + 2] for i in range(len(clients) - 2))
+        known = all(client < len(self.roster.clients) for client in clients)
+        return ordered and twice and known and len(set(clients)) >= self.roster.minimum
+
+    def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
+        """The set of a free choice: the entries of clients with one upload among the lists; and those of the others."""
+        found: dict[int, set[bytes]] = {}
+        for message in lists:
+            assert isinstance(message.body, List)
+            for client, digest in message.body.entries:
+                found.setdefault(client, set()).add(digest)
+        single = tuple((client, min(digests)) for client, digests in sorted(found.items()) if len(digests) == 1)
+        double = tuple((client, digest) for client, ds in sorted(found.items()) if len(ds) > 1 for digest in sorted(ds))
+        return single, double
+
+    def record(self, round_: int, previous: bytes, entries: Entries, outcome: Outcome) -> Record:
+        digests = (
+            part_digest(What.SET, write_entries(entries)),
+            part_digest(What.GLOBALS, outcome.globals_),
+            part_digest(What.VERDICTS, outcome.verdicts),
+            part_digest(What.STATE, outcome.state),
+        )
+        return Record(round_, previous, *digests)
+
+    # Views
+
+    def proper_change(self, body: ViewChange) -> bool:
+        """With nothing prepared but by a quorum in an earlier view of this round, after a certified last round."""
+        prepared, last = body.prepared, body.last
+        if body.view == 0 or (last is None) != (body.round == 1):
+            return False
+        if last is not None and not (last.record.round == body.round - 1 and self.certifies(last, Kind.COMMIT)):
+            return False
+        return prepared is None or (
+            prepared.record.round == body.round and prepared.view < body.view and self.certifies(prepared, Kind.PREPARE)
+        )
+
+    def bound(self, changes: Iterable[Message]) -> Certificate | None:
+        """What a new view must carry on with: the certificate prepared in the highest view, if any."""
+        prepared = [change.body.prepared for change in changes if isinstance(change.body, ViewChange)]
+        return max((p for p in prepared if p is not None), key=lambda p: p.view, default=None)
+
+    def proper_proposal(self, body: PrePrepare) -> bool:
+        """From the view's leader, with what justifies it. That the record follows from the lists takes the bodies."""
+        if body.server != self.roster.leader(body.round, body.view) or body.record.round != body.round:
+            return False
+        if not self.proper_changes(body):
+            return False
+        bound = self.bound(body.changes)
+        if bound is not None:
+            return body.record == bound.record and not body.lists
+        return self.proper_lists(body)
+
+    def proper_changes(self, body: PrePrepare) -> bool:
+        """None in view 0; else a quorum of them, distinct, for this very view."""
+        if body.view == 0:
+            return not body.changes
+        return self.enough(m.body.server for m in body.changes if isinstance(m.body, ViewChange)) and all(
+            isinstance(m.body, ViewChange)
+            and (m.body.round, m.body.view) == (body.round, body.view)
+            and self.authentic(m)
+            and self.proper_change(m.body)
+            for m in body.changes
+        )
+
+    def proper_lists(self, body: PrePrepare) -> bool:
+        """n − f of them, of distinct servers, for this round."""
+        servers = {m.body.server for m in body.lists if isinstance(m.body, List)}
+        return len(servers) == len(body.lists) == self.roster.n - self.roster.f and all(
+            isinstance(m.body, List) and m.body.round == body.round and self.authentic(m) and self.proper_list(m.body)
+            for m in body.lists
+        )
+
+    # Evidence
+
+    def conflict(self, a: Any, b: Any) -> bool:
+        """Whether no honest party signs both: two uploads or lists of a round, two votes or proposals of a view, or a
+        receipt and a list without it."""
+        if author(a) != author(b) or a.round != b.round:
+            return False
+        if isinstance(a, Receipt) and isinstance(b, List):
+            return (a.client, a.digest) not in b.entries
+        if a.kind != b.kind or isinstance(a, Receipt) or a == b:
+            return False
+        return isinstance(a, Upload | List) or getattr(a, "view", None) == getattr(b, "view", None)
+
+    def proves(self, evidence: Evidence) -> bool:
+        """Whether both messages are authentic, of the evidence's round, and in conflict."""
+        first, second = evidence.first, evidence.second
+        return (
+            evidence.round == first.body.round
+            and self.conflict(first.body, second.body)
+            and self.authentic(first)
+            and self.authentic(second)
+        )
