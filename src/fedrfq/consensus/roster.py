@@ -12,6 +12,7 @@ from fedrfq.errors import UserError
 
 MOST_SERVERS = 1000
 MOST_CLIENTS = 2**20
+MOST_MS = 2**32 - 1
 _DOUBLINGS = 6  # a timeout grows to 64 times its start, and no further
 
 
@@ -59,8 +60,8 @@ class Roster:
             )
         if not 1 <= self.minimum <= len(self.clients) <= MOST_CLIENTS:
             raise UserError(f"a round needs 1 to all of the {len(self.clients)} clients, not {self.minimum}")
-        if min(self.deadline_ms, self.view_ms, self.resend_ms) < 1:
-            raise UserError("deadlines and timeouts are at least 1 ms")
+        if not all(1 <= ms <= MOST_MS for ms in (self.deadline_ms, self.view_ms, self.resend_ms)):
+            raise UserError(f"deadlines and timeouts are 1 to {MOST_MS} ms")
         keys = self.servers + self.clients
         if len(set(keys)) < len(keys):
             raise UserError("two parties have the same key: each needs its own")

@@ -164,7 +164,7 @@ class Rules:
     def conflict(self, a: Any, b: Any) -> bool:
         """Whether no honest party signs both: two uploads or lists of a round, two votes or proposals of a view, or a
         receipt and a list without it."""
-        if author(a) != author(b) or a.round != b.round:
+        if author(a) is None or author(a) != author(b) or a.round != b.round:
             return False
         if isinstance(a, Receipt) and isinstance(b, List):
             return (a.client, a.digest) not in b.entries

@@ -1,0 +1,142 @@
+"""A client towards the committee: it says one thing a round, repeats it until the round is decided, and believes
+certificates alone. If it was promised a place in a round and did not get it, it shows the servers their receipts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from fedrfq.consensus.machine import (
+    Broadcast,
+    Decided,
+    Effect,
+    Event,
+    Expired,
+    Persist,
+    Received,
+    Send,
+    SetTimer,
+    Start,
+    Timer,
+    Trained,
+)
+from fedrfq.consensus.messages import (
+    Body,
+    Cert,
+    Certificate,
+    Fetch,
+    Kind,
+    Message,
+    Receipt,
+    Upload,
+    What,
+    decode_entries,
+    part_digest,
+)
+from fedrfq.consensus.roster import Signer
+from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.wire import Refused
+
+
+class Client:
+    """`log` is what earlier lives persisted: a signed upload is sent again, never made anew."""
+
+    def __init__(self, rules: Rules, me: int, signer: Signer, log: Iterable[Message] = ()) -> None:
+        self.rules, self.me, self.signer = rules, me, signer
+        self.ignored: Counter[str] = Counter()
+        self.effects: list[Effect] = []
+        self.last: Certificate | None = None
+        self.complaint: tuple[Message, dict[int, Message]] | None = None  # the last round's upload and its receipts
+        self._enter(1)
+        for message in log:
+            self._recall(message)
+        self.effects = []
+
+    def step(self, event: Event) -> list[Effect]:
+        if isinstance(event, Received):
+            self._receive(event.peer, event.message)
+        elif isinstance(event, Trained):
+            self._upload(event.round, event.content)
+        elif isinstance(event, Start | Expired):
+            self._resend()
+        effects, self.effects = self.effects, []
+        return effects
+
+    def _enter(self, round_: int) -> None:
+        self.round = round_
+        self.upload: Message | None = None
+        self.receipts: dict[int, Message] = {}
+
+    def _upload(self, round_: int, content: bytes) -> None:
+        if round_ != self.round or self.upload is not None:
+            return
+        self.upload = self.rules.signed(Upload(round_, self.me, content), self.signer)
+        self.effects += [Persist(self.upload), Broadcast(self.upload)]
+
+    def _resend(self) -> None:
+        """To the servers that gave no receipt; and ask whether the round is over."""
+        missing = [server for server in range(self.rules.roster.n) if server not in self.receipts]
+        if self.upload is not None:
+            self.effects += [Send(server, self.upload) for server in missing]
+        self.effects.append(Broadcast(self.rules.unsigned(Fetch(self.round, What.CERT))))
+        self.effects.append(SetTimer(Timer.RESEND, self.rules.roster.resend_ms))
+
+    def _receive(self, peer: int, message: Message) -> None:
+        body = message.body
+        if message.run != self.rules.run:
+            self.ignored["another run"] += 1
+        elif isinstance(body, Cert):
+            self._on_cert(peer, body)
+        elif isinstance(body, Receipt):
+            self._on_receipt(message)
+        elif isinstance(body, Body):
+            self._on_body(body)
+
+    def _on_cert(self, peer: int, body: Cert) -> None:
+        certificate = body.certificate
+        if certificate.record.round < self.round:
+            self.ignored["old round"] += 1
+        elif not self.rules.certifies(certificate, Kind.COMMIT):
+            self.ignored["bad certificate"] += 1
+        else:
+            self._settle(peer, certificate)
+
+    def _settle(self, peer: int, certificate: Certificate) -> None:
+        record = certificate.record
+        self.last = certificate
+        self.effects += [Persist(self.rules.unsigned(Cert(record.round, certificate))), Decided(certificate, None, ())]
+        self.complaint = None
+        if self.upload is not None and self.receipts and record.round == self.round:
+            self.complaint = self.upload, self.receipts
+            self.effects.append(Send(peer, self.rules.unsigned(Fetch(record.round, What.SET, record.set_))))
+        self._enter(record.round + 1)
+
+    def _on_receipt(self, message: Message) -> None:
+        body = message.body
+        assert isinstance(body, Receipt)
+        ours = self.upload is not None and (body.round, body.client, body.digest) == (self.round, self.me, self.upload.digest)
+        if ours and self.rules.authentic(message):
+            self.receipts[body.server] = message
+        else:
+            self.ignored["not a receipt of ours"] += 1
+
+    def _on_body(self, body: Body) -> None:
+        """The last round's set: if we were left out of it, whoever gave us a receipt has to answer for it."""
+        if self.complaint is None or self.last is None or part_digest(body.what, body.content) != self.last.record.set_:
+            self.ignored["nobody asked"] += 1
+            return
+        (upload, receipts), self.complaint = self.complaint, None
+        try:
+            left_out = (self.me, upload.digest) not in decode_entries(body.content)
+        except Refused:
+            return
+        if left_out:
+            self.effects += [Broadcast(receipt) for _, receipt in sorted(receipts.items())]
+
+    def _recall(self, message: Message) -> None:
+        body = message.body
+        if isinstance(body, Upload):
+            self.upload = message
+        elif isinstance(body, Cert):
+            self.last = body.certificate
+            self._enter(body.round + 1)
