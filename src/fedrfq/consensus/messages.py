@@ -317,6 +317,21 @@ class Message:
             self._digest = hashlib.sha256(self.raw).digest()
         return self._digest
 
+    @property
+    def server(self) -> int:
+        """Whose it is, of a kind that servers sign."""
+        return self.body.server  # type: ignore[union-attr]
+
+    @property
+    def view(self) -> int:
+        """0 for the kinds that have none."""
+        return getattr(self.body, "view", 0)
+
+    @property
+    def value(self) -> bytes:
+        """What a vote is for."""
+        return self.body.value  # type: ignore[union-attr]
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self.raw == other.raw and self.signature == other.signature
 
@@ -374,7 +389,7 @@ def author(body: Any) -> int | None:
     """Who must have signed it: a server's number, or ~k for client k; none where no signature is needed."""
     if isinstance(body, Upload):
         return ~body.client
-    return body.server if isinstance(body, Receipt | List | PrePrepare | Prepare | Commit | ViewChange) else None
+    return getattr(body, "server", None)
 
 
 def part_digest(what: What, content: bytes) -> bytes:

@@ -61,7 +61,7 @@ class Rules:
         """A quorum of votes, of one kind, view and value, made into a proof."""
         first = votes[0].body
         assert isinstance(first, Prepare | Commit)
-        chosen = sorted((vote.body.server, vote.signature) for vote in votes)[: self.roster.quorum]  # type: ignore[union-attr]
+        chosen = sorted((vote.server, vote.signature) for vote in votes)[: self.roster.quorum]
         return Certificate(first.kind, first.view, record, tuple(chosen))
 
     def certifies(self, certificate: Certificate, phase: Kind) -> bool:
@@ -143,9 +143,9 @@ class Rules:
         """None in view 0; else a quorum of them, distinct, for this very view."""
         if body.view == 0:
             return not body.changes
-        return self.enough(m.body.server for m in body.changes if isinstance(m.body, ViewChange)) and all(
+        return self.enough(m.server for m in body.changes if isinstance(m.body, ViewChange)) and all(
             isinstance(m.body, ViewChange)
-            and (m.body.round, m.body.view) == (body.round, body.view)
+            and (m.body.round, m.view) == (body.round, body.view)
             and self.authentic(m)
             and self.proper_change(m.body)
             for m in body.changes
@@ -153,7 +153,7 @@ class Rules:
 
     def proper_lists(self, body: PrePrepare) -> bool:
         """n − f of them, of distinct servers, for this round."""
-        servers = {m.body.server for m in body.lists if isinstance(m.body, List)}
+        servers = {m.server for m in body.lists if isinstance(m.body, List)}
         return len(servers) == len(body.lists) == self.roster.n - self.roster.f and all(
             isinstance(m.body, List) and m.body.round == body.round and self.authentic(m) and self.proper_list(m.body)
             for m in body.lists

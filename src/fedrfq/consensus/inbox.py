@@ -1,0 +1,272 @@
+"""How messages come in: from whom, of which round, and what of them is kept. Nothing is said here but answers.
+
+Of each sender one message of a kind is kept, that of the highest view, so nobody can flood a server with views.
+"""
+
+from __future__ import annotations
+
+from fedrfq.consensus.ledger import Ledger, Slots
+from fedrfq.consensus.machine import (
+    Broadcast,
+    Persist,
+    Send,
+)
+from fedrfq.consensus.messages import (
+    Any,
+    Body,
+    Cert,
+    Evidence,
+    Fetch,
+    Kind,
+    List,
+    Message,
+    PrePrepare,
+    Receipt,
+    Upload,
+    ViewChange,
+    What,
+    author,
+    decode_entries,
+    part_digest,
+)
+from fedrfq.consensus.rules import Entries
+from fedrfq.consensus.wire import Refused
+
+_PRIVATE = (What.UPLOAD, What.STATE)  # no client gets another's upload
+_TAKERS = {
+    Kind.UPLOAD: "_on_upload",
+    Kind.RECEIPT: "_on_receipt",
+    Kind.LIST: "_on_list",
+    Kind.PREPREPARE: "_on_proposal",
+    Kind.PREPARE: "_on_prepare",
+    Kind.COMMIT: "_on_commit",
+    Kind.VIEWCHANGE: "_on_change",
+    Kind.CERT: "_on_cert",
+    Kind.EVIDENCE: "_on_evidence",
+    Kind.FETCH: "_on_fetch",
+    Kind.BODY: "_on_body",
+}
+
+
+class Inbox(Ledger):
+    """Takes in what peers send."""
+
+    def _receive(self, peer: int, message: Message) -> None:
+        body = message.body
+        if message.run != self.rules.run:
+            self._ignore("another run")
+        elif author(body) is None:
+            self._take(peer, message)
+        elif not self._belongs(body):
+            self._ignore("unknown party")
+        elif not self.rules.authentic(message):
+            self._ignore("bad signature")
+        else:
+            self._place(peer, message)
+
+    def _belongs(self, body: Any) -> bool:
+        party = author(body)
+        return party is not None and self.roster.key(party) is not None
+
+    def _place(self, peer: int, message: Message) -> None:
+        """An authentic message, by its round: now, soon, far ahead, or over."""
+        body = message.body
+        if body.round > self.round:
+            self._learn(peer, body)
+        if body.round == self.round:
+            self._take(peer, message)
+        elif body.round == self.round + 1:
+            self._set_aside(peer, message)
+        elif body.round > self.round:
+            self._behind(peer, body.round)
+        else:
+            self._stale(peer, message)
+
+    def _learn(self, peer: int, body: Any) -> None:
+        """Who speaks of the next round in a view change shows the certificate of this one."""
+        changes = [m.body for m in body.changes] if isinstance(body, PrePrepare) else [body]
+        for change in changes:
+            last = change.last if isinstance(change, ViewChange) else None
+            if last is not None and last.record.round == self.round and self.rules.certifies(last, Kind.COMMIT):
+                self._settle(last, peer)
+
+    def _set_aside(self, peer: int, message: Message) -> None:
+        """A message of the next round, for when we get there; of a client two uploads, of a server one of each kind."""
+        kind, party = message.body.kind, author(message.body)
+        assert party is not None
+        slot = 0
+        if kind == Kind.UPLOAD and (kind, party, 0) in self.early:
+            slot = int(self.early[kind, party, 0][1].digest != message.digest)
+        self.early[kind, party, slot] = peer, message
+
+    def _behind(self, peer: int, round_: int) -> None:
+        """Somebody is further than we: ask for our round's certificate, and again after each one we get."""
+        self.horizon = max(self.horizon, round_)
+        if not self.asking:
+            self.asking, fetch = True, self.rules.unsigned(Fetch(self.round, What.CERT))
+            self.effects.append(Send(peer, fetch) if peer >= 0 else Broadcast(fetch))
+
+    def _stale(self, peer: int, message: Message) -> None:
+        """Of a round that is over: who still closes it or changes views in it is behind, and gets its certificate."""
+        body = message.body
+        if isinstance(body, Receipt) and body.round == self.round - 1:
+            self._compare(message, self.last_lists)
+            return
+        self._ignore("old round")
+        certificate = self.chain.get(body.round)
+        if isinstance(body, List | ViewChange) and certificate is not None:
+            self.effects.append(Send(body.server, self.rules.unsigned(Cert(body.round, certificate))))
+
+    def _take(self, peer: int, message: Message) -> None:
+        getattr(self, _TAKERS[message.body.kind])(peer, message)
+
+    def _on_upload(self, peer: int, message: Message) -> None:
+        body = message.body
+        assert isinstance(body, Upload)
+        entry = body.client, message.digest
+        if entry not in self.holdings.uploads:
+            self._store(message)
+        if entry in self.holdings.promised:
+            self.effects.append(Send(~body.client, self._receipt(body.client, message.digest)))
+
+    def _store(self, message: Message) -> None:
+        """A new upload: of two of one client both are kept and listed, and prove a lie; more only if a list has them."""
+        body = message.body
+        assert isinstance(body, Upload)
+        first, listed = self.holdings.first(body.client), message.digest in self.wanted
+        if not listed and (Kind.LIST in self.own or self.holdings.full(body.client)):
+            self._ignore("upload after closing" if first is None else "another upload")
+        elif self.application.refuses(body) is not None:
+            self._ignore("inadmissible upload")
+            return
+        else:
+            self.wanted.pop(message.digest, None)
+            self.holdings.store(message, promise=Kind.LIST not in self.own)
+            self.effects.append(Persist(message))
+        if first is not None:
+            self._accuse(first, message)
+
+    def _receipt(self, client: int, digest: bytes) -> Message:
+        return self.rules.signed(Receipt(self.round, self.me, client, digest), self.signer)
+
+    def _on_receipt(self, peer: int, message: Message) -> None:
+        self._compare(message, self.lists)
+
+    def _compare(self, receipt: Message, lists: Slots) -> None:
+        """A client shows what it was promised: a list without it proves a lie."""
+        body = receipt.body
+        assert isinstance(body, Receipt)
+        listed = lists.get(body.server)
+        if listed is not None and self.rules.conflict(body, listed.body):
+            self._accuse(receipt, listed)
+
+    def _on_list(self, peer: int, message: Message) -> None:
+        body = message.body
+        assert isinstance(body, List)
+        if not self.rules.proper_list(body):
+            self._ignore("improper list")
+        elif self._keep(self.lists, message):
+            self.holdings.lacking[body.server] = set(self.holdings.missing(body.entries))
+            self._held(body.entries, peer)
+
+    def _held(self, entries: Entries, peer: int) -> bool:
+        """Whether we hold all these uploads; what is missing is fetched."""
+        missing = self.holdings.missing(entries)
+        for _, digest in missing:
+            self._want(Fetch(self.round, What.UPLOAD, digest), peer)
+        return not missing
+
+    def _on_proposal(self, peer: int, message: Message) -> None:
+        body = message.body
+        assert isinstance(body, PrePrepare)
+        if body.view < self.view:
+            self._ignore("old view")
+        elif not self.rules.proper_proposal(body):
+            self._ignore("improper proposal")
+        else:
+            for change in body.changes:
+                self._keep(self.changes, change)
+            for listed in body.lists:
+                self._on_list(peer, listed)
+            self._keep(self.proposals, message)
+
+    def _on_prepare(self, peer: int, message: Message) -> None:
+        self._keep(self.prepares, message)
+
+    def _on_commit(self, peer: int, message: Message) -> None:
+        self._keep(self.commits, message)
+
+    def _on_change(self, peer: int, message: Message) -> None:
+        body = message.body
+        assert isinstance(body, ViewChange)
+        if self.rules.proper_change(body):
+            self._keep(self.changes, message)
+        else:
+            self._ignore("improper view change")
+
+    def _on_cert(self, peer: int, message: Message) -> None:
+        body = message.body
+        assert isinstance(body, Cert)
+        if body.certificate.record.round != body.round or body.round < self.round:
+            self._ignore("old round")
+        elif body.round > self.round:
+            self._behind(peer, body.round)
+        elif not self.rules.certifies(body.certificate, Kind.COMMIT):
+            self._ignore("bad certificate")
+        else:
+            self._settle(body.certificate, peer)
+            if self.round < self.horizon:
+                self._behind(peer, self.horizon)
+
+    def _on_evidence(self, peer: int, message: Message) -> None:
+        body = message.body
+        assert isinstance(body, Evidence)
+        if not self.round - 1 <= body.round <= self.round:
+            self._ignore("evidence of another round")
+        elif not self.rules.proves(body):
+            self._ignore("evidence that proves nothing")
+        else:
+            self._file(message)
+
+    def _on_fetch(self, peer: int, message: Message) -> None:
+        body = message.body
+        assert isinstance(body, Fetch)
+        found = None if peer < 0 and body.what in _PRIVATE else self._find(body)
+        if found is not None:
+            self.effects.append(Send(peer, found))
+        else:
+            self._ignore("not to be had")
+
+    def _find(self, fetch: Fetch) -> Message | None:
+        """What is asked for; or, for a part of a round so old that we no longer have it, the next certificate."""
+        if fetch.what == What.UPLOAD:
+            return self.holdings.find(fetch.digest)
+        round_ = fetch.round
+        if fetch.what != What.CERT:
+            part = self.parts.get(fetch.digest) or self.last_parts.get(fetch.digest)
+            if part is not None:
+                return self.rules.unsigned(part)
+            round_ += 1
+        certificate = self.chain.get(round_)
+        return self.rules.unsigned(Cert(round_, certificate)) if certificate is not None else None
+
+    def _on_body(self, peer: int, message: Message) -> None:
+        body = message.body
+        assert isinstance(body, Body)
+        name = part_digest(body.what, body.content)
+        fetch = self.wanted.pop(name, None)
+        if fetch is None or not _sound(body):
+            self._ignore("nobody asked")
+        elif fetch.round == self.round:
+            self.parts[name] = body
+        else:
+            self.last_parts[name] = body
+            self._caught_up()
+
+
+def _sound(body: Body) -> bool:
+    """Whether a set can be read; the other parts are the application's, and certified."""
+    try:
+        return body.what != What.SET or decode_entries(body.content) is not None
+    except Refused:
+        return False

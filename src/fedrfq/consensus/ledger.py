@@ -1,0 +1,162 @@
+"""What a server knows and has said, over the rounds: the chain of decisions, this round's messages, its own word."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fedrfq.consensus.holdings import Holdings
+from fedrfq.consensus.machine import (
+    Accused,
+    Application,
+    Broadcast,
+    Decided,
+    Effect,
+    Outcome,
+    Persist,
+    Publish,
+    Send,
+    SetTimer,
+    Timer,
+)
+from fedrfq.consensus.messages import (
+    Body,
+    Cert,
+    Certificate,
+    Evidence,
+    Fetch,
+    Kind,
+    Message,
+    Record,
+    What,
+    author,
+)
+from fedrfq.consensus.roster import Signer
+from fedrfq.consensus.rules import Entries, Rules
+
+Slots = dict[int, Message]
+
+
+class Ledger:
+    """The state of a replica, and the few ways to change it that more than one rule needs."""
+
+    def __init__(self, rules: Rules, me: int, signer: Signer, application: Application) -> None:
+        self.rules, self.roster, self.me, self.signer, self.application = rules, rules.roster, me, signer, application
+        self.chain: dict[int, Certificate] = {}
+        self.outcome: Outcome | None = application.start()
+        self.ignored: Counter[str] = Counter()
+        self.accused: dict[tuple[int, Kind, int], Message] = {}
+        self.horizon = 0  # the furthest round we have heard of
+        self.effects: list[Effect] = []
+        self.last_lists: Slots = {}
+        self.last_parts: dict[bytes, Body] = {}
+        self.early: dict[tuple[Kind, int, int], tuple[int, Message]] = {}
+        self._enter(1)
+
+    def _enter(self, round_: int) -> None:
+        self.round, self.view = round_, 0
+        self.holdings = Holdings()
+        self.lists: Slots = {}
+        self.proposals: Slots = {}
+        self.prepares: Slots = {}
+        self.commits: Slots = {}
+        self.changes: Slots = {}
+        self.own: dict[Kind, Message] = {}  # the last we signed of each kind
+        self.prepared: Certificate | None = None
+        self.parts: dict[bytes, Body] = {}
+        self.computed: tuple[Entries, Record, tuple[Message, ...]] | None = None
+        self.wanted: dict[bytes, Fetch] = {}
+        self.asked: set[tuple[bytes, int]] = set()  # what, and whom
+        self.late = self.timing = self.asking = False
+        self.resends = 0
+        self.accused = {key: message for key, message in self.accused.items() if key[2] >= round_ - 1}
+        self._set_timers()
+
+    def _set_timers(self) -> None:
+        self.effects += [
+            SetTimer(Timer.DEADLINE, self.roster.deadline_ms),
+            SetTimer(Timer.VIEW, None),
+            SetTimer(Timer.RESEND, self.roster.resend_ms),
+        ]
+
+    def _settle(self, certificate: Certificate, peer: int) -> None:
+        """The round is decided: by our own count of votes, or by a certificate that a peer showed us."""
+        record = certificate.record
+        self.chain[self.round] = certificate
+        message = self.rules.unsigned(Cert(self.round, certificate))
+        lists = self.computed[2] if self.computed is not None and self.computed[1] == record else ()
+        names = (record.set_, record.globals_, record.verdicts, record.state)
+        self.last_lists, self.last_parts = self.lists, {name: self.parts[name] for name in names if name in self.parts}
+        self.outcome = self._outcome(record)
+        self.effects += [Persist(message), Publish(message), Decided(certificate, self.outcome, lists)]
+        self._enter(self.round + 1)
+        if self.outcome is None:
+            self._catch_up(record, peer)
+
+    def _outcome(self, record: Record) -> Outcome | None:
+        """What a decided record stands for, if we have its parts."""
+        parts = [self.last_parts.get(name) for name in (record.globals_, record.verdicts, record.state)]
+        return Outcome(*(part.content for part in parts if part is not None)) if None not in parts else None
+
+    def _catch_up(self, record: Record, peer: int) -> None:
+        names = {What.GLOBALS: record.globals_, What.VERDICTS: record.verdicts, What.STATE: record.state}
+        for what, name in names.items():
+            if name not in self.last_parts:
+                self._want(Fetch(record.round, what, name), peer)
+
+    def _caught_up(self) -> None:
+        certificate = self.chain[self.round - 1]
+        self.outcome = self._outcome(certificate.record)
+        if self.outcome is not None:
+            self.effects += [Persist(self.rules.unsigned(part)) for part in self.last_parts.values()]
+            self.effects.append(Decided(certificate, self.outcome, ()))
+
+    def _previous(self) -> bytes:
+        last = self.chain.get(self.round - 1)
+        return self.rules.run if last is None else last.record.value(self.rules.run)
+
+    def _keep_parts(self, parts: dict[bytes, Body]) -> None:
+        """Those of the newest computation, and those of what is prepared: another server may need them."""
+        bound = {self.prepared.record.set_} if self.prepared is not None else set()
+        self.parts = {name: part for name, part in self.parts.items() if name in bound} | parts
+
+    def _persist_parts(self, record: Record) -> None:
+        for name in (record.set_, record.globals_, record.verdicts, record.state):
+            self.effects.append(Persist(self.rules.unsigned(self.parts[name])))
+
+    def _want(self, fetch: Fetch, peer: int) -> None:
+        self.wanted[fetch.digest] = fetch
+        if peer != self.me and (fetch.digest, peer) not in self.asked:
+            self.asked.add((fetch.digest, peer))
+            self.effects.append(Send(peer, self.rules.unsigned(fetch)))
+
+    def _keep(self, slots: Slots, message: Message) -> bool:
+        """One message of each sender, that of the highest view; two of one view prove a lie."""
+        body = message.body
+        held = slots.get(message.server)
+        if held is None or message.view > held.view:
+            slots[message.server] = message
+            return True
+        if self.rules.conflict(held.body, body):
+            self._accuse(held, message)
+        return False
+
+    def _accuse(self, first: Message, second: Message) -> None:
+        evidence = self.rules.unsigned(Evidence(first.body.round, first, second))
+        if self._file(evidence):
+            self.effects.append(Broadcast(evidence))
+
+    def _file(self, message: Message) -> bool:
+        """Keep evidence, once for each party, kind and round."""
+        evidence = message.body
+        assert isinstance(evidence, Evidence)
+        party = author(evidence.first.body)
+        assert party is not None
+        key = (party, evidence.second.body.kind, evidence.round)
+        if key in self.accused:
+            return False
+        self.accused[key] = message
+        self.effects += [Persist(message), Accused(message)]
+        return True
+
+    def _ignore(self, reason: str) -> None:
+        self.ignored[reason] += 1
