@@ -258,9 +258,9 @@ class Inbox(Ledger):
         if fetch is None or not _sound(body):
             self._ignore("nobody asked")
         elif fetch.round == self.round:
-            self.parts[name] = body
+            self.parts[name] = Body(self.round, body.what, body.content)
         else:
-            self.last_parts[name] = body
+            self.last_parts[name] = Body(fetch.round, body.what, body.content)
             self._caught_up()
 
 

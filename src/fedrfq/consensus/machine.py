@@ -75,7 +75,8 @@ class SetTimer(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """A round is over. The outcome is missing where a server only has the certificate yet, the lists where it saw none."""
+    """A round is over. A server that only has the certificate yet says so without the outcome, and again with it once it
+    is fetched; the lists are missing where it saw none."""
 
     certificate: Certificate
     outcome: Outcome | None
