@@ -1,0 +1,334 @@
+"""Whether servers with other processors, BLAS kernels or versions of numpy decide alike, to the bit.
+
+    python bench/digests.py --python OTHER/bin/python --python ANOTHER/bin/python
+
+Every detector × every rule of aggregation decides some rounds of integer uploads, lies of many kinds among them, in
+several shapes and precisions. All that comes of it (what was taken and refused, verdicts, records, global prototypes) goes
+into one SHA-256 a case, and these into a total. That is done in processes of their own: with the kernels that OpenBLAS has
+for other processors, with numpy's vector instructions switched off, with two threads, and with other interpreters, which
+need numpy and nothing else. The last columns show what floating point makes of the same in each: a product of matrices
+and exp of the same numbers. Exit code 1 if any case differs anywhere.
+
+The uploads are drawn from SHAKE-256, not from numpy, whose generators may change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrfq.aggregation import Decision, decide
+from fedrfq.centres import RULES
+from fedrfq.detectors import DETECTORS, Detector
+from fedrfq.prototypes import LIMIT, MOST_COUNT, Globals, Ints, Precision, Uploads
+
+_CORES = ("Prescott", "Core2", "Nehalem", "Sandybridge", "Haswell", "Zen", "SkylakeX", "Cooperlake")
+_ONE = 2**14  # as a fixed-point number
+_LIARS = 5  # one in so many
+_SHORT = 8  # digits of a digest in the tables
+
+
+@dataclass(frozen=True)
+class Shape:
+    clients: int
+    classes: int
+    values: int
+    bits: int
+    rounds: int
+    held: int = 40  # of 100 classes
+    lone: str = "keep"
+
+    def __str__(self) -> str:
+        return f"{self.clients}×{self.classes}×{self.values}, {self.bits} bits"
+
+
+SMALL = (Shape(20, 10, 24, 24, 5), Shape(20, 10, 255, 16, 2), Shape(7, 3, 8192, 24, 2, held=80))
+SHAPES = (
+    Shape(20, 10, 24, 24, 20),
+    Shape(20, 10, 255, 8, 8),
+    Shape(20, 10, 255, 16, 8, held=15, lone="hold"),
+    Shape(20, 10, 255, 24, 8),
+    Shape(60, 62, 512, 24, 3),
+    Shape(7, 3, 8192, 24, 5, held=80),  # the longest whose products need no shift: sums come close to 2⁵³
+    Shape(7, 3, 9001, 24, 5, held=80),
+)
+
+
+def drawn(label: str, *shape: int) -> Ints:
+    """Whole numbers below 2³², the same everywhere and always."""
+    raw = hashlib.shake_256(label.encode()).digest(4 * int(np.prod(shape)))
+    return np.frombuffer(raw, "<u4").astype(np.int64).reshape(shape)
+
+
+def bell(label: str, *shape: int) -> Ints:
+    """Sums of four bytes, less their mean: a standard deviation of 148."""
+    bytes_ = drawn(label, *shape)
+    return sum((bytes_ >> shift & 255 for shift in (0, 8, 16, 24)), np.zeros(shape, np.int64)) - 510
+
+
+@cache
+def uploads(shape: Shape, round_: int) -> Uploads:
+    """A round's: honest ones near their classes' centres, some clients absent, every liar with a lie of its own."""
+    label, size = f"{shape} {round_}", (shape.clients, shape.classes, shape.values)
+    centres_JV = drawn(f"{shape} centres", *size[1:]) % _ONE
+    held_KJ = drawn(f"{shape} held", *size[:2]) % 100 < shape.held
+    counts_KJ = np.where(held_KJ, 1 + drawn(f"{label} counts", *size[:2]) % 300, 0)
+    values_KJV = centres_JV + 16 * bell(f"{label} values", *size)
+    for liar in range(0, shape.clients, _LIARS):
+        if round_ % 3 != 2:  # in every third round all rest
+            _lie((3 * (liar // _LIARS) + 5 * round_) % 8, liar, counts_KJ, values_KJV)
+    precision = Precision(shape.bits)
+    values_KJV = precision.rounded(values_KJV) * (counts_KJ > 0)[:, :, None]
+    if round_ % 2:  # numbers that no message can carry: too many samples, too large a value, one off the coarse grids
+        counts_KJ[1, 0], values_KJV[3, 0, 0] = MOST_COUNT + 1, LIMIT
+        values_KJV[2, 0, 0] += 1
+    here_K = drawn(f"{label} here", shape.clients) % 10 > 0
+    everyone = Uploads(tuple(range(shape.clients)), counts_KJ, values_KJV, precision=precision)
+    return everyone.only(here_K)
+
+
+def _lie(kind: int, liar: int, counts_KJ: Ints, values_KJV: Ints) -> None:
+    if kind == 0:
+        values_KJV[liar] *= -1
+    elif kind == 1:
+        values_KJV[liar] *= 5
+    elif kind == 2:
+        values_KJV[liar] = np.roll(values_KJV[liar], 1, axis=0)
+        counts_KJ[liar] *= 1000
+    elif kind in (3, 4):  # a copy of the next client's, or nearly
+        counts_KJ[liar], values_KJV[liar] = counts_KJ[liar + 1], values_KJV[liar + 1]
+        values_KJV[liar, :, 0] ^= kind == 4
+    elif kind == 5:  # as far out as it goes
+        values_KJV[liar] = np.where(values_KJV[liar] & 1, LIMIT - 1, 1 - LIMIT)
+    elif kind == 6:
+        values_KJV[liar] = (values_KJV[liar] * 6 + values_KJV[liar, ::-1] * 4) // 10
+    else:
+        counts_KJ[liar] = 0
+
+
+def detector(name: str, shape: Shape) -> Detector:
+    known: dict[str, Any] = {"psi": shape.clients // _LIARS, "lone": shape.lone}
+    return DETECTORS[name](**{field.name: known[field.name] for field in fields(DETECTORS[name]) if field.name in known})
+
+
+def decisions(name: str, rule: str, shape: Shape) -> Iterator[Decision]:
+    judge = detector(name, shape)
+    state, globals_ = judge.start(shape.clients), Globals.none(shape.classes, shape.values)
+    for round_ in range(shape.rounds):
+        decision = decide(judge, rule, state, globals_, uploads(shape, round_))
+        state, globals_ = decision.state, decision.globals_
+        yield decision
+
+
+def canonical(decision: Decision) -> Iterator[bytes]:
+    """All that servers have to agree on, whatever they keep it in."""
+    taken, verdict, globals_ = decision.uploads, decision.verdict, decision.globals_
+    yield json.dumps(sorted(taken.refused.items())).encode()
+    arrays: dict[str, NDArray[Any]] = {
+        "clients": np.array(taken.clients, np.int64),
+        "counts": taken.counts_KJ,
+        "kept": verdict.kept_K,
+        "present": globals_.present_J,
+        "score": verdict.score_K,
+        "values": globals_.values_JV,
+        **{f"state.{name}": record for name, record in decision.state.items()},
+    }
+    for name, array in sorted(arrays.items()):
+        if array.dtype not in (np.dtype(np.int64), np.dtype(np.bool_)):
+            raise TypeError(f"{name} is of {array.dtype}, not of int64 or bool")
+        yield f"{name} {list(array.shape)}".encode()
+        yield np.ascontiguousarray(array, "<i8").tobytes()
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """Of the parts and their lengths."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(len(part).to_bytes(8, "little"))
+        found.update(part)
+    return found.hexdigest()
+
+
+def total(cases: Mapping[str, str]) -> str:
+    return digest(f"{case} {found}".encode() for case, found in sorted(cases.items()))
+
+
+def cases(shapes: Sequence[Shape]) -> tuple[dict[str, str], dict[str, int]]:
+    """Digests by case, and how many uploads were dropped."""
+    found: dict[str, str] = {}
+    dropped: dict[str, int] = {}
+    for shape in shapes:
+        for name in DETECTORS:
+            for rule in RULES:
+                case, made = f"{shape} | {name} | {rule}", list(decisions(name, rule, shape))
+                found[case] = digest(part for decision in made for part in canonical(decision))
+                dropped[case] = sum(int((~decision.verdict.kept_K).sum()) for decision in made)
+    return found, dropped
+
+
+def control() -> dict[str, str]:
+    """The same in floating point, which may come out differently wherever it is computed."""
+    whole_NV = bell("control", 192, 511)
+    found = {}
+    for kind in (np.float32, np.float64):
+        floats_NV: NDArray[Any] = (whole_NV / 148).astype(kind)
+        for name, result in (("product", floats_NV @ floats_NV[:96].T), ("exp", np.exp(floats_NV))):
+            found[f"{name}{np.dtype(kind).itemsize * 8}"] = digest([result.tobytes()])
+    return found
+
+
+def about() -> dict[str, Any]:
+    """What computes here, as numpy and OpenBLAS say themselves."""
+    core = np._core if hasattr(np, "_core") else np.core
+    inner = core._multiarray_umath
+    usable = [name for name in inner.__cpu_dispatch__ if inner.__cpu_features__[name]]
+    return {"numpy": np.__version__, "usable": usable, "baseline": inner.__cpu_baseline__, "kernels": _kernels()}
+
+
+def _kernels() -> str:
+    for path in (Path(np.__file__).parents[1] / "numpy.libs").glob("*openblas*"):
+        library = ctypes.CDLL(str(path))
+        for symbol in ("scipy_openblas_get_corename64_", "openblas_get_corename64_"):
+            if hasattr(library, symbol):
+                function = getattr(library, symbol)
+                function.restype = ctypes.c_char_p
+                return str(function().decode())
+    return "unknown"
+
+
+@dataclass(frozen=True)
+class Place:
+    """An interpreter and the variables it is started with."""
+
+    python: str
+    core: str = ""
+    disabled: tuple[str, ...] = ()
+    threads: int = 1
+
+    def ask(self, *arguments: str) -> dict[str, Any] | None:
+        """What a process there answers; None if this processor lacks the instructions."""
+        ours = ("OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES")
+        environment = {name: value for name, value in os.environ.items() if name not in ours}
+        environment |= {"OPENBLAS_NUM_THREADS": str(self.threads), "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+        environment |= {"OPENBLAS_CORETYPE": self.core} if self.core else {}
+        environment |= {"NPY_DISABLE_CPU_FEATURES": " ".join(self.disabled)} if self.disabled else {}
+        command = [self.python, "-W", "error", __file__, "--child", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode == -signal.SIGILL:
+            return None
+        if done.returncode:
+            raise SystemExit(f"{self} ended with {done.returncode}: {done.stderr}")
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+
+def places(python: str) -> Iterator[Place]:
+    """As it is, then with every other kernel that OpenBLAS really takes, with fewer instructions, and with two threads."""
+    plain = Place(python)
+    here = plain.ask("--about")
+    if here is None:
+        raise SystemExit(f"numpy does not run in {python}")
+    yield plain
+    kernels = {here["kernels"]}
+    for core in _CORES:
+        there = Place(python, core).ask("--about")
+        if there is not None and there["kernels"] not in kernels:
+            kernels.add(there["kernels"])
+            yield Place(python, core)
+    usable: list[str] = here["usable"]
+    wide = [name for name in usable if name.startswith("AVX512") or name == "X86_V4"]
+    fused = [name for name in usable if name in wide or name in ("AVX2", "FMA3", "X86_V3")]
+    for fewer in dict.fromkeys(map(tuple, (wide, fused, usable))):
+        if fewer:
+            yield Place(python, disabled=fewer)
+    yield Place(python, threads=2)
+    if usable:
+        yield Place(python, "Prescott", tuple(usable))
+        yield Place(python, "Nehalem", tuple(usable), threads=2)
+
+
+def without(place: Place, usable: Sequence[str]) -> str:
+    """The instructions that numpy goes without there, in few words."""
+    if not place.disabled:
+        return "–"
+    return "all that can be" if set(place.disabled) == set(usable) else f"{place.disabled[0]} and up"
+
+
+def compared(pythons: Sequence[str], *arguments: str) -> int:
+    form = "{:<8} {:<12} {:<16} {:>7}  {:<8}  {:<9} {:<9} {:<8} {}"
+    print(form.format("numpy", "kernels", "disabled", "threads", "total", "product32", "product64", "exp32", "exp64"))
+    answers: list[tuple[str, dict[str, Any]]] = []
+    for python in pythons:
+        usable: list[str] | None = None
+        for place in places(python):
+            answer = place.ask(*arguments)
+            if answer is None:
+                continue  # the kernels are there, but not what they need
+            usable = answer["usable"] if usable is None else usable
+            cells = [answer["numpy"], answer["kernels"], without(place, usable), place.threads, total(answer["cases"])]
+            kinds = (answer["control"][name] for name in ("product32", "product64", "exp32", "exp64"))
+            row = form.format(*cells[:4], cells[4][:_SHORT], *(found[:_SHORT] for found in kinds))
+            print(row, flush=True)
+            words = f"numpy {cells[0]}, kernels {cells[1]}, disabled {cells[2]}, threads {cells[3]}"
+            answers.append((words, answer))
+    return verdict(answers)
+
+
+def verdict(answers: Sequence[tuple[str, dict[str, Any]]]) -> int:
+    """Prints what the first found, and where any other did not find the same."""
+    first = answers[0][1]
+    form = "{:<22}" + "{:>15}" * len(DETECTORS)
+    print("\nclients×classes×values by detector, all rules together: digest, uploads dropped")
+    print(form.format("", *DETECTORS))
+    for shape in dict.fromkeys(case.split(" | ")[0] for case in first["cases"]):
+        cells = []
+        for name in DETECTORS:
+            mine = {case: found for case, found in first["cases"].items() if case.startswith(f"{shape} | {name} |")}
+            cells.append(f"{total(mine)[:_SHORT]} {sum(first['dropped'][case] for case in mine):>4}")
+        print(form.format(shape, *cells))
+    kinds = {name: len({answer["control"][name] for _, answer in answers}) for name in first["control"]}
+    print("\nfloating point, different results: " + ", ".join(f"{many} of {name}" for name, many in kinds.items()))
+    wrong = 0
+    for place, answer in answers[1:]:
+        for case in sorted(first["cases"].keys() | answer["cases"].keys()):
+            if first["cases"].get(case) != answer["cases"].get(case):
+                wrong += 1
+                print(f"DIFFERS: {case}; {place}")
+    many = f"{len(first['cases'])} cases in {len(answers)} environments"
+    print(f"{many}: {wrong} differences" if wrong else f"{many}: all the same, total {total(first['cases'])}")
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", action="append", default=[], help="one more interpreter, with another numpy; repeatable")
+    parser.add_argument("--small", action="store_true", help="a few shapes, for the tests")
+    parser.add_argument("--child", action="store_true", help="compute here, and print JSON")
+    parser.add_argument("--about", action="store_true", help="as a child: say only what computes")
+    args = parser.parse_args()
+    if not args.child:
+        return compared([sys.executable, *args.python], *(["--small"] if args.small else []))
+    answer = about()
+    if not args.about:
+        answer["cases"], answer["dropped"] = cases(SMALL if args.small else SHAPES)
+        answer["control"] = control()
+    print(json.dumps(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
