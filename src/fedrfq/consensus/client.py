@@ -45,6 +45,7 @@ class Client:
         self.rules, self.me, self.signer = rules, me, signer
         self.ignored: Counter[str] = Counter()
         self.effects: list[Effect] = []
+        self.resends = me  # clients ask different servers
         self.last: Certificate | None = None
         self.complaint: tuple[Message, dict[int, Message]] | None = None  # the last round's upload and its receipts
         self._enter(1)
@@ -74,11 +75,12 @@ class Client:
         self.effects += [Persist(self.upload), Broadcast(self.upload)]
 
     def _resend(self) -> None:
-        """To the servers that gave no receipt; and ask whether the round is over."""
+        """To the servers that gave no receipt; and ask one server after the other whether the round is over."""
         missing = [server for server in range(self.rules.roster.n) if server not in self.receipts]
         if self.upload is not None:
             self.effects += [Send(server, self.upload) for server in missing]
-        self.effects.append(Broadcast(self.rules.unsigned(Fetch(self.round, What.CERT))))
+        self.resends += 1
+        self.effects.append(Send(self.resends % self.rules.roster.n, self.rules.unsigned(Fetch(self.round, What.CERT))))
         self.effects.append(SetTimer(Timer.RESEND, self.rules.roster.resend_ms))
 
     def _receive(self, peer: int, message: Message) -> None:

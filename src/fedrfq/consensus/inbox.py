@@ -25,7 +25,6 @@ from fedrfq.consensus.messages import (
     Upload,
     ViewChange,
     What,
-    author,
     decode_entries,
     part_digest,
 )
@@ -52,21 +51,16 @@ class Inbox(Ledger):
     """Takes in what peers send."""
 
     def _receive(self, peer: int, message: Message) -> None:
-        body = message.body
         if message.run != self.rules.run:
             self._ignore("another run")
-        elif author(body) is None:
+        elif message.author is None:
             self._take(peer, message)
-        elif not self._belongs(body):
+        elif self.roster.key(message.author) is None:
             self._ignore("unknown party")
         elif not self.rules.authentic(message):
             self._ignore("bad signature")
         else:
             self._place(peer, message)
-
-    def _belongs(self, body: Any) -> bool:
-        party = author(body)
-        return party is not None and self.roster.key(party) is not None
 
     def _place(self, peer: int, message: Message) -> None:
         """An authentic message, by its round: now, soon, far ahead, or over."""
@@ -92,7 +86,7 @@ class Inbox(Ledger):
 
     def _set_aside(self, peer: int, message: Message) -> None:
         """A message of the next round, for when we get there; of a client two uploads, of a server one of each kind."""
-        kind, party = message.body.kind, author(message.body)
+        kind, party = message.body.kind, message.author
         assert party is not None
         slot = 0
         if kind == Kind.UPLOAD and (kind, party, 0) in self.early:
@@ -259,6 +253,7 @@ class Inbox(Ledger):
             self._ignore("nobody asked")
         elif fetch.round == self.round:
             self.parts[name] = Body(self.round, body.what, body.content)
+            self.moved = True
         else:
             self.last_parts[name] = Body(fetch.round, body.what, body.content)
             self._caught_up()

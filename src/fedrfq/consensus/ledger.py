@@ -28,7 +28,6 @@ from fedrfq.consensus.messages import (
     Message,
     Record,
     What,
-    author,
 )
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Entries, Rules
@@ -47,9 +46,11 @@ class Ledger:
         self.accused: dict[tuple[int, Kind, int], Message] = {}
         self.horizon = 0  # the furthest round we have heard of
         self.effects: list[Effect] = []
+        self.moved = False  # whether a message that came was new to us, so that more may follow
         self.last_lists: Slots = {}
         self.last_parts: dict[bytes, Body] = {}
-        self.early: dict[tuple[Kind, int, int], tuple[int, Message]] = {}
+        self.early: dict[tuple[Kind, int, int], tuple[int, Message]] = {}  # of the next round
+        self.due: list[tuple[int, Message]] = []  # of this one, come while we were in the last
         self._enter(1)
 
     def _enter(self, round_: int) -> None:
@@ -88,6 +89,7 @@ class Ledger:
         self.last_lists, self.last_parts = self.lists, {name: self.parts[name] for name in names if name in self.parts}
         self.outcome = self._outcome(record)
         self.effects += [Persist(message), Publish(message), Decided(certificate, self.outcome, lists)]
+        self.due, self.early = list(self.early.values()), {}
         self._enter(self.round + 1)
         if self.outcome is None:
             self._catch_up(record, peer)
@@ -135,6 +137,7 @@ class Ledger:
         held = slots.get(message.server)
         if held is None or message.view > held.view:
             slots[message.server] = message
+            self.moved = True
             return True
         if self.rules.conflict(held.body, body):
             self._accuse(held, message)
@@ -149,7 +152,7 @@ class Ledger:
         """Keep evidence, once for each party, kind and round."""
         evidence = message.body
         assert isinstance(evidence, Evidence)
-        party = author(evidence.first.body)
+        party = evidence.first.author
         assert party is not None
         key = (party, evidence.second.body.kind, evidence.round)
         if key in self.accused:

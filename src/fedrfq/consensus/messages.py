@@ -300,10 +300,11 @@ PARTS = (What.SET, What.GLOBALS, What.VERDICTS, What.STATE)
 class Message:
     """A body with the bytes that say it, and its author's signature of them where the kind has one."""
 
-    __slots__ = ("_digest", "body", "raw", "run", "signature")
+    __slots__ = ("_digest", "author", "body", "raw", "run", "signature")
 
     def __init__(self, run: bytes, body: Any, raw: bytes, signature: bytes = b"") -> None:
         self.run, self.body, self.raw, self.signature = run, body, raw, signature
+        self.author = author(body)
         self._digest: bytes | None = None
 
     @property

@@ -19,6 +19,7 @@ from fedrfq.consensus.machine import (
     Expired,
     Persist,
     Received,
+    Send,
     SetTimer,
     Start,
     Timer,
@@ -69,8 +70,9 @@ class Replica(Inbox):
             self._expire(event.timer)
         elif isinstance(event, Start):
             self._start()
-        self._advance()
-        effects, self.effects = self.effects, []
+        if self.moved or self.effects or not isinstance(event, Received):
+            self._advance()
+        effects, self.effects, self.moved = self.effects, [], False
         return effects
 
     def _advance(self) -> None:
@@ -90,12 +92,12 @@ class Replica(Inbox):
 
     def _replay(self) -> bool:
         """What came of this round while we were in the last."""
-        due = [(peer, message) for peer, message in self.early.values() if message.body.round <= self.round]
-        if due:
-            self.early = {}
+        if not self.due:
+            return False
+        due, self.due = self.due, []
         for peer, message in due:
             self._receive(peer, message)
-        return bool(due)
+        return True
 
     def _close(self) -> bool:
         """Sign the one list of this round: when all clients have sent, or at the deadline when enough have."""
@@ -110,6 +112,8 @@ class Replica(Inbox):
 
     def _join(self) -> bool:
         """Follow to the highest view that f+1 others, so one honest server at least, have asked for."""
+        if len(self.changes) <= self.roster.f:
+            return False
         views = sorted((m.view for s, m in self.changes.items() if s != self.me), reverse=True)
         if len(views) <= self.roster.f or views[self.roster.f] <= self.view:
             return False
@@ -164,10 +168,10 @@ class Replica(Inbox):
 
     def _prepare(self) -> bool:
         """Vote for a proposal once we hold what it is made of and have come to the same record ourselves."""
-        proposal = self._proposal()
-        if proposal is None or self.outcome is None or self._signed(Kind.PREPARE):
+        if self.outcome is None or self._signed(Kind.PREPARE):
             return False
-        if not self._follows(proposal):
+        proposal = self._proposal()
+        if proposal is None or not self._follows(proposal):
             return False
         self._persist_parts(proposal.record)
         self._sign(Prepare(self.round, self.view, proposal.record.value(self.rules.run), self.me))
@@ -216,11 +220,11 @@ class Replica(Inbox):
 
     def _commit(self) -> bool:
         """Vote to commit once a quorum has prepared what we have; the proof is kept for the views to come."""
-        proposal, mine = self._proposal(), self.own.get(Kind.PREPARE)
-        if proposal is None or mine is None or not self._signed(Kind.PREPARE) or self._signed(Kind.COMMIT):
+        if not self._signed(Kind.PREPARE) or self._signed(Kind.COMMIT):
             return False
+        mine, proposal = self.own[Kind.PREPARE], self._proposal()
         votes = self._votes(self.prepares, mine.view, mine.value)
-        if not self.rules.enough(vote.server for vote in votes):
+        if proposal is None or not self.rules.enough(vote.server for vote in votes):
             return False
         value = proposal.record.value(self.rules.run)
         if value != mine.value:
@@ -288,9 +292,10 @@ class Replica(Inbox):
             message = self.own.get(kind)
             if message is not None and (kind == Kind.LIST or message.view == self.view):
                 self.effects.append(Broadcast(message))
-        asked = [] if Kind.LIST in self.own else [Fetch(self.round, What.CERT)]
-        for fetch in asked + list(self.wanted.values()):
-            self.effects.append(Broadcast(self.rules.unsigned(fetch)))
+        self.effects += [Broadcast(self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
+        if Kind.LIST not in self.own and self.roster.n > 1:  # a list would be answered, too, by who is further
+            peer = (self.me + 1 + self.resends % (self.roster.n - 1)) % self.roster.n
+            self.effects.append(Send(peer, self.rules.unsigned(Fetch(self.round, What.CERT))))
         self.asking = False
         self.effects.append(SetTimer(Timer.RESEND, self.roster.resend_ms << min(self.resends, _SLOWEST)))
         self.resends += 1

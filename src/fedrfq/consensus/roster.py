@@ -70,7 +70,7 @@ class Roster:
                 who = f"server {number}" if number < len(self.servers) else f"client {number - len(self.servers)}"
                 raise UserError(f"the key of {who} is weak, others could sign for it: make a new one")
 
-    @property
+    @cached_property
     def n(self) -> int:
         return len(self.servers)
 

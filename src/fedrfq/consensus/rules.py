@@ -46,7 +46,7 @@ class Rules:
 
     def authentic(self, message: Message) -> bool:
         """Signed, for this run, by the party it names."""
-        party = author(message.body)
+        party = message.author
         if party is None or message.run != self.run:
             return False
         return self._signed_by(party, message.raw, message.signature)
