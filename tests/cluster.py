@@ -27,7 +27,7 @@ from fedrfq.consensus.machine import (
 )
 from fedrfq.consensus.messages import Kind, Message, Upload
 from fedrfq.consensus.replica import Replica
-from fedrfq.consensus.roster import Roster, Signer
+from fedrfq.consensus.roster import Roster, Signer, served
 from fedrfq.consensus.rules import Rules
 
 
@@ -96,13 +96,13 @@ class Cluster:
         return effects
 
     def _carry_out(self, party: int, effect: Effect) -> None:
-        servers, clients = range(self.roster.n), range(len(self.roster.clients))
+        servers = range(self.roster.n)
         if isinstance(effect, Send):
             self._post(party, [effect.to], effect.message)
         elif isinstance(effect, Broadcast):
             self._post(party, [i for i in servers if i != party], effect.message)
         elif isinstance(effect, Publish):
-            self._post(party, [~k for k in clients], effect.message)
+            self._post(party, [~k for k in served(party, self.roster.n, len(self.roster.clients))], effect.message)
         elif isinstance(effect, Persist):
             self.logs[party].append(effect.message)
         elif isinstance(effect, Decided):

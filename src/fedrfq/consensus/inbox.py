@@ -51,7 +51,9 @@ class Inbox(Ledger):
     """Takes in what peers send."""
 
     def _receive(self, peer: int, message: Message) -> None:
-        if message.run != self.rules.run:
+        if message.vouched is self.rules:
+            self._place(peer, message)
+        elif message.run != self.rules.run:
             self._ignore("another run")
         elif message.author is None:
             self._take(peer, message)
@@ -157,6 +159,8 @@ class Inbox(Ledger):
     def _on_list(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, List)
+        if self.lists.get(body.server) is message:
+            return
         if not self.rules.proper_list(body):
             self._ignore("improper list")
         elif self._keep(self.lists, message):

@@ -54,7 +54,8 @@ class Ledger:
         self._enter(1)
 
     def _enter(self, round_: int) -> None:
-        self.round, self.view = round_, 0
+        self.round = round_
+        self._enter_view(0)
         self.holdings = Holdings()
         self.lists: Slots = {}
         self.proposals: Slots = {}
@@ -67,10 +68,14 @@ class Ledger:
         self.computed: tuple[Entries, Record, tuple[Message, ...]] | None = None
         self.wanted: dict[bytes, Fetch] = {}
         self.asked: set[tuple[bytes, int]] = set()  # what, and whom
-        self.late = self.timing = self.asking = False
+        self.late = self.asking = False
         self.resends = 0
         self.accused = {key: message for key, message in self.accused.items() if key[2] >= round_ - 1}
         self._set_timers()
+
+    def _enter_view(self, view: int) -> None:
+        self.view, self.leader = view, self.roster.leader(self.round, view)
+        self.timing = False
 
     def _set_timers(self) -> None:
         self.effects += [
@@ -133,13 +138,12 @@ class Ledger:
 
     def _keep(self, slots: Slots, message: Message) -> bool:
         """One message of each sender, that of the highest view; two of one view prove a lie."""
-        body = message.body
         held = slots.get(message.server)
         if held is None or message.view > held.view:
             slots[message.server] = message
             self.moved = True
             return True
-        if self.rules.conflict(held.body, body):
+        if held.raw != message.raw and self.rules.conflict(held.body, message.body):
             self._accuse(held, message)
         return False
 

@@ -56,7 +56,7 @@ class Broadcast(NamedTuple):
 
 
 class Publish(NamedTuple):
-    """To all clients."""
+    """To the clients this server serves (`roster.served`)."""
 
     message: Message
 

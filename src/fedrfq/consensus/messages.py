@@ -300,11 +300,15 @@ PARTS = (What.SET, What.GLOBALS, What.VERDICTS, What.STATE)
 class Message:
     """A body with the bytes that say it, and its author's signature of them where the kind has one."""
 
-    __slots__ = ("_digest", "author", "body", "raw", "run", "signature")
+    __slots__ = ("_digest", "author", "body", "raw", "run", "server", "signature", "value", "view", "vouched")
 
     def __init__(self, run: bytes, body: Any, raw: bytes, signature: bytes = b"") -> None:
         self.run, self.body, self.raw, self.signature = run, body, raw, signature
         self.author = author(body)
+        self.server: int = getattr(body, "server", -1)  # of the kinds that servers sign
+        self.view: int = getattr(body, "view", 0)
+        self.value: bytes = getattr(body, "value", b"")  # of votes
+        self.vouched: object = None  # who has found the signature right
         self._digest: bytes | None = None
 
     @property
@@ -317,21 +321,6 @@ class Message:
         if self._digest is None:
             self._digest = hashlib.sha256(self.raw).digest()
         return self._digest
-
-    @property
-    def server(self) -> int:
-        """Whose it is, of a kind that servers sign."""
-        return self.body.server  # type: ignore[union-attr]
-
-    @property
-    def view(self) -> int:
-        """0 for the kinds that have none."""
-        return getattr(self.body, "view", 0)
-
-    @property
-    def value(self) -> bytes:
-        """What a vote is for."""
-        return self.body.value  # type: ignore[union-attr]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self.raw == other.raw and self.signature == other.signature

@@ -77,14 +77,13 @@ class Replica(Inbox):
 
     def _advance(self) -> None:
         while (
-            self._replay()
-            or self._close()
-            or self._join()
-            or self._time()
-            or self._propose()
-            or self._prepare()
-            or self._commit()
-            or self._decide()
+            (self.due and self._replay())
+            or (Kind.LIST not in self.own and self._close())
+            or (self.changes and self._join())
+            or (not self.timing and self._time())
+            or (self.leader == self.me and self._propose())
+            or (self.proposals and (self._prepare() or self._commit()))
+            or (len(self.commits) >= self.roster.quorum and self._decide())
         ):
             pass
 
@@ -92,8 +91,6 @@ class Replica(Inbox):
 
     def _replay(self) -> bool:
         """What came of this round while we were in the last."""
-        if not self.due:
-            return False
         due, self.due = self.due, []
         for peer, message in due:
             self._receive(peer, message)
@@ -102,7 +99,7 @@ class Replica(Inbox):
     def _close(self) -> bool:
         """Sign the one list of this round: when all clients have sent, or at the deadline when enough have."""
         held = len(self.holdings.by_client)
-        if Kind.LIST in self.own or not (held == len(self.roster.clients) or self._overdue(held)):
+        if held < len(self.roster.clients) and not self._overdue(held):
             return False
         self._sign(List(self.round, self.me, self.holdings.entries()))
         return True
@@ -112,8 +109,6 @@ class Replica(Inbox):
 
     def _join(self) -> bool:
         """Follow to the highest view that f+1 others, so one honest server at least, have asked for."""
-        if len(self.changes) <= self.roster.f:
-            return False
         views = sorted((m.view for s, m in self.changes.items() if s != self.me), reverse=True)
         if len(views) <= self.roster.f or views[self.roster.f] <= self.view:
             return False
@@ -121,13 +116,13 @@ class Replica(Inbox):
         return True
 
     def _leave_for(self, view: int) -> None:
-        self.view, self.timing = view, False
+        self._enter_view(view)
         self.effects.append(SetTimer(Timer.VIEW, None))
         self._sign(ViewChange(self.round, view, self.me, self.prepared, self.chain.get(self.round - 1)))
 
     def _time(self) -> bool:
         """The view's time runs once its leader can propose: leaders are not blamed for absent clients."""
-        if self.timing or not self._leader_can_propose():
+        if not self._leader_can_propose():
             return False
         self.timing = True
         self.effects.append(SetTimer(Timer.VIEW, self.roster.timeout_ms(self.view)))
@@ -135,7 +130,8 @@ class Replica(Inbox):
 
     def _leader_can_propose(self) -> bool:
         if self.view == 0:
-            return len(self._usable()) >= self.roster.n - self.roster.f
+            least = self.roster.n - self.roster.f
+            return len(self.lists) >= least and len(self._usable()) >= least
         asked = [s for s, m in self.changes.items() if m.view >= self.view]
         return self.rules.enough(asked)
 
@@ -145,10 +141,10 @@ class Replica(Inbox):
 
     def _propose(self) -> bool:
         """As the view's leader: what is prepared if anything is, else what follows from n − f lists."""
-        if self.roster.leader(self.round, self.view) != self.me or self._signed(Kind.PREPREPARE):
+        if self.outcome is None or self._signed(Kind.PREPREPARE):
             return False
         changes = self._changes_here()
-        if self.outcome is None or (self.view > 0 and not self.rules.enough(m.server for m in changes)):
+        if self.view > 0 and not self.rules.enough(m.server for m in changes):
             return False
         bound, lists = self.rules.bound(changes), tuple(self._usable()[: self.roster.n - self.roster.f])
         if bound is not None:
@@ -179,7 +175,7 @@ class Replica(Inbox):
 
     def _proposal(self) -> PrePrepare | None:
         """This view's, if we have it."""
-        message = self.proposals.get(self.roster.leader(self.round, self.view))
+        message = self.proposals.get(self.leader)
         body = message.body if message is not None else None
         return body if isinstance(body, PrePrepare) and body.view == self.view else None
 
@@ -239,8 +235,6 @@ class Replica(Inbox):
 
     def _decide(self) -> bool:
         """A quorum of commits of one view for one value, whatever view we are in ourselves."""
-        if len(self.commits) < self.roster.quorum:
-            return False
         for view, value in {(m.view, m.value) for m in self.commits.values()}:
             votes = self._votes(self.commits, view, value)
             record = self._record(value)
@@ -321,7 +315,7 @@ class Replica(Inbox):
             self._file(message)
         else:
             self.own[body.kind] = message
-            self.view = max(self.view, message.view)
+            self._enter_view(max(self.view, message.view))
             self._take(self.me, message)
 
     def _recall_certificate(self, certificate: Certificate) -> None:

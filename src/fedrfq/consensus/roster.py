@@ -40,6 +40,11 @@ def quorum(servers: int) -> int:
     return (servers + faults(servers) + 2) // 2
 
 
+def served(server: int, servers: int, clients: int) -> list[int]:
+    """The clients a server tells of decisions: each client hears of them from f + 1 servers, so from an honest one."""
+    return [client for client in range(clients) if (client - server) % servers <= faults(servers)]
+
+
 @dataclass(frozen=True)
 class Roster:
     """Public keys and agreed settings. Nothing signed for one roster counts in another: its hash is the run's id."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from operator import eq
 
 from fedrfq.consensus.machine import Outcome
 from fedrfq.consensus.messages import (
@@ -31,11 +31,13 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.roster import Roster, Signer
 
 Entries = tuple[Entry, ...]
+_REMEMBERED = 1024  # certificates
 
 
 class Rules:
     def __init__(self, roster: Roster) -> None:
         self.roster, self.run = roster, roster.run
+        self._certified: set[Certificate] = set()  # found right before
 
     def signed(self, body: Any, signer: Signer) -> Message:
         raw = encode(self.run, body)
@@ -45,11 +47,14 @@ class Rules:
         return unsigned(self.run, body)
 
     def authentic(self, message: Message) -> bool:
-        """Signed, for this run, by the party it names."""
+        """Signed, for this run, by the party it names. Found once, this is not computed again."""
+        if message.vouched is self:
+            return True
         party = message.author
-        if party is None or message.run != self.run:
+        if party is None or message.run != self.run or not self._signed_by(party, message.raw, message.signature):
             return False
-        return self._signed_by(party, message.raw, message.signature)
+        message.vouched = self
+        return True
 
     def _signed_by(self, party: int, raw: bytes, signature: bytes) -> bool:
         key = self.roster.key(party)
@@ -66,10 +71,18 @@ class Rules:
 
     def certifies(self, certificate: Certificate, phase: Kind) -> bool:
         """Whether a quorum of distinct servers signed this very vote."""
-        servers = [server for server, _ in certificate.signatures]
-        if certificate.phase != phase or not self.enough(servers):
+        if certificate.phase != phase:
             return False
-        vote, record = (Prepare if phase == Kind.PREPARE else Commit), certificate.record
+        if certificate not in self._certified:
+            if not self.enough(server for server, _ in certificate.signatures) or not self._votes_hold(certificate):
+                return False
+            if len(self._certified) >= _REMEMBERED:
+                self._certified.clear()
+            self._certified.add(certificate)
+        return True
+
+    def _votes_hold(self, certificate: Certificate) -> bool:
+        vote, record = (Prepare if certificate.phase == Kind.PREPARE else Commit), certificate.record
         value = record.value(self.run)
         return all(
             self._signed_by(server, encode(self.run, vote(record.round, certificate.view, value, server)), signature)
@@ -84,11 +97,11 @@ class Rules:
 
     def proper_list(self, body: List) -> bool:
         """In order, of registered clients, at most two entries each, and of no fewer clients than a round needs."""
-        entries, clients = body.entries, [client for client, _ in body.entries]
-        ordered = all(a < b for a, b in pairwise(entries))
-        twice = all(clients[i] != clients[i + 2] for i in range(len(clients) - 2))
-        known = all(client < len(self.roster.clients) for client in clients)
-        return ordered and twice and known and len(set(clients)) >= self.roster.minimum
+        clients = [client for client, _ in body.entries]
+        ordered = list(body.entries) == sorted(set(body.entries))
+        thrice = any(map(eq, clients, clients[2:]))
+        known = max(clients, default=0) < len(self.roster.clients)
+        return ordered and not thrice and known and len(set(clients)) >= self.roster.minimum
 
     def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
         """The set of a free choice: the entries of clients with one upload among the lists; and those of the others."""
@@ -143,12 +156,17 @@ class Rules:
         """None in view 0; else a quorum of them, distinct, for this very view."""
         if body.view == 0:
             return not body.changes
-        return self.enough(m.server for m in body.changes if isinstance(m.body, ViewChange)) and all(
-            isinstance(m.body, ViewChange)
-            and (m.body.round, m.view) == (body.round, body.view)
-            and self.authentic(m)
-            and self.proper_change(m.body)
-            for m in body.changes
+        servers = {m.server for m in body.changes}
+        return (
+            len(servers) == len(body.changes)
+            and self.enough(servers)
+            and all(
+                isinstance(m.body, ViewChange)
+                and (m.body.round, m.view) == (body.round, body.view)
+                and self.authentic(m)
+                and self.proper_change(m.body)
+                for m in body.changes
+            )
         )
 
     def proper_lists(self, body: PrePrepare) -> bool:

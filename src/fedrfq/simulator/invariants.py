@@ -1,0 +1,218 @@
+"""Watches a run, step by step, and raises a `Violation` of the invariant that does not hold:
+
+- agreement, certificate, validity, union, censorship: see `deciding`;
+- double-sign, left-view, durability, promise, leader: see `signing`;
+- accusation: no honest party is accused, and evidence proves itself;
+- progress: once the network is calm, views and time are bounded;
+- bounded: a server holds no more messages than the numbers of servers and clients allow;
+- exception: a step raised something.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedrfq.consensus.machine import (
+    Accused,
+    Application,
+    Broadcast,
+    Decided,
+    Event,
+    Persist,
+    Publish,
+    Received,
+    Send,
+    Start,
+)
+from fedrfq.consensus.messages import Cert, Evidence, Fetch, Kind, List, Message, Receipt, ViewChange, author
+from fedrfq.consensus.roster import Roster
+from fedrfq.simulator.deciding import Chain
+from fedrfq.simulator.holding import messages_held
+from fedrfq.simulator.seen import Seen
+from fedrfq.simulator.shown import shown
+from fedrfq.simulator.signing import Book
+from fedrfq.simulator.violation import Violation
+
+if TYPE_CHECKING:
+    from fedrfq.simulator.world import Action, Node
+
+INVARIANTS = (
+    "agreement",
+    "certificate",
+    "validity",
+    "union",
+    "censorship",
+    "double-sign",
+    "left-view",
+    "durability",
+    "promise",
+    "leader",
+    "accusation",
+    "progress",
+    "bounded",
+    "exception",
+)
+
+_EVERY = 128  # steps between two looks at what a server holds
+_NOTED = (Kind.UPLOAD, Kind.LIST, Kind.PREPREPARE)
+
+
+class Observer:
+    """Of a run of these parties, honest or not, from the round after `round_`."""
+
+    def __init__(self, roster: Roster, application: Application, honest: Iterable[int], round_: int = 0) -> None:
+        self.roster = roster
+        self.seen = Seen(roster, honest)
+        self.chain = Chain(self.seen, application, application.start(), round_)
+        self.books = {party: Book(self.seen, party) for party in self.seen.honest}
+        self.exercised: Counter[str] = Counter()
+        self.calm: Callable[[], bool] = lambda: False
+        self.most_views = self.most_held = 10**9  # the driver's bounds
+        self._steps = self.held = 0
+        self._rough_views: dict[int, dict[int, int]] = {}  # by round and server, before the network was calm
+        self._asked: dict[int, dict[int, ViewChange]] = {}  # by server, what honest others have asked it since it started
+        self._does: dict[type, Callable[[Book, Any], None]] = {
+            Persist: self._persists,
+            Send: self._sends,
+            Broadcast: self._sends,
+            Publish: self._sends,
+            Decided: self._decides,
+            Accused: self._accuses,
+        }
+
+    def acted(self, node: Node, event: Event, actions: Sequence[Action]) -> None:
+        self._steps += 1
+        if not node.honest:
+            self._overhear(node.party, actions)
+            return
+        if self._steps % _EVERY == 0 and node.party >= 0:
+            self.bounded(node)
+        if type(event) is Received:
+            if type(event.message.body) is ViewChange:
+                self._asks(node, event.message.body)
+        elif type(event) is Start:
+            self._asked.pop(node.party, None)
+        book, does = self.books[node.party], self._does
+        for action in actions:
+            do = does.get(type(action))
+            if do is not None:
+                do(book, action)
+
+    def _overhear(self, party: int, actions: Sequence[Action]) -> None:
+        """What the faulty say is not judged, but it may turn up in what the honest decide."""
+        for action in actions:
+            message = getattr(action, "message", None)
+            if message is not None and message.body.kind in _NOTED:
+                self.seen.note(party, message)
+
+    def _persists(self, book: Book, action: Persist) -> None:
+        book.persist(action)
+        self._note(book, action.message)
+
+    def _sends(self, book: Book, action: Send | Broadcast | Publish) -> None:
+        message = action.message
+        if message.raw in book.said:
+            return
+        self._note(book, message)
+        book.send(action)
+        body = message.body
+        if isinstance(body, Cert):
+            self.chain.certified(book.party, body.certificate)
+        elif isinstance(body, Evidence):
+            self._proves(book.party, body)
+        elif isinstance(body, Fetch):
+            self.exercised["fetches"] += 1
+
+    def _note(self, book: Book, message: Message) -> None:
+        body = message.body
+        if body.kind in _NOTED:
+            self.seen.note(book.party, message)
+        elif isinstance(body, ViewChange) and body.server == book.party:
+            self._bound_views(book.party, body)
+
+    def _bound_views(self, party: int, body: ViewChange) -> None:
+        """Nobody goes on alone: a few views from where f+1 honest servers were when it got calm, and no view at all that
+        f+1 others have asked it to skip."""
+        rough = self._rough_views.setdefault(body.round, {})
+        if not self.calm():
+            rough[party] = max(body.view, rough.get(party, 0))
+        elif body.view > self._nth(rough.values()) + self.most_views:
+            raise Violation("progress", f"{party} leaves for view {body.view} of round {body.round} in calm weather")
+        asked = [change.view for change in self._asked.get(party, {}).values() if change.round == body.round]
+        if self._nth(asked) > body.view:
+            raise Violation("progress", f"{party} leaves for view {body.view}, f+1 others have asked for {self._nth(asked)}")
+
+    def _nth(self, views: Iterable[int]) -> int:
+        """The (f+1)st highest."""
+        return sorted([*views, *[0] * (self.roster.f + 1)], reverse=True)[self.roster.f]
+
+    def _asks(self, node: Node, body: ViewChange) -> None:
+        if body.server in self.seen.honest and node.machine.round == body.round:  # type: ignore[attr-defined]
+            held = self._asked.setdefault(node.party, {}).get(body.server)
+            if held is None or (held.round, held.view) < (body.round, body.view):
+                self._asked[node.party][body.server] = body
+
+    def _decides(self, book: Book, action: Decided) -> None:
+        self.chain.decide(book.party, action)
+        if action.outcome is None and book.party >= 0:
+            self.exercised["catch-ups"] += 1
+
+    def _accuses(self, book: Book, action: Accused) -> None:
+        body = action.evidence.body
+        assert isinstance(body, Evidence)
+        self._proves(book.party, body)
+        self.exercised[f"evidence of two {body.first.body.kind.name}" + _other(body)] += 1
+
+    def _proves(self, party: int, evidence: Evidence) -> None:
+        first, second = evidence.first, evidence.second
+        culprit = author(first.body)
+        if culprit in self.seen.honest:
+            raise Violation("accusation", f"{party} accuses {culprit}, who is honest: {shown(evidence)}")
+        proved = self.seen.authentic(first) and self.seen.authentic(second) and _conflict(first, second)
+        if not proved or evidence.round != first.body.round:
+            raise Violation("accusation", f"{party} spreads evidence that proves nothing: {shown(evidence)}")
+
+    def bounded(self, node: Node) -> None:
+        """Asked of a server now and then."""
+        machine: Any = node.machine
+        held = messages_held(machine, (machine.rules, machine.rules.roster, machine.application, machine.signer))
+        self.held = max(held, self.held)
+        if held > self.most_held:
+            raise Violation("bounded", f"{node.party} holds {held} messages, {self.most_held} are enough")
+
+    def ended(self, nodes: Iterable[Node]) -> None:
+        """All is quiet: what lists came after a decision is judged too, and what everyone still holds."""
+        for round_ in self.chain.sets:
+            self.chain.uncensored(round_)
+        for node in nodes:
+            if node.honest and node.party >= 0:
+                self.bounded(node)
+
+    def counted(self) -> Counter[str]:
+        """What happened, as far as it was seen here."""
+        views = Counter(f"decided in view {view}" for view in self.chain.views.values())
+        counts = {
+            "view changes": sum(book.view_changes for book in self.books.values()),
+            "prepared values carried over": sum(book.carried_over for book in self.books.values()),
+            "rounds decided": len(self.chain.sets),
+        }
+        return self.exercised + views + Counter(counts)
+
+
+def _other(evidence: Evidence) -> str:
+    return "" if evidence.first.body.kind == evidence.second.body.kind else f" and {evidence.second.body.kind.name}"
+
+
+def _conflict(first: Message, second: Message) -> bool:
+    """Two different things said where an honest party says one; or a receipt, and a list without it."""
+    a, b = first.body, second.body
+    if author(a) != author(b) or a.round != b.round:
+        return False
+    if isinstance(a, Receipt):
+        return isinstance(b, List) and (a.client, a.digest) not in b.entries
+    return a.kind == b.kind and getattr(a, "view", 0) == getattr(b, "view", 0) and first.raw != second.raw
+
+
+__all__ = ["INVARIANTS", "Observer", "Violation"]

@@ -1,0 +1,8 @@
+"""Deliberately broken parties: what the fuzzer does not find in them, it would not find in the true ones."""
+
+from __future__ import annotations
+
+from fedrfq.simulator.mutants import beliefs, memory, quorums, timing, uploads, views  # noqa: F401 (they enter themselves)
+from fedrfq.simulator.mutants.mutant import MUTANTS, TRUE, Mutant
+
+__all__ = ["MUTANTS", "TRUE", "Mutant"]

@@ -1,0 +1,101 @@
+"""What becomes of messages on their way: late, lost, doubled, out of order, cut off; and from some time on, none of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from fedrfq.consensus.messages import Kind, Message
+
+
+@dataclass(frozen=True)
+class Split:
+    """From start to end, nothing passes between the parties of one side and all others."""
+
+    start_ms: int
+    end_ms: int
+    side: frozenset[int]
+
+    def cuts(self, now: int, origin: int, to: int) -> bool:
+        return self.start_ms <= now < self.end_ms and (origin in self.side) != (to in self.side)
+
+
+@dataclass(frozen=True)
+class Hole:
+    """Messages of one kind and view reach only some servers, of some servers: no chance loss finds so precise a gap."""
+
+    kind: Kind
+    view: int
+    speakers: frozenset[int]
+    hearers: frozenset[int]
+
+    def swallows(self, origin: int, to: int) -> bool:
+        return to >= 0 and (origin not in self.speakers or to not in self.hearers)
+
+
+@dataclass(frozen=True)
+class Links:
+    """Before `calm_ms` anything below may happen; after it every message arrives once, within `slow_ms`."""
+
+    quick_ms: int = 1
+    slow_ms: int = 10
+    calm_ms: int = 0
+    loss: float = 0.0
+    double: float = 0.0
+    straggle: float = 0.0  # the share of messages that take up to twenty times as long, and so come out of order
+    splits: tuple[Split, ...] = ()
+    holes: tuple[Hole, ...] = ()
+    favoured: frozenset[int] = frozenset()  # whose messages pass: the faulty may have the network on their side
+
+
+class Network:
+    """Draws the fate of each message; `lost`, `doubled` and `cut` count what happened."""
+
+    def __init__(self, links: Links, rng: Random) -> None:
+        self.links, self.random = links, rng.random
+        self.quick, self.span = links.quick_ms, links.slow_ms - links.quick_ms + 1
+        self.calm = links.calm_ms
+        self.holes = {(hole.kind, hole.view): hole for hole in links.holes}
+        self.lost = self.doubled = self.cut = 0
+
+    def delays(self, now: int, origin: int, to: int, message: Message) -> tuple[int, ...]:
+        """When each copy of a message arrives, from now."""
+        if now >= self.calm or origin in self.links.favoured:
+            return (self.quick + int(self.random() * self.span),)
+        if self._cut(now, origin, to, message):
+            self.cut += 1
+            return ()
+        return self._rough()
+
+    def _cut(self, now: int, origin: int, to: int, message: Message) -> bool:
+        if self.holes:
+            body = message.body
+            hole = self.holes.get((body.kind, getattr(body, "view", 0)))
+            if hole is not None and hole.swallows(origin, to):
+                return True
+        return any(split.cuts(now, origin, to) for split in self.links.splits)
+
+    def _rough(self) -> tuple[int, ...]:
+        links, random = self.links, self.random
+        if random() < links.loss:
+            self.lost += 1
+            return ()
+        delay = self.quick + int(random() * self.span)
+        if random() < links.straggle:
+            delay = int(delay * (1 + 19 * random()))
+        if random() < links.double:
+            self.doubled += 1
+            return delay, delay + int(random() * 4 * self.span)
+        return (delay,)
+
+
+def _partitioned(servers: int) -> Links:
+    return Links(5, 50, 6_000, splits=(Split(0, 5_000, frozenset(range((servers + 1) // 2))),))
+
+
+NETWORKS: dict[str, Callable[[int], Links]] = {
+    "calm": lambda servers: Links(),
+    "lossy": lambda servers: Links(5, 50, 20_000, loss=0.1, double=0.05, straggle=0.1),
+    "partitioned": _partitioned,
+}

@@ -1,0 +1,98 @@
+"""Invariants of what an honest party signs: never two things in one place, nothing in a view it has left, nothing that a
+restart would forget, a list that keeps its promises, votes only for what the leader proposed."""
+
+from __future__ import annotations
+
+from fedrfq.consensus.machine import Broadcast, Persist, Publish, Send
+from fedrfq.consensus.messages import (
+    SIGNED,
+    Commit,
+    Kind,
+    List,
+    Message,
+    Prepare,
+    PrePrepare,
+    Receipt,
+    Upload,
+    ViewChange,
+    author,
+)
+from fedrfq.simulator.seen import Seen
+from fedrfq.simulator.shown import shown
+from fedrfq.simulator.violation import Violation
+
+
+class Book:
+    """What one honest party has signed, over all its lives."""
+
+    def __init__(self, seen: Seen, party: int) -> None:
+        self.seen, self.party = seen, party
+        self.persisted: set[bytes] = set()
+        self.uploads: set[bytes] = set()  # digests of those persisted
+        self.places: dict[tuple[Kind, int, int], Message] = {}
+        self.promised: dict[int, set[tuple[int, bytes]]] = {}
+        self.left: dict[int, int] = {}  # by round, the view it has left for
+        self.view_changes = self.carried_over = 0
+        self.said: set[bytes] = set()  # what it has sent; nothing is judged twice
+
+    def persist(self, action: Persist) -> None:
+        message = action.message
+        self.persisted.add(message.raw)
+        if isinstance(message.body, Upload):
+            self.uploads.add(message.digest)
+        if message.body.kind in SIGNED and author(message.body) == self.party:
+            self._sign(message)
+
+    def send(self, action: Send | Broadcast | Publish) -> None:
+        message = action.message
+        self.said.add(message.raw)
+        if message.body.kind in SIGNED and author(message.body) == self.party:
+            self._durable(message)
+            self._sign(message)
+
+    def _durable(self, message: Message) -> None:
+        body = message.body
+        there = body.digest in self.uploads if isinstance(body, Receipt) else message.raw in self.persisted
+        if not there:
+            raise Violation("durability", f"{self.party} sends what it has not persisted: {shown(message)}")
+
+    def _sign(self, message: Message) -> None:
+        body = message.body
+        if isinstance(body, Receipt):
+            self._promise(body)
+            return
+        place = (body.kind, body.round, getattr(body, "view", 0))
+        first = self.places.setdefault(place, message)
+        if first is not message:
+            if first.raw != message.raw:
+                raise Violation("double-sign", f"{self.party} signs {shown(first)} and {shown(message)}")
+            return
+        if isinstance(body, ViewChange):
+            self.left[body.round] = max(body.view, self.left.get(body.round, 0))
+            self.view_changes += 1
+        elif isinstance(body, List):
+            self._keep_promises(body)
+        elif isinstance(body, Prepare | Commit | PrePrepare):
+            self._vote(body)
+
+    def _vote(self, body: Prepare | Commit | PrePrepare) -> None:
+        self.carried_over += isinstance(body, PrePrepare) and not body.lists
+        if body.view < self.left.get(body.round, 0):
+            raise Violation("left-view", f"{self.party} left for view {self.left[body.round]} and signs {shown(body)}")
+        leader = self.seen.roster.leader(body.round, body.view)
+        if isinstance(body, Prepare) and (body.round, body.view, body.value, leader) not in self.seen.proposed:
+            raise Violation("leader", f"{self.party} votes for what the leader {leader} did not propose: {shown(body)}")
+
+    def _promise(self, receipt: Receipt) -> None:
+        entry = receipt.client, receipt.digest
+        self.promised.setdefault(receipt.round, set()).add(entry)
+        listed = self.places.get((Kind.LIST, receipt.round, 0))
+        if listed is not None and isinstance(listed.body, List) and entry not in listed.body.entries:
+            raise Violation("promise", f"{self.party} gives a receipt for what is not in its list: {shown(receipt)}")
+
+    def _keep_promises(self, body: List) -> None:
+        broken = self.promised.get(body.round, set()) - set(body.entries)
+        if broken:
+            raise Violation("promise", f"{self.party} lists less than it gave receipts for: {shown(tuple(sorted(broken)))}")
+        if len({client for client, _ in body.entries}) < self.seen.roster.minimum:
+            raise Violation("promise", f"{self.party} lists fewer clients than a round needs: {shown(body)}")

@@ -1,0 +1,237 @@
+"""Virtual time, in which servers and clients run: it carries out their effects, brings their messages, crashes them.
+
+It knows nothing of how a schedule is drawn or what is computed: the fuzzer and a run's simulated committee use it alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from random import Random
+from typing import NamedTuple
+
+from fedrfq.consensus.machine import (
+    Accused,
+    Broadcast,
+    Decided,
+    Event,
+    Expired,
+    Persist,
+    Publish,
+    Received,
+    Send,
+    SetTimer,
+    Start,
+    Timer,
+    Waiting,
+)
+from fedrfq.consensus.messages import Message, decode
+from fedrfq.consensus.roster import served
+from fedrfq.consensus.wire import Refused
+from fedrfq.simulator.network import Links, Network
+from fedrfq.simulator.node import Action, Crash, Machine, Node, Noise, Relay, Watch, name
+from fedrfq.simulator.shown import shown
+from fedrfq.simulator.violation import Violation
+
+
+class _Ring(NamedTuple):
+    """A timer that runs out, if it has not been set anew."""
+
+    timer: Timer
+    number: int
+
+
+class _Restart(NamedTuple):
+    pass
+
+
+class World:
+    """Add the nodes, `start`, and `run` until `done` is set; `on_decided` and `on_restart` are the driver's to hear."""
+
+    def __init__(self, servers: int, clients: int, links: Links, rng: Random, watch: Watch | None = None) -> None:
+        self.servers, self.clients = range(servers), [~k for k in range(clients)]
+        self._served = {server: [~k for k in served(server, servers, clients)] for server in self.servers}
+        self._others = {party: [s for s in range(servers) if s != party] for party in [*self.servers, *self.clients]}
+        self.rng, self.network, self.watch = rng, Network(links, rng), watch
+        self.nodes: dict[int, Node] = {}
+        self.now = self.events = self._number = 0
+        self.done = self.wire = self.measured = False
+        self.jumps = 0.0  # before the network is calm, the share of timers that fire early or late
+        self.counts: Counter[str] = Counter()
+        self.messages, self.bytes = 0, 0
+        self.on_decided: Callable[[Node, Decided], None] = lambda node, decided: None
+        self.on_restart: Callable[[Node], None] = lambda node: None
+        self.trace: Callable[[int, Node, Event, Sequence[Action]], None] | None = None
+        self._heap: list[tuple[int, int, int, Event | _Ring | _Restart | bytes]] = []
+
+    def add(
+        self, party: int, make: Callable[[list[Message]], Machine], log: Iterable[Message] = (), honest: bool = True
+    ) -> Node:
+        """A party; `make` is given the log, at first and after each crash."""
+        self.nodes[party] = node = Node(party, make, log, honest)
+        return node
+
+    def start(self) -> None:
+        for party in self.nodes:
+            self.give(party, Start())
+
+    def give(self, party: int, event: Event, delay_ms: int = 0) -> None:
+        """Something that is not a message happens to a party."""
+        self._push(delay_ms, party, event)
+
+    def run(self, most_ms: int, most_events: int) -> bool:
+        """Until `done`; not if that takes too long, or if nothing is left to happen."""
+        heap = self._heap
+        while not self.done:
+            if not heap or self.events >= most_events or heap[0][0] > most_ms:
+                return False
+            self.now, _, party, event = heappop(heap)
+            self._happen(self.nodes[party], event)
+        return True
+
+    def _push(self, delay_ms: int, party: int, event: Event | _Ring | _Restart | bytes) -> None:
+        self._number += 1
+        heappush(self._heap, (self.now + delay_ms, self._number, party, event))
+
+    def _happen(self, node: Node, event: Event | _Ring | _Restart | bytes) -> None:
+        kind = type(event)
+        if kind is _Restart:
+            self._restart(node)
+        elif not node.up:
+            self.counts["to one away"] += 1
+        elif kind is _Ring:
+            self._ring(node, event)  # type: ignore[arg-type]
+        elif kind is bytes:
+            self._arrive(node, event)  # type: ignore[arg-type]
+        else:
+            self._step(node, event)  # type: ignore[arg-type]
+
+    def _ring(self, node: Node, ring: _Ring) -> None:
+        if node.timers.get(ring.timer) == ring.number:
+            del node.timers[ring.timer]
+            self._step(node, Expired(ring.timer))
+
+    def _arrive(self, node: Node, data: bytes) -> None:
+        """Bytes: the sender's number, and what ought to be a message."""
+        try:
+            message = decode(data[4:])
+        except Refused:
+            self.counts["bytes refused"] += 1
+        else:
+            self._step(node, Received(int.from_bytes(data[:4], "little", signed=True), message))
+
+    def _step(self, node: Node, event: Event) -> None:
+        self.events += 1
+        node.steps += 1
+        try:
+            actions = node.machine.step(event)
+        except Exception as error:
+            if not node.honest:
+                raise
+            raise Violation("exception", f"{name(node.party)} at {shown(event)}: {type(error).__name__}: {error}") from error
+        crash = None
+        if node.crashes:
+            crash, actions = self._crash_due(node, actions)
+        if self.trace is not None:
+            self.trace(self.now, node, event, actions)
+        if self.watch is not None:
+            self.watch.acted(node, event, actions)
+        for action in actions:
+            _DO[type(action)](self, node, action)
+        if crash is not None:
+            self._crash(node, crash.away_ms)
+
+    def _crash_due(self, node: Node, actions: Sequence[Action]) -> tuple[Crash | None, Sequence[Action]]:
+        """The crash that happens in this step, if one does, and what is done before."""
+        for crash in node.crashes:
+            if crash.step <= node.steps and (cut := crash.cut(actions)) is not None:
+                node.crashes.remove(crash)
+                return crash, actions[:cut]
+        return None, actions
+
+    def _crash(self, node: Node, away_ms: int) -> None:
+        self.counts["crashes"] += 1
+        node.up = False
+        node.timers.clear()
+        self._push(away_ms, node.party, _Restart())
+
+    def _restart(self, node: Node) -> None:
+        self.counts["restarts"] += 1
+        node.up, node.machine = True, node.make(node.log)
+        self._step(node, Start())
+        self.on_restart(node)
+
+    # Effects
+
+    def _send(self, node: Node, effect: Send) -> None:
+        self._carry(node.party, (effect.to,), effect.message)
+
+    def _broadcast(self, node: Node, effect: Broadcast) -> None:
+        self._carry(node.party, self._others[node.party], effect.message)
+
+    def _publish(self, node: Node, effect: Publish) -> None:
+        self._carry(node.party, self._served[node.party], effect.message)
+
+    def _relay(self, node: Node, effect: Relay) -> None:
+        self._carry(effect.origin, (effect.to,), effect.message)
+
+    def _noise(self, node: Node, effect: Noise) -> None:
+        if self.wire:
+            self._push(1, effect.to, _packed(node.party, effect.data))
+
+    def _carry(self, origin: int, targets: Sequence[int], message: Message) -> None:
+        event: Received | bytes = _packed(origin, message.wire) if self.wire else Received(origin, message)
+        now, heap, delays = self.now, self._heap, self.network.delays
+        for to in targets:
+            for delay in delays(now, origin, to, message):
+                self._number += 1
+                heappush(heap, (now + delay, self._number, to, event))
+        self.messages += len(targets)
+        if self.measured:
+            self.bytes += len(message.wire) * len(targets)
+
+    def _persist(self, node: Node, effect: Persist) -> None:
+        node.log.append(effect.message)
+
+    def _set_timer(self, node: Node, effect: SetTimer) -> None:
+        if effect.delay_ms is None:
+            node.timers.pop(effect.timer, None)
+            return
+        delay = effect.delay_ms
+        if self.jumps and self.now < self.network.links.calm_ms and self.rng.random() < self.jumps:
+            self.counts["clock jumps"] += 1
+            delay = int(delay * 3 * self.rng.random())
+        node.timers[effect.timer] = self._number + 1
+        self._push(delay, node.party, _Ring(effect.timer, self._number + 1))
+
+    def _decided(self, node: Node, effect: Decided) -> None:
+        node.decided[effect.certificate.record.round] = effect
+        self.on_decided(node, effect)
+
+    def _accused(self, node: Node, effect: Accused) -> None:
+        node.accused.append(effect.evidence)
+
+    def _waiting(self, node: Node, effect: Waiting) -> None:
+        self.counts["waits for clients"] += 1
+
+
+_DO: dict[type, Callable[..., None]] = {
+    Send: World._send,
+    Broadcast: World._broadcast,
+    Publish: World._publish,
+    Relay: World._relay,
+    Noise: World._noise,
+    Persist: World._persist,
+    SetTimer: World._set_timer,
+    Decided: World._decided,
+    Accused: World._accused,
+    Waiting: World._waiting,
+}
+
+
+def _packed(origin: int, data: bytes) -> bytes:
+    return origin.to_bytes(4, "little", signed=True) + data
+
+
+__all__ = ["Action", "Crash", "Machine", "Node", "Noise", "Relay", "Watch", "World", "name"]
