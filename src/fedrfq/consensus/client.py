@@ -16,7 +16,6 @@ from fedrfq.consensus.machine import (
     Received,
     Send,
     SetTimer,
-    Start,
     Timer,
     Trained,
 )
@@ -58,8 +57,10 @@ class Client:
             self._receive(event.peer, event.message)
         elif isinstance(event, Trained):
             self._upload(event.round, event.content)
-        elif isinstance(event, Start | Expired):
+        elif isinstance(event, Expired) or self.last is not None or self.upload is not None:
             self._resend()
+        else:
+            self._set_timer()
         effects, self.effects = self.effects, []
         return effects
 
@@ -81,6 +82,9 @@ class Client:
             self.effects += [Send(server, self.upload) for server in missing]
         self.resends += 1
         self.effects.append(Send(self.resends % self.rules.roster.n, self.rules.unsigned(Fetch(self.round, What.CERT))))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
         self.effects.append(SetTimer(Timer.RESEND, self.rules.roster.resend_ms))
 
     def _receive(self, peer: int, message: Message) -> None:
@@ -108,7 +112,8 @@ class Client:
         self.last = certificate
         self.effects += [Persist(self.rules.unsigned(Cert(record.round, certificate))), Decided(certificate, None, ())]
         self.complaint = None
-        if self.upload is not None and self.receipts and record.round == self.round:
+        doubtful = 0 < len(self.receipts) <= 2 * self.rules.roster.f  # more, and f+1 honest servers have listed it
+        if self.upload is not None and doubtful and record.round == self.round:
             self.complaint = self.upload, self.receipts
             self.effects.append(Send(peer, self.rules.unsigned(Fetch(record.round, What.SET, record.set_))))
         self._enter(record.round + 1)

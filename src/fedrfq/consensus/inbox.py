@@ -159,13 +159,14 @@ class Inbox(Ledger):
     def _on_list(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, List)
-        if self.lists.get(body.server) is message:
+        if self.lists.get(body.server) == message:
             return
-        if not self.rules.proper_list(body):
+        if not self.rules.proper(message):
             self._ignore("improper list")
         elif self._keep(self.lists, message):
             self.holdings.lacking[body.server] = set(self.holdings.missing(body.entries))
-            self._held(body.entries, peer)
+            if Kind.LIST in self.own:  # before we close, what others list is most likely on its way
+                self._held(body.entries, peer)
 
     def _held(self, entries: Entries, peer: int) -> bool:
         """Whether we hold all these uploads; what is missing is fetched."""
@@ -177,9 +178,11 @@ class Inbox(Ledger):
     def _on_proposal(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, PrePrepare)
+        if self.proposals.get(body.server) == message:
+            return
         if body.view < self.view:
             self._ignore("old view")
-        elif not self.rules.proper_proposal(body):
+        elif not self.rules.proper(message):
             self._ignore("improper proposal")
         else:
             for change in body.changes:
@@ -195,9 +198,7 @@ class Inbox(Ledger):
         self._keep(self.commits, message)
 
     def _on_change(self, peer: int, message: Message) -> None:
-        body = message.body
-        assert isinstance(body, ViewChange)
-        if self.rules.proper_change(body):
+        if self.rules.proper(message):
             self._keep(self.changes, message)
         else:
             self._ignore("improper view change")

@@ -7,13 +7,13 @@ the effect after it is begun, so nothing is ever said that a restart forgets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from fedrfq.consensus.messages import Certificate, Message, Upload
 
 
-class Timer(Enum):
+class Timer(StrEnum):
     DEADLINE = "deadline"
     VIEW = "view"
     RESEND = "resend"

@@ -300,16 +300,24 @@ PARTS = (What.SET, What.GLOBALS, What.VERDICTS, What.STATE)
 class Message:
     """A body with the bytes that say it, and its author's signature of them where the kind has one."""
 
-    __slots__ = ("_digest", "author", "body", "raw", "run", "server", "signature", "value", "view", "vouched")
+    __slots__ = ("_digest", "_raw", "author", "body", "run", "server", "signature", "sound", "value", "view", "vouched")
 
-    def __init__(self, run: bytes, body: Any, raw: bytes, signature: bytes = b"") -> None:
-        self.run, self.body, self.raw, self.signature = run, body, raw, signature
+    def __init__(self, run: bytes, body: Any, raw: bytes | None = None, signature: bytes = b"") -> None:
+        self.run, self.body, self._raw, self.signature = run, body, raw, signature
         self.author = author(body)
         self.server: int = getattr(body, "server", -1)  # of the kinds that servers sign
         self.view: int = getattr(body, "view", 0)
         self.value: bytes = getattr(body, "value", b"")  # of votes
-        self.vouched: object = None  # who has found the signature right
+        self.vouched: object = None  # the rules by which the signature was found right
+        self.sound: object = None  # and those by which the rest was
         self._digest: bytes | None = None
+
+    @property
+    def raw(self) -> bytes:
+        """The bytes that say it, and that are signed."""
+        if self._raw is None:
+            self._raw = encode(self.run, self.body)
+        return self._raw
 
     @property
     def wire(self) -> bytes:
@@ -339,7 +347,7 @@ def encode(run: bytes, body: Any) -> bytes:
 
 def unsigned(run: bytes, body: Any) -> Message:
     """A message of a kind that needs no signature."""
-    return Message(run, body, encode(run, body))
+    return Message(run, body)
 
 
 def decode(data: bytes) -> Message:

@@ -102,6 +102,8 @@ class Replica(Inbox):
         if held < len(self.roster.clients) and not self._overdue(held):
             return False
         self._sign(List(self.round, self.me, self.holdings.entries()))
+        for server, lacking in self.holdings.lacking.items():
+            self._held(tuple(sorted(lacking)), server)
         return True
 
     def _overdue(self, held: int) -> bool:

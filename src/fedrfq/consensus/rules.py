@@ -60,6 +60,21 @@ class Rules:
         key = self.roster.key(party)
         return key is not None and self.roster.scheme.verify(key, raw, signature)
 
+    def proper(self, message: Message) -> bool:
+        """Whether a list, a view change or a proposal is what it must be. Found once, this is not computed again."""
+        if message.sound is self:
+            return True
+        body = message.body
+        if isinstance(body, List):
+            right = self.proper_list(body)
+        elif isinstance(body, ViewChange):
+            right = self.proper_change(body)
+        else:
+            right = isinstance(body, PrePrepare) and self.proper_proposal(body)
+        if right:
+            message.sound = self
+        return right
+
     # Certificates
 
     def certificate(self, votes: Sequence[Message], record: Record) -> Certificate:
@@ -164,7 +179,7 @@ class Rules:
                 isinstance(m.body, ViewChange)
                 and (m.body.round, m.view) == (body.round, body.view)
                 and self.authentic(m)
-                and self.proper_change(m.body)
+                and self.proper(m)
                 for m in body.changes
             )
         )
@@ -173,7 +188,7 @@ class Rules:
         """n − f of them, of distinct servers, for this round."""
         servers = {m.server for m in body.lists if isinstance(m.body, List)}
         return len(servers) == len(body.lists) == self.roster.n - self.roster.f and all(
-            isinstance(m.body, List) and m.body.round == body.round and self.authentic(m) and self.proper_list(m.body)
+            isinstance(m.body, List) and m.body.round == body.round and self.authentic(m) and self.proper(m)
             for m in body.lists
         )
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields
 from functools import cached_property
 
 from fedrfq.consensus.ledger import Slots
-from fedrfq.consensus.messages import Commit, Kind, List, Message, PrePrepare, ViewChange
+from fedrfq.consensus.messages import Certificate, Commit, Kind, List, Message, PrePrepare, ViewChange
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster, faults, quorum
 from fedrfq.consensus.rules import Rules
@@ -55,9 +54,9 @@ class QuorumOfSix(QuorumOfFive):
 class RepeatedVoters(Rules):
     """A certificate may name a server twice."""
 
-    def enough(self, servers: Iterable[int]) -> bool:
-        # Certificates ask it of a list, all others of a generator.
-        return len(servers) >= self.roster.quorum if isinstance(servers, list) else super().enough(servers)
+    def certifies(self, certificate: Certificate, phase: Kind) -> bool:
+        enough = len(certificate.signatures) >= self.roster.quorum
+        return certificate.phase == phase and enough and self._votes_hold(certificate)
 
 
 @breaks("agreement")

@@ -80,7 +80,7 @@ class DoubleVote(Replica):
         super()._on_proposal(peer, message)
         body = message.body
         assert isinstance(body, PrePrepare)
-        if body.view == self.view and self.rules.proper_proposal(body):
+        if body.view == self.view and self.rules.proper(message):
             self.proposals[body.server] = message
 
     def _signed(self, kind: Kind) -> bool:
