@@ -47,5 +47,5 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Uploads]:
         found.append(arguments[-1])
         return decide(*arguments)
 
-    monkeypatch.setattr("fedrfq.federation.decide", spy)
+    monkeypatch.setattr("fedrfq.committee.direct.decide", spy)
     return found

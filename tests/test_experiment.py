@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fedrfq import toml
 from fedrfq.attacks import ATTACKS
+from fedrfq.committee import COMMITTEES, Direct
 from fedrfq.data import DATASETS, Dataset
 from fedrfq.detectors import DETECTORS
 from fedrfq.engine import Train
@@ -37,6 +38,7 @@ SWITCHED: dict[str, dict[str, type[Any]]] = {
     "model": MODELS,
     "attack": ATTACKS,
     "detector": DETECTORS,
+    "committee": COMMITTEES,
 }
 
 
@@ -115,6 +117,7 @@ FULL: list[dict[str, Any]] = [
     *({"method": {"name": name}} for name in METHODS),
     *({"attack": {"name": name, "clients": 3}} for name in ATTACKS),
     *({"detector": {"name": name}} for name in DETECTORS),
+    *({"committee": {"name": name}} for name in COMMITTEES),
     {"validation": 0.2, "method": {"aggregate": "trimmed"}},
     *({"model": {"name": name}} for name in MODELS),
     *({"partition": {"name": name}} for name in PARTITIONS),
@@ -139,7 +142,7 @@ def test_a_table_says_everything(tmp_path: Path) -> None:
     """Nothing is left to defaults that a later version may change: every field of every section is there."""
     found = load().table()
     assert set(found) == set(vars(load())) - {"cohorts"}
-    for section in ("data", "partition", "model", "pool", "method", "train", "attack", "detector"):
+    for section in ("data", "partition", "model", "pool", "method", "train", "attack", "detector", "committee"):
         expected = set(vars(getattr(load(), section)))
         assert set(found[section]) == (expected if section == "train" else expected | {"name"})
     path = write(tmp_path, toml.dump(found))
@@ -165,7 +168,7 @@ def test_any_number_is_written_as_it_is_read(number: float) -> None:
 def test_a_table_is_no_way_into_the_experiment() -> None:
     found, same = load(), load()
     table = found.table()
-    for section in ("data", "pool", "train", "model", "method", "partition", "attack", "detector"):
+    for section in ("data", "pool", "train", "model", "method", "partition", "attack", "detector", "committee"):
         table[section]["name"] = "changed"
     assert found == same
 
@@ -276,6 +279,10 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         (["attack.name=sign"], r"attack.name is one of .*, not 'sign'"),
         (["detector.name=medain"], r"detector.name is one of .* \(did you mean median\?\)"),
         (["detector.lone=drop"], "detector.lone is one of keep, hold, not 'drop'"),
+        (["committee.name=simulate"], r"committee.name is one of .* \(did you mean simulated\?\)"),
+        (["committee.servers=4"], "unknown key committee.servers.*known here are none"),
+        (["committee.name=simulated", "committee.faulty=2"], "faulty = 2 of 4 servers: 1 at most"),
+        (["committee.name=simulated", "method.name=fedavg"], "agrees on prototypes only, and 'fedavg' exchanges none"),
         (["method.reduction=mean"], "method.reduction is one of samples, classes, not 'mean'"),
         (["partition.shots=0"], "partition.shots = 0 must be at least 1"),
         (["partition.ways=0"], "partition.ways = 0 must be at least 1"),
@@ -307,7 +314,7 @@ def test_what_cannot_be_is_refused_on_one_line(sets: list[str], message: str) ->
     with pytest.raises(UserError, match=message) as caught:
         load(sets=sets)
     assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 200
+    assert len(str(caught.value)) < 220
 
 
 @pytest.mark.parametrize("text", ["rounds = ", "rounds = 1\nrounds = 2", "[data", "name = \udcff"])
@@ -342,8 +349,13 @@ def test_more_ways_than_classes_are_refused_when_dealt() -> None:
 )
 @pytest.mark.parametrize("key", list(SWITCHED))
 def test_every_example_takes_every_kind_over_its_own(file: Path, key: str) -> None:
-    """But for methods that average models, which clients of different models cannot."""
+    """But for methods that average models, which clients of different models cannot, and committees do not agree on."""
     for name, kind in SWITCHED[key].items():
+        if key == "method" and not kind().exchanges and load(file).committee != Direct():
+            with pytest.raises(UserError, match="agrees on prototypes only"):
+                load(file, [f"{key}.name={name}"])
+            assert type(load(file, [f"{key}.name={name}", "committee.name=direct"]).method) is kind
+            continue
         if key == "method" and kind().centres and load(file).cohorts:
             with pytest.raises(UserError, match="averages models"):
                 load(file, [f"{key}.name={name}"])
@@ -353,8 +365,8 @@ def test_every_example_takes_every_kind_over_its_own(file: Path, key: str) -> No
 
 
 def test_a_switched_kind_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
-    """Files with every key, as `fedrfq config` writes them, from any method, attack or detector to any other."""
-    for key in ("method", "attack", "detector"):
+    """Files with every key, as `fedrfq config` writes them, from any method, attack, … to any other."""
+    for key in ("method", "attack", "detector", "committee"):
         for before in SWITCHED[key]:
             more = {"clients": 1} if key == "attack" else {}
             path = write(tmp_path, toml.dump(from_table({key: {"name": before, **more}}).table()))

@@ -16,11 +16,13 @@ ROOT = Path(fedrfq.__file__).parent
 LAYERS = [
     ["errors"],
     ["files"],
-    ["noise", "tensors", "pooling", "toml", "data", "prototypes", "consensus"],
+    ["noise", "tensors", "pooling", "toml", "data", "prototypes", "consensus", "chain", "signatures"],
     ["simulator"],
     ["centres"],
     ["detectors"],
     ["attacks", "aggregation"],
+    ["committee"],
+    ["audit"],
     ["stacked"],
     ["models"],
     ["partition", "shares"],
@@ -90,7 +92,22 @@ def test_no_two_parts_import_each_other() -> None:
     assert not needs
 
 
-SERVER = ("aggregation", "attacks", "centres", "detectors", "errors", "prototypes")  # what every server runs, and attacks
+# What every server runs, with the simulated ones, their attackers and their auditors.
+SERVER = (
+    "aggregation",
+    "attacks",
+    "audit",
+    "centres",
+    "chain",
+    "committee",
+    "committee.minutes",
+    "consensus.replica",
+    "detectors",
+    "errors",
+    "prototypes",
+    "signatures",
+    "simulator.world",
+)
 
 
 def test_what_servers_decide_needs_no_torch() -> None:
@@ -100,7 +117,7 @@ def test_what_servers_decide_needs_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())
     assert {"fedrfq", "numpy"} <= loaded
-    assert not loaded & {"torch", "sklearn", "matplotlib", "typer", "rich"}
+    assert not loaded & {"torch", "sklearn", "matplotlib", "typer", "rich", "nacl"}
 
 
 IMPORT_ALL = f"""

@@ -12,8 +12,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedrfq import cli_compare, cli_data, experiment, toml
+from fedrfq import cli_committee, cli_compare, cli_data, cli_verify, experiment, toml
 from fedrfq.attacks import ATTACKS
+from fedrfq.committee import COMMITTEES
 from fedrfq.data import DATASETS
 from fedrfq.detectors import DETECTORS
 from fedrfq.errors import UserError
@@ -35,8 +36,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cli_data.app, name="data")
+app.add_typer(cli_committee.app, name="committee")
 app.command()(cli_compare.compare)
 app.command()(cli_compare.robustness)
+app.command()(cli_verify.verify)
 
 File = Annotated[Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="One TOML file is one run.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in method.lam=0.5.")]
@@ -110,7 +113,9 @@ def config(file: File = None, sets: Sets = None) -> None:
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="methods, attacks, detectors, models, data, partitions or pools.")] = "methods",
+    what: Annotated[
+        str, typer.Argument(help="methods, attacks, detectors, committees, models, data, partitions or pools.")
+    ] = "methods",
 ) -> None:
     """List what an experiment can name.
 
@@ -120,6 +125,7 @@ def list_(
         "methods": {name: _about(kind) for name, kind in METHODS.items()},
         "attacks": {name: _about(kind) for name, kind in ATTACKS.items()},
         "detectors": {name: _about(kind) for name, kind in DETECTORS.items()},
+        "committees": {name: _about(kind) for name, kind in COMMITTEES.items()},
         "models": {name: _about(kind) for name, kind in MODELS.items()},
         "data": {name: source.description for name, source in DATASETS.items()},
         "partitions": {name: (kind.__doc__ or "").split("\n")[0] for name, kind in PARTITIONS.items()},

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, get_type_hints
 from fedrfq import toml
 from fedrfq.attacks import ATTACKS, Attack
 from fedrfq.attacks.none import Peace
+from fedrfq.committee import COMMITTEES, Committee, Direct
 from fedrfq.data import DATASETS
 from fedrfq.detectors import DETECTORS, Detector
 from fedrfq.detectors.none import Nothing
@@ -72,6 +73,7 @@ class Experiment:
     train: Train = field(default_factory=Train)
     attack: Attack = field(default_factory=Peace)
     detector: Detector = field(default_factory=Nothing)
+    committee: Committee = field(default_factory=Direct)
 
     def __post_init__(self) -> None:
         for key, least in (("rounds", 1), ("clients", 1), ("checkpoint", 1), ("seed", 0)):
@@ -104,6 +106,10 @@ class Experiment:
             raise UserError(f"detectors judge prototypes, and '{method}' exchanges none: set detector.name = \"none\"")
         if self.attack.harms and not self.attack.clients:
             raise UserError(f"attack '{name_of(ATTACKS, self.attack)}' by no client: set attack.clients to how many attack")
+        if not isinstance(self.committee, Direct) and not self.method.exchanges:
+            raise UserError(
+                f"a committee agrees on prototypes only, and '{method}' exchanges none: set committee.name = \"direct\""
+            )
 
     def _check_cohorts(self) -> None:
         if self.cohorts and sum(cohort.clients for cohort in self.cohorts) != self.clients:
@@ -149,9 +155,17 @@ _KINDS: dict[str, Mapping[str, type[Any]]] = {
     "method": METHODS,
     "attack": ATTACKS,
     "detector": DETECTORS,
+    "committee": COMMITTEES,
 }
-_DEFAULT_KIND = {"partition": "classes", "model": "cnn", "method": "fedrfq", "attack": "none", "detector": "none"}
-_SECTIONS = ("data", "partition", "model", "cohorts", "pool", "method", "train", "attack", "detector")
+_DEFAULT_KIND = {
+    "partition": "classes",
+    "model": "cnn",
+    "method": "fedrfq",
+    "attack": "none",
+    "detector": "none",
+    "committee": "direct",
+}
+_SECTIONS = ("data", "partition", "model", "cohorts", "pool", "method", "train", "attack", "detector", "committee")
 
 
 def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Experiment:
@@ -212,6 +226,7 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
         "pool": _build(Pool, _section(given, "pool"), "pool", method.pool),
         "attack": _kind("attack", given, suits),
         "detector": _kind("detector", given, suits),
+        "committee": _kind("committee", given, suits),
     }
     top = {key: value for key, value in given.items() if key not in _SECTIONS}
     name = _automatic(data, name_of(METHODS, method))

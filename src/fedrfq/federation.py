@@ -16,8 +16,10 @@ from numpy.random import Generator
 from torch import Tensor
 
 from fedrfq import averaging, detectors, metrics, noise
-from fedrfq.aggregation import Decision, decide
 from fedrfq.attacks import Scene
+from fedrfq.committee import Agreed, Mandate
+from fedrfq.committee.application import Task
+from fedrfq.committee.charter import Charter, experiment_digest
 from fedrfq.data import Dataset
 from fedrfq.engine import Engine, Program
 from fedrfq.errors import UserError
@@ -41,6 +43,7 @@ class State:
     globals_: tuple[Globals, ...]  # a run each
     memory: tuple[detectors.State, ...]  # of the detector, a run each
     centres: Params  # global models, a row for each run and centre; none where prototypes are exchanged
+    agreed: tuple[bytes, ...]  # what each run's committee goes on from
 
 
 class Diverged(UserError):
@@ -59,6 +62,7 @@ class Federation:
         self.experiments, self.dataset, self.device = tuple(experiments), dataset, device
         self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
         self.malicious = tuple(attackers(experiment) for experiment in experiments)
+        self.mandates = tuple(mandate(experiment, len(dataset.classes)) for experiment in experiments)
         first = experiments[0]
         sizes = [cohort.clients for cohort in first.models()]
         ends = np.cumsum(sizes)
@@ -85,7 +89,13 @@ class Federation:
             centres, own = averaging.same_start(method, self.engines[0].program.model, params[0], len(self.experiments))
             params = (own,)
         memory = tuple(experiment.detector.start(experiment.clients) for experiment in self.experiments)
-        return State(0, params, tuple(Globals.none(classes, size) for _ in self.experiments), memory, centres)
+        nothing, agreed = tuple(Globals.none(classes, size) for _ in memory), tuple(b"" for _ in memory)
+        return State(0, params, nothing, memory, centres, agreed)
+
+    def charters(self) -> list[Charter | None]:
+        """By what each run's committee can be checked."""
+        pairs = zip(self.experiments, self.mandates, strict=True)
+        return [experiment.committee.charter(mandate) for experiment, mandate in pairs]
 
     def advance(self, state: State) -> tuple[State, list[Outcome]]:
         """One round of every run. The given state is left as it was."""
@@ -95,7 +105,7 @@ class Federation:
         seconds_train = self._elapsed(began)
         self._check("loss", losses, number)
         sent = [self._attacked(r, state, uploads) for r, uploads in enumerate(self._upload(params, who))]
-        decisions = [self._decided(r, state, uploads) for r, uploads in enumerate(sent)]
+        agreed = [self._decided(r, state, uploads) for r, uploads in enumerate(sent)]
         params, centres = self._averaged(state, params, who)
         tested = self._test(params)
         largest = tested.logits_KNJ.abs().amax((1, 2)).cpu().view(len(who), -1)
@@ -112,7 +122,8 @@ class Federation:
                 who=who[r],
                 losses_K3=losses[r],
                 sent=sent[r],
-                decision=decisions[r],
+                decision=agreed[r].decision,
+                report=agreed[r].report,
                 values=values,
                 seconds_train=alone,
                 seconds=total,
@@ -120,8 +131,8 @@ class Federation:
             for r, experiment in enumerate(self.experiments)
         ]
         outcomes = measure(rounds, tested, self.held_KJ)
-        globals_, memory = tuple(d.globals_ for d in decisions), tuple(d.state for d in decisions)
-        return State(number, params, globals_, memory, centres), outcomes
+        globals_, memory = tuple(a.decision.globals_ for a in agreed), tuple(a.decision.state for a in agreed)
+        return State(number, params, globals_, memory, centres, tuple(a.last for a in agreed)), outcomes
 
     def silhouettes(self, state: State) -> list[tuple[float, float]]:
         """Each run's silhouette, by class, of its test samples' prototypes: pooled, and unpooled."""
@@ -202,9 +213,9 @@ class Federation:
         scene = Scene(uploads, malicious_K, state.globals_[r], experiment.detector, state.memory[r])
         return experiment.attack.corrupt(scene, _generator(experiment, Purpose.CORRUPT, number))
 
-    def _decided(self, r: int, state: State, sent: Uploads) -> Decision:
-        experiment = self.experiments[r]
-        return decide(experiment.detector, experiment.method.rule(), state.memory[r], state.globals_[r], sent)
+    def _decided(self, r: int, state: State, sent: Uploads) -> Agreed:
+        committee, number = self.experiments[r].committee, state.round + 1
+        return committee.decide(self.mandates[r], number, state.agreed[r], state.memory[r], state.globals_[r], sent)
 
     def _averaged(self, state: State, params: tuple[Params, ...], who: list[list[int]]) -> tuple[tuple[Params, ...], Params]:
         """The parameters with what was shared replaced by what came back, and the new global models."""
@@ -269,8 +280,16 @@ def program_key(experiment: Experiment) -> Hashable:
 def check_stackable(experiments: Sequence[Experiment]) -> None:
     if len({program_key(experiment) for experiment in experiments}) != 1:
         raise UserError(
-            "runs are stacked only if they differ in seed, partition, init, attack, detector or a method's weights alone"
+            "runs are stacked only if they differ in seed, partition, init, attack, detector, committee "
+            "or a method's weights alone"
         )
+
+
+def mandate(experiment: Experiment, classes: int) -> Mandate:
+    """What the run asks of its committee."""
+    e = experiment
+    task = Task(e.detector, e.method.rule(), e.method.precision(), e.clients, classes, e.prototype_size())
+    return Mandate(task, e.seed, experiment_digest(e.table()))
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> Partition:

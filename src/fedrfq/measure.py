@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedrfq import metrics
 from fedrfq.aggregation import Decision
+from fedrfq.committee import Report
 from fedrfq.experiment import Experiment
 from fedrfq.partition import Partition
 from fedrfq.prototypes import Uploads
@@ -49,6 +50,11 @@ class RoundRecord:
     attackers_filtered: int
     filtered: list[int]  # clients whose upload did not count, by the detector's verdict
     refused: dict[str, str]  # … because it could not be taken, and why
+    view: int | None  # in which the committee agreed; more than 0: leaders were replaced. None with one trusted server
+    leader: int | None
+    committee_messages: int | None  # among servers and clients, and their bytes
+    committee_bytes: int | None
+    evidence: int | None  # proofs that somebody misbehaved
     collapsed_clients: int
     seconds_train: float
     seconds: float
@@ -56,10 +62,11 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A round's record with each client's figures, one row a client."""
+    """A round's record with each client's figures, one row a client, and the committee's report."""
 
     record: RoundRecord
     clients: list[dict[str, Any]]
+    report: Report | None
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,7 @@ class Round:
     losses_K3: Tensor  # total, classification, prototype
     sent: Uploads
     decision: Decision
+    report: Report | None
     values: int  # that a client sends of its parameters, where those are exchanged
     seconds_train: float
     seconds: float
@@ -159,6 +167,7 @@ def _outcome(done: Round, figures: _Figures) -> Outcome:
         **_losses(done),
         **_traffic(done),
         **_detection(done),
+        **_agreement(done.report),
         participants=len(done.who),
         samples=_samples(done),
         collapsed_clients=figures.collapsed,
@@ -166,7 +175,7 @@ def _outcome(done: Round, figures: _Figures) -> Outcome:
         seconds=done.seconds,
     )
     rows = {client: row for row, client in enumerate(done.decision.uploads.clients)}
-    return Outcome(record, [_client(done, k, figures, rows.get(k)) for k in range(len(figures.head_K))])
+    return Outcome(record, [_client(done, k, figures, rows.get(k)) for k in range(len(figures.head_K))], done.report)
 
 
 def _samples(done: Round) -> int:
@@ -242,6 +251,16 @@ def _detection(done: Round) -> dict[str, Any]:
         "attackers_filtered": len(attacking & (set(filtered) | set(refused))),
         "filtered": filtered,
         "refused": {str(client): reason for client, reason in refused.items()},
+    }
+
+
+def _agreement(report: Report | None) -> dict[str, Any]:
+    return {
+        "view": report and report.view,
+        "leader": report and report.leader,
+        "committee_messages": report and report.messages,
+        "committee_bytes": report and report.length,
+        "evidence": report and report.evidence,
     }
 
 

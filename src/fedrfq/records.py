@@ -6,6 +6,11 @@ rounds.jsonl      a line a round, flushed as it is written
 clients.csv       a line a round and client
 checkpoints/      parameters, global prototypes and models, the detector's memory (safetensors); the newest one stays
 result.json       the summary of a finished run
+
+With a committee, so that `fedrfq verify` can check every decision:
+federation.toml   its public keys and what it computes; the run's id is this file's hash
+audit.log         an entry a round: the certificate, what the set of uploads follows from, evidence
+bodies.bin        an entry a round: the signed uploads, and what was decided
 """
 
 from __future__ import annotations
@@ -26,7 +31,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrfq import tensors, toml
+from fedrfq import chain, tensors, toml
+from fedrfq.committee import Report
+from fedrfq.committee.charter import Charter
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation import State
@@ -50,6 +57,9 @@ CLIENT_COLUMNS = (
     "score",
     "reason",
 )
+
+
+AUDITED = ("audit.log", "bodies.bin")
 
 
 @dataclass(frozen=True)
@@ -117,11 +127,28 @@ class RunDirectory:
                 ) from error
         return records
 
+    def begin_audit(self, charter: Charter) -> None:
+        """Begin the files of a committee."""
+        self.write("federation.toml", charter.text)
+        for name in AUDITED:
+            self.write(name, "")
+
+    def audited(self) -> bool:
+        return (self.path / "federation.toml").is_file()
+
     def append(self, outcome: Outcome) -> None:
+        """The round's proofs first: no record is without them."""
+        if outcome.report is not None:
+            self._append_proofs(outcome.report)
         table = io.StringIO()
         csv.DictWriter(table, CLIENT_COLUMNS, lineterminator="\n").writerows(outcome.clients)
         self._append("clients.csv", table.getvalue())
         self._append("rounds.jsonl", to_json(asdict(outcome.record)) + "\n")
+
+    def _append_proofs(self, report: Report) -> None:
+        with writing(self.path):
+            chain.append(self.path / "bodies.bin", report.run, report.bodies)
+            chain.append(self.path / "audit.log", report.run, report.entry)
 
     def rewind(self, number: int) -> None:
         """Forget the rounds after `number`: what was recorded since the checkpoint will be recorded again."""
@@ -137,8 +164,17 @@ class RunDirectory:
             raise UserError(
                 f"{self.path / 'clients.csv'} does not have {number} rounds of clients: restore it, or start anew"
             )
+        if self.audited():
+            self._rewind_proofs(number)
         self.write("rounds.jsonl", "".join(f"{line}\n" for line in rounds))
         self.write("clients.csv", "".join(f"{line}\n" for line in lines[:size]))
+
+    def _rewind_proofs(self, number: int) -> None:
+        for name in AUDITED:
+            if not (self.path / name).is_file():
+                raise UserError(f"{self.path / name} is missing: restore it, or start the run anew")
+            with writing(self.path):
+                chain.cut(self.path / name, number)
 
     def checkpoints(self) -> dict[int, Path]:
         """The checkpoints by round; other files there are not ours."""
@@ -148,7 +184,7 @@ class RunDirectory:
 
     def save(self, state: State) -> Path:
         """A checkpoint; the records of its rounds reach the disk before it does."""
-        for name in ("rounds.jsonl", "clients.csv"):
+        for name in ("rounds.jsonl", "clients.csv", *(AUDITED if self.audited() else ())):
             with writing(self.path), (self.path / name).open("rb+") as file:
                 os.fsync(file.fileno())
         named = {f"cohort{i}/{name}": p for i, params in enumerate(state.params) for name, p in params.items()}
@@ -156,6 +192,8 @@ class RunDirectory:
         named["globals/present"] = torch.from_numpy(state.globals_[0].present_J)
         named |= {f"memory/{name}": torch.from_numpy(array) for name, array in state.memory[0].items()}
         named |= {f"centres/{name}": p for name, p in state.centres.items()}
+        if state.agreed[0]:
+            named["committee/last"] = torch.frombuffer(bytearray(state.agreed[0]), dtype=torch.uint8)
         path = self.path / "checkpoints" / f"round-{state.round:06d}.safetensors"
         tensors.save(path, named, {"round": str(state.round), "experiment": self.experiment().hash()})
         return path
@@ -176,12 +214,13 @@ class RunDirectory:
         present, values = named.pop("globals/present").numpy(), named.pop("globals/values").numpy()
         memory = {name: p.numpy() for name, p in _under(named, "memory").items()}
         centres = {name: p.to(device) for name, p in _under(named, "centres").items()}
+        agreed = named["committee/last"].numpy().tobytes() if "committee/last" in named else b""
         params = tuple(
             {name: p.to(device) for name, p in _under(named, f"cohort{i}").items()}
             for i in range(len(self.experiment().models()))
         )
         globals_ = Globals(present.astype(np.bool_), values)
-        return State(int(metadata["round"]), params, (globals_,), (memory,), centres)
+        return State(int(metadata["round"]), params, (globals_,), (memory,), centres, (agreed,))
 
     def last(self, device: torch.device) -> State:
         """The newest state there is a checkpoint of."""

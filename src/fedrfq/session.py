@@ -59,7 +59,9 @@ class Session:
         federation = Federation(experiments, dataset, device)
         state = federation.start()
         runs = [RunDirectory.create(out, experiment, environment(federation, r)) for r, experiment in enumerate(experiments)]
-        for run in runs:
+        for run, charter in zip(runs, federation.charters(), strict=True):
+            if charter is not None:
+                run.begin_audit(charter)
             stack = [os.path.relpath(other.path, run.path) for other in runs]
             run.write("environment.json", to_json({**run.environment(), "stack": stack}, indent=2) + "\n")
         return Session(federation, tuple(runs), state)
@@ -75,6 +77,7 @@ class Session:
         if dataset.sha256 != recorded:
             raise UserError(f"the data changed: the run began on sha256 {recorded}, found {dataset.sha256}; restore the data")
         federation = Federation(experiments, dataset, device)
+        check_charters(runs, federation)
         number = common_round(runs)
         state = join([run.load(number, device) for run in runs]) if number else federation.start()
         for run in runs:
@@ -129,14 +132,24 @@ def part(federation: Federation, state: State, r: int) -> State:
     params = tuple({name: p[s] for name, p in own.items()} for own, s in zip(state.params, rows, strict=True))
     own = federation.rows(r, range(federation.experiments[0].method.centres))
     centres = {name: p[own] for name, p in state.centres.items()}
-    return replace(state, params=params, globals_=(state.globals_[r],), memory=(state.memory[r],), centres=centres)
+    globals_, memory, agreed = (state.globals_[r],), (state.memory[r],), (state.agreed[r],)
+    return replace(state, params=params, globals_=globals_, memory=memory, centres=centres, agreed=agreed)
 
 
 def join(states: Sequence[State]) -> State:
     """Runs' states as one, stacked in order."""
     params = tuple(_stacked(cohort) for cohort in zip(*(state.params for state in states), strict=True))
     globals_, memory = tuple(state.globals_[0] for state in states), tuple(state.memory[0] for state in states)
-    return State(states[0].round, params, globals_, memory, _stacked([state.centres for state in states]))
+    centres, agreed = _stacked([state.centres for state in states]), tuple(state.agreed[0] for state in states)
+    return State(states[0].round, params, globals_, memory, centres, agreed)
+
+
+def check_charters(runs: Sequence[RunDirectory], federation: Federation) -> None:
+    """That each run goes on with the committee it began with."""
+    for run, charter in zip(runs, federation.charters(), strict=True):
+        before = (run.path / "federation.toml").read_bytes() if run.audited() else None
+        if before != (None if charter is None else charter.text.encode()):
+            raise UserError(f"{run.path / 'federation.toml'} is not that of experiment.toml beside it: restore either")
 
 
 def _stacked(runs: Sequence[Params]) -> Params:
@@ -165,6 +178,7 @@ def summary(run: RunDirectory, federation: Federation, r: int, silhouettes: tupl
         "parameters_per_round": last.parameters_up,
         "bytes_per_round": last.bytes_up,
         "collapsed_clients": last.collapsed_clients,
+        **agreement(records),
         "samples_per_second": sum(record.samples for record in records) / train,
         "seconds": sum(record.seconds for record in records),
         "run_dir": str(run.path),
@@ -178,6 +192,18 @@ def detection(records: Sequence[RoundRecord]) -> dict[str, float | None]:
     return {
         "detector_precision": found / dropped if dropped else None,
         "detector_recall": found / attackers if attackers else None,
+    }
+
+
+def agreement(records: Sequence[RoundRecord]) -> dict[str, int | None]:
+    """What the committee's agreeing took over all rounds; none with one trusted server."""
+    if any(record.view is None for record in records):
+        return {"view_changes": None, "evidence": None, "committee_messages": None, "committee_bytes": None}
+    return {
+        "view_changes": sum(record.view or 0 for record in records),
+        "evidence": sum(record.evidence or 0 for record in records),
+        "committee_messages": sum(record.committee_messages or 0 for record in records),
+        "committee_bytes": sum(record.committee_bytes or 0 for record in records),
     }
 
 

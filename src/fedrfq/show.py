@@ -21,13 +21,17 @@ from fedrfq.records import RunDirectory, write_atomically
 
 def table(run: RunDirectory) -> Table:
     """The run's settings and figures, so far or final."""
-    experiment, records, result = run.experiment(), run.rounds(), run.result() or {}
-    shown = Table(title=_title(experiment), show_header=False, title_justify="left")
+    shown = Table(title=_title(run.experiment()), show_header=False, title_justify="left")
     shown.add_column(style="bold")
     shown.add_column()
-    for label, value in _rows(experiment, records, result, run.environment()):
+    for label, value in rows(run):
         shown.add_row(label, value)
     return shown
+
+
+def rows(run: RunDirectory) -> list[tuple[str, str]]:
+    """What the table says."""
+    return _rows(run.experiment(), run.rounds(), run.result() or {}, run.environment())
 
 
 def _title(experiment: Experiment) -> str:
@@ -62,7 +66,7 @@ def _rows(
         ("trained", f"{train:,.0f} samples a second"),
         ("took", f"{sum(r.seconds for r in records):.1f} s"),
     ]
-    rows += _defence(experiment, records, result)
+    rows += _defence(experiment, records, result) + _committee(experiment, records)
     if last.collapsed_clients:
         rows.append(("collapsed", f"{last.collapsed_clients} clients: prototypes near 0, or all features alike"))
     if last.saturated:
@@ -83,6 +87,19 @@ def _defence(experiment: Experiment, records: Sequence[RoundRecord], result: dic
         name = name_of(DETECTORS, experiment.detector)
         rows.append(("detector", f"{name}: {dropped} uploads dropped; precision {precision}, recall {recall}"))
     return rows
+
+
+def _committee(experiment: Experiment, records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
+    """Who agreed, and what it took; nothing with one trusted server."""
+    taken = [(r.view, r.evidence, r.committee_messages, r.committee_bytes) for r in records if r.view is not None]
+    if not taken:
+        return []
+    changes, evidence, messages, length = (sum(column) for column in zip(*taken, strict=True))
+    each = f"{messages / len(taken):,.0f} messages, {length / len(taken):,.0f} bytes a round"
+    return [
+        ("committee", experiment.committee.about()),
+        ("agreeing", f"{each}; {changes} view changes, {evidence} proofs of lies"),
+    ]
 
 
 def _points(value: float | None) -> str:

@@ -14,8 +14,8 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 _WINDOW = 600  # seconds over which the speed is taken: a round of many runs may take a minute
 
 
-def progress(console: Console) -> Progress:
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("rounds"), TimeElapsedColumn(), TimeRemainingColumn())
+def progress(console: Console, unit: str = "rounds") -> Progress:
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn(), TimeRemainingColumn())
     shown = (TextColumn("{task.description}"), *columns, TextColumn("{task.fields[figures]}"))
     return Progress(*shown, console=console, speed_estimate_period=_WINDOW)
 

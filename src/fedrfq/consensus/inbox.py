@@ -233,15 +233,18 @@ class Inbox(Ledger):
         found = None if peer < 0 and body.what in _PRIVATE else self._find(body)
         if found is not None:
             self.effects.append(Send(peer, found))
+        elif body.what == What.WORDS and peer >= 0 and body.round == self.round:
+            self.effects += [Send(peer, word) for word in self._words()]
         else:
             self._ignore("not to be had")
 
     def _find(self, fetch: Fetch) -> Message | None:
-        """What is asked for; or, for a part of a round so old that we no longer have it, the next certificate."""
+        """What is asked for. Of a round that is over that is its certificate; instead of a part so old that we no longer
+        have it, the next one."""
         if fetch.what == What.UPLOAD:
             return self.holdings.find(fetch.digest)
         round_ = fetch.round
-        if fetch.what != What.CERT:
+        if fetch.what not in (What.CERT, What.WORDS):
             part = self.parts.get(fetch.digest) or self.last_parts.get(fetch.digest)
             if part is not None:
                 return self.rules.unsigned(part)

@@ -65,7 +65,8 @@ class Ledger:
         self.own: dict[Kind, Message] = {}  # the last we signed of each kind
         self.prepared: Certificate | None = None
         self.parts: dict[bytes, Body] = {}
-        self.computed: tuple[Entries, Record, tuple[Message, ...]] | None = None
+        self.computed: tuple[Entries, Record] | None = None
+        self.origins: dict[Record, tuple[Message, ...]] = {}  # the lists a record followed from
         self.wanted: dict[bytes, Fetch] = {}
         self.asked: set[tuple[bytes, int]] = set()  # what, and whom
         self.late = self.asking = False
@@ -89,11 +90,10 @@ class Ledger:
         record = certificate.record
         self.chain[self.round] = certificate
         message = self.rules.unsigned(Cert(self.round, certificate))
-        lists = self.computed[2] if self.computed is not None and self.computed[1] == record else ()
         names = (record.set_, record.globals_, record.verdicts, record.state)
         self.last_lists, self.last_parts = self.lists, {name: self.parts[name] for name in names if name in self.parts}
         self.outcome = self._outcome(record)
-        self.effects += [Persist(message), Publish(message), Decided(certificate, self.outcome, lists)]
+        self.effects += [Persist(message), Publish(message), Decided(certificate, self.outcome, self.origins.get(record, ()))]
         self.due, self.early = list(self.early.values()), {}
         self._enter(self.round + 1)
         if self.outcome is None:
@@ -167,3 +167,7 @@ class Ledger:
 
     def _ignore(self, reason: str) -> None:
         self.ignored[reason] += 1
+
+    def _words(self) -> list[Message]:
+        """What we have said last in this round: our list, and what we signed in this view."""
+        return [m for kind, m in sorted(self.own.items()) if kind == Kind.LIST or m.view == self.view]

@@ -41,7 +41,8 @@ class Kind(IntEnum):
 
 
 class What(IntEnum):
-    """What can be fetched: an upload by its digest, a round's certificate, or a part of a record by its digest."""
+    """What can be fetched: an upload by its digest, a round's certificate, a part of a record by its digest, or what a
+    server itself has said last in the round."""
 
     UPLOAD = 1
     CERT = 2
@@ -49,6 +50,7 @@ class What(IntEnum):
     GLOBALS = 4
     VERDICTS = 5
     STATE = 6
+    WORDS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A request; the digest of a certificate is not known before, and is left zero."""
+    """A request; where no digest is known before, of a certificate and of words, it is left zero."""
 
     kind: ClassVar[Kind] = Kind.FETCH
     round: int

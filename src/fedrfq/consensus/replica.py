@@ -49,7 +49,6 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Entries, Rules
 
-_RESENT = (Kind.LIST, Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
 _SLOWEST = 4  # a resend waits at most 2⁴ times as long as the first
 
 
@@ -119,7 +118,8 @@ class Replica(Inbox):
 
     def _leave_for(self, view: int) -> None:
         self._enter_view(view)
-        self.effects.append(SetTimer(Timer.VIEW, None))
+        self.resends = 0
+        self.effects += [SetTimer(Timer.VIEW, None), SetTimer(Timer.RESEND, self.roster.resend_ms)]
         self._sign(ViewChange(self.round, view, self.me, self.prepared, self.chain.get(self.round - 1)))
 
     def _time(self) -> bool:
@@ -200,12 +200,17 @@ class Replica(Inbox):
 
     def _compute(self, entries: Entries, lists: tuple[Message, ...]) -> Record:
         """What the application makes of these uploads; remembered, as it is asked for after every event."""
-        if self.computed is not None and self.computed[0] == entries:
-            return self.computed[1]
+        if self.computed is None or self.computed[0] != entries:
+            self.computed = entries, self._computed(entries)
+        record = self.computed[1]
+        if lists:
+            self.origins.setdefault(record, lists)
+        return record
+
+    def _computed(self, entries: Entries) -> Record:
         assert self.outcome is not None
         outcome = self.application.decide(self.round, self.outcome, self.holdings.bodies(entries))
         record = self.rules.record(self.round, self._previous(), entries, outcome)
-        self.computed = entries, record, lists
         self._keep_parts(
             {
                 record.set_: Body(self.round, What.SET, write_entries(entries)),
@@ -237,7 +242,7 @@ class Replica(Inbox):
 
     def _decide(self) -> bool:
         """A quorum of commits of one view for one value, whatever view we are in ourselves."""
-        for view, value in {(m.view, m.value) for m in self.commits.values()}:
+        for view, value in sorted({(m.view, m.value) for m in self.commits.values()}):
             votes = self._votes(self.commits, view, value)
             record = self._record(value)
             if record is not None and self.rules.enough(vote.server for vote in votes):
@@ -268,9 +273,11 @@ class Replica(Inbox):
     # Timers
 
     def _start(self) -> None:
+        """After a restart: say again what we said, and ask the others what they did."""
         self._set_timers()
         if self.own or self.chain:
             self._resend()
+            self.effects.append(Broadcast(self.rules.unsigned(Fetch(self.round, What.WORDS))))
 
     def _expire(self, timer: Timer) -> None:
         if timer is Timer.RESEND:
@@ -283,15 +290,13 @@ class Replica(Inbox):
                 self.effects.append(Waiting(held, self.roster.minimum))
 
     def _resend(self) -> None:
-        """Messages get lost: say again what we said last, ask again for what is missing; less often as time goes by."""
-        for kind in _RESENT:
-            message = self.own.get(kind)
-            if message is not None and (kind == Kind.LIST or message.view == self.view):
-                self.effects.append(Broadcast(message))
+        """Messages get lost: say again what we said last, ask again for what is missing, and one server after the other
+        what it has said; less often as a view grows old."""
+        self.effects += [Broadcast(message) for message in self._words()]
         self.effects += [Broadcast(self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
-        if Kind.LIST not in self.own and self.roster.n > 1:  # a list would be answered, too, by who is further
+        if self.roster.n > 1:
             peer = (self.me + 1 + self.resends % (self.roster.n - 1)) % self.roster.n
-            self.effects.append(Send(peer, self.rules.unsigned(Fetch(self.round, What.CERT))))
+            self.effects.append(Send(peer, self.rules.unsigned(Fetch(self.round, What.WORDS))))
         self.asking = False
         self.effects.append(SetTimer(Timer.RESEND, self.roster.resend_ms << min(self.resends, _SLOWEST)))
         self.resends += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -63,6 +64,8 @@ def _follow() -> None:
     """In a worker: Ctrl-C is the parent's to answer, and where the parent is gone there is nothing left to do."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()  # what was imported stays; schedules make many objects and few cycles
+    gc.set_threshold(100_000, 20, 20)
     Thread(target=_end_with_parent, daemon=True).start()
 
 

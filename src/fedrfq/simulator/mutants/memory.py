@@ -81,7 +81,7 @@ class ViewForgotten(_Forgets):
         return isinstance(body, ViewChange)
 
 
-@breaks("promise")
+@breaks("promise", "progress")
 class UploadsForgotten(_Forgets):
     """After a restart it does not know what it gave receipts for."""
 

@@ -18,7 +18,7 @@ class _KeepsWhatItHas(Replica):
         self.effects += [Persist(self.rules.unsigned(self.parts[name])) for name in names if name in self.parts]
 
 
-@breaks("validity", "union")
+@breaks("validity", "union", "agreement")
 class ResultUnchecked(_KeepsWhatItHas):
     """It votes for a result without recomputing it."""
 

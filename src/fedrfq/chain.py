@@ -1,0 +1,101 @@
+"""A file that only grows, each entry bound to the one before: whoever changes a byte changes every hash after it.
+
+An entry is its payload's length (u32), the hash the entry before ends with (the first one's: a root known from elsewhere),
+the payload, and the SHA-256 of all of these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from fedrfq.errors import UserError
+
+_LENGTH, _HASH = 4, 32
+HEAD = _LENGTH + _HASH  # bytes before a payload
+MOST = 1 << 30  # bytes of a payload
+
+
+class Entry(NamedTuple):
+    """A payload and where its entry begins."""
+
+    offset: int
+    payload: bytes
+
+    @property
+    def end(self) -> int:
+        return self.offset + HEAD + len(self.payload) + _HASH
+
+    def at(self, place: int) -> int:
+        """Where in the file a byte of the payload is."""
+        return self.offset + HEAD + place
+
+
+class Broken(Exception):
+    """The file does not hold from this offset on, and why."""
+
+    def __init__(self, offset: int, why: str) -> None:
+        super().__init__(why)
+        self.offset = offset
+
+
+def framed(previous: bytes, payload: bytes) -> bytes:
+    """The bytes of an entry."""
+    assert len(previous) == _HASH
+    assert len(payload) <= MOST
+    body = len(payload).to_bytes(_LENGTH, "little") + previous + payload
+    return body + hashlib.sha256(body).digest()
+
+
+def append(path: Path, root: bytes, payload: bytes) -> None:
+    """One more entry; what is there already is taken to be whole."""
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _HASH))
+        previous = file.read() if size else root
+        file.write(framed(previous, payload))
+        file.flush()
+
+
+def entries(path: Path, root: bytes) -> Iterator[Entry]:
+    """The entries in order, each checked; Broken at the first that does not hold."""
+    with path.open("rb") as file:
+        size, offset, previous = path.stat().st_size, 0, root
+        while offset < size:
+            whole = _whole(file, offset, size)
+            body, found = whole[:-_HASH], whole[-_HASH:]
+            if hashlib.sha256(body).digest() != found:
+                raise Broken(offset, "the entry's hash is not that of its bytes")
+            if body[_LENGTH:HEAD] != previous:
+                after = "does not follow from the entry before it" if offset else "is of another run"
+                raise Broken(offset, f"the entry {after}")
+            yield Entry(offset, body[HEAD:])
+            offset, previous = offset + len(whole), found
+
+
+def cut(path: Path, number: int) -> None:
+    """Forget all entries but the first ones; a torn last one, too."""
+    with path.open("rb+") as file:
+        size, offset = path.stat().st_size, 0
+        for done in range(number):
+            try:
+                offset += len(_whole(file, offset, size))
+            except Broken as error:
+                raise UserError(
+                    f"{path} has {done} whole entries, not {number}: restore it, or start the run anew"
+                ) from error
+        file.truncate(offset)
+
+
+def _whole(file: BinaryIO, offset: int, size: int) -> bytes:
+    """All bytes of the entry at an offset; a length that the file does not have is refused before anything is read."""
+    file.seek(offset)
+    length = int.from_bytes(file.read(_LENGTH), "little")
+    end = offset + HEAD + length + _HASH
+    if length > MOST or end > size:
+        raise Broken(offset, f"the entry is torn: {size - offset} bytes are there, it says {end - offset}")
+    file.seek(offset)
+    return file.read(end - offset)

@@ -1,0 +1,9 @@
+"""The committees by name: who turns a round's uploads into the next global prototypes."""
+
+from fedrfq.committee.committee import Agreed, Committee, Mandate, Report
+from fedrfq.committee.direct import Direct
+from fedrfq.committee.simulated import Simulated
+
+COMMITTEES: dict[str, type[Committee]] = {"direct": Direct, "simulated": Simulated}
+
+__all__ = ["COMMITTEES", "Agreed", "Committee", "Direct", "Mandate", "Report", "Simulated"]

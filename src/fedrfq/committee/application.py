@@ -1,0 +1,62 @@
+"""What the committee computes: detection and aggregation of a round's prototypes, as functions of bytes. Needs no PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedrfq.aggregation import decide
+from fedrfq.committee import layouts
+from fedrfq.consensus.machine import Outcome
+from fedrfq.consensus.messages import Upload
+from fedrfq.detectors import Detector, State
+from fedrfq.prototypes import Globals, Precision, Uploads, admit
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that decides what becomes of a round's uploads, but for the uploads themselves."""
+
+    detector: Detector
+    rule: str  # of aggregation, one of `centres.RULES`
+    precision: Precision
+    clients: int
+    classes: int
+    values: int  # of a prototype
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """The committee's application. An upload's content is a client's message as `prototypes.encode` writes it."""
+
+    task: Task
+
+    def start(self) -> Outcome:
+        nothing = Globals.none(self.task.classes, self.task.values)
+        return Outcome(
+            layouts.encode_globals(nothing), b"", layouts.encode_state(self.task.detector.start(self.task.clients))
+        )
+
+    def refuses(self, upload: Upload) -> str | None:
+        """What `prototypes.admit` has against it."""
+        return self._admitted(upload.round, [upload]).refused.get(upload.client)
+
+    def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
+        task, (globals_, state) = self.task, self.memory(before)
+        admitted = self._admitted(round_, uploads)
+        assert not admitted.refused, "what is refused is never stored, and so never decided on"
+        decision = decide(task.detector, task.rule, state, globals_, admitted)
+        return Outcome(
+            layouts.encode_globals(decision.globals_),
+            layouts.encode_verdicts(decision.uploads.clients, decision.verdict),
+            layouts.encode_state(decision.state),
+        )
+
+    def memory(self, outcome: Outcome) -> tuple[Globals, State]:
+        """What the next round starts from."""
+        globals_ = layouts.decode_globals(outcome.globals_, self.task.classes, self.task.values)
+        return globals_, layouts.decode_state(outcome.state)
+
+    def _admitted(self, round_: int, uploads: Sequence[Upload]) -> Uploads:
+        contents = {upload.client: upload.content for upload in uploads}
+        return admit(round_, contents, self.task.classes, self.task.values, self.task.precision)

@@ -1,0 +1,123 @@
+"""federation.toml: all that an auditor needs to know before the first round. Public keys, timings, what is computed.
+
+The run's id is a hash over the whole file, byte for byte: nothing signed for one federation counts in another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from fedrfq import toml
+from fedrfq.centres import RULES
+from fedrfq.committee.application import Task
+from fedrfq.consensus.roster import Roster
+from fedrfq.detectors import DETECTORS, Detector
+from fedrfq.errors import UserError
+from fedrfq.prototypes import Precision
+from fedrfq.signatures import Ed25519
+
+VERSION = 1
+_MOST = 1 << 24  # values of all global prototypes together
+SIMULATION = ("faulty", "behaviour", "network")  # how servers misbehave is no part of what is agreed, or of the run's id
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long servers wait, in milliseconds, and for how many clients at least."""
+
+    minimum: int = 1
+    deadline_ms: int = 60_000
+    view_ms: int = 2_000
+    resend_ms: int = 1_000
+
+
+@dataclass(frozen=True)
+class Charter:
+    """Who agrees on what."""
+
+    experiment: str  # its digest, in hex
+    timings: Timings
+    task: Task
+    servers: tuple[bytes, ...]
+    clients: tuple[bytes, ...]
+
+    @cached_property
+    def text(self) -> str:
+        """The file."""
+        task = self.task
+        table = {
+            "version": VERSION,
+            "experiment": self.experiment,
+            **vars(self.timings),
+            "rule": task.rule,
+            "bits": task.precision.bits,
+            "classes": task.classes,
+            "values": task.values,
+            "detector": {"name": _name(task.detector), **vars(task.detector)},
+            "servers": [{"key": key.hex()} for key in self.servers],
+            "clients": [{"key": key.hex()} for key in self.clients],
+        }
+        return toml.dump(table)
+
+    @cached_property
+    def roster(self) -> Roster:
+        purpose = hashlib.sha256(self.text.encode()).digest()
+        return Roster(Ed25519(), self.servers, self.clients, purpose, **vars(self.timings))
+
+    @staticmethod
+    def read(text: str, where: str) -> Charter:
+        """From the file's text, which must be exactly what this program writes."""
+        try:
+            found = _parsed(tomllib.loads(text))
+            exact = found.text == text and bool(found.roster.run)
+        except (KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError) as error:
+            raise UserError(f"{where} is not a federation's file ({error!r}): restore it") from error
+        if not exact:
+            raise UserError(f"{where} is not as this program writes it, so its hash means nothing: restore it")
+        return found
+
+
+def experiment_digest(table: Mapping[str, Any]) -> str:
+    """Of an experiment as a table, less how its simulated servers misbehave."""
+    committee = {key: value for key, value in table.get("committee", {}).items() if key not in SIMULATION}
+    return hashlib.sha256(toml.dump({**table, "committee": committee}).encode()).hexdigest()
+
+
+def _parsed(table: Mapping[str, Any]) -> Charter:
+    numbers = {
+        key: _whole(table, key) for key in (*(f.name for f in fields(Timings)), "version", "bits", "classes", "values")
+    }
+    if numbers.pop("version") != VERSION:
+        raise ValueError(f"version {table['version']} is not {VERSION}")
+    if table["rule"] not in RULES:
+        raise ValueError(f"there is no rule {table['rule']!r}")
+    servers, clients = (tuple(bytes.fromhex(row["key"]) for row in table[key]) for key in ("servers", "clients"))
+    precision, classes, values = (numbers.pop(key) for key in ("bits", "classes", "values"))
+    if not 1 <= classes * values <= _MOST:
+        raise ValueError(f"{classes} classes of {values} values")
+    task = Task(_detector(table["detector"]), table["rule"], Precision(precision), len(clients), classes, values)
+    return Charter(table["experiment"], Timings(**numbers), task, servers, clients)
+
+
+def _whole(table: Mapping[str, Any], key: str) -> int:
+    if type(table[key]) is not int or table[key] < 1:
+        raise ValueError(f"{key} is a whole number from 1 on, not {table[key]!r}")
+    return int(table[key])
+
+
+def _detector(section: Mapping[str, Any]) -> Detector:
+    kind, options = DETECTORS[section["name"]], {key: value for key, value in section.items() if key != "name"}
+    for f in fields(kind):
+        if type(options[f.name]) is not type(f.default):
+            raise TypeError(f"detector.{f.name} = {options[f.name]!r}")
+    return kind(**options)
+
+
+def _name(detector: Detector) -> str:
+    return next(name for name, kind in DETECTORS.items() if kind is type(detector))

@@ -1,0 +1,50 @@
+"""What is written down of a round: messages one after the other, each after its length.
+
+In audit.log a round is its CERT, the LISTs its set follows from, the SET, and any EVIDENCE; in bodies.bin the signed UPLOADs
+of the set and the parts that were decided on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from fedrfq.consensus.machine import Outcome
+from fedrfq.consensus.messages import Body, Message, What, decode, unsigned
+from fedrfq.consensus.wire import Reader, sized
+
+OUTCOME = (What.GLOBALS, What.VERDICTS, What.STATE)
+
+
+class Placed(NamedTuple):
+    """A message and where it begins in what was packed."""
+
+    at: int
+    message: Message
+
+
+def packed(messages: Iterable[Message]) -> bytes:
+    return b"".join(sized(message.wire) for message in messages)
+
+
+def unpacked(payload: bytes) -> list[Placed]:
+    """What was packed; any other bytes are refused."""
+    reader, found = Reader(payload), []
+    while reader.left():
+        at = reader.at
+        found.append(Placed(at, decode(reader.sized())))
+    return found
+
+
+def parts(run: bytes, round_: int, outcome: Outcome) -> list[Message]:
+    """An outcome as messages."""
+    return [unsigned(run, Body(round_, what, content)) for what, content in zip(OUTCOME, outcome, strict=True)]
+
+
+def outcome(bodies: Sequence[Message]) -> Outcome | None:
+    """What `parts` made messages of, if it is that."""
+    found = [message.body for message in bodies]
+    contents = [body.content for body in found if isinstance(body, Body)]
+    if [body.what for body in found if isinstance(body, Body)] != list(OUTCOME) or len(contents) != len(found):
+        return None
+    return Outcome(*contents)

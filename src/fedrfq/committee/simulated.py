@@ -1,0 +1,70 @@
+"""Servers that agree on every round over a simulated network, some of them faulty. Keys come from the run's seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+
+from fedrfq import signatures
+from fedrfq.committee.charter import Charter, Timings
+from fedrfq.committee.committee import Agreed, Committee, Mandate
+from fedrfq.consensus.roster import MOST_SERVERS, faults
+from fedrfq.detectors import State
+from fedrfq.errors import UserError
+from fedrfq.prototypes import Globals, Uploads
+
+TIMINGS = Timings(deadline_ms=10_000)  # of virtual time: longer than any of the networks misbehaves for
+
+
+@dataclass(frozen=True)
+class Simulated(Committee):
+    """`faulty` of the servers do what `behaviour` says; `network` names what becomes of messages on their way."""
+
+    servers: int = 4
+    faulty: int = 0
+    behaviour: str = "lie"
+    network: str = "calm"
+
+    def __post_init__(self) -> None:
+        from fedrfq.simulator.adversaries import BEHAVIOURS
+        from fedrfq.simulator.network import NETWORKS
+
+        if self.servers != 1 and not 4 <= self.servers <= MOST_SERVERS:
+            raise UserError(f"committee.servers is 1, or 4 to {MOST_SERVERS} (3f + 1 bear f faults), not {self.servers}")
+        if not 0 <= self.faulty <= faults(self.servers):
+            raise UserError(
+                f"committee.faulty = {self.faulty} of {self.servers} servers: {faults(self.servers)} at most, "
+                f"since with a third or more of them faulty nothing can be agreed on"
+            )
+        for key, known in (("behaviour", BEHAVIOURS), ("network", NETWORKS)):
+            if getattr(self, key) not in known:
+                raise UserError(f"committee.{key} is one of {', '.join(known)}, not '{getattr(self, key)}'")
+
+    def about(self) -> str:
+        lying = f"{self.faulty} faulty ({self.behaviour})" if self.faulty else "none faulty"
+        return f"{self.servers} servers, {lying}, on a {self.network} network"
+
+    def charter(self, mandate: Mandate) -> Charter:
+        return _charter(self.servers, mandate)
+
+    def decide(
+        self, mandate: Mandate, round_: int, last: bytes, memory: State, globals_: Globals, uploads: Uploads
+    ) -> Agreed:
+        """The outcome that a quorum certified. The round before is taken from `last`, where it is certified too."""
+        from fedrfq.committee.minutes import minutes
+        from fedrfq.committee.sitting import Sitting
+        from fedrfq.simulator.network import NETWORKS
+
+        faulty = frozenset(Random(f"{mandate.seed}, faulty").sample(range(self.servers), self.faulty))
+        links, sent = NETWORKS[self.network](self.servers), uploads.checked()  # what no message can carry is not sent
+        sitting = Sitting(self.charter(mandate), mandate.seed, round_, last, faulty, self.behaviour, links)
+        return minutes(sitting, sitting.held(sent), sent)
+
+
+@lru_cache(maxsize=64)
+def _charter(servers: int, mandate: Mandate) -> Charter:
+    seed, task = mandate.seed, mandate.task
+    own = tuple(signatures.simulated(seed, "server", k).public for k in range(servers))
+    clients = tuple(signatures.simulated(seed, "client", k).public for k in range(task.clients))
+    return Charter(mandate.experiment, TIMINGS, task, own, clients)

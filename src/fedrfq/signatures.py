@@ -1,0 +1,71 @@
+"""Ed25519 signatures, by PyNaCl everywhere: libraries disagree on edge cases, and servers may not.
+
+PyNaCl is needed only here, and only once something is signed or checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+from fedrfq.errors import UserError
+
+KEY = 32
+_REMEMBERED = 1 << 12  # verdicts; what many simulated servers check in one process is computed once
+
+
+class Ed25519:
+    """The scheme of a committee's roster."""
+
+    def __init__(self) -> None:
+        _require()
+
+    def verify(self, key: bytes, data: bytes, signature: bytes) -> bool:
+        return _verified(key, data, signature)
+
+    def weak(self, key: bytes) -> bool:
+        """Not the one encoding of a point of the large prime order: of small order, mixed, or no point at all."""
+        from nacl.bindings import crypto_core_ed25519_is_valid_point
+
+        return len(key) != KEY or not crypto_core_ed25519_is_valid_point(key)
+
+
+class Signer:
+    """A private key, from its seed of 32 bytes; called with data it signs them."""
+
+    def __init__(self, seed: bytes) -> None:
+        _require()
+        from nacl.signing import SigningKey
+
+        if len(seed) != KEY:
+            raise UserError(f"a private key's seed has {KEY} bytes, this one {len(seed)}")
+        self._key = SigningKey(seed)
+        self.public = bytes(self._key.verify_key)
+
+    def __call__(self, data: bytes) -> bytes:
+        return self._key.sign(data).signature
+
+
+def simulated(seed: int, role: str, number: int) -> Signer:
+    """A party's key in a simulated committee: a function of the run's seed, so that a run repeats itself to the byte. Whoever
+    knows the seed can sign for everyone: never for real servers."""
+    return Signer(hashlib.sha256(f"fedrfq-1 simulated key, seed {seed}, {role} {number}".encode()).digest())
+
+
+@lru_cache(_REMEMBERED)
+def _verified(key: bytes, data: bytes, signature: bytes) -> bool:
+    from nacl.exceptions import CryptoError
+    from nacl.signing import VerifyKey
+
+    try:
+        VerifyKey(key).verify(data, signature)
+    except CryptoError:  # wrong lengths, too
+        return False
+    return True
+
+
+def _require() -> None:
+    try:
+        import nacl.signing  # noqa: F401
+    except ImportError as error:
+        raise UserError('signatures need PyNaCl: `pip install pynacl`, or set committee.name = "direct"') from error

@@ -1,0 +1,388 @@
+"""`fedrfq verify`: what holds, holds; every change to it is found, and where."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command import fedrfq
+from committees import written
+
+from fedrfq import chain, signatures
+from fedrfq.audit import Audit, Failed
+from fedrfq.committee import Simulated
+from fedrfq.committee.charter import Charter
+from fedrfq.committee.journal import packed, unpacked
+from fedrfq.consensus.messages import (
+    Body,
+    Cert,
+    Certificate,
+    Commit,
+    Evidence,
+    List,
+    Message,
+    Upload,
+    What,
+    encode,
+    part_digest,
+    unsigned,
+)
+from fedrfq.consensus.rules import Rules
+from fedrfq.errors import UserError
+
+ROUNDS, SEED = 3, 2
+Change = Callable[[list[Message]], list[Message]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three rounds of four servers, one of which signs two lists, and so on."""
+    return written(tmp_path_factory.mktemp("audit") / "run", Simulated(4, 1, "equivocate"), ROUNDS, clients=3, seed=SEED)
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    shutil.copytree(run, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def offsets(path: Path, name: str) -> list[int]:
+    """Where the entries of a file begin, and where it ends."""
+    found = list(chain.entries(path / name, rules(path).run))
+    return [entry.offset for entry in found] + [found[-1].end]
+
+
+def rules(path: Path) -> Rules:
+    return Rules(Charter.read((path / "federation.toml").read_text(), "").roster)
+
+
+def failure(path: Path, recompute: bool = False) -> Failed:
+    with pytest.raises(Failed) as caught:
+        list(Audit(path, recompute).rounds())
+    return caught.value
+
+
+def changed(path: Path, name: str, number: int, change: Change) -> None:
+    """One round's messages replaced, and all hashes made anew: what a forger who cannot sign can do."""
+    root = rules(path).run
+    payloads = [entry.payload for entry in chain.entries(path / name, root)]
+    payloads[number - 1] = packed(change([placed.message for placed in unpacked(payloads[number - 1])]))
+    (path / name).write_bytes(b"")
+    for payload in payloads:
+        chain.append(path / name, root, payload)
+
+
+def signed(path: Path, body: Commit | List | Upload, role: str, number: int) -> Message:
+    return rules(path).signed(body, signatures.simulated(SEED, role, number))
+
+
+# What holds
+
+
+def test_a_run_holds_with_and_without_its_bodies(run: Path) -> None:
+    for recompute in (False, True):
+        found = list(Audit(run, recompute).rounds())
+        assert [audited.round for audited in found] == [1, 2, 3]
+        assert all(len(audited.entries) == 3 for audited in found)
+        assert len({charge.who for audited in found for charge in audited.charges}) == 1  # the faulty one, and nobody else
+    shutil.copytree(run, run.parent / "bare")
+    (run.parent / "bare" / "bodies.bin").unlink()
+    (run.parent / "bare" / "rounds.jsonl").unlink()
+    assert len(list(Audit(run.parent / "bare").rounds())) == ROUNDS
+
+
+# Bytes
+
+
+@pytest.mark.parametrize("name", ["audit.log", "bodies.bin"])
+def test_every_byte_counts(tmp_path: Path, name: str) -> None:
+    """Any one of them changed is found, in its own entry."""
+    copy = written(tmp_path / "small", Simulated(), 2, clients=1)
+    whole, places = (copy / name).read_bytes(), offsets(copy, name)
+    audit = Audit(copy, recompute=name == "bodies.bin")
+    for at in range(len(whole)):
+        (copy / name).write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+        with pytest.raises(Failed) as caught:
+            list(audit.rounds())
+        number = sum(offset <= at for offset in places)
+        assert (caught.value.file, caught.value.offset, caught.value.round) == (name, places[number - 1], number), at
+
+
+def test_a_log_cut_anywhere_is_torn_there(copy: Path) -> None:
+    whole, places = (copy / "audit.log").read_bytes(), offsets(copy, "audit.log")
+    audit = Audit(copy)
+    for size in sorted({*range(0, len(whole), 7), *places[:-1]}):
+        (copy / "audit.log").write_bytes(whole[:size])
+        with pytest.raises(Failed) as caught:
+            list(audit.rounds())
+        number = sum(offset <= size for offset in places)
+        assert (caught.value.offset, caught.value.round) == (places[number - 1], number)
+        assert ("the log ends" if size in places[:-1] else "torn") in str(caught.value)
+
+
+def test_bodies_cut_off_are_torn_or_missing(copy: Path) -> None:
+    whole, places = (copy / "bodies.bin").read_bytes(), offsets(copy, "bodies.bin")
+    for size, said in ((places[2], "ends before this round"), (places[2] + 10, "torn"), (len(whole) - 1, "torn")):
+        (copy / "bodies.bin").write_bytes(whole[:size])
+        found = failure(copy, recompute=True)
+        assert (found.file, found.offset, found.round) == ("bodies.bin", places[2], 3)
+        assert said in found.why
+    list(Audit(copy).rounds())  # which needs no bodies
+
+
+def test_more_after_the_end_is_found(copy: Path) -> None:
+    for name in ("audit.log", "bodies.bin"):
+        whole = (copy / name).read_bytes()
+        (copy / name).write_bytes(whole + b"\0")
+        assert failure(copy, recompute=True).offset == len(whole)
+        (copy / name).write_bytes(whole)
+    chain.append(copy / "bodies.bin", rules(copy).run, b"")
+    assert "no such round" in failure(copy, recompute=True).why
+
+
+# Forgers who cannot sign
+
+
+def test_a_log_or_bodies_of_another_run_are_recognised(copy: Path, tmp_path: Path) -> None:
+    other = written(tmp_path / "other", Simulated(), ROUNDS, clients=3, seed=5)
+    for name in ("audit.log", "bodies.bin"):
+        mine = (copy / name).read_bytes()
+        shutil.copy(other / name, copy / name)
+        found = failure(copy, recompute=True)
+        assert (found.file, found.offset, found.round) == (name, 0, 1)
+        assert "of another run" in found.why
+        (copy / name).write_bytes(mine)
+    theirs = [entry.payload for entry in chain.entries(other / "audit.log", rules(other).run)]
+    (copy / "audit.log").write_bytes(b"")
+    for payload in theirs:
+        chain.append(copy / "audit.log", rules(copy).run, payload)
+    assert "a CERT of this run is due" in failure(copy).why
+
+
+def test_rounds_out_of_order_or_twice_are_found(copy: Path) -> None:
+    root = rules(copy).run
+    one, two, three = (entry.payload for entry in chain.entries(copy / "audit.log", root))
+    for order, number, said in (
+        ((one, three), 2, "of round 3"),
+        ((one, two, two), 3, "of round 2"),
+        ((two,), 1, "of round 2"),
+    ):
+        (copy / "audit.log").write_bytes(b"")
+        for payload in order:
+            chain.append(copy / "audit.log", root, payload)
+        found = failure(copy)
+        assert found.round == number
+        assert said in found.why
+
+
+def _certificate(messages: list[Message]) -> Certificate:
+    body = messages[0].body
+    assert isinstance(body, Cert)
+    return body.certificate
+
+
+def _certified(messages: list[Message], certificate: Certificate) -> list[Message]:
+    return [unsigned(messages[0].run, Cert(messages[0].body.round, certificate)), *messages[1:]]
+
+
+def fewer_votes(messages: list[Message]) -> list[Message]:
+    found = _certificate(messages)
+    return _certified(messages, replace(found, signatures=found.signatures[1:]))
+
+
+def another_view(messages: list[Message]) -> list[Message]:
+    found = _certificate(messages)
+    return _certified(messages, replace(found, view=found.view + 1))
+
+
+def another_value(messages: list[Message]) -> list[Message]:
+    found = _certificate(messages)
+    return _certified(messages, replace(found, record=replace(found.record, globals_=bytes(32))))
+
+
+def another_previous(messages: list[Message]) -> list[Message]:
+    found = _certificate(messages)
+    return _certified(messages, replace(found, record=replace(found.record, previous=bytes(32))))
+
+
+def another_set(messages: list[Message]) -> list[Message]:
+    return [*messages[:4], unsigned(messages[0].run, Body(2, What.SET, bytes(4))), *messages[5:]]
+
+
+def altered_list(messages: list[Message]) -> list[Message]:
+    body = messages[2].body
+    assert isinstance(body, List)
+    other = List(body.round, body.server, body.entries[1:])
+    forged = Message(messages[0].run, other, encode(messages[0].run, other), messages[2].signature)
+    return [*messages[:2], forged, *messages[3:]]
+
+
+def one_list_twice(messages: list[Message]) -> list[Message]:
+    return [*messages[:2], messages[1], *messages[3:]]
+
+
+def list_missing(messages: list[Message]) -> list[Message]:
+    return messages[:1] + messages[2:]
+
+
+def evidence_of_nothing(messages: list[Message]) -> list[Message]:
+    same = Evidence(messages[1].body.round, messages[1], messages[1])
+    return [*messages[:5], unsigned(messages[0].run, same)]
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "said"),
+    [
+        (fewer_votes, 0, "3 servers must have signed"),
+        (another_view, 0, "certificate does not hold"),
+        (another_value, 0, "certificate does not hold"),
+        (another_previous, 0, "does not follow from the value"),
+        (another_set, 4, "not the certified one"),
+        (altered_list, 2, "not one that server"),
+        (one_list_twice, 4, "two lists are of one server"),
+        (list_missing, 3, "a LIST of this run is due here"),
+        (evidence_of_nothing, 5, "proves nothing"),
+    ],
+)
+def test_forged_entries_are_found_at_their_message(copy: Path, change: Change, place: int, said: str) -> None:
+    changed(copy, "audit.log", 2, change)
+    found = failure(copy)
+    assert said in found.why
+    assert (found.file, found.round) == ("audit.log", 2)
+    entry = list(chain.entries(copy / "audit.log", rules(copy).run))[1]
+    assert found.offset == entry.at(unpacked(entry.payload)[place].at)
+
+
+def test_a_signed_list_that_makes_another_union_is_found(copy: Path) -> None:
+    """A faulty server signs a longer list afterwards: the set no longer follows from the lists."""
+
+    def longer(messages: list[Message]) -> list[Message]:
+        body = messages[3].body
+        assert isinstance(body, List)
+        entries = tuple(sorted([*body.entries[:2], (2, bytes(32))]))
+        return [*messages[:3], signed(copy, List(body.round, body.server, entries), "server", body.server), *messages[4:]]
+
+    changed(copy, "audit.log", 1, longer)
+    assert "not the union of the lists" in failure(copy).why
+
+
+# What only the bodies show
+
+
+def tampered_upload(messages: list[Message]) -> list[Message]:
+    first = messages[0]
+    return [Message(first.run, first.body, first.raw, bytes(64)), *messages[1:]]
+
+
+def another_part(messages: list[Message]) -> list[Message]:
+    return [*messages[:3], unsigned(messages[0].run, Body(2, What.GLOBALS, bytes(51))), *messages[4:]]
+
+
+def fewer_uploads(messages: list[Message]) -> list[Message]:
+    return messages[1:]
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "said"),
+    [
+        (tampered_upload, 0, "client 0 is not signed by it"),
+        (another_part, 3, "GLOBALS is not the certified one"),
+        (fewer_uploads, None, "does not have the set's uploads"),
+        (lambda messages: [], None, "does not have the set's uploads"),
+    ],
+)
+def test_forged_bodies_are_found(copy: Path, change: Change, place: int | None, said: str) -> None:
+    changed(copy, "bodies.bin", 2, change)
+    found = failure(copy, recompute=True)
+    assert said in found.why
+    assert (found.file, found.round) == ("bodies.bin", 2)
+    entry = list(chain.entries(copy / "bodies.bin", rules(copy).run))[1]
+    assert found.offset == (entry.offset if place is None else entry.at(unpacked(entry.payload)[place].at))
+    list(Audit(copy).rounds())
+
+
+def test_a_quorum_that_lies_together_is_found_by_computing_anew(copy: Path) -> None:
+    """More than f servers certify prototypes that nobody comes to: the log holds, what it certifies does not follow."""
+    law, false = rules(copy), bytes(3) + bytes(48)
+
+    def certify(messages: list[Message]) -> list[Message]:
+        record = replace(_certificate(messages).record, globals_=part_digest(What.GLOBALS, false))
+        votes = [signed(copy, Commit(3, 0, record.value(law.run), k), "server", k) for k in range(3)]
+        return _certified(messages, law.certificate(votes, record))
+
+    def replaced(messages: list[Message]) -> list[Message]:
+        return [*messages[:3], law.unsigned(Body(3, What.GLOBALS, false)), *messages[4:]]
+
+    changed(copy, "audit.log", 3, certify)
+    changed(copy, "bodies.bin", 3, replaced)
+    assert len(list(Audit(copy).rounds())) == ROUNDS
+    found = failure(copy, recompute=True)
+    assert "computed anew, GLOBALS is not what was certified" in found.why
+    assert (found.file, found.round) == ("bodies.bin", 3)
+
+
+# Other files
+
+
+def test_another_experiment_is_found(copy: Path) -> None:
+    text = (copy / "experiment.toml").read_text()
+    for other in (text.replace("rounds = 3", "rounds = 4"), "committee = 1", "cohorts = [1]", "rounds = 'x'"):
+        (copy / "experiment.toml").write_text(other)
+        assert failure(copy).file == "experiment.toml"
+        Audit(copy).expected()
+
+
+def test_another_federation_is_another_run(copy: Path) -> None:
+    text = (copy / "federation.toml").read_text()
+    (copy / "federation.toml").write_text(text.replace("view_ms = 2000", "view_ms = 2001"))
+    assert "of another run" in failure(copy).why
+    (copy / "federation.toml").write_text(text + " ")
+    with pytest.raises(UserError, match="not as this program writes it"):
+        Audit(copy)
+
+
+@pytest.mark.parametrize("name", ["federation.toml", "experiment.toml", "audit.log", "bodies.bin"])
+def test_a_missing_file_is_named(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    with pytest.raises(UserError, match=name if name != "experiment.toml" else "experiment file"):
+        list(Audit(copy, recompute=True).rounds())
+
+
+# The command
+
+
+def test_the_command_says_what_it_found(run: Path) -> None:
+    done = fedrfq("verify", run, "--recompute", "--json")
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["holds"] is True
+    assert (said["rounds"], said["recomputed"], said["servers"]) == (ROUNDS, True, 4)
+    assert said["run"] == rules(run).run.hex()
+    assert {charge["who"] for charge in said["evidence"]} <= {f"server {k}" for k in range(4)}
+    assert f"{ROUNDS} of {ROUNDS}, recomputed" in done.stdout
+    assert "holds" in done.stdout
+
+
+def test_the_command_points_at_the_first_byte_that_does_not_hold(copy: Path) -> None:
+    whole, places = (copy / "audit.log").read_bytes(), offsets(copy, "audit.log")
+    at = places[1] + 100
+    (copy / "audit.log").write_bytes(whole[:at] + b"?" + whole[at + 1 :])
+    done = fedrfq("verify", copy, "--json", expect=1)
+    (line,) = [line for line in done.stderr.splitlines() if "does not hold" in line]
+    assert f"audit.log, byte {places[1]}, round 2" in line
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said == {
+        "holds": False,
+        "file": "audit.log",
+        "offset": places[1],
+        "round": 2,
+        "why": "the entry's hash is not that of its bytes",
+    }
+
+
+def test_the_command_needs_a_run_with_a_committee(tmp_path: Path) -> None:
+    done = fedrfq("verify", tmp_path, expect=2)
+    assert "has no federation.toml" in done.stderr

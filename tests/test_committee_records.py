@@ -1,0 +1,132 @@
+"""A run with a committee on disk: its log holds, and it resumes to the byte."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command import SMALL, assert_same_run, fedrfq, only_run, records, sets, small_session, started
+from small import CPU
+
+from fedrfq import show
+from fedrfq.audit import Audit
+from fedrfq.errors import UserError
+from fedrfq.session import Session
+
+LIARS = ["committee.name=simulated", "committee.faulty=1", "committee.behaviour=equivocate", "detector.name=adaptive"]
+
+
+@pytest.fixture(scope="module")
+def agreed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never interrupted."""
+    out = tmp_path_factory.mktemp("agreed")
+    fedrfq("run", *sets([*SMALL, *LIARS]), "--out", out, "--device", "cpu")
+    return only_run(out).path
+
+
+def test_a_run_leaves_a_log_that_holds(agreed: Path) -> None:
+    found = list(Audit(agreed, recompute=True).rounds())
+    lines = records(agreed)
+    assert [audited.certificate.view for audited in found] == [line["view"] for line in lines]
+    assert [len(audited.charges) for audited in found] == [line["evidence"] for line in lines]
+    assert sum(line["evidence"] for line in lines) > 0
+    result = json.loads((agreed / "result.json").read_text())
+    assert result["evidence"] == sum(line["evidence"] for line in lines)
+    assert result["committee_bytes"] == sum(line["committee_bytes"] for line in lines)
+    shown = dict(show.rows(only_run(agreed.parent.parent)))
+    assert shown["committee"].startswith("4 servers, 1 faulty (equivocate)")
+    assert "proofs of lies" in shown["agreeing"]
+
+
+def test_one_trusted_server_leaves_no_log(tmp_path: Path) -> None:
+    session = small_session(tmp_path, "rounds=1")
+    assert [outcomes[0].report for outcomes in session.advance()] == [None]
+    assert not session.runs[0].audited()
+    assert not {path.name for path in session.runs[0].path.iterdir()} & {"audit.log", "bodies.bin", "federation.toml"}
+    assert session.finish()[0]["view_changes"] is None
+    assert "committee" not in dict(show.rows(session.runs[0]))
+
+
+def same_log(one: Path, other: Path) -> None:
+    assert_same_run(one, other)
+    for name in ("audit.log", "bodies.bin", "federation.toml"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(agreed: Path, tmp_path: Path) -> None:
+    process, path = started(tmp_path, [*SMALL, *LIARS], 3, "--device", "cpu")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    with (path / "audit.log").open("ab") as log:  # as if it had been killed in the middle of a line
+        log.write(b"torn")
+    fedrfq("resume", path, "--device", "cpu")
+    same_log(path, agreed)
+
+
+def test_an_interrupted_round_is_decided_again(agreed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the proofs and the record: nothing is there twice."""
+    from fedrfq.records import RunDirectory
+
+    session, true = small_session(tmp_path, *LIARS), RunDirectory._append
+
+    def interrupt(self: RunDirectory, name: str, text: str) -> None:
+        if session.state.round == 4 and name == "rounds.jsonl":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        true(self, name, text)
+
+    monkeypatch.setattr(RunDirectory, "_append", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        list(session.advance())
+    assert len(list(session.advance())) == 4
+    session.finish()
+    same_log(session.runs[0].path, agreed)
+
+
+def test_stacked_runs_resume_with_their_committees(tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    fedrfq("run", *sets([*SMALL, *LIARS, "rounds=2"]), "--seed", 0, "--seed", 1, "--out", out, "--device", "cpu")
+    runs = sorted(out.glob("*/*"))
+    before = [(run / "audit.log").read_bytes() for run in runs]
+    assert before[0] != before[1]
+    for run in runs:
+        (checkpoint,) = (run / "checkpoints").iterdir()
+        checkpoint.unlink()
+    session = Session.resume(runs[0], CPU)
+    assert session.state.round == 0
+    assert len(list(session.advance())) == 2
+    assert [(run / "audit.log").read_bytes() for run in runs] == before
+
+
+@pytest.mark.parametrize("name", ["audit.log", "bodies.bin", "federation.toml"])
+def test_a_run_whose_proofs_are_gone_does_not_go_on(tmp_path: Path, name: str) -> None:
+    session = small_session(tmp_path, *LIARS, "rounds=4")
+    next(iter(session.advance()))
+    session.checkpoint()
+    path = session.runs[0].path
+    (path / name).unlink()
+    with pytest.raises(UserError, match=name):
+        Session.resume(path, CPU)
+
+
+def test_a_log_shorter_than_the_checkpoint_is_an_error(tmp_path: Path) -> None:
+    session = small_session(tmp_path, *LIARS, "rounds=4")
+    next(iter(session.advance()))
+    session.checkpoint()
+    path = session.runs[0].path
+    (path / "audit.log").write_bytes((path / "audit.log").read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"audit\.log has 0 whole entries, not 1"):
+        Session.resume(path, CPU)
+
+
+def test_the_checkpoint_has_what_the_committee_goes_on_from(tmp_path: Path) -> None:
+    session = small_session(tmp_path, *LIARS, "rounds=4")
+    next(iter(session.advance()))
+    session.checkpoint()
+    loaded = session.runs[0].last(torch.device("cpu"))
+    assert loaded.agreed == session.state.agreed
+    assert np.array_equal(loaded.globals_[0].values_JV, session.state.globals_[0].values_JV)
