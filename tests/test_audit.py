@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,9 +28,11 @@ from fedrfq.consensus.messages import (
     Message,
     Upload,
     What,
+    decode_entries,
     encode,
     part_digest,
     unsigned,
+    write_entries,
 )
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
@@ -213,6 +216,10 @@ def another_set(messages: list[Message]) -> list[Message]:
     return [*messages[:4], unsigned(messages[0].run, Body(2, What.SET, bytes(4))), *messages[5:]]
 
 
+def set_of_another_round(messages: list[Message]) -> list[Message]:
+    return [*messages[:4], unsigned(messages[0].run, replace(messages[4].body, round=3)), *messages[5:]]
+
+
 def altered_list(messages: list[Message]) -> list[Message]:
     body = messages[2].body
     assert isinstance(body, List)
@@ -242,6 +249,7 @@ def evidence_of_nothing(messages: list[Message]) -> list[Message]:
         (another_value, 0, "certificate does not hold"),
         (another_previous, 0, "does not follow from the value"),
         (another_set, 4, "not the certified one"),
+        (set_of_another_round, 4, "not the certified one"),
         (altered_list, 2, "not one that server"),
         (one_list_twice, 4, "two lists are of one server"),
         (list_missing, 3, "a LIST of this run is due here"),
@@ -278,6 +286,23 @@ def tampered_upload(messages: list[Message]) -> list[Message]:
     return [Message(first.run, first.body, first.raw, bytes(64)), *messages[1:]]
 
 
+def second_upload(messages: list[Message]) -> list[Message]:
+    """The client signed another one for the same round, too."""
+    upload = messages[0].body
+    assert isinstance(upload, Upload)
+    other = Upload(upload.round, upload.client, upload.content[:-1] + bytes([upload.content[-1] ^ 1]))
+    raw = encode(messages[0].run, other)
+    return [Message(messages[0].run, other, raw, signatures.simulated(SEED, "client", 0)(raw)), *messages[1:]]
+
+
+def part_of_another_round(messages: list[Message]) -> list[Message]:
+    return [*messages[:5], unsigned(messages[0].run, replace(messages[5].body, round=3))]
+
+
+def part_of_another_run(messages: list[Message]) -> list[Message]:
+    return [*messages[:4], unsigned(bytes(32), messages[4].body), messages[5]]
+
+
 def another_part(messages: list[Message]) -> list[Message]:
     return [*messages[:3], unsigned(messages[0].run, Body(2, What.GLOBALS, bytes(51))), *messages[4:]]
 
@@ -289,8 +314,11 @@ def fewer_uploads(messages: list[Message]) -> list[Message]:
 @pytest.mark.parametrize(
     ("change", "place", "said"),
     [
-        (tampered_upload, 0, "client 0 is not signed by it"),
+        (tampered_upload, 0, "client 0 is not one that it signed"),
+        (second_upload, 0, "not the upload of client 0 that is in the set"),
         (another_part, 3, "GLOBALS is not the certified one"),
+        (part_of_another_round, 5, "STATE is not the certified one"),
+        (part_of_another_run, 4, "VERDICTS is not the certified one"),
         (fewer_uploads, None, "does not have the set's uploads"),
         (lambda messages: [], None, "does not have the set's uploads"),
     ],
@@ -325,7 +353,90 @@ def test_a_quorum_that_lies_together_is_found_by_computing_anew(copy: Path) -> N
     assert (found.file, found.round) == ("bodies.bin", 3)
 
 
+def test_a_quorum_that_takes_an_upload_of_another_round_is_found(copy: Path) -> None:
+    law = rules(copy)
+    (_, old), *_ = unpacked(next(chain.entries(copy / "bodies.bin", law.run)).payload)
+
+    def certify(messages: list[Message]) -> list[Message]:
+        listed = messages[4].body
+        assert isinstance(listed, Body)
+        entries = ((0, old.digest), *decode_entries(listed.content)[1:])
+        servers = [message.server for message in messages[1:4]]
+        lists = [signed(copy, List(2, server, entries), "server", server) for server in servers]
+        record = replace(_certificate(messages).record, set_=part_digest(What.SET, write_entries(entries)))
+        votes = [signed(copy, Commit(2, 0, record.value(law.run), k), "server", k) for k in range(3)]
+        cert = law.unsigned(Cert(2, law.certificate(votes, record)))
+        return [cert, *lists, law.unsigned(Body(2, What.SET, write_entries(entries)))]
+
+    changed(copy, "audit.log", 2, certify)
+    changed(copy, "bodies.bin", 2, lambda messages: [old, *messages[1:]])
+    found = failure(copy, recompute=True)
+    assert "client 0 is not one that it signed for this round" in found.why
+    assert (found.file, found.round) == ("bodies.bin", 2)
+
+
 # Other files
+
+
+def test_a_log_that_ends_early_is_found_where_the_run_has_its_result(copy: Path) -> None:
+    """The records are cut, too; without a result it is a run that was stopped, and says how many rounds are missing."""
+    for name in ("audit.log", "bodies.bin"):
+        (copy / name).write_bytes((copy / name).read_bytes()[: offsets(copy, name)[2]])
+    (copy / "rounds.jsonl").write_text("{}\n" * 2)
+    said = json.loads(fedrfq("verify", copy, "--recompute", "--json").stdout.splitlines()[-1])
+    assert (said["rounds"], said["expected"]) == (2, 3)
+    (copy / "result.json").write_text("{}\n")
+    found = failure(copy)
+    assert (found.file, found.offset, found.round) == ("audit.log", (copy / "audit.log").stat().st_size, 3)
+    assert "result.json is of 3 rounds" in found.why
+
+
+def test_no_round_yet_is_nothing_to_verify(copy: Path) -> None:
+    for name in ("audit.log", "bodies.bin", "rounds.jsonl"):
+        (copy / name).write_bytes(b"")
+    with pytest.raises(UserError, match=r"audit\.log has no round yet"):
+        list(Audit(copy, recompute=True).rounds())
+
+
+@pytest.mark.parametrize("name", ["federation.toml", "experiment.toml", "audit.log", "bodies.bin", "rounds.jsonl"])
+def test_what_is_no_file_is_not_waited_for(copy: Path, name: str) -> None:
+    (copy / name).unlink()
+    os.mkfifo(copy / "pipe")
+    (copy / "folder").mkdir()
+    for other in ("pipe", "folder", "/dev/zero"):
+        (copy / name).symlink_to(other)
+        with pytest.raises(UserError, match=f"{name} is not a file"):
+            list(Audit(copy, recompute=True).rounds())
+        (copy / name).unlink()
+
+
+HOSTILE = {
+    "deep": "a = " + "[" * 100_000,
+    "deep tables": "a = " + "{a=" * 100_000,
+    "dots": "a" + ".a" * 100_000 + " = 1",
+    "long number": "a = " + "9" * 5_000,
+    "long hexadecimal number": "a = 0x" + "f" * 5_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_tables_are_refused_at_once(copy: Path, text: str) -> None:
+    before = (copy / "experiment.toml").read_bytes()
+    (copy / "experiment.toml").write_text(text)
+    assert failure(copy).file == "experiment.toml"
+    (copy / "experiment.toml").write_bytes(before)
+    (copy / "federation.toml").write_text(text)
+    with pytest.raises(UserError, match=r"federation\.toml is not a federation's file"):
+        Audit(copy)
+
+
+def test_a_file_too_long_is_not_read(copy: Path) -> None:
+    for name in ("federation.toml", "experiment.toml"):
+        before = (copy / name).read_bytes()
+        os.truncate(copy / name, 1 << 40)
+        with pytest.raises(UserError, match=f"{name} is longer than any"):
+            Audit(copy)
+        (copy / name).write_bytes(before)
 
 
 def test_another_experiment_is_found(copy: Path) -> None:
@@ -340,15 +451,19 @@ def test_another_federation_is_another_run(copy: Path) -> None:
     text = (copy / "federation.toml").read_text()
     (copy / "federation.toml").write_text(text.replace("view_ms = 2000", "view_ms = 2001"))
     assert "of another run" in failure(copy).why
-    (copy / "federation.toml").write_text(text + " ")
+    (copy / "federation.toml").write_text(text.replace("view_ms = 2000", "view_ms = 2_000"))
     with pytest.raises(UserError, match="not as this program writes it"):
         Audit(copy)
+    for other in (text + " ", text.replace("\n", "\r\n"), text + "more = 1\n", text.replace("minimum = 1", "minimum = 9")):
+        (copy / "federation.toml").write_bytes(other.encode())
+        with pytest.raises(UserError, match=r"federation\.toml"):
+            Audit(copy)
 
 
 @pytest.mark.parametrize("name", ["federation.toml", "experiment.toml", "audit.log", "bodies.bin"])
 def test_a_missing_file_is_named(copy: Path, name: str) -> None:
     (copy / name).unlink()
-    with pytest.raises(UserError, match=name if name != "experiment.toml" else "experiment file"):
+    with pytest.raises(UserError, match=name):
         list(Audit(copy, recompute=True).rounds())
 
 

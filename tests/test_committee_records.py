@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from command import SMALL, assert_same_run, fedrfq, only_run, records, sets, small_session, started
+from command import SMALL, assert_same_run, command, fedrfq, only_run, records, sets, small_session, started
 from small import CPU
 
-from fedrfq import show
+from fedrfq import show, tensors
 from fedrfq.audit import Audit
 from fedrfq.errors import UserError
 from fedrfq.session import Session
@@ -121,6 +124,70 @@ def test_a_log_shorter_than_the_checkpoint_is_an_error(tmp_path: Path) -> None:
     (path / "audit.log").write_bytes((path / "audit.log").read_bytes()[:-1])
     with pytest.raises(UserError, match=r"audit\.log has 0 whole entries, not 1"):
         Session.resume(path, CPU)
+
+
+def test_a_log_that_does_not_hold_is_not_gone_on_with(tmp_path: Path) -> None:
+    session = small_session(tmp_path, *LIARS, "rounds=4")
+    next(iter(session.advance()))
+    session.checkpoint()
+    path = session.runs[0].path
+    whole = (path / "audit.log").read_bytes()
+    (path / "audit.log").write_bytes(whole[:500] + bytes([whole[500] ^ 1]) + whole[501:])
+    with pytest.raises(UserError, match=r"audit\.log has 0 whole entries, not 1"):
+        Session.resume(path, CPU)
+
+
+LAST = "committee/last"
+
+
+def cut(last: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {LAST: last[:-1]}
+
+
+def flipped(last: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A byte of a signature."""
+    return {LAST: torch.cat([last[:300], last[300:301] ^ 1, last[301:]])}
+
+
+def empty(last: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {LAST: last[:0]}
+
+
+def gone(last: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {}
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, empty, gone])
+def test_a_checkpoint_that_the_committee_cannot_go_on_from_is_an_error(
+    tmp_path: Path, damage: Callable[[torch.Tensor], dict[str, torch.Tensor]]
+) -> None:
+    session = small_session(tmp_path, *LIARS, "rounds=4")
+    next(iter(session.advance()))
+    checkpoint = session.checkpoint()
+    named, metadata = tensors.load(checkpoint)
+    last = named.pop(LAST)
+    tensors.save(checkpoint, named | damage(last), metadata)
+    with pytest.raises(UserError, match=rf"{checkpoint.name} does not have what the committee agreed on last"):
+        Session.resume(session.runs[0].path, CPU)
+    checkpoint.unlink()  # as it says
+    assert Session.resume(session.runs[0].path, CPU).state.round == 0
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_proof_loses_nothing(agreed: Path, tmp_path: Path) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000))  # two entries of bodies.bin fit, and a part of the third
+
+    settings = sets([*SMALL, *LIARS, "checkpoint=100"])
+    done = subprocess.run(
+        command("run", *settings, "--out", tmp_path, "--device", "cpu"), capture_output=True, text=True, preexec_fn=limit
+    )
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    path = only_run(tmp_path).path
+    fedrfq("resume", path, "--device", "cpu")
+    assert records(path) == records(agreed)
+    assert len(list(Audit(path, recompute=True).rounds())) == 8
 
 
 def test_the_checkpoint_has_what_the_committee_goes_on_from(tmp_path: Path) -> None:

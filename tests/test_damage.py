@@ -1,12 +1,14 @@
 """What goes wrong, on disk and in settings: one line that says what to do, and nothing lost."""
 
+import hashlib
 import resource
 import subprocess
 
 import pytest
 from command import CPU, SMALL, command, damaged, fedrfq, only_run, records, sets, small_session
 
-from fedrfq import UserError
+from fedrfq import UserError, toml
+from fedrfq.experiment import load
 from fedrfq.session import Session
 
 
@@ -123,3 +125,28 @@ def test_garbage_after_the_checkpoint_does_not_matter(whole, tmp_path):
 def test_out_of_memory_is_one_line(tmp_path):
     done = fedrfq("run", *sets([*SMALL, "model.channels=900000000"]), "--out", tmp_path, expect=2)
     assert "out of memory" in done.stderr.splitlines()[-1]
+
+
+def test_a_run_from_before_there_were_committees_is_shown_and_resumed(tmp_path):
+    """Its experiment has no such section, and its records have no such columns."""
+    session = small_session(tmp_path, "rounds=4")
+    next(iter(session.advance()))
+    session.checkpoint()
+    path = session.runs[0].path
+    for name in ("view", "leader", "committee_messages", "committee_bytes", "evidence"):
+        text = (path / "rounds.jsonl").read_text()
+        (path / "rounds.jsonl").write_text(text.replace(f'"{name}": null, ', ""))
+    text = (path / "experiment.toml").read_text()
+    assert text.endswith('\n[committee]\nname = "direct"\n')
+    (path / "experiment.toml").write_text(text.removesuffix('\n[committee]\nname = "direct"\n'))
+    fedrfq("show", path)
+    fedrfq("resume", path)
+    assert len(records(path)) == 4
+
+
+def test_the_hash_of_an_experiment_without_a_committee_is_what_it_was():
+    """So that its checkpoints are still its own."""
+    assert "committee" in load().table()
+    older = {key: value for key, value in load().table().items() if key != "committee"}
+    assert load().hash() == hashlib.sha256(toml.dump(older).encode()).hexdigest()
+    assert load(sets=["committee.name=simulated"]).hash() != load().hash()

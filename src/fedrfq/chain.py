@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -66,28 +68,25 @@ def entries(path: Path, root: bytes) -> Iterator[Entry]:
         size, offset, previous = path.stat().st_size, 0, root
         while offset < size:
             whole = _whole(file, offset, size)
-            body, found = whole[:-_HASH], whole[-_HASH:]
+            body, found = memoryview(whole)[:-_HASH], whole[-_HASH:]
             if hashlib.sha256(body).digest() != found:
                 raise Broken(offset, "the entry's hash is not that of its bytes")
             if body[_LENGTH:HEAD] != previous:
                 after = "does not follow from the entry before it" if offset else "is of another run"
                 raise Broken(offset, f"the entry {after}")
-            yield Entry(offset, body[HEAD:])
+            yield Entry(offset, bytes(body[HEAD:]))
             offset, previous = offset + len(whole), found
 
 
-def cut(path: Path, number: int) -> None:
-    """Forget all entries but the first ones; a torn last one, too."""
-    with path.open("rb+") as file:
-        size, offset = path.stat().st_size, 0
-        for done in range(number):
-            try:
-                offset += len(_whole(file, offset, size))
-            except Broken as error:
-                raise UserError(
-                    f"{path} has {done} whole entries, not {number}: restore it, or start the run anew"
-                ) from error
-        file.truncate(offset)
+def cut(path: Path, root: bytes, number: int) -> None:
+    """Forget all entries but the first ones, which must hold; a torn last one, too."""
+    done, end = 0, 0
+    with suppress(Broken):
+        for entry in islice(entries(path, root), number):
+            done, end = done + 1, entry.end
+    if done < number:
+        raise UserError(f"{path} has {done} whole entries, not {number}: restore it, or start the run anew")
+    os.truncate(path, end)
 
 
 def _whole(file: BinaryIO, offset: int, size: int) -> bytes:

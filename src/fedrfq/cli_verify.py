@@ -55,6 +55,7 @@ def _summary(audit: Audit, rounds: list[Audited]) -> dict[str, Any]:
         "run": audit.rules.run.hex(),
         "servers": audit.charter.roster.n,
         "rounds": len(rounds),
+        "expected": audit.expected(),
         "recomputed": audit.recompute,
         "view_changes": sum(audited.certificate.view for audited in rounds),
         "evidence": [vars(charge) for audited in rounds for charge in audited.charges],

@@ -25,8 +25,8 @@ from statistics import fmean
 from typing import Any
 
 from fedrfq import gridfile
-from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, nearest
+from fedrfq.errors import UserError, nearest
+from fedrfq.experiment import Experiment
 from fedrfq.grid import Ended
 from fedrfq.measure import RoundRecord
 from fedrfq.methods import METHODS

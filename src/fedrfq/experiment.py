@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -22,7 +21,7 @@ from fedrfq.data import DATASETS
 from fedrfq.detectors import DETECTORS, Detector
 from fedrfq.detectors.none import Nothing
 from fedrfq.engine import Train
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, nearest
 from fedrfq.methods import METHODS, Method
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.models import MODELS, Model
@@ -146,7 +145,11 @@ class Experiment:
         return table
 
     def hash(self) -> str:
-        return hashlib.sha256(toml.dump(self.table()).encode()).hexdigest()
+        """One trusted server is left out of it: checkpoints from before there were committees are still its own."""
+        table = self.table()
+        if isinstance(self.committee, Direct):
+            del table["committee"]
+        return hashlib.sha256(toml.dump(table).encode()).hexdigest()
 
 
 _KINDS: dict[str, Mapping[str, type[Any]]] = {
@@ -249,8 +252,18 @@ def _of_kind(key: str, section: Table, suits: Mapping[str, Any], path: str) -> A
     kinds = _KINDS[key]
     name = _typed(section.pop("name", suits.get("name", _DEFAULT_KIND[key])), str, f"{path}.name")
     if name not in kinds:
-        raise UserError(f"{path}.name is one of {', '.join(kinds)}, not {name!r}{nearest(str(name), list(kinds))}")
+        raise UserError(f"{path}.name is one of {', '.join(kinds)}, not {name!r}{nearest(str(name), kinds)}")
+    _check_owner(section, name, kinds, path)
     return _build(kinds[name], section, path, suits)
+
+
+def _check_owner(section: Mapping[str, Any], name: str, kinds: Mapping[str, type[Any]], path: str) -> None:
+    """That no setting is one of other kinds only."""
+    names = {kind: {f.name for f in fields(kinds[kind])} for kind in kinds}
+    for key in section:
+        owners = [kind for kind in kinds if key in names[kind]]
+        if owners and name not in owners:
+            raise UserError(f"unknown key {path}.{key} of {name}: it belongs to {path}.name = {' or '.join(owners)}")
 
 
 def _cohorts(given: Mapping[str, Any], suits: Mapping[str, Any]) -> tuple[Cohort, ...]:
@@ -299,11 +312,6 @@ def known(given: Mapping[str, Any], names: Sequence[str], path: str) -> None:
             full = f"{path}.{key}" if path else key
             known = f": {', '.join(names)}" if names else ""
             raise UserError(f"unknown key {full}{nearest(key, names)}; known here{known or ' are none'}")
-
-
-def nearest(name: str, names: Sequence[str]) -> str:
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def name_of(kinds: Mapping[str, type[Any]], value: object) -> str:

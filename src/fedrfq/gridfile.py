@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedrfq import toml
-from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, from_table, known, nearest, switched
+from fedrfq.errors import UserError, nearest
+from fedrfq.experiment import Experiment, from_table, known, switched
 from fedrfq.toml import Table
 
 _GIVEN_ELSEWHERE = {"name": "name at the top of the file", "seed": "seeds at the top of the file"}

@@ -22,9 +22,10 @@ from fedrfq.prototypes import Uploads
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """One round of one run. Accuracies are in percent; ± is the true standard deviation over clients."""
+    """One round of one run. Accuracies are in percent; ± is the true standard deviation over clients. What has a default is
+    missing in records from before there were committees."""
 
     round: int
     accuracy_mean: float
@@ -50,11 +51,11 @@ class RoundRecord:
     attackers_filtered: int
     filtered: list[int]  # clients whose upload did not count, by the detector's verdict
     refused: dict[str, str]  # … because it could not be taken, and why
-    view: int | None  # in which the committee agreed; more than 0: leaders were replaced. None with one trusted server
-    leader: int | None
-    committee_messages: int | None  # among servers and clients, and their bytes
-    committee_bytes: int | None
-    evidence: int | None  # proofs that somebody misbehaved
+    view: int | None = None  # in which the committee agreed; more than 0: leaders were replaced. None with one trusted server
+    leader: int | None = None
+    committee_messages: int | None = None  # among servers and clients, and their bytes
+    committee_bytes: int | None = None
+    evidence: int | None = None  # proofs that somebody misbehaved
     collapsed_clients: int
     seconds_train: float
     seconds: float

@@ -117,7 +117,7 @@ class RunDirectory:
         for number, line in enumerate(lines, start=1):
             try:
                 values = json.loads(line)
-                records.append(RoundRecord(**{key: values[key] for key in names}))
+                records.append(RoundRecord(**{key: values[key] for key in names & set(values)}))
                 if records[-1].round != number:
                     raise ValueError(f"it should be of round {number}")
             except (ValueError, TypeError, KeyError) as error:
@@ -170,11 +170,13 @@ class RunDirectory:
         self.write("clients.csv", "".join(f"{line}\n" for line in lines[:size]))
 
     def _rewind_proofs(self, number: int) -> None:
+        charter = self.path / "federation.toml"
+        root = Charter.read(charter.read_text(encoding="utf-8"), str(charter)).roster.run
         for name in AUDITED:
             if not (self.path / name).is_file():
                 raise UserError(f"{self.path / name} is missing: restore it, or start the run anew")
             with writing(self.path):
-                chain.cut(self.path / name, number)
+                chain.cut(self.path / name, root, number)
 
     def checkpoints(self) -> dict[int, Path]:
         """The checkpoints by round; other files there are not ours."""

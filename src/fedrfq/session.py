@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from fedrfq import data
+from fedrfq.committee.journal import stands
+from fedrfq.consensus.rules import Rules
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
@@ -80,6 +82,7 @@ class Session:
         check_charters(runs, federation)
         number = common_round(runs)
         state = join([run.load(number, device) for run in runs]) if number else federation.start()
+        check_agreed(runs, federation, state)
         for run in runs:
             run.rewind(number)
         return Session(federation, runs, state)
@@ -150,6 +153,14 @@ def check_charters(runs: Sequence[RunDirectory], federation: Federation) -> None
         before = (run.path / "federation.toml").read_bytes() if run.audited() else None
         if before != (None if charter is None else charter.text.encode()):
             raise UserError(f"{run.path / 'federation.toml'} is not that of experiment.toml beside it: restore either")
+
+
+def check_agreed(runs: Sequence[RunDirectory], federation: Federation, state: State) -> None:
+    """That each checkpoint has what its committee certified last."""
+    for run, charter, last in zip(runs, federation.charters(), state.agreed, strict=True):
+        if charter is not None and state.round and not stands(Rules(charter.roster), state.round, last):
+            path = run.checkpoints()[state.round]
+            raise UserError(f"{path} does not have what the committee agreed on last: restore it, or remove it and resume")
 
 
 def _stacked(runs: Sequence[Params]) -> Params:

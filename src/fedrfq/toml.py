@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from fedrfq.errors import UserError
 
 Table = dict[str, Any]
+_LINE = re.compile(r'(\[{1,2}\w+\]{1,2})?|\w+ = ("(?:[^"\\]|\\.)*"|[\w.+-]+)')  # of what `dump` writes
 
 
 def read(path: Path) -> Table:
@@ -18,8 +20,18 @@ def read(path: Path) -> Table:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"there is no experiment file {path}: `fedrfq config > {path}` writes one to start from") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # whole numbers may be too long, and lists too deep
         raise UserError(f"{path} cannot be read as TOML: {error}") from error
+
+
+def strict(text: str) -> Table:
+    """What `dump` wrote this text of; any other text is a ValueError, before a parser could be led into its depths."""
+    if not all(_LINE.fullmatch(line) for line in text.split("\n")):
+        raise ValueError("a line is neither a table's name nor a key with its value")
+    table = tomllib.loads(text)
+    if dump(table) != text:
+        raise ValueError("it is not as this program writes it")
+    return table
 
 
 def assign(table: Table, assignment: str) -> Table:
@@ -36,7 +48,7 @@ def assign(table: Table, assignment: str) -> Table:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -18,6 +18,9 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 
 FEDERATION, LOG, BODIES, EXPERIMENT, ROUNDS = "federation.toml", "audit.log", "bodies.bin", "experiment.toml", "rounds.jsonl"
+RESULT = "result.json"
+_LONGEST = 1 << 27  # bytes of a file that is read as a whole: a federation of the most clients has fewer
+_CHUNK = 1 << 20
 
 
 class Failed(Exception):
@@ -34,7 +37,7 @@ class Audit:
     def __init__(self, path: Path, recompute: bool = False) -> None:
         self.path, self.recompute = path, recompute
         self.charter = Charter.read(self._text(FEDERATION), str(path / FEDERATION))
-        self.experiment = toml.read(path / EXPERIMENT)
+        self.experiment = self._experiment()
         self.rules, self.application = Rules(self.charter.roster), Prototypes(self.charter.task)
 
     def expected(self) -> int:
@@ -55,15 +58,25 @@ class Audit:
                 before = self._recomputed(found, before, next(bodies, None))
             yield found
             previous, done, end = found.certificate.record.value(self.rules.run), found.round, entry.end
+        for file, recorded in ((ROUNDS, self._recorded()), (RESULT, self._finished())):
+            if done < recorded:
+                raise Failed(LOG, end, done + 1, f"the log ends, and {file} is of {recorded} rounds")
         for entry in bodies:
             raise Failed(BODIES, entry.offset, done + 1, f"{LOG} has no such round (if the run was stopped: resume it)")
-        if done < (recorded := self._recorded()):
-            raise Failed(LOG, end, done + 1, f"the log ends, and {ROUNDS} has {recorded} rounds")
+        if not done:
+            raise UserError(f"{self.path / LOG} has no round yet: there is nothing to verify")
+
+    def _experiment(self) -> toml.Table:
+        """Of a file that this program did not write, one that no federation names."""
+        try:
+            return toml.strict(self._text(EXPERIMENT))
+        except ValueError:
+            return {}
 
     def _is_the_experiment(self) -> bool:
         try:
             return experiment_digest(self.experiment) == self.charter.experiment
-        except (AttributeError, TypeError):  # a table that no experiment is written as
+        except AttributeError:  # a table that no experiment is written as
             return False
 
     def _recomputed(self, found: Audited, before: Outcome, entry: Entry | None) -> Outcome:
@@ -82,7 +95,7 @@ class Audit:
     def _entries(self, name: str) -> Iterator[Entry]:
         number = 1
         try:
-            for entry in chain.entries(self.path / name, self.rules.run):
+            for entry in chain.entries(self._plain(name), self.rules.run):
                 yield entry
                 number += 1
         except Broken as error:
@@ -91,14 +104,35 @@ class Audit:
             raise UserError(f"{self.path / name} cannot be read ({error.strerror}): restore it") from error
 
     def _text(self, name: str) -> str:
+        """Byte for byte: no end of line is made another."""
         try:
-            return (self.path / name).read_text(encoding="utf-8")
+            if (path := self._plain(name)).stat().st_size > _LONGEST:
+                raise UserError(f"{path} is longer than any that this program writes: restore it")
+            return path.read_bytes().decode()
         except FileNotFoundError:
-            needed = 'only a run with committee.name = "simulated" can be verified'
+            needed = 'only the directory of a run with committee.name = "simulated" can be verified'
             raise UserError(f"{self.path} has no {name}: {needed}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{self.path / name} cannot be read: {error}; restore it") from error
 
+    def _plain(self, name: str) -> Path:
+        """The path of a file. A pipe would be waited for in vain, and a device read without end."""
+        path = self.path / name
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is not a file: restore it")
+        return path
+
     def _recorded(self) -> int:
-        path = self.path / ROUNDS
-        return path.read_bytes().count(b"\n") if path.is_file() else 0
+        """Rounds that the run's own records have; without them, none."""
+        path = self._plain(ROUNDS)
+        try:
+            with path.open("rb") as file:
+                return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror}): restore it") from error
+
+    def _finished(self) -> int:
+        """All rounds, once the run has its result."""
+        return self.expected() if (self.path / RESULT).exists() else 0

@@ -7,7 +7,7 @@ from fedrfq.audit.place import Misplaced, at
 from fedrfq.committee.application import Prototypes
 from fedrfq.committee.journal import OUTCOME, Placed, outcome, unpacked
 from fedrfq.consensus.machine import Outcome
-from fedrfq.consensus.messages import Body, Upload, part_digest
+from fedrfq.consensus.messages import Body, Entry, Upload, part_digest
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 
@@ -18,16 +18,16 @@ def recomputed(rules: Rules, application: Prototypes, audited: Audited, before: 
         messages = unpacked(payload)
     uploads, parts = messages[: -len(OUTCOME)], messages[-len(OUTCOME) :]
     stored = outcome([one.message for one in parts])
-    if stored is None or tuple(_entry(one) for one in uploads) != audited.entries:
+    if stored is None or len(uploads) != len(audited.entries):
         raise Misplaced(None, "the entry does not have the set's uploads and what was decided on them")
     taken = []
-    for one in uploads:
+    for one, named in zip(uploads, audited.entries, strict=True):
         with at(one):
-            taken.append(_upload(rules, application, one))
+            taken.append(_upload(rules, application, audited.round, one, named))
     record = audited.certificate.record
-    for one, name in zip(parts, (record.globals_, record.verdicts, record.state), strict=True):
+    for one, digest in zip(parts, (record.globals_, record.verdicts, record.state), strict=True):
         with at(one):
-            _check_part(one, name)
+            _check_part(rules, audited.round, one, digest)
     computed = application.decide(audited.round, before, taken)
     for one, what, new, old in zip(parts, OUTCOME, computed, stored, strict=True):
         if new != old:
@@ -35,23 +35,19 @@ def recomputed(rules: Rules, application: Prototypes, audited: Audited, before: 
     return computed
 
 
-def _entry(one: Placed) -> tuple[int, bytes] | None:
+def _upload(rules: Rules, application: Prototypes, round_: int, one: Placed, named: Entry) -> Upload:
     body = one.message.body
-    return (body.client, one.message.digest) if isinstance(body, Upload) else None
-
-
-def _upload(rules: Rules, application: Prototypes, one: Placed) -> Upload:
-    body = one.message.body
-    assert isinstance(body, Upload)
-    if not rules.authentic(one.message):
-        raise Refused(f"the upload of client {body.client} is not signed by it")
+    if not isinstance(body, Upload) or (body.client, one.message.digest) != named:
+        raise Refused(f"this is not the upload of client {named[0]} that is in the set")
+    if body.round != round_ or not rules.authentic(one.message):
+        raise Refused(f"the upload of client {body.client} is not one that it signed for this round")
     if (reason := application.refuses(body)) is not None:
         raise Refused(f"the upload of client {body.client} is unfit: {reason}")
     return body
 
 
-def _check_part(one: Placed, name: bytes) -> None:
+def _check_part(rules: Rules, round_: int, one: Placed, digest: bytes) -> None:
     body = one.message.body
     assert isinstance(body, Body)
-    if part_digest(body.what, body.content) != name:
+    if (one.message.run, body.round) != (rules.run, round_) or part_digest(body.what, body.content) != digest:
         raise Refused(f"{body.what.name} is not the certified one")

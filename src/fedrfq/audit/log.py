@@ -92,7 +92,7 @@ def _certified(rules: Rules, number: int, previous: bytes, cert: Placed) -> Cert
 def _set(record: Record, set_: Placed) -> Entries:
     body = set_.message.body
     assert isinstance(body, Body)
-    if body.what != What.SET or part_digest(What.SET, body.content) != record.set_:
+    if (body.round, body.what) != (record.round, What.SET) or part_digest(What.SET, body.content) != record.set_:
         raise Refused("the set of uploads is not the certified one")
     return decode_entries(body.content)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -74,8 +73,10 @@ class Charter:
     def read(text: str, where: str) -> Charter:
         """From the file's text, which must be exactly what this program writes."""
         try:
-            found = _parsed(tomllib.loads(text))
+            found = _parsed(toml.strict(text))
             exact = found.text == text and bool(found.roster.run)
+        except UserError as error:
+            raise UserError(f"{where} names no federation that could be: {error}") from error
         except (KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError) as error:
             raise UserError(f"{where} is not a federation's file ({error!r}): restore it") from error
         if not exact:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fedrfq.consensus.machine import Outcome
-from fedrfq.consensus.messages import Body, Message, What, decode, unsigned
-from fedrfq.consensus.wire import Reader, sized
+from fedrfq.consensus.messages import Body, Cert, Kind, Message, What, decode, part_digest, unsigned
+from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.wire import Reader, Refused, sized
 
 OUTCOME = (What.GLOBALS, What.VERDICTS, What.STATE)
 
@@ -48,3 +49,22 @@ def outcome(bodies: Sequence[Message]) -> Outcome | None:
     if [body.what for body in found if isinstance(body, Body)] != list(OUTCOME) or len(contents) != len(found):
         return None
     return Outcome(*contents)
+
+
+def stands(rules: Rules, round_: int, last: bytes) -> bool:
+    """Whether these bytes are a round's certificate and, as messages, the outcome that it certifies."""
+    try:
+        messages = [placed.message for placed in unpacked(last)]
+    except Refused:
+        return False
+    cert, found = messages[0].body if messages else None, outcome(messages[1:])
+    if not isinstance(cert, Cert) or found is None:
+        return False
+    record = cert.certificate.record
+    digests = tuple(part_digest(what, content) for what, content in zip(OUTCOME, found, strict=True))
+    return (
+        record.round == round_
+        and digests == (record.globals_, record.verdicts, record.state)
+        and rules.certifies(cert.certificate, Kind.COMMIT)
+        and last == packed([rules.unsigned(Cert(round_, cert.certificate)), *parts(rules.run, round_, found)])
+    )

@@ -11,7 +11,7 @@ from fedrfq.committee.charter import Charter, Timings
 from fedrfq.committee.committee import Agreed, Committee, Mandate
 from fedrfq.consensus.roster import MOST_SERVERS, faults
 from fedrfq.detectors import State
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, nearest
 from fedrfq.prototypes import Globals, Uploads
 
 TIMINGS = Timings(deadline_ms=10_000)  # of virtual time: longer than any of the networks misbehaves for
@@ -39,9 +39,12 @@ class Simulated(Committee):
             )
         for key, known in (("behaviour", BEHAVIOURS), ("network", NETWORKS)):
             if getattr(self, key) not in known:
-                raise UserError(f"committee.{key} is one of {', '.join(known)}, not '{getattr(self, key)}'")
+                found = getattr(self, key)
+                raise UserError(f"committee.{key} is one of {', '.join(known)}, not '{found}'{nearest(found, known)}")
 
     def about(self) -> str:
+        if self.servers == 1:
+            return super().about()
         lying = f"{self.faulty} faulty ({self.behaviour})" if self.faulty else "none faulty"
         return f"{self.servers} servers, {lying}, on a {self.network} network"
 
