@@ -53,11 +53,11 @@ class Client:
         self.effects = []
 
     def step(self, event: Event) -> list[Effect]:
-        if isinstance(event, Received):
+        if type(event) is Received:
             self._receive(event.peer, event.message)
-        elif isinstance(event, Trained):
+        elif type(event) is Trained:
             self._upload(event.round, event.content)
-        elif isinstance(event, Expired) or self.last is not None or self.upload is not None:
+        elif type(event) is Expired or self.last is not None or self.upload is not None:
             self._resend()
         else:
             self._set_timer()
@@ -91,11 +91,11 @@ class Client:
         body = message.body
         if message.run != self.rules.run:
             self.ignored["another run"] += 1
-        elif isinstance(body, Cert):
+        elif type(body) is Cert:
             self._on_cert(peer, body)
-        elif isinstance(body, Receipt):
+        elif type(body) is Receipt:
             self._on_receipt(message)
-        elif isinstance(body, Body):
+        elif type(body) is Body:
             self._on_body(body)
 
     def _on_cert(self, peer: int, body: Cert) -> None:

@@ -20,10 +20,10 @@ class Holdings:
 
     def store(self, message: Message, promise: bool) -> None:
         """Hold a verified upload; `promise`: it came before the round was closed, and will be listed."""
-        body = message.body
+        body, digest = message.body, message.digest
         assert isinstance(body, Upload)
-        entry = body.client, message.digest
-        self.uploads[entry] = self._by_digest[message.digest] = message
+        entry = body.client, digest
+        self.uploads[entry] = self._by_digest[digest] = message
         self._firsts.setdefault(body.client, message)
         if promise and not self.full(body.client):
             self.by_client.setdefault(body.client, []).append(entry)

@@ -57,7 +57,7 @@ class Inbox(Ledger):
             self._ignore("another run")
         elif message.author is None:
             self._take(peer, message)
-        elif self.roster.key(message.author) is None:
+        elif message.author not in self.roster.keys:
             self._ignore("unknown party")
         elif not self.rules.authentic(message):
             self._ignore("bad signature")
@@ -105,38 +105,38 @@ class Inbox(Ledger):
     def _stale(self, peer: int, message: Message) -> None:
         """Of a round that is over: who still closes it or changes views in it is behind, and gets its certificate."""
         body = message.body
-        if isinstance(body, Receipt) and body.round == self.round - 1:
+        if type(body) is Receipt and body.round == self.round - 1:
             self._compare(message, self.last_lists)
             return
         self._ignore("old round")
         certificate = self.chain.get(body.round)
-        if isinstance(body, List | ViewChange) and certificate is not None:
+        if certificate is not None and (type(body) is List or type(body) is ViewChange):
             self.effects.append(Send(body.server, self.rules.unsigned(Cert(body.round, certificate))))
 
     def _take(self, peer: int, message: Message) -> None:
         getattr(self, _TAKERS[message.body.kind])(peer, message)
 
     def _on_upload(self, peer: int, message: Message) -> None:
-        body = message.body
+        body, digest = message.body, message.digest
         assert isinstance(body, Upload)
-        entry = body.client, message.digest
+        entry = body.client, digest
         if entry not in self.holdings.uploads:
             self._store(message)
         if entry in self.holdings.promised:
-            self.effects.append(Send(~body.client, self._receipt(body.client, message.digest)))
+            self.effects.append(Send(~body.client, self._receipt(body.client, digest)))
 
     def _store(self, message: Message) -> None:
         """A new upload: of two of one client both are kept and listed, and prove a lie; more only if a list has them."""
-        body = message.body
+        body, digest = message.body, message.digest
         assert isinstance(body, Upload)
-        first, listed = self.holdings.first(body.client), message.digest in self.wanted
+        first, listed = self.holdings.first(body.client), digest in self.wanted
         if not listed and (Kind.LIST in self.own or self.holdings.full(body.client)):
             self._ignore("upload after closing" if first is None else "another upload")
         elif self.application.refuses(body) is not None:
             self._ignore("inadmissible upload")
             return
         else:
-            self.wanted.pop(message.digest, None)
+            self.wanted.pop(digest, None)
             self.holdings.store(message, promise=Kind.LIST not in self.own)
             self.effects.append(Persist(message))
         if first is not None:
@@ -159,7 +159,8 @@ class Inbox(Ledger):
     def _on_list(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, List)
-        if self.lists.get(body.server) == message:
+        held = self.lists.get(body.server)
+        if held is message or held == message:
             return
         if not self.rules.proper(message):
             self._ignore("improper list")
@@ -178,7 +179,8 @@ class Inbox(Ledger):
     def _on_proposal(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, PrePrepare)
-        if self.proposals.get(body.server) == message:
+        held = self.proposals.get(body.server)
+        if held is message or held == message:
             return
         if body.view < self.view:
             self._ignore("old view")

@@ -19,7 +19,12 @@ DIGEST, SIGNATURE = 32, 64
 _TAG = b"fedrfq-1"
 _HEADER = struct.Struct("<8sB32sI")  # tag with version, kind, run, round
 _ENTRY = struct.Struct("<I32s")
+_UPLOAD = struct.Struct("<II")  # client, size
+_PART = struct.Struct("<BI")  # what it is, and its size
+_PROOF = struct.Struct("<BI164sI")  # phase, view, record, number of votes
 _RECORD = struct.Struct("<I32s32s32s32s32s")
+_SERVER = struct.Struct("<H")
+_PLACE = struct.Struct("<IH")  # view and server
 _VOTE = struct.Struct("<I32sH")
 _RECEIPT = struct.Struct("<HI32s")
 
@@ -63,7 +68,7 @@ class Upload:
     content: bytes
 
     def write(self) -> bytes:
-        return u32(self.client) + sized(self.content)
+        return _UPLOAD.pack(self.client, len(self.content)) + self.content
 
     @staticmethod
     def read(round_: int, r: Reader) -> Upload:
@@ -137,8 +142,8 @@ class Certificate:
     signatures: tuple[tuple[int, bytes], ...]
 
     def write(self) -> bytes:
-        votes = b"".join(u16(server) + signature for server, signature in self.signatures)
-        return u8(self.phase) + u32(self.view) + self.record.write() + u32(len(self.signatures)) + votes
+        votes = b"".join([_SERVER.pack(server) + signature for server, signature in self.signatures])
+        return _PROOF.pack(self.phase, self.view, self.record.write(), len(self.signatures)) + votes
 
     @staticmethod
     def read(r: Reader) -> Certificate:
@@ -164,7 +169,7 @@ class PrePrepare:
     changes: tuple[Message, ...]
 
     def write(self) -> bytes:
-        head = u32(self.view) + u16(self.server) + self.record.write()
+        head = _PLACE.pack(self.view, self.server) + self.record.write()
         return head + _write_nested(self.lists) + _write_nested(self.changes)
 
     @staticmethod
@@ -217,7 +222,7 @@ class ViewChange:
     last: Certificate | None
 
     def write(self) -> bytes:
-        return u32(self.view) + u16(self.server) + _write_maybe(self.prepared) + _write_maybe(self.last)
+        return _PLACE.pack(self.view, self.server) + _write_maybe(self.prepared) + _write_maybe(self.last)
 
     @staticmethod
     def read(round_: int, r: Reader) -> ViewChange:
@@ -284,18 +289,22 @@ class Body:
     content: bytes
 
     def write(self) -> bytes:
-        return u8(self.what) + sized(self.content)
+        return _PART.pack(self.what, len(self.content)) + self.content
 
     @staticmethod
     def read(round_: int, r: Reader) -> Body:
         return Body(round_, _read_what(r, PARTS), r.sized())
 
 
+_PART_TAGS = {what: _TAG + b"part" + u8(what) for what in What}
 Any = Upload | Receipt | List | PrePrepare | Prepare | Commit | ViewChange | Cert | Evidence | Fetch | Body
 KINDS: dict[int, type[Any]] = {
     cls.kind: cls for cls in (Upload, Receipt, List, PrePrepare, Prepare, Commit, ViewChange, Cert, Evidence, Fetch, Body)
 }
 SIGNED = (Kind.UPLOAD, Kind.RECEIPT, Kind.LIST, Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
+_BY_SERVERS = frozenset((Receipt, List, PrePrepare, Prepare, Commit, ViewChange))
+_IN_VIEWS = frozenset((PrePrepare, Prepare, Commit, ViewChange))
+_VOTES = frozenset((Prepare, Commit))
 PARTS = (What.SET, What.GLOBALS, What.VERDICTS, What.STATE)
 
 
@@ -306,10 +315,13 @@ class Message:
 
     def __init__(self, run: bytes, body: Any, raw: bytes | None = None, signature: bytes = b"") -> None:
         self.run, self.body, self._raw, self.signature = run, body, raw, signature
-        self.author = author(body)
-        self.server: int = getattr(body, "server", -1)  # of the kinds that servers sign
-        self.view: int = getattr(body, "view", 0)
-        self.value: bytes = getattr(body, "value", b"")  # of votes
+        kind = type(body)
+        if kind in _BY_SERVERS:
+            self.author = self.server = body.server  # type: ignore[union-attr]
+        else:
+            self.author, self.server = ~body.client if kind is Upload else None, -1  # type: ignore[union-attr]
+        self.view: int = body.view if kind in _IN_VIEWS else 0  # type: ignore[union-attr]
+        self.value: bytes = body.value if kind in _VOTES else b""  # type: ignore[union-attr]
         self.vouched: object = None  # the rules by which the signature was found right
         self.sound: object = None  # and those by which the rest was
         self._digest: bytes | None = None
@@ -322,15 +334,15 @@ class Message:
         return self._raw
 
     @property
-    def wire(self) -> bytes:
-        return self.raw + self.signature
-
-    @property
     def digest(self) -> bytes:
         """Of what is said, not of the signature: who signs the same twice has said one thing."""
         if self._digest is None:
             self._digest = hashlib.sha256(self.raw).digest()
         return self._digest
+
+    @property
+    def wire(self) -> bytes:
+        return self.raw + self.signature
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Message) and self.raw == other.raw and self.signature == other.signature
@@ -387,18 +399,18 @@ def nested_in(body: Any) -> tuple[Message, ...]:
 
 def author(body: Any) -> int | None:
     """Who must have signed it: a server's number, or ~k for client k; none where no signature is needed."""
-    if isinstance(body, Upload):
+    if type(body) is Upload:
         return ~body.client
-    return getattr(body, "server", None)
+    return body.server if type(body) in _BY_SERVERS else None  # type: ignore[union-attr]
 
 
 def part_digest(what: What, content: bytes) -> bytes:
     """Of a part of a record, as the record names it."""
-    return hashlib.sha256(_TAG + b"part" + u8(what) + content).digest()
+    return hashlib.sha256(_PART_TAGS[what] + content).digest()
 
 
 def write_entries(entries: tuple[Entry, ...]) -> bytes:
-    return u32(len(entries)) + b"".join(_ENTRY.pack(*entry) for entry in entries)
+    return u32(len(entries)) + b"".join([_ENTRY.pack(*entry) for entry in entries])
 
 
 def read_entries(r: Reader) -> tuple[Entry, ...]:
@@ -421,7 +433,7 @@ def _nested(r: Reader, allowed: tuple[int, ...]) -> Message:
 
 
 def _write_nested(messages: tuple[Message, ...]) -> bytes:
-    return u32(len(messages)) + b"".join(sized(message.wire) for message in messages)
+    return u32(len(messages)) + b"".join([sized(message.wire) for message in messages])
 
 
 def _read_nested(r: Reader, kind: Kind) -> tuple[Message, ...]:

@@ -63,13 +63,13 @@ class Replica(Inbox):
         self.effects = []
 
     def step(self, event: Event) -> list[Effect]:
-        if isinstance(event, Received):
+        if type(event) is Received:
             self._receive(event.peer, event.message)
-        elif isinstance(event, Expired):
+        elif type(event) is Expired:
             self._expire(event.timer)
-        elif isinstance(event, Start):
+        elif type(event) is Start:
             self._start()
-        if self.moved or self.effects or not isinstance(event, Received):
+        if self.moved or self.effects or type(event) is not Received:
             self._advance()
         effects, self.effects, self.moved = self.effects, [], False
         return effects
@@ -110,10 +110,10 @@ class Replica(Inbox):
 
     def _join(self) -> bool:
         """Follow to the highest view that f+1 others, so one honest server at least, have asked for."""
-        views = sorted((m.view for s, m in self.changes.items() if s != self.me), reverse=True)
-        if len(views) <= self.roster.f or views[self.roster.f] <= self.view:
+        higher = [m.view for s, m in self.changes.items() if m.view > self.view and s != self.me]
+        if len(higher) <= self.roster.f:
             return False
-        self._leave_for(views[self.roster.f])
+        self._leave_for(sorted(higher, reverse=True)[self.roster.f])
         return True
 
     def _leave_for(self, view: int) -> None:
@@ -146,7 +146,7 @@ class Replica(Inbox):
         if self.outcome is None or self._signed(Kind.PREPREPARE):
             return False
         changes = self._changes_here()
-        if self.view > 0 and not self.rules.enough(m.server for m in changes):
+        if self.view > 0 and not self.rules.enough([m.server for m in changes]):
             return False
         bound, lists = self.rules.bound(changes), tuple(self._usable()[: self.roster.n - self.roster.f])
         if bound is not None:
@@ -179,7 +179,7 @@ class Replica(Inbox):
         """This view's, if we have it."""
         message = self.proposals.get(self.leader)
         body = message.body if message is not None else None
-        return body if isinstance(body, PrePrepare) and body.view == self.view else None
+        return body if type(body) is PrePrepare and body.view == self.view else None
 
     def _follows(self, proposal: PrePrepare) -> bool:
         """Whether the record is what we compute ourselves; false, too, as long as something is missing."""
@@ -227,7 +227,7 @@ class Replica(Inbox):
             return False
         mine, proposal = self.own[Kind.PREPARE], self._proposal()
         votes = self._votes(self.prepares, mine.view, mine.value)
-        if proposal is None or not self.rules.enough(vote.server for vote in votes):
+        if proposal is None or not self.rules.enough([vote.server for vote in votes]):
             return False
         value = proposal.record.value(self.rules.run)
         if value != mine.value:
@@ -245,7 +245,7 @@ class Replica(Inbox):
         for view, value in sorted({(m.view, m.value) for m in self.commits.values()}):
             votes = self._votes(self.commits, view, value)
             record = self._record(value)
-            if record is not None and self.rules.enough(vote.server for vote in votes):
+            if record is not None and self.rules.enough([vote.server for vote in votes]):
                 self._settle(self.rules.certificate(votes, record), votes[0].server)
                 return True
         return False
@@ -260,8 +260,7 @@ class Replica(Inbox):
 
     def _signed(self, kind: Kind) -> bool:
         """Whether we have signed one of this kind in this view, or a later one."""
-        mine = self.own.get(kind)
-        return mine is not None and mine.view >= self.view
+        return kind in self.own and self.own[kind].view >= self.view
 
     def _sign(self, body: Any) -> None:
         """Say something: durable first, then to all, then to ourselves."""

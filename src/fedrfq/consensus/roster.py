@@ -88,6 +88,11 @@ class Roster:
         return quorum(self.n)
 
     @cached_property
+    def keys(self) -> dict[int, bytes]:
+        """Of servers by their number, of client k by ~k."""
+        return dict(enumerate(self.servers)) | {~k: key for k, key in enumerate(self.clients)}
+
+    @cached_property
     def run(self) -> bytes:
         """The run's id."""
         numbers = (self.n, len(self.clients), self.minimum, self.deadline_ms, self.view_ms, self.resend_ms)
@@ -102,6 +107,5 @@ class Roster:
         return self.view_ms << min(view, _DOUBLINGS)
 
     def key(self, party: int) -> bytes | None:
-        """Of a server by its number, of client k by ~k; none of a stranger."""
-        keys, index = (self.servers, party) if party >= 0 else (self.clients, ~party)
-        return keys[index] if index < len(keys) else None
+        """Of a party, none of a stranger."""
+        return self.keys.get(party)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from operator import eq
+from itertools import pairwise
+from operator import eq, lt
 
 from fedrfq.consensus.machine import Outcome
 from fedrfq.consensus.messages import (
@@ -25,7 +26,6 @@ from fedrfq.consensus.messages import (
     author,
     encode,
     part_digest,
-    unsigned,
     write_entries,
 )
 from fedrfq.consensus.roster import Roster, Signer
@@ -44,20 +44,21 @@ class Rules:
         return Message(self.run, body, raw, signer(raw))
 
     def unsigned(self, body: Any) -> Message:
-        return unsigned(self.run, body)
+        return Message(self.run, body)
 
     def authentic(self, message: Message) -> bool:
         """Signed, for this run, by the party it names. Found once, this is not computed again."""
         if message.vouched is self:
             return True
         party = message.author
-        if party is None or message.run != self.run or not self._signed_by(party, message.raw, message.signature):
+        key = None if party is None or message.run != self.run else self.roster.keys.get(party)
+        if key is None or not self.roster.scheme.verify(key, message.raw, message.signature):
             return False
         message.vouched = self
         return True
 
     def _signed_by(self, party: int, raw: bytes, signature: bytes) -> bool:
-        key = self.roster.key(party)
+        key = self.roster.keys.get(party)
         return key is not None and self.roster.scheme.verify(key, raw, signature)
 
     def proper(self, message: Message) -> bool:
@@ -65,12 +66,12 @@ class Rules:
         if message.sound is self:
             return True
         body = message.body
-        if isinstance(body, List):
+        if type(body) is List:
             right = self.proper_list(body)
-        elif isinstance(body, ViewChange):
+        elif type(body) is ViewChange:
             right = self.proper_change(body)
         else:
-            right = isinstance(body, PrePrepare) and self.proper_proposal(body)
+            right = type(body) is PrePrepare and self.proper_proposal(body)
         if right:
             message.sound = self
         return right
@@ -81,7 +82,7 @@ class Rules:
         """A quorum of votes, of one kind, view and value, made into a proof."""
         first = votes[0].body
         assert isinstance(first, Prepare | Commit)
-        chosen = sorted((vote.server, vote.signature) for vote in votes)[: self.roster.quorum]
+        chosen = sorted([(vote.server, vote.signature) for vote in votes])[: self.roster.quorum]
         return Certificate(first.kind, first.view, record, tuple(chosen))
 
     def certifies(self, certificate: Certificate, phase: Kind) -> bool:
@@ -89,7 +90,7 @@ class Rules:
         if certificate.phase != phase:
             return False
         if certificate not in self._certified:
-            if not self.enough(server for server, _ in certificate.signatures) or not self._votes_hold(certificate):
+            if not self.enough([server for server, _ in certificate.signatures]) or not self._votes_hold(certificate):
                 return False
             if len(self._certified) >= _REMEMBERED:
                 self._certified.clear()
@@ -113,21 +114,20 @@ class Rules:
     def proper_list(self, body: List) -> bool:
         """In order, of registered clients, at most two entries each, and of no fewer clients than a round needs."""
         clients = [client for client, _ in body.entries]
-        ordered = list(body.entries) == sorted(set(body.entries))
+        ordered = all(map(lt, body.entries, body.entries[1:]))
         thrice = any(map(eq, clients, clients[2:]))
         known = max(clients, default=0) < len(self.roster.clients)
         return ordered and not thrice and known and len(set(clients)) >= self.roster.minimum
 
     def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
         """The set of a free choice: the entries of clients with one upload among the lists; and those of the others."""
-        found: dict[int, set[bytes]] = {}
+        found: set[Entry] = set()
         for message in lists:
             assert isinstance(message.body, List)
-            for client, digest in message.body.entries:
-                found.setdefault(client, set()).add(digest)
-        single = tuple((client, min(digests)) for client, digests in sorted(found.items()) if len(digests) == 1)
-        double = tuple((client, digest) for client, ds in sorted(found.items()) if len(ds) > 1 for digest in sorted(ds))
-        return single, double
+            found.update(message.body.entries)
+        entries = sorted(found)
+        twice = {a[0] for a, b in pairwise(entries) if a[0] == b[0]}
+        return tuple([e for e in entries if e[0] not in twice]), tuple([e for e in entries if e[0] in twice])
 
     def record(self, round_: int, previous: bytes, entries: Entries, outcome: Outcome) -> Record:
         digests = (
@@ -153,8 +153,9 @@ class Rules:
 
     def bound(self, changes: Iterable[Message]) -> Certificate | None:
         """What a new view must carry on with: the certificate prepared in the highest view, if any."""
-        prepared = [change.body.prepared for change in changes if isinstance(change.body, ViewChange)]
-        return max((p for p in prepared if p is not None), key=lambda p: p.view, default=None)
+        bodies = [change.body for change in changes]
+        prepared = [body.prepared for body in bodies if type(body) is ViewChange and body.prepared is not None]
+        return max(prepared, key=lambda p: p.view, default=None)
 
     def proper_proposal(self, body: PrePrepare) -> bool:
         """From the view's leader, with what justifies it. That the record follows from the lists takes the bodies."""
@@ -197,7 +198,8 @@ class Rules:
     def conflict(self, a: Any, b: Any) -> bool:
         """Whether no honest party signs both: two uploads or lists of a round, two votes or proposals of a view, or a
         receipt and a list without it."""
-        if author(a) is None or author(a) != author(b) or a.round != b.round:
+        party = author(a)
+        if party is None or party != author(b) or a.round != b.round:
             return False
         if isinstance(a, Receipt) and isinstance(b, List):
             return (a.client, a.digest) not in b.entries

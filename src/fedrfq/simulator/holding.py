@@ -5,29 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from fedrfq.consensus.messages import Message, nested_in
+from fedrfq.consensus.messages import Kind, Message, What, nested_in
 
 _LEAVES = (str, bytes, int, float, Enum, type(None))
+_MANY = (list, tuple, set, frozenset)
+_PLAIN = frozenset((str, bytes, int, bool, type(None), Kind, What))  # the most frequent of them
 
 
 def messages_held(replica: object, shared: Iterable[object] = ()) -> int:
     """The messages reachable from its attributes, those inside others too, each counted once; not through what it
     shares with others."""
     seen = {id(each) for each in shared}
-    stack, found = list(vars(replica).values()), 0
-    while stack:
-        value = stack.pop()
-        if isinstance(value, _LEAVES) or id(value) in seen:
+    reached, found = list(vars(replica).values()), 0
+    for value in reached:  # it grows as we go
+        kind = type(value)
+        if kind in _PLAIN or (at := id(value)) in seen:
             continue
-        seen.add(id(value))
-        if isinstance(value, Message):
+        seen.add(at)
+        if kind is Message:
             found += 1
-            stack.extend(nested_in(value.body))
+            reached += nested_in(value.body)
         elif isinstance(value, dict):
-            stack.extend(value.values())
-            stack.extend(key for key in value if isinstance(key, Message))
-        elif isinstance(value, list | tuple | set | frozenset):
-            stack.extend(value)
-        elif hasattr(value, "__dict__"):
-            stack.extend(vars(value).values())
+            reached += value.values()
+            reached += [key for key in value if type(key) is Message]
+        elif isinstance(value, _MANY):
+            reached += value
+        elif not isinstance(value, _LEAVES) and hasattr(value, "__dict__"):
+            reached += vars(value).values()
     return found

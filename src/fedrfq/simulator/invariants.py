@@ -30,6 +30,7 @@ from fedrfq.consensus.messages import Cert, Evidence, Kind, List, Message, Recei
 from fedrfq.consensus.roster import Roster
 from fedrfq.simulator.deciding import Chain
 from fedrfq.simulator.holding import messages_held
+from fedrfq.simulator.node import Relay
 from fedrfq.simulator.seen import Seen
 from fedrfq.simulator.shown import shown
 from fedrfq.simulator.signing import Book
@@ -56,7 +57,9 @@ INVARIANTS = (
 )
 
 _EVERY = 256  # steps between two looks at what a server holds
-_NOTED = (Kind.UPLOAD, Kind.LIST, Kind.PREPREPARE)
+_SAYS = frozenset((Persist, Send, Broadcast, Publish, Relay))
+_SEEN = frozenset((Kind.UPLOAD, Kind.LIST, Kind.PREPREPARE))
+_NOTED = _SEEN | {Kind.VIEWCHANGE}
 
 
 class Observer:
@@ -73,14 +76,6 @@ class Observer:
         self._steps = self.held = 0
         self._rough_views: dict[int, dict[int, int]] = {}  # by round and server, before the network was calm
         self._asked: dict[int, dict[int, ViewChange]] = {}  # by server, what honest others have asked it since it started
-        self._does: dict[type, Callable[[Book, Any], None]] = {
-            Persist: self._persists,
-            Send: self._sends,
-            Broadcast: self._sends,
-            Publish: self._sends,
-            Decided: self._decides,
-            Accused: self._accuses,
-        }
 
     def acted(self, node: Node, event: Event, actions: Sequence[Action]) -> None:
         self._steps += 1
@@ -97,43 +92,42 @@ class Observer:
             self._asked.pop(node.party, None)
         if not actions:
             return
-        book, does = self.books[node.party], self._does
+        book = self.books[node.party]
         for action in actions:
-            do = does.get(type(action))
-            if do is not None:
-                do(book, action)
+            if type(action) in _DOES:
+                _DOES[type(action)](self, book, action)
 
     def _overhear(self, party: int, actions: Sequence[Action]) -> None:
         """What the faulty say is not judged, but it may turn up in what the honest decide."""
         for action in actions:
-            message = getattr(action, "message", None)
-            if message is not None and message.body.kind in _NOTED:
-                self.seen.note(party, message)
+            if type(action) in _SAYS and action.message.body.kind in _SEEN:  # type: ignore[union-attr]
+                self.seen.note(party, action.message)  # type: ignore[union-attr]
 
     def _persists(self, book: Book, action: Persist) -> None:
         book.persist(action)
-        self._note(book, action.message)
+        if action.message.body.kind in _NOTED:
+            self._note(book, action.message)
 
     def _sends(self, book: Book, action: Send | Broadcast | Publish) -> None:
-        message = action.message
-        if message.body.kind == Kind.FETCH:
+        message, body = action.message, action.message.body
+        if body.kind == Kind.FETCH:
             self.exercised["fetches"] += 1
             return
         if message.raw in book.said:
             return
-        self._note(book, message)
+        if body.kind in _NOTED:
+            self._note(book, message)
         book.send(action)
-        body = message.body
-        if isinstance(body, Cert):
+        if type(body) is Cert:
             self.chain.certified(book.party, body.certificate)
-        elif isinstance(body, Evidence):
+        elif type(body) is Evidence:
             self._proves(book.party, body)
 
     def _note(self, book: Book, message: Message) -> None:
         body = message.body
-        if body.kind in _NOTED:
+        if body.kind in _SEEN:
             self.seen.note(book.party, message)
-        elif isinstance(body, ViewChange) and body.server == book.party:
+        elif type(body) is ViewChange and body.server == book.party:
             self._bound_views(book.party, body)
 
     def _bound_views(self, party: int, body: ViewChange) -> None:
@@ -203,6 +197,16 @@ class Observer:
             "rounds decided": len(self.chain.sets),
         }
         return self.exercised + views + Counter(counts)
+
+
+_DOES: dict[type, Callable[[Observer, Book, Any], None]] = {
+    Persist: Observer._persists,
+    Send: Observer._sends,
+    Broadcast: Observer._sends,
+    Publish: Observer._sends,
+    Decided: Observer._decides,
+    Accused: Observer._accuses,
+}
 
 
 def _other(evidence: Evidence) -> str:

@@ -63,17 +63,15 @@ class Network:
         """When each copy of a message arrives, from now."""
         if now >= self.calm or origin in self.links.favoured:
             return (self.quick + int(self.random() * self.span),)
-        if self._cut(now, origin, to, message):
+        if (self.holes or self.links.splits) and self._cut(now, origin, to, message):
             self.cut += 1
             return ()
         return self._rough()
 
     def _cut(self, now: int, origin: int, to: int, message: Message) -> bool:
-        if self.holes:
-            body = message.body
-            hole = self.holes.get((body.kind, getattr(body, "view", 0)))
-            if hole is not None and hole.swallows(origin, to):
-                return True
+        hole = self.holes.get((message.body.kind, message.view))
+        if hole is not None and hole.swallows(origin, to):
+            return True
         return any(split.cuts(now, origin, to) for split in self.links.splits)
 
     def _rough(self) -> tuple[int, ...]:

@@ -64,8 +64,9 @@ def run(
         trial.run()
     except Violation as found:
         violation = found
-    exercised = +trial.exercised()
-    return Report(schedule.seed, violation, exercised, trial.world.events, transcript.text() if transcript else "")
+    exercised, events = +trial.exercised(), trial.world.events
+    vars(trial).clear()  # its parties refer back to it: so all of it is freed now, and nothing is left to the collector
+    return Report(schedule.seed, violation, exercised, events, transcript.text() if transcript else "")
 
 
 class Trial:
@@ -109,7 +110,8 @@ class Trial:
 
     def _ring(self, faulty: set[int]) -> Ring:
         signers = {party: self.signer(party) for party in faulty}
-        ring = Ring(Rules(self.roster), self.application, signers, self.rng, self._content, self._archive())
+        true = self.rules if type(self.rules) is Rules else Rules(self.roster)  # what one has judged, none judges again
+        ring = Ring(true, self.application, signers, self.rng, self._content, self._archive())
         if self.schedule.weak is not None and not self.weak_refused:
             ring.weak = {self.schedule.weak: self.signer(~self.schedule.weak)}
         return ring
@@ -198,14 +200,15 @@ class Trial:
 
     def exercised(self) -> Counter[str]:
         world, network, schedule = self.world, self.world.network, self.schedule
-        counts = self.observer.counted() + world.counts
-        counts += Counter({"lost": network.lost, "doubled": network.doubled, "cut off": network.cut})
-        counts += Counter({"partitions": len(schedule.links.splits), "weak key refused": int(self.weak_refused)})
-        counts += Counter(f"server {name}" for _, name in schedule.behaviours)
-        counts += Counter(f"client {name}" for _, name in schedule.faulty_clients)
+        counts = self.observer.counted()
+        counts.update(world.counts)
+        counts.update({"lost": network.lost, "doubled": network.doubled, "cut off": network.cut})
+        counts.update({"partitions": len(schedule.links.splits), "weak key refused": int(self.weak_refused)})
+        counts.update([f"server {name}" for _, name in schedule.behaviours])
+        counts.update([f"client {name}" for _, name in schedule.faulty_clients])
         for node in world.nodes.values():
             if node.honest:
-                counts += Counter({f"ignored: {why}": n for why, n in node.machine.ignored.items()})  # type: ignore[attr-defined]
+                counts.update({f"ignored: {why}": n for why, n in node.machine.ignored.items()})  # type: ignore[attr-defined]
         counts["messages"] = world.messages
         return counts
 

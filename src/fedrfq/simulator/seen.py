@@ -18,7 +18,6 @@ from fedrfq.consensus.messages import (
     PrePrepare,
     Upload,
     What,
-    author,
     encode,
     part_digest,
     write_entries,
@@ -55,14 +54,14 @@ class Seen:
         body = message.body
         if message.raw in self._noted or message.run != self.roster.run:
             return
-        if isinstance(body, Upload):
+        if type(body) is Upload:
             self._note_upload(party, message, body)
-        elif isinstance(body, PrePrepare) and self.authentic(message):
+        elif type(body) is PrePrepare and self.authentic(message):
             self._noted.add(message.raw)
             value = body.record.value(self.roster.run)
             self.proposals.setdefault((body.round, value), []).append(body)
             self.proposed.add((body.round, body.view, value, body.server))
-        elif isinstance(body, List) and party == body.server and party in self.honest:
+        elif type(body) is List and party == body.server and party in self.honest:
             self._noted.add(message.raw)
             self.lists.setdefault(body.round, {})[party] = body
 
@@ -74,11 +73,11 @@ class Seen:
             self.signed.setdefault((body.round, body.client), set()).add(message.digest)
 
     def authentic(self, message: Message) -> bool:
-        party = author(message.body)
+        party = message.author
         return party is not None and message.run == self.roster.run and self.signed_by(party, message.raw, message.signature)
 
     def signed_by(self, party: int, raw: bytes, signature: bytes) -> bool:
-        key = self.roster.key(party)
+        key = self.roster.keys.get(party)
         return key is not None and self.roster.scheme.verify(key, raw, signature)
 
     def certifies(self, certificate: Certificate, phase: Kind) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from fedrfq.consensus.machine import Broadcast, Persist, Publish, Send
 from fedrfq.consensus.messages import (
-    SIGNED,
     Commit,
     Kind,
     List,
@@ -15,7 +14,6 @@ from fedrfq.consensus.messages import (
     Receipt,
     Upload,
     ViewChange,
-    author,
 )
 from fedrfq.simulator.seen import Seen
 from fedrfq.simulator.shown import shown
@@ -38,42 +36,42 @@ class Book:
     def persist(self, action: Persist) -> None:
         message = action.message
         self.persisted.add(message.raw)
-        if isinstance(message.body, Upload):
+        if type(message.body) is Upload:
             self.uploads.add(message.digest)
-        if message.body.kind in SIGNED and author(message.body) == self.party:
+        if message.author == self.party:
             self._sign(message)
 
     def send(self, action: Send | Broadcast | Publish) -> None:
         message = action.message
         self.said.add(message.raw)
-        if message.body.kind in SIGNED and author(message.body) == self.party:
+        if message.author == self.party:
             self._durable(message)
             self._sign(message)
 
     def _durable(self, message: Message) -> None:
         body = message.body
-        there = body.digest in self.uploads if isinstance(body, Receipt) else message.raw in self.persisted
+        there = body.digest in self.uploads if type(body) is Receipt else message.raw in self.persisted
         if not there:
             raise Violation("durability", f"{self.party} sends what it has not persisted: {shown(message)}")
 
     def _sign(self, message: Message) -> None:
         body = message.body
-        if isinstance(body, Receipt):
+        if type(body) is Receipt:
             self._promise(body)
             return
-        place = (body.kind, body.round, getattr(body, "view", 0))
+        place = (body.kind, body.round, message.view)
         first = self.places.setdefault(place, message)
         if first is not message:
             if first.raw != message.raw:
                 raise Violation("double-sign", f"{self.party} signs {shown(first)} and {shown(message)}")
             return
-        if isinstance(body, ViewChange):
+        if type(body) is ViewChange:
             self.left[body.round] = max(body.view, self.left.get(body.round, 0))
             self.view_changes += 1
-        elif isinstance(body, List):
+        elif type(body) is List:
             self._keep_promises(body)
-        elif isinstance(body, Prepare | Commit | PrePrepare):
-            self._vote(body)
+        elif type(body) is not Upload:
+            self._vote(body)  # type: ignore[arg-type]
 
     def _vote(self, body: Prepare | Commit | PrePrepare) -> None:
         self.carried_over += isinstance(body, PrePrepare) and not body.lists

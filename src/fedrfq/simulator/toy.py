@@ -36,7 +36,8 @@ class Toy:
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
         numbers = [_CONTENT.unpack(upload.content)[1] for upload in uploads]
         middle = sorted(numbers)[len(numbers) // 2] if numbers else 0
-        worst = max(range(len(numbers)), key=lambda i: abs(numbers[i] - middle), default=0)
+        far = [abs(number - middle) for number in numbers]
+        worst = far.index(max(far)) if far else 0
         mixed = 0
         for upload, number in zip(uploads, numbers, strict=True):
             mixed = (mixed * 1_000_003 + number + upload.client) % 2**64

@@ -36,14 +36,16 @@ from fedrfq.simulator.violation import Violation
 
 
 class _Ring(NamedTuple):
-    """A timer that runs out, if it has not been set anew."""
+    """A timer that runs out, if it has not been set anew: what its node remembers is the number of the last setting."""
 
     timer: Timer
-    number: int
 
 
 class _Restart(NamedTuple):
     pass
+
+
+_RINGS = {timer: _Ring(timer) for timer in Timer}
 
 
 class World:
@@ -82,35 +84,38 @@ class World:
 
     def run(self, most_ms: int, most_events: int) -> bool:
         """Until `done`; not if that takes too long, or if nothing is left to happen."""
-        heap = self._heap
+        heap, nodes = self._heap, self.nodes
         while not self.done:
             if not heap or self.events >= most_events or heap[0][0] > most_ms:
                 return False
-            self.now, _, party, event = heappop(heap)
-            self._happen(self.nodes[party], event)
+            self.now, number, party, event = heappop(heap)
+            node = nodes[party]
+            if type(event) is Received and node.up:  # as almost always
+                self._step(node, event)
+            else:
+                self._happen(node, number, event)
         return True
 
     def _push(self, delay_ms: int, party: int, event: Event | _Ring | _Restart | bytes) -> None:
         self._number += 1
         heappush(self._heap, (self.now + delay_ms, self._number, party, event))
 
-    def _happen(self, node: Node, event: Event | _Ring | _Restart | bytes) -> None:
-        kind = type(event)
-        if kind is _Restart:
+    def _happen(self, node: Node, number: int, event: Event | _Ring | _Restart | bytes) -> None:
+        if type(event) is _Restart:
             self._restart(node)
         elif not node.up:
             self.counts["to one away"] += 1
-        elif kind is _Ring:
-            self._ring(node, event)  # type: ignore[arg-type]
-        elif kind is bytes:
-            self._arrive(node, event)  # type: ignore[arg-type]
+        elif type(event) is _Ring:
+            self._ring(node, number, event.timer)
+        elif type(event) is bytes:
+            self._arrive(node, event)
         else:
             self._step(node, event)  # type: ignore[arg-type]
 
-    def _ring(self, node: Node, ring: _Ring) -> None:
-        if node.timers.get(ring.timer) == ring.number:
-            del node.timers[ring.timer]
-            self._step(node, Expired(ring.timer))
+    def _ring(self, node: Node, number: int, timer: Timer) -> None:
+        if node.timers.get(timer) == number:
+            del node.timers[timer]
+            self._step(node, Expired(timer))
 
     def _arrive(self, node: Node, data: bytes) -> None:
         """Bytes: the sender's number, and what ought to be a message."""
@@ -138,7 +143,12 @@ class World:
         if self.watch is not None:
             self.watch.acted(node, event, actions)
         for action in actions:
-            _DO[type(action)](self, node, action)
+            if type(action) is Persist:
+                node.log.append(action.message)
+            elif type(action) is Send:
+                self._carry(node.party, (action.to,), action.message)
+            else:
+                _DO[type(action)](self, node, action)
         if crash is not None:
             self._crash(node, crash.away_ms)
 
@@ -164,9 +174,6 @@ class World:
 
     # Effects
 
-    def _send(self, node: Node, effect: Send) -> None:
-        self._carry(node.party, (effect.to,), effect.message)
-
     def _broadcast(self, node: Node, effect: Broadcast) -> None:
         self._carry(node.party, self._others[node.party], effect.message)
 
@@ -182,28 +189,31 @@ class World:
 
     def _carry(self, origin: int, targets: Sequence[int], message: Message) -> None:
         event: Received | bytes = _packed(origin, message.wire) if self.wire else Received(origin, message)
-        now, heap, delays = self.now, self._heap, self.network.delays
-        for to in targets:
-            for delay in delays(now, origin, to, message):
-                self._number += 1
-                heappush(heap, (now + delay, self._number, to, event))
+        now, heap, network = self.now, self._heap, self.network
         self.messages += len(targets)
         if self.measured:
             self.bytes += len(message.wire) * len(targets)
-
-    def _persist(self, node: Node, effect: Persist) -> None:
-        node.log.append(effect.message)
+        if now >= network.calm:  # what `delays` would say, without asking for every copy
+            quick, span, random = network.quick, network.span, network.random
+            for to in targets:
+                self._number += 1
+                heappush(heap, (now + quick + int(random() * span), self._number, to, event))
+            return
+        for to in targets:
+            for delay in network.delays(now, origin, to, message):
+                self._number += 1
+                heappush(heap, (now + delay, self._number, to, event))
 
     def _set_timer(self, node: Node, effect: SetTimer) -> None:
-        if effect.delay_ms is None:
-            node.timers.pop(effect.timer, None)
+        timer, delay = effect
+        if delay is None:
+            node.timers.pop(timer, None)
             return
-        delay = effect.delay_ms
         if self.jumps and self.now < self.network.links.calm_ms and self.rng.random() < self.jumps:
             self.counts["clock jumps"] += 1
             delay = int(delay * 3 * self.rng.random())
-        node.timers[effect.timer] = self._number + 1
-        self._push(delay, node.party, _Ring(effect.timer, self._number + 1))
+        self._push(delay, node.party, _RINGS[timer])
+        node.timers[timer] = self._number
 
     def _decided(self, node: Node, effect: Decided) -> None:
         node.decided[effect.certificate.record.round] = effect
@@ -216,13 +226,11 @@ class World:
         self.counts["waits for clients"] += 1
 
 
-_DO: dict[type, Callable[..., None]] = {
-    Send: World._send,
+_DO: dict[type, Callable[..., None]] = {  # besides the two that are done most often
     Broadcast: World._broadcast,
     Publish: World._publish,
     Relay: World._relay,
     Noise: World._noise,
-    Persist: World._persist,
     SetTimer: World._set_timer,
     Decided: World._decided,
     Accused: World._accused,

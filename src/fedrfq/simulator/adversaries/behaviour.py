@@ -24,11 +24,11 @@ class Behaviour:
         self.ring.learn(event)
         actions: list[Action] = []
         for effect in self.inner.step(event):
-            if isinstance(effect, Decided):
+            if type(effect) is Decided:
                 self.ring.decided(effect)
-            elif not isinstance(effect, Persist):
+            elif type(effect) is not Persist:
                 actions += self.twist(effect)
-        if isinstance(event, Received):
+        if type(event) is Received:
             actions += [Send(event.peer, message) for message in self.ring.answer(event)]
         return actions + self.extra(event)
 

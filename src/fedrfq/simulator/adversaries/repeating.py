@@ -41,13 +41,13 @@ class Flood(Behaviour):
         super().__init__(ring, me, log)
         self.left = 4 * _BURST
         self.victim = self.rng.choice(self.others)
-        ways = (self._vote, self._change, self._early, self._upload, self._request)
+        ways = (Flood._vote, Flood._change, Flood._early, Flood._upload, Flood._request)
         self.ways = self.rng.sample(ways, self.rng.choice((1, 1, len(ways))))
 
     def extra(self, event: Event) -> list[Action]:
         if not isinstance(event, Received) or self.left <= 0 or self.rng.random() > 0.1:
             return []
-        messages = [message for _ in range(_BURST) if (message := self.rng.choice(self.ways)()) is not None]
+        messages = [message for _ in range(_BURST) if (message := self.rng.choice(self.ways)(self)) is not None]
         self.left -= _BURST
         return [Send(self.victim, message) for message in messages]
 

@@ -75,25 +75,25 @@ class Ring:
     # What they hear
 
     def learn(self, event: Event) -> None:
-        if isinstance(event, Received):
+        if type(event) is Received:
             self.hear(event.message)
 
     def hear(self, message: Message) -> None:
         body = message.body
-        if isinstance(body, Upload):
+        if type(body) is Upload:
             if self.application.refuses(body) is None:
                 self.uploads.setdefault(body.round, {})[message.digest] = message
-        elif isinstance(body, List):
+        elif type(body) is List:
             self.lists.setdefault(body.round, {})[body.server] = message
-        elif isinstance(body, Prepare | Commit):
+        elif type(body) is Prepare or type(body) is Commit:
             self.votes.setdefault((body.kind, body.round, body.view, body.value), {})[body.server] = message
-        elif isinstance(body, ViewChange):
+        elif type(body) is ViewChange:
             self.changes.setdefault((body.round, body.view), {})[body.server] = message
-        elif isinstance(body, PrePrepare):
+        elif type(body) is PrePrepare:
             self.records.setdefault(body.round, {})[body.record.value(self.rules.run)] = body.record
         if len(self.past) < _MOST_PAST:
             self.past.append(message)
-        elif not isinstance(body, Fetch):
+        elif type(body) is not Fetch:
             self.past[int(self.rng.random() * _MOST_PAST)] = message
 
     def decided(self, decided: Decided) -> None:
@@ -105,7 +105,7 @@ class Ring:
     def answer(self, event: Event) -> list[Message]:
         """To a request for something made up."""
         body = event.message.body if isinstance(event, Received) else None
-        if not isinstance(body, Fetch):
+        if type(body) is not Fetch:
             return []
         found = self.parts.get(body.digest) or self.uploads.get(body.round, {}).get(body.digest)
         return [found] if found is not None else []
