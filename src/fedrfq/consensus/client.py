@@ -81,7 +81,10 @@ class Client:
         if self.upload is not None:
             self.effects += [Send(server, self.upload) for server in missing]
         self.resends += 1
-        self.effects.append(Send(self.resends % self.rules.roster.n, self.rules.unsigned(Fetch(self.round, What.CERT))))
+        fetches = [Fetch(self.round, What.CERT)]
+        if self.complaint is not None and self.last is not None:  # whom we asked first may be the one who left us out
+            fetches.append(Fetch(self.last.record.round, What.SET, self.last.record.set_))
+        self.effects += [Send(self.resends % self.rules.roster.n, self.rules.unsigned(fetch)) for fetch in fetches]
         self._set_timer()
 
     def _set_timer(self) -> None:

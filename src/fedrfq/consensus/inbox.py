@@ -166,14 +166,15 @@ class Inbox(Ledger):
             self._ignore("improper list")
         elif self._keep(self.lists, message):
             self.holdings.lacking[body.server] = set(self.holdings.missing(body.entries))
-            if Kind.LIST in self.own:  # before we close, what others list is most likely on its way
+            if Kind.LIST in self.own or self.late:  # before, what others list is most likely on its way
                 self._held(body.entries, peer)
 
     def _held(self, entries: Entries, peer: int) -> bool:
         """Whether we hold all these uploads; what is missing is fetched."""
         missing = self.holdings.missing(entries)
         for _, digest in missing:
-            self._want(Fetch(self.round, What.UPLOAD, digest), peer)
+            if self.holdings.find(digest) is None:  # else it is another client's, and there is nothing to be had
+                self._want(Fetch(self.round, What.UPLOAD, digest), peer)
         return not missing
 
     def _on_proposal(self, peer: int, message: Message) -> None:
@@ -249,7 +250,7 @@ class Inbox(Ledger):
         if fetch.what not in (What.CERT, What.WORDS):
             part = self.parts.get(fetch.digest) or self.last_parts.get(fetch.digest)
             if part is not None:
-                return self.rules.unsigned(part)
+                return self.rules.unsigned(part) if part.what == fetch.what else None
             round_ += 1
         certificate = self.chain.get(round_)
         return self.rules.unsigned(Cert(round_, certificate)) if certificate is not None else None

@@ -93,11 +93,17 @@ class Ledger:
         names = (record.set_, record.globals_, record.verdicts, record.state)
         self.last_lists, self.last_parts = self.lists, {name: self.parts[name] for name in names if name in self.parts}
         self.outcome = self._outcome(record)
+        if self.outcome is not None and not self._voted_for(record):  # computed, and never made durable
+            self._persist_parts(record)
         self.effects += [Persist(message), Publish(message), Decided(certificate, self.outcome, self.origins.get(record, ()))]
         self.due, self.early = list(self.early.values()), {}
         self._enter(self.round + 1)
         if self.outcome is None:
             self._catch_up(record, peer)
+
+    def _voted_for(self, record: Record) -> bool:
+        mine = self.own.get(Kind.PREPARE)
+        return mine is not None and mine.value == record.value(self.rules.run)
 
     def _outcome(self, record: Record) -> Outcome | None:
         """What a decided record stands for, if we have its parts."""
@@ -122,13 +128,13 @@ class Ledger:
         return self.rules.run if last is None else last.record.value(self.rules.run)
 
     def _keep_parts(self, parts: dict[bytes, Body]) -> None:
-        """Those of the newest computation, and those of what is prepared: another server may need them."""
-        bound = {self.prepared.record.set_} if self.prepared is not None else set()
-        self.parts = {name: part for name, part in self.parts.items() if name in bound} | parts
+        """Those of the newest computation, and every set of this round: what we once voted for may bind a later view, by a
+        certificate that a faulty server has kept to itself, and then nobody else can hand it out."""
+        self.parts = {name: part for name, part in self.parts.items() if part.what == What.SET} | parts
 
     def _persist_parts(self, record: Record) -> None:
-        for name in (record.set_, record.globals_, record.verdicts, record.state):
-            self.effects.append(Persist(self.rules.unsigned(self.parts[name])))
+        names = (record.set_, record.globals_, record.verdicts, record.state)
+        self.effects += [Persist(self.rules.unsigned(self.parts[name])) for name in names if name in self.parts]
 
     def _want(self, fetch: Fetch, peer: int) -> None:
         self.wanted[fetch.digest] = fetch

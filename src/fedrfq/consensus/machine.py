@@ -76,7 +76,8 @@ class SetTimer(NamedTuple):
 
 class Decided(NamedTuple):
     """A round is over. A server that only has the certificate yet says so without the outcome, and again with it once it
-    is fetched; the lists are missing where it saw none."""
+    is fetched; the lists are missing where it saw none. It is not said again after a restart: a driver that died in between
+    finds the certificate in the log."""
 
     certificate: Certificate
     outcome: Outcome | None

@@ -101,9 +101,13 @@ class Replica(Inbox):
         if held < len(self.roster.clients) and not self._overdue(held):
             return False
         self._sign(List(self.round, self.me, self.holdings.entries()))
+        self._fetch_listed()
+        return True
+
+    def _fetch_listed(self) -> None:
+        """What others list and we do not hold."""
         for server, lacking in self.holdings.lacking.items():
             self._held(tuple(sorted(lacking)), server)
-        return True
 
     def _overdue(self, held: int) -> bool:
         return self.late and held >= self.roster.minimum
@@ -287,6 +291,7 @@ class Replica(Inbox):
             self.late, held = True, len(self.holdings.by_client)
             if held < self.roster.minimum:
                 self.effects.append(Waiting(held, self.roster.minimum))
+                self._fetch_listed()
 
     def _resend(self) -> None:
         """Messages get lost: say again what we said last, ask again for what is missing, and one server after the other
@@ -313,12 +318,12 @@ class Replica(Inbox):
                 self._on_body(self.me, message)
             else:
                 self.parts[name] = body
+        elif isinstance(body, Evidence):  # of the last round, too
+            self._file(message)
         elif body.round < self.round:
             return
         elif isinstance(body, Upload):
             self.holdings.store(message, promise=Kind.LIST not in self.own)
-        elif isinstance(body, Evidence):
-            self._file(message)
         else:
             self.own[body.kind] = message
             self._enter_view(max(self.view, message.view))
