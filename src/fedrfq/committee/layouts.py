@@ -29,7 +29,7 @@ def decode_globals(content: bytes, classes: int, values: int) -> Globals:
         raise Refused(f"{len(content)} bytes are not {classes} prototypes of {values} values")
     flags_J = np.frombuffer(content, np.uint8, classes)
     values_JV = np.frombuffer(content, "<i4", offset=classes).reshape(classes, values).astype(np.int64)
-    if (flags_J > 1).any() or np.abs(values_JV).max(initial=0) > LIMIT:
+    if (flags_J > 1).any() or np.abs(values_JV).max(initial=0) >= LIMIT:
         raise Refused("a prototype's mark or value is out of range")
     return Globals(flags_J.astype(np.bool_), values_JV)
 
