@@ -103,14 +103,16 @@ def test_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, stop):
         command("compare", file, "--out", out, "--device", "cpu"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     deadline = time.monotonic() + 60
-    while not any(path.stat().st_size for path in out.glob("*/*/rounds.jsonl")) and time.monotonic() < deadline:
+    while not any(len(path.read_bytes().splitlines()) > 1 for path in out.glob("*/*/rounds.jsonl")):
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(stop)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert f"go on with: fedrfq compare {file} --out {out}" in errors
     for run in found(out).values():
-        assert list(run.checkpoints()) == [len(records(run.path))]
+        (checkpoint,) = run.checkpoints()
+        assert len(records(run.path)) - checkpoint in (0, 1)  # an interrupted round may have left its record
 
 
 def test_a_grid_with_more_seeds_takes_over_what_is_there(tmp_path, whole):
