@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from fedrfq.consensus.wire import Reader, Refused, sized, u8, u16, u32
 
@@ -179,8 +179,9 @@ class PrePrepare:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
-    kind: ClassVar[Kind] = Kind.PREPARE
+class _Vote:
+    """For a value, in a view."""
+
     round: int
     view: int
     value: bytes
@@ -189,25 +190,19 @@ class Prepare:
     def write(self) -> bytes:
         return _VOTE.pack(self.view, self.value, self.server)
 
-    @staticmethod
-    def read(round_: int, r: Reader) -> Prepare:
-        return Prepare(round_, *_VOTE.unpack(r.take(_VOTE.size)))
+    @classmethod
+    def read(cls, round_: int, r: Reader) -> Self:
+        return cls(round_, *_VOTE.unpack(r.take(_VOTE.size)))
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class Prepare(_Vote):
+    kind: ClassVar[Kind] = Kind.PREPARE
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(_Vote):
     kind: ClassVar[Kind] = Kind.COMMIT
-    round: int
-    view: int
-    value: bytes
-    server: int
-
-    def write(self) -> bytes:
-        return _VOTE.pack(self.view, self.value, self.server)
-
-    @staticmethod
-    def read(round_: int, r: Reader) -> Commit:
-        return Commit(round_, *_VOTE.unpack(r.take(_VOTE.size)))
 
 
 @dataclass(frozen=True, slots=True)

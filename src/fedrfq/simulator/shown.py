@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from fedrfq.consensus.messages import Message
@@ -21,4 +22,4 @@ def shown(value: Any) -> str:
 
 
 def _body(body: Any) -> str:
-    return " ".join(shown(getattr(body, field)) for field in body.__dataclass_fields__)
+    return " ".join(shown(getattr(body, field.name)) for field in fields(body))

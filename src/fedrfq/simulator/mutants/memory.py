@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from fedrfq.consensus.client import Client
@@ -32,9 +33,9 @@ class Amnesia(Replica):
         super().__init__(rules, me, signer, application)
 
 
-class _Forgets(Replica):
-    def _forgets(self, body: Any) -> bool:
-        raise NotImplementedError
+class _Forgets(Replica, ABC):
+    @abstractmethod
+    def _forgets(self, body: Any) -> bool: ...
 
     def _recall(self, message: Message) -> None:
         if not self._forgets(message.body):
@@ -99,9 +100,9 @@ class SendsFirst(Replica):
         self.effects[at], self.effects[at + 1] = self.effects[at + 1], self.effects[at]
 
 
-class _Loses(Replica):
-    def _loses(self, body: Any) -> bool:
-        raise NotImplementedError
+class _Loses(Replica, ABC):
+    @abstractmethod
+    def _loses(self, body: Any) -> bool: ...
 
     def step(self, event: Event) -> list[Effect]:
         return [e for e in super().step(event) if not (isinstance(e, Persist) and self._loses(e.message.body))]
