@@ -24,8 +24,9 @@ from rich.table import Table
 from fedrfq import data, experiment
 from fedrfq.experiment import Experiment
 from fedrfq.federation import program_key
-from fedrfq.records import to_json, write_atomically
+from fedrfq.files import write_atomically
 from fedrfq.session import Session, pick_device
+from fedrfq.strict_json import to_json
 
 SETTINGS: dict[str, list[str]] = {
     "local": ["method.name=local"],

@@ -26,8 +26,9 @@ from rich.table import Table
 from fedrfq import data, experiment
 from fedrfq.experiment import Experiment
 from fedrfq.federation import Diverged, Federation, program_key
-from fedrfq.records import to_json, write_atomically
+from fedrfq.files import write_atomically
 from fedrfq.session import join, part, pick_device
+from fedrfq.strict_json import to_json
 
 COMMON = ("data.name=mnist", "validation=0.2")
 MAPS = ((2, 2, 1), (2, 2, 2), (5, 3, 1), (5, 2, 2))  # rows, kernel, stride: 24, 12, 24 and 10 values of 50

@@ -15,6 +15,7 @@ from numpy.random import Generator
 from small import run, tiny
 from torch import Tensor
 
+from fedrfq import engine
 from fedrfq import federation as loop
 from fedrfq.aggregation import combine
 from fedrfq.attacks import ATTACKS, Attack, Scene
@@ -134,14 +135,14 @@ def test_a_class_of_refused_clients_alone_keeps_its_global_prototype(mnist: Data
 def test_a_prototype_that_is_no_number_is_refused(
     mnist: Dataset, monkeypatch: pytest.MonkeyPatch, sent: list[Uploads]
 ) -> None:
-    class_means = loop.class_means  # type: ignore[attr-defined]
+    class_means = engine.class_means  # type: ignore[attr-defined]
 
     def broken(*arguments: Any) -> tuple[Tensor, Tensor]:
         means_KJV, counts_KJ = class_means(*arguments)
         means_KJV[2, :, :2] = torch.tensor([torch.nan, torch.inf])
         return means_KJV, counts_KJ
 
-    monkeypatch.setattr(loop, "class_means", broken)
+    monkeypatch.setattr(engine, "class_means", broken)
     state, rounds = run([tiny(model=MLP)], mnist, 2)
     for (outcome,) in rounds:
         assert outcome.record.refused == {"2": "20 values are no numbers"}

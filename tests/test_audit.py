@@ -265,6 +265,13 @@ def test_forged_entries_are_found_at_their_message(copy: Path, change: Change, p
     assert found.offset == entry.at(unpacked(entry.payload)[place].at)
 
 
+@pytest.mark.parametrize("keep", [[0], [0, 4]])
+def test_a_run_has_all_of_every_round(copy: Path, keep: list[int]) -> None:
+    """Only a party on a network may not have seen the lists, or the set."""
+    changed(copy, "audit.log", 2, lambda messages: [messages[number] for number in keep])
+    assert "due" in failure(copy).why
+
+
 def test_a_signed_list_that_makes_another_union_is_found(copy: Path) -> None:
     """A faulty server signs a longer list afterwards: the set no longer follows from the lists."""
 

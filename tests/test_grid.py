@@ -14,7 +14,8 @@ from grids import found, grid_file, table
 from fedrfq import UserError
 from fedrfq.compare import Comparison, Findings
 from fedrfq.grid import Grid, linked, restack
-from fedrfq.records import RunDirectory, to_json
+from fedrfq.records import RunDirectory
+from fedrfq.strict_json import to_json
 
 TOP = 'seeds = [0, 1]\nmethods = ["fedproto", "local"]'
 

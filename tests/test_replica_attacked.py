@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 from cluster import Cluster
 
 from fedrfq.consensus.machine import Received, Send, Timer
-from fedrfq.consensus.messages import Body, Cert, Evidence, Fetch, Kind, List, Prepare, PrePrepare, ViewChange, What
+from fedrfq.consensus.messages import (
+    Body,
+    Cert,
+    Evidence,
+    Fetch,
+    Kind,
+    List,
+    Message,
+    Prepare,
+    PrePrepare,
+    ViewChange,
+    What,
+)
 
 
 def hoarding(cluster: Cluster) -> ViewChange:
@@ -162,3 +175,47 @@ def test_evidence_of_the_last_round_survives_a_restart() -> None:
     cluster.restart(0)
     cluster.give(0, Received(1, evidence))
     assert len(cluster.accused[0]) == 1
+
+
+def test_a_server_whose_silence_ends_after_its_deadline_still_closes_the_round() -> None:
+    cluster, lost = Cluster(servers=7, minimum=2), b"n" * 32
+
+    def standing(sender: int, message: Message) -> bool:
+        return sender == 5 and isinstance(message.body, Body) and message.body.what == What.STANDING
+
+    cluster.passes = lambda sender, receiver, message: 6 not in (sender, receiver) and not standing(sender, message)
+    for round_ in (1, 2):
+        cluster.train(round_)
+        cluster.settle()
+    cluster.expire(Timer.RESEND)
+    cluster.settle()
+    cluster.lose(0, lost)
+    cluster.settle()
+    for round_ in (3, 4, 5):
+        cluster.train(round_)
+        _pass_time(cluster, range(1, 6))
+    rejoined = cluster.parties[0]
+    assert (rejoined.round, rejoined.silent) == (6, True)
+    cluster.passes = lambda sender, receiver, message: (
+        not {1, 6} & {sender, receiver} and not standing(sender, message) and not (sender < 0 and receiver == 0)
+    )
+    cluster.train(6, [b"1", b"2", None, None])
+    cluster.settle()
+    for server in (2, 3, 4, 5, 0):
+        cluster.expire(Timer.DEADLINE, server)
+        cluster.settle()
+    cluster.give(0, Received(6, cluster.rules.unsigned(Body(0, What.STANDING, lost))))
+    assert not rejoined.silent
+    cluster.passes = lambda sender, receiver, message: min(sender, receiver) >= 0 and not {1, 6} & {sender, receiver}
+    _pass_time(cluster, (0, 2, 3, 4, 5))
+    assert [cluster.parties[server].round for server in (0, 2, 3, 4, 5)] == [7] * 5
+
+
+def _pass_time(cluster: Cluster, servers: Iterable[int]) -> None:
+    for _ in range(6):
+        cluster.settle()
+        for server in servers:
+            cluster.expire(Timer.RESEND, server)
+            if cluster.parties[server].timing:
+                cluster.expire(Timer.VIEW, server)
+        cluster.settle()

@@ -100,7 +100,7 @@ def test_a_message_of_another_run_is_not_authentic_whatever_it_was_signed_with()
     assert not rules.authentic(message)
 
 
-@pytest.mark.parametrize("body", [Upload(ROUND, 3, b""), Prepare(ROUND, 0, digest("a"), 4), List(ROUND, 65535, ())])
+@pytest.mark.parametrize("body", [Upload(ROUND, 7, b""), Prepare(ROUND, 0, digest("a"), 4), List(ROUND, 65535, ())])
 def test_a_stranger_is_never_authentic(body: Any) -> None:
     assert not committee().authentic(sign(committee(), body))
 
@@ -195,7 +195,9 @@ LISTS = {
     "one that sent two uploads": (True, [entry(1, "x"), entry(1, "y")]),
     "two that sent two": (True, [entry(0, "x"), entry(0, "y"), entry(2, "x"), entry(2, "y")]),
     "nobody": (False, []),
-    "a stranger": (False, [entry(0), entry(3)]),
+    "with what two servers move": (True, [entry(0), entry(3), entry(6)]),
+    "motions alone": (False, [entry(3), entry(4)]),
+    "a stranger": (False, [entry(0), entry(7)]),
     "another stranger": (False, [entry(0), entry(2**32 - 1)]),
     "three of one": (False, [entry(1, "x"), entry(1, "y"), entry(1, "z")]),
     "three of the last": (False, [entry(0), entry(1, "x"), entry(1, "y"), entry(1, "z")]),

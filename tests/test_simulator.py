@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from fedrfq.consensus.client import Client
+from fedrfq.consensus.essence import essence
 from fedrfq.consensus.machine import (
     Accused,
     Broadcast,
@@ -57,9 +60,10 @@ from fedrfq.simulator.schedule import Report, Trial, draw, run
 from fedrfq.simulator.seen import quorum, union
 from fedrfq.simulator.toy import Toy, content
 from fedrfq.simulator.violation import Violation
-from fedrfq.simulator.world import Crash
+from fedrfq.simulator.world import Crash, Node
 
 IDEAL = Ideal()
+SHORTER: list[bool] = []  # whether a log was cut
 PLAIN = Schedule(1, 4, 4, 3, 3, 150, 100, 200, 20, (), (), (), 0.0, None, Links())
 
 
@@ -123,9 +127,10 @@ def test_each_behaviour_of_clients_is_borne(name: str) -> None:
 
 
 def test_what_goes_wrong_is_counted() -> None:
-    counts: Counter[str] = sum((run(draw(seed, 4)).exercised for seed in range(1000, 1100)), Counter())
+    counts: Counter[str] = sum((run(draw(seed, 4)).exercised for seed in range(1000, 1150)), Counter())
     wanted = ["crashes", "restarts", "lost", "doubled", "cut off", "partitions", "clock jumps", "view changes", "catch-ups"]
-    wanted += ["fetches", "weak key refused", "decided in view 0", "decided in view 1", "decided in view 2"]
+    wanted += ["logs lost", "logs cut to their essence", "run over", "fetches", "weak key refused"]
+    wanted += ["decided in view 0", "decided in view 1", "decided in view 2"]
     wanted += [f"evidence of two {kind}" for kind in ("UPLOAD", "LIST", "PREPREPARE", "PREPARE", "COMMIT")]
     wanted += [f"server {name}" for name in BEHAVIOURS] + [f"client {name}" for name in CLIENTS]
     assert not [name for name in wanted if not counts[name]]
@@ -133,12 +138,12 @@ def test_what_goes_wrong_is_counted() -> None:
 
 def test_bytes_on_the_wire_lead_to_the_same_decisions() -> None:
     for seed in range(12):
-        schedule = replace(draw(seed, 4), behaviours=(), faulty_clients=((0, "equivocating"),))
+        schedule = replace(draw(seed, 4), behaviours=(), faulty_clients=((0, "equivocating"),), motions=0.5, wants=True)
         assert trial(schedule).observer.chain.values == trial(schedule, wire=True).observer.chain.values
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:
-    schedules = [replace(draw(seed, 4), behaviours=((2, "forge"),)) for seed in range(8)]
+    schedules = [replace(draw(seed, 4), behaviours=((2, "forge"),), crashes=()) for seed in range(8)]
     assert sum(trial(schedule, wire=True).world.counts["bytes refused"] for schedule in schedules) > 20
 
 
@@ -163,6 +168,38 @@ def test_a_crash_when_something_becomes_durable() -> None:
     for kind in (Kind.UPLOAD, Kind.LIST, Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.CERT, Kind.BODY):
         for effects in range(3):
             assert trial(replace(PLAIN, crashes=(Crash(1, 1, effects, 50, kind),))).world.counts["crashes"] == 1
+
+
+def test_a_log_is_lost_at_every_step() -> None:
+    """Of a server that would have led, closed and voted: it follows the others to the end, and speaks again in between."""
+    for step in range(1, len(_actions_of(1)), 3):
+        lost = trial(replace(PLAIN, rounds=5, seed=step, motions=0.5, crashes=(Crash(1, step, 1, 5, forgets=True),)))
+        assert lost.world.counts["logs lost"] == 1, step
+
+
+def test_what_matters_of_a_log_recalls_to_the_same_place() -> None:
+    """At every crash of many schedules, of servers that rejoin too."""
+    SHORTER.clear()
+    for seed in range(60):
+        made = Trial(draw(seed, 4), Replica, Rules, Client, IDEAL)
+        made._crashed = partial(_compared, made._crashed)  # type: ignore[method-assign]
+        made.run()
+    assert sum(SHORTER) > 10
+
+
+def _compared(crashed: Callable[[Node, Crash], list[Message]], node: Node, crash: Crash) -> list[Message]:
+    short = essence(node.log)
+    assert short == essence(short)
+    assert _remembered(node.make(short)) == _remembered(node.make(node.log))
+    SHORTER.append(len(short) < len(node.log))
+    return crashed(node, crash)
+
+
+def _remembered(machine: Any) -> dict[str, Any]:
+    """All of its state, but for what it shares with others, the lists of the round before, and silence long over."""
+    shared = ("rules", "roster", "signer", "application", "effects", "moved", "ignored", "holdings")
+    state = {name: value for name, value in vars(machine).items() if name not in (*shared, "last_lists", "abstains")}
+    return state | vars(getattr(machine, "holdings", SimpleNamespace()))
 
 
 # Its parts
@@ -202,6 +239,12 @@ def test_a_network_misbehaves_until_it_is_calm() -> None:
     assert {len(network.delays(60, 1, 2, commit)) for _ in range(50)} == {0, 1, 2}
     for now, origin in ((10, 3), (100, 0), (1000, 1)):
         assert all(len(delays) == 1 and 1 <= delays[0] <= 5 for delays in [network.delays(now, origin, 1, message)])
+    here, elsewhere = (replace(hole, round=round_) for round_ in (1, 2))
+    assert [each.swallows(1, 0, 1) for each in (hole, here, elsewhere)] == [True, True, False]
+    echoing = Network(Links(1, 5, 100, echoes=True), Random(1))
+    answer = Rules(_roster()).unsigned(Body(1, What.STANDING, bytes(32)))
+    assert len(echoing.delays(0, 0, 1, answer)) > 10
+    assert len(echoing.delays(0, 0, 1, message)) == len(echoing.delays(200, 0, 1, answer)) == 1
     assert network.lost
     assert network.doubled
     assert network.cut == 100
@@ -407,6 +450,47 @@ def test_promise(bench: Bench) -> None:
         bench.does(1, Persist(bench.uploads[0]), Send(~0, bench.said(1, Receipt(1, 1, *bench.entries[0]))))
     with bench.breaks("promise"):
         bench.says(2, List(1, 2, ()))
+
+
+def test_motions_do_not_make_up_for_clients(bench: Bench) -> None:
+    motion = bench.said(~6, Upload(1, 6, content(1)))
+    bench.does(2, Persist(motion), Broadcast(motion))
+    with bench.breaks("promise"):
+        bench.says(2, List(1, 2, ((6, motion.digest),)))
+
+
+def test_two_motions(bench: Bench) -> None:
+    first, second = (bench.said(~6, Upload(1, 6, content(k))) for k in range(2))
+    with bench.breaks("accusation"):
+        bench.does(0, Accused(bench.rules.unsigned(Evidence(1, first, second))))
+    with bench.breaks("durability"):
+        bench.does(2, Broadcast(first))
+    bench.does(2, Persist(first))
+    with bench.breaks("double-sign"):
+        bench.does(2, Persist(second))
+
+
+def test_over(bench: Bench) -> None:
+    bench.observer.chain.application = Toy(1)
+    proposal = bench.proposed(bench.lists[:3])
+    bench.decides(1, proposal)
+    bench.says(1, ViewChange(2, 1, 1, None, bench.certificate(proposal)))
+    outcome = bench.observer.chain.outcomes[1]
+    bench.does(0, Decided(bench.certificate(proposal), outcome, ()))
+    with bench.breaks("over"):
+        bench.says(0, ViewChange(2, 1, 0, None, bench.certificate(proposal)))
+
+
+def test_who_has_lost_its_log_must_make_durable_anew_and_is_held_to_what_it_said(bench: Bench) -> None:
+    proposal = bench.proposed(bench.lists[:3])
+    bench.says(0, List(1, 0, bench.entries))
+    bench.decides(0, proposal)
+    bench.observer.forgot(0)
+    bench.decides(0, proposal)
+    with bench.breaks("durability"):
+        bench.does(0, Broadcast(bench.lists[0]))
+    with bench.breaks("double-sign"):
+        bench.says(0, List(1, 0, bench.entries[1:]))
 
 
 def test_accusation(bench: Bench) -> None:

@@ -37,11 +37,11 @@ class Entry(NamedTuple):
 
 
 class Broken(Exception):
-    """The file does not hold from this offset on, and why."""
+    """The file does not hold from this offset on, and why. `last`: nothing comes after the entry there."""
 
-    def __init__(self, offset: int, why: str) -> None:
+    def __init__(self, offset: int, why: str, last: bool = False) -> None:
         super().__init__(why)
-        self.offset = offset
+        self.offset, self.last = offset, last
 
 
 def framed(previous: bytes, payload: bytes) -> bytes:
@@ -70,12 +70,21 @@ def entries(path: Path, root: bytes) -> Iterator[Entry]:
             whole = _whole(file, offset, size)
             body, found = memoryview(whole)[:-_HASH], whole[-_HASH:]
             if hashlib.sha256(body).digest() != found:
-                raise Broken(offset, "the entry's hash is not that of its bytes")
+                raise Broken(offset, "the entry's hash is not that of its bytes", offset + len(whole) == size)
             if body[_LENGTH:HEAD] != previous:
                 after = "does not follow from the entry before it" if offset else "is of another run"
                 raise Broken(offset, f"the entry {after}")
             yield Entry(offset, bytes(body[HEAD:]))
             offset, previous = offset + len(whole), found
+
+
+def settled(path: Path, root: bytes) -> Iterator[Entry]:
+    """The entries in order, less a last one that was being written when all stopped."""
+    try:
+        yield from entries(path, root)
+    except Broken as error:
+        if not error.last:
+            raise
 
 
 def cut(path: Path, root: bytes, number: int) -> None:
@@ -95,6 +104,6 @@ def _whole(file: BinaryIO, offset: int, size: int) -> bytes:
     length = int.from_bytes(file.read(_LENGTH), "little")
     end = offset + HEAD + length + _HASH
     if length > MOST or end > size:
-        raise Broken(offset, f"the entry is torn: {size - offset} bytes are there, it says {end - offset}")
+        raise Broken(offset, f"the entry is torn: {size - offset} bytes are there, it says {end - offset}", True)
     file.seek(offset)
     return file.read(end - offset)

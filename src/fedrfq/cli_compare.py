@@ -7,23 +7,20 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from fedrfq import compare_show, robustness_show
-from fedrfq.compare import Comparison
-from fedrfq.compare import Findings as Compared
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment
-from fedrfq.grid import MOST_CLIENTS, Grid
-from fedrfq.records import to_json, writing
-from fedrfq.robustness import Findings as Tried
-from fedrfq.robustness import Trial
-from fedrfq.session import pick_device
+from fedrfq.files import writing
 from fedrfq.sheets import Sheet, flat, write
+from fedrfq.strict_json import to_json
 from fedrfq.terminal import INTERRUPTED, progress, say, terminated_as_interrupt
+
+if TYPE_CHECKING:
+    from fedrfq.experiment import Experiment
+    from fedrfq.grid import Grid
 
 _WIDTH = 160  # of what is printed to a file
 
@@ -54,10 +51,13 @@ def compare(
 
     Example: fedrfq compare examples/compare.toml
     """
+    from fedrfq import compare_show
+    from fedrfq.compare import Comparison, Findings
+
     comparison = Comparison.load(file)
     grid = _grid(comparison.experiments.values(), out, device, most, models, deterministic)
     if _drive(grid, dry_run, f"fedrfq compare {file} --out {out}"):
-        found, folder = Compared.of(comparison, grid.ended), out / comparison.name
+        found, folder = Findings.of(comparison, grid.ended), out / comparison.name
         sheets, rows = compare_show.sheets(found), [flat(cell) for cell in found.cells]
         write(folder, comparison.name, sheets, found.table(), rows)
         _show(folder, sheets, compare_show.draw(folder, found), found.table() if json else None)
@@ -79,10 +79,13 @@ def robustness(
 
     Example: fedrfq robustness examples/robustness.toml
     """
+    from fedrfq import robustness_show
+    from fedrfq.robustness import Findings, Trial
+
     trial = Trial.load(file)
     grid = _grid([*trial.clean.values(), *trial.experiments.values()], out, device, most, models, deterministic)
     if _drive(grid, dry_run, f"fedrfq robustness {file} --out {out}"):
-        found, folder = Tried.of(trial, grid.ended), out / trial.name
+        found, folder = Findings.of(trial, grid.ended), out / trial.name
         sheets, rows = robustness_show.sheets(found), [flat(cell) for cell in found.cells]
         write(folder, trial.name, sheets, found.table(), rows)
         _show(folder, sheets, robustness_show.draw(folder, found), found.table() if json else None)
@@ -91,6 +94,9 @@ def robustness(
 def _grid(
     experiments: Iterable[Experiment], out: Path, device: str, most: int | None, models: bool, deterministic: bool
 ) -> Grid:
+    from fedrfq.grid import MOST_CLIENTS, Grid
+    from fedrfq.session import pick_device
+
     where = pick_device(device, deterministic)
     return Grid(experiments, out, where, most or MOST_CLIENTS[where.type], models)
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
 
-from fedrfq.audit import Audit, Audited, Failed
-from fedrfq.records import to_json
+from fedrfq.audit import Audit, Audited, Failed, fork
+from fedrfq.errors import UserError
+from fedrfq.strict_json import to_json
 from fedrfq.terminal import progress, say
+from fedrfq.verify_show import show, summary
 
 _FAILED = 1  # the exit code when something does not hold
-_NAMED = 10  # pieces of evidence that the table names
+Log = tuple[Audit, list[Audited]]
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory, as printed at its end.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="DIR…", help="A run's directory, or the folders of servers and clients.")
+    ],
     recompute: Annotated[
         bool, typer.Option("--recompute", help="Check the clients' signatures, detect and aggregate anew, and compare.")
     ] = False,
@@ -27,12 +31,42 @@ def verify(
         bool, typer.Option("--json", help="End with one JSON object on the last line of standard output.")
     ] = False,
 ) -> None:
-    """Check every decision of a run's committee with the public keys alone; point at the first byte that does not hold.
+    """Check every decision of a committee with the public keys alone; point at the first byte that does not hold.
+
+    Of a federation that was changed, all runs from the first on. Several folders are checked each by itself, and then
+    against each other: no two may have different values of a round.
 
     Example: fedrfq verify runs/quickstart/20260101-120000-seed0-1a2b3c --recompute
     """
-    audit, errors = Audit(path, recompute), Console(stderr=True)
-    rounds: list[Audited] = []
+    folders = [[(audit, _verified(audit, json)) for audit in _audits(path, recompute)] for path in paths]
+    for log in (log for logs in folders for log in logs):
+        show(*log)
+    if len(folders) > 1:
+        _compare(folders, json)
+    elif json:
+        _write(_answer(folders[0]))
+
+
+def _audits(path: Path, recompute: bool) -> list[Audit]:
+    """Of the runs whose end led to the present one, which is found to hold here, and of that one."""
+    from fedrfq.committee.chartered import inherited
+    from fedrfq.net import epochs
+
+    audits, present = [], Audit(path, recompute)
+    before: epochs.Ended | None = None
+    for number, run in enumerate(epochs.ended(path), start=1):
+        past = path / epochs.PAST / str(number)
+        if (past / "audit.log").exists():  # else it is a newcomer's, who has how it ended, and no more
+            left = inherited(before.charter, before.outcome, run.charter) if before is not None else None
+            audits.append(Audit(past, recompute, left))
+        before = run
+    heritage = epochs.heritage(path, present.charter)
+    return [*audits, present if heritage is None else Audit(path, recompute, heritage)]
+
+
+def _verified(audit: Audit, json: bool) -> list[Audited]:
+    """The rounds of a log that holds by itself; else the command ends here."""
+    errors, rounds = Console(stderr=True), list[Audited]()
     try:
         with progress(errors) as bar:
             task = bar.add_task("verifying", total=audit.expected(), figures="")
@@ -40,49 +74,37 @@ def verify(
                 rounds.append(audited)
                 bar.update(task, completed=audited.round)
     except Failed as error:
-        say(errors, f"does not hold: {path / error.file}, byte {error.offset}, round {error.round}: {error.why}")
+        say(errors, f"does not hold: {audit.path / error.file}, byte {error.offset}, round {error.round}: {error.why}")
         if json:
             _write({"holds": False, **vars(error)})
         raise typer.Exit(_FAILED) from None
-    _show(audit, rounds)
+    return rounds
+
+
+def _compare(folders: Sequence[list[Log]], json: bool) -> None:
+    """Run by run: a party may have come later, or left."""
+    runs: dict[bytes, list[Log]] = {}
+    for log in (log for logs in folders for log in logs):
+        runs.setdefault(log[0].rules.run, []).append(log)
+    shared, answer = [logs for logs in runs.values() if len(logs) > 1], {"logs": [_answer(logs) for logs in folders]}
+    if not shared:
+        raise UserError("these logs are of different runs: there is nothing to compare")
+    for logs in shared:
+        if (found := fork(logs)) is not None:
+            say(Console(stderr=True), f"does not hold: {found.why()}")
+            if json:
+                _write({"holds": False, "round": found.one[1].round, "why": found.why(), "both": found.both, **answer})
+            raise typer.Exit(_FAILED)
+    common = sum(len(set.intersection(*({audited.round for audited in rounds} for _, rounds in logs))) for logs in shared)
+    say(Console(), f"{len(folders)} logs agree; {common} rounds are in all of them")
     if json:
-        _write(_summary(audit, rounds))
+        _write({"holds": True, "common": common, **answer})
 
 
-def _summary(audit: Audit, rounds: list[Audited]) -> dict[str, Any]:
-    return {
-        "holds": True,
-        "run": audit.rules.run.hex(),
-        "servers": audit.charter.roster.n,
-        "rounds": len(rounds),
-        "expected": audit.expected(),
-        "recomputed": audit.recompute,
-        "view_changes": sum(audited.certificate.view for audited in rounds),
-        "evidence": [vars(charge) for audited in rounds for charge in audited.charges],
-    }
-
-
-def _show(audit: Audit, rounds: list[Audited]) -> None:
-    found, roster = _summary(audit, rounds), audit.charter.roster
-    table = Table("what", Column("found", overflow="fold"), show_header=False)
-    table.add_row("run", found["run"])
-    table.add_row("committee", f"{roster.n} servers, {roster.f} of them may lie; {roster.quorum} signed each round")
-    table.add_row("rounds", f"{len(rounds)} of {audit.expected()}{', recomputed' if audit.recompute else ''}")
-    table.add_row("view changes", str(found["view_changes"]))
-    table.add_row("evidence", _evidence(found["evidence"]))
-    console = Console(markup=False)
-    console.print(table)
-    say(console, f"{audit.path} holds")
-
-
-def _evidence(found: list[dict[str, Any]]) -> str:
-    """Whom it convicts, by how often; none: nobody was caught."""
-    against: dict[str, list[int]] = {}
-    for charge in found:
-        against.setdefault(f"{charge['who']}, {charge['what']}", []).append(charge["round"])
-    lines = [f"{who}: {len(rounds)} ×, first in round {rounds[0]}" for who, rounds in against.items()]
-    more = [f"… and against {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
-    return "\n".join(lines[:_NAMED] + more) or "none"
+def _answer(logs: Sequence[Log]) -> dict[str, Any]:
+    """Of one folder: of its present run, and of those before."""
+    *before, present = [summary(*log) for log in logs]
+    return present | ({"before": before} if before else {})
 
 
 def _write(answer: dict[str, Any]) -> None:

@@ -4,12 +4,16 @@ Clients are sorted by their number of steps, so those still training are always 
 these and pads nothing but the last batch of a client, whose missing samples have weight 0. On a CPU the clients are
 dealt to one thread per core, each with single-threaded kernels (clients are independent, so threads have nothing to
 wait for). On CUDA a step of a given width becomes a CUDA graph after its first runs.
+
+The last bits of what a kernel computes depend on the width of the stack and on the number of threads. Clients that train
+`alone` are never stacked, and their kernels have one thread: each gets the bytes it would get on a machine of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
@@ -27,6 +31,7 @@ from fedrfq.noise import Purpose
 from fedrfq.pooling import Pool
 from fedrfq.shares import Shares
 from fedrfq.stacked import LAYOUTS, Params, Step, trained
+from fedrfq.upload import class_means
 
 T = TypeVar("T")
 _CPU_CLIENTS = 64  # in a shard at most: bounds the memory of a step, and is past where larger stacks gain
@@ -46,6 +51,7 @@ class Train:
     batch_size: int = 4
     lr: float = 0.01
     momentum: float = 0.5
+    alone: bool = False  # each client in a program of its own, on one thread: slower, and the same bytes in any company
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
@@ -53,6 +59,18 @@ class Train:
         if not 0 < self.lr <= _MOST_RATE or not 0 <= self.momentum < 1:
             found = f"not {self.lr} and {self.momentum}"
             raise UserError(f"train.lr must be above 0 and at most {_MOST_RATE:g}, train.momentum in [0, 1), {found}")
+
+    @contextmanager
+    def kernels(self) -> Iterator[None]:
+        """Kernels have one thread in the block if clients train alone; else all there are."""
+        before = torch.get_num_threads()
+        if self.alone:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            if self.alone:
+                torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -257,7 +275,6 @@ class Engine:
             own = {name: p[rows] for name, p in params.items()}
             return shard.train(own, {name: g[rows] for name, g in guide.items()}, part, keys_K[rows])
 
-        self._stop.clear()
         jobs = [partial(work, *pair) for pair in zip(self._shards, parts, strict=False)]
         done = _parallel(jobs, self.device, self._stop)
         result = {name: p.clone() for name, p in params.items()}
@@ -267,6 +284,15 @@ class Engine:
                 result[name][part] = p
             losses_K3[part] = loss_K3.cpu()
         return result, losses_K3[list(who)]
+
+    def interrupt(self) -> None:
+        """From another thread: the training under way ends with a KeyboardInterrupt. Without any, the next one may."""
+        self._stop.set()
+
+    def class_means(self, params: Params, classes: int) -> tuple[Tensor, Tensor]:
+        """Each client's mean pooled prototype of every class, and of how many of its training samples."""
+        p_KNV = self.program.pool(self.features(params, self.shares)[0])
+        return class_means(p_KNV, self.shares.y[self.shares.index_KN], self.shares.weight_KN(), classes)
 
     def features(self, params: Params, shares: Shares) -> tuple[Tensor, Tensor]:
         """Feature vectors C and logits of every sample each client holds, without dropout; padded like the shares."""
@@ -301,11 +327,14 @@ def _dealt(clients: Sequence[int], shares: Shares, device: torch.device) -> list
 
 def _parallel(jobs: Sequence[Callable[[], T]], device: torch.device, stop: Event) -> list[T]:
     """The jobs' results, in order; on a CPU a thread each on every core, with kernels that do not spread further."""
-    if device.type != "cpu" or len(jobs) < 2:
-        return [job() for job in jobs]
-    with ThreadPoolExecutor(torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        try:
-            return list(pool.map(lambda job: job(), jobs))
-        except BaseException:
-            stop.set()
-            raise
+    try:
+        if device.type != "cpu" or len(jobs) < 2:
+            return [job() for job in jobs]
+        with ThreadPoolExecutor(torch.get_num_threads(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            try:
+                return list(pool.map(lambda job: job(), jobs))
+            except BaseException:
+                stop.set()
+                raise
+    finally:
+        stop.clear()  # whoever asked for an end has it

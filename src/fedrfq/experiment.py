@@ -118,6 +118,8 @@ class Experiment:
             raise UserError(f"'{name_of(METHODS, self.method)}' averages models, so all clients hold the same: no cohorts")
         if self.method.centres > self.clients:
             raise UserError(f"{self.method.centres} global models for {self.clients} clients: lower method.clusters")
+        if self.train.alone and self.method.centres:
+            raise UserError(f"'{name_of(METHODS, self.method)}' averages models, which lie in one stack: no train.alone")
         lengths = {cohort.model.features() for cohort in self.models()}
         if len(lengths) > 1:
             raise UserError(f"the cohorts' prototypes have {sorted(lengths)} values: they must have one length")
@@ -126,6 +128,21 @@ class Experiment:
             raise UserError(f"a prototype has {self.prototype_size()} values, more than the {MOST_VALUES} an upload can hold")
 
     def models(self) -> tuple[Cohort, ...]:
+        """Clients that are computed in one program, cohort after cohort: those of one model, or each client alone."""
+        if not self.train.alone:
+            return self._alike()
+        return tuple(Cohort(1, cohort.model) for cohort in self._alike() for _ in range(cohort.clients))
+
+    def place(self, client: int) -> tuple[int, Model]:
+        """The first client that holds the same model as this one, and that model."""
+        first = 0
+        for cohort in self._alike():
+            if first <= client < first + cohort.clients:
+                return first, cohort.model
+            first += cohort.clients
+        raise UserError(f"client {client}: the experiment has clients 0 to {self.clients - 1}")
+
+    def _alike(self) -> tuple[Cohort, ...]:
         return self.cohorts or (Cohort(self.clients, self.model),)
 
     def prototype_size(self) -> int:
@@ -136,6 +153,8 @@ class Experiment:
         """The whole experiment as plain values; `from_table` reads it back."""
         table: Table = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SECTIONS}
         table |= {key: dict(vars(getattr(self, key))) for key in ("data", "pool", "train")}
+        if not self.train.alone:
+            del table["train"]["alone"]  # so that hashes, and runs' ids, from before there was the option stay
         for key, kinds in _KINDS.items():
             value = getattr(self, key)
             table[key] = {"name": name_of(kinds, value), **vars(value)}

@@ -31,7 +31,7 @@ from fedrfq.partition import Ints, Partition
 from fedrfq.prototypes import Globals, Uploads
 from fedrfq.shares import hand_out
 from fedrfq.stacked import Params, stack
-from fedrfq.upload import class_means, quantise
+from fedrfq.upload import quantise
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,7 @@ class Federation:
         """The clients before the first round: random models (alike in what they will share), no global prototypes."""
         classes, size, method = len(self.dataset.classes), self.experiments[0].prototype_size(), self.experiments[0].method
         params = tuple(
-            {name: p.to(self.device) for name, p in stack(self._models(cohort, clients)).items()}
-            for cohort, clients in enumerate(self.cohorts)
+            {name: p.to(self.device) for name, p in stack(self._models(clients)).items()} for clients in self.cohorts
         )
         centres: Params = {}
         if method.centres:
@@ -99,6 +98,10 @@ class Federation:
 
     def advance(self, state: State) -> tuple[State, list[Outcome]]:
         """One round of every run. The given state is left as it was."""
+        with self.experiments[0].train.kernels():
+            return self._advance(state)
+
+    def _advance(self, state: State) -> tuple[State, list[Outcome]]:
         began, number = time.perf_counter(), state.round + 1
         who = [participants(experiment, number) for experiment in self.experiments]
         params, losses = self._train(state, number, who)
@@ -146,15 +149,8 @@ class Federation:
         """Where a run's clients stand in their cohort's stack: runs one after the other."""
         return slice(run * len(clients), (run + 1) * len(clients))
 
-    def _models(self, cohort: int, clients: range) -> list[Params]:
-        models = []
-        for experiment in self.experiments:
-            model = experiment.models()[cohort].model
-            for client in clients:
-                who = client if experiment.init == "own" else clients[0]
-                generator = torch.Generator().manual_seed(noise.integer(experiment.seed, Purpose.START, who))
-                models.append(model.start(self.dataset.shape, len(self.dataset.classes), generator))
-        return models
+    def _models(self, clients: range) -> list[Params]:
+        return [start(experiment, client, self.dataset) for experiment in self.experiments for client in clients]
 
     def _train(self, state: State, number: int, who: list[list[int]]) -> tuple[tuple[Params, ...], list[Tensor]]:
         """The cohorts' new parameters, and each run's clients' losses (total, classification, prototype)."""
@@ -190,7 +186,8 @@ class Federation:
         if not first.method.exchanges:
             empty = np.zeros((0, len(self.dataset.classes)), np.int64)
             return [Uploads((), empty, np.zeros((*empty.shape, first.prototype_size()), np.int64)) for _ in who]
-        found = [self._class_means(engine, p) for engine, p in zip(self.engines, params, strict=True)]
+        classes = len(self.dataset.classes)
+        found = [engine.class_means(p, classes) for engine, p in zip(self.engines, params, strict=True)]
         means, counts = (_by_run(column, len(who)) for column in zip(*found, strict=True))
         precision = first.method.precision()
         values, saturated, missing = (
@@ -236,18 +233,9 @@ class Federation:
         rows = len(self.experiments) * self.experiments[0].method.centres
         return sum(p.numel() for p in centres.values()) // max(rows, 1)
 
-    def _class_means(self, engine: Engine, params: Params) -> tuple[Tensor, Tensor]:
-        shares = engine.shares
-        p_KNV = engine.program.pool(engine.features(params, shares)[0])
-        return class_means(p_KNV, shares.y[shares.index_KN], shares.weight_KN(), len(self.dataset.classes))
-
     def _test(self, params: tuple[Params, ...]) -> Tested:
         """All runs' test samples, run after run, each run's cohorts together."""
-        found = []
-        for engine, p in zip(self.engines, params, strict=True):
-            c_KND, logits_KNJ = engine.features(p, engine.tests)
-            y_KN, weight_KN = engine.tests.y[engine.tests.index_KN], engine.tests.weight_KN()
-            found.append(Tested(logits_KNJ, c_KND, engine.program.pool(c_KND), y_KN, weight_KN))
+        found = [tested(engine, p) for engine, p in zip(self.engines, params, strict=True)]
         return side_by_side(found, len(self.experiments))
 
     def _check(self, what: str, values: Sequence[Tensor], number: int) -> None:
@@ -272,12 +260,14 @@ class Federation:
 
 
 def program_key(experiment: Experiment) -> Hashable:
-    """What must be equal for two runs to be stacked: all but what is data to the program."""
-    e = experiment
-    return e.data, e.models(), e.pool, e.train, e.clients, e.participation, e.rounds, e.checkpoint, e.method.program()
+    """What must be equal for two runs to be stacked: all but what is data to the program. Who trains alone has his own."""
+    e, only = experiment, experiment.hash() if experiment.train.alone else ""
+    return e.data, e.models(), e.pool, e.train, e.clients, e.participation, e.rounds, e.checkpoint, e.method.program(), only
 
 
 def check_stackable(experiments: Sequence[Experiment]) -> None:
+    if len(experiments) > 1 and experiments[0].train.alone:
+        raise UserError("with train.alone nothing is stacked: run one seed at a time")
     if len({program_key(experiment) for experiment in experiments}) != 1:
         raise UserError(
             "runs are stacked only if they differ in seed, partition, init, attack, detector, committee "
@@ -293,10 +283,30 @@ def mandate(experiment: Experiment, classes: int) -> Mandate:
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> Partition:
-    dealt = experiment.partition.deal(dataset, experiment.clients, _generator(experiment, Purpose.PARTITION))
+    generator = _generator(experiment, Purpose.PARTITION)
+    return validated(experiment, experiment.partition.deal(dataset, experiment.clients, generator), dataset)
+
+
+def validated(experiment: Experiment, partition: Partition, dataset: Dataset) -> Partition:
+    """With samples held back where the experiment asks for it."""
     if not experiment.validation:
-        return dealt
-    return dealt.validated(experiment.validation, dataset.train_y, _generator(experiment, Purpose.VALIDATION))
+        return partition
+    return partition.validated(experiment.validation, dataset.train_y, _generator(experiment, Purpose.VALIDATION))
+
+
+def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:
+    """A client's random model before the first round: its own, or that of the first of its cohort."""
+    first, model = experiment.place(client)
+    who = client if experiment.init == "own" else first
+    generator = torch.Generator().manual_seed(noise.integer(experiment.seed, Purpose.START, who))
+    return model.start(dataset.shape, len(dataset.classes), generator)
+
+
+def tested(engine: Engine, params: Params) -> Tested:
+    """The test samples of an engine's clients through their models."""
+    c_KND, logits_KNJ = engine.features(params, engine.tests)
+    y_KN, weight_KN = engine.tests.y[engine.tests.index_KN], engine.tests.weight_KN()
+    return Tested(logits_KNJ, c_KND, engine.program.pool(c_KND), y_KN, weight_KN)
 
 
 def participants(experiment: Experiment, number: int) -> list[int]:

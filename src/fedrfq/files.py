@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from fedrfq.errors import UserError
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
@@ -22,3 +24,17 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Either the old file or the whole new one, whatever happens in between."""
+    with writing(path), replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def writing(where: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to {where}: {error.strerror or error}; free space or choose another --out") from error

@@ -23,8 +23,9 @@ from fedrfq.experiment import Experiment, name_of
 from fedrfq.federation import Diverged, program_key
 from fedrfq.measure import Outcome, RoundRecord
 from fedrfq.methods import METHODS
-from fedrfq.records import RunDirectory, to_json
+from fedrfq.records import RunDirectory
 from fedrfq.session import Session
+from fedrfq.strict_json import to_json
 
 MOST_CLIENTS = {"cpu": 200, "cuda": 4000}  # trained at once
 _DIVERGED = "diverged.json"

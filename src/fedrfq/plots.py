@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrfq.records import write_atomically
+from fedrfq.files import write_atomically
 from fedrfq.statistics import Spread
 
 _DASHES = ("-", "--", ":")

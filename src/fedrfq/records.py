@@ -18,10 +18,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,9 +35,10 @@ from fedrfq.committee.charter import Charter
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation import State
-from fedrfq.files import replacing
+from fedrfq.files import write_atomically, writing
 from fedrfq.measure import Outcome, RoundRecord
 from fedrfq.prototypes import Globals
+from fedrfq.strict_json import to_json
 
 CLIENT_COLUMNS = (
     "round",
@@ -266,25 +265,6 @@ def common_round(runs: Sequence[RunDirectory]) -> int:
     return max(set.intersection(*(set(run.checkpoints()) for run in runs)), default=0)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Either the old file or the whole new one, whatever happens in between."""
-    with writing(path), replacing(path) as file:
-        file.write(content)
-
-
-def to_json(value: Any, indent: int | None = None) -> str:
-    """Strict JSON: what is not a number is null."""
-    return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 def _fresh(parent: Path, base: str) -> Path:
     for attempt in range(1000):
         path = parent / (f"{base}-{attempt}" if attempt else base)
@@ -294,11 +274,3 @@ def _fresh(parent: Path, base: str) -> Path:
             continue
         return path
     raise UserError(f"{parent} has a thousand runs of this second: choose another --out")
-
-
-@contextmanager
-def writing(where: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot write to {where}: {error.strerror or error}; free space or choose another --out") from error

@@ -23,8 +23,9 @@ from fedrfq.experiment import Experiment, name_of
 from fedrfq.federation import Diverged, Federation, State
 from fedrfq.measure import Outcome, RoundRecord
 from fedrfq.methods import METHODS
-from fedrfq.records import RunDirectory, common_round, to_json
+from fedrfq.records import RunDirectory, common_round
 from fedrfq.stacked import Params
+from fedrfq.strict_json import to_json
 
 _VERSIONS = ("fedrfq", "torch", "numpy", "scikit-learn", "mlxtend")
 

@@ -12,8 +12,9 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from fedrfq.records import to_json, write_atomically
+from fedrfq.files import write_atomically
 from fedrfq.statistics import Spread
+from fedrfq.strict_json import to_json
 
 NOTHING = "–"
 

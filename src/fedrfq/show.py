@@ -13,10 +13,11 @@ from fedrfq.attacks import ATTACKS
 from fedrfq.detectors import DETECTORS
 from fedrfq.detectors.none import Nothing
 from fedrfq.experiment import Experiment, name_of
+from fedrfq.files import write_atomically
 from fedrfq.measure import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.partition import PARTITIONS
-from fedrfq.records import RunDirectory, write_atomically
+from fedrfq.records import RunDirectory
 
 
 def table(run: RunDirectory) -> Table:

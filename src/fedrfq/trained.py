@@ -15,12 +15,14 @@ from torch import Tensor, nn
 from fedrfq import metrics, tensors
 from fedrfq.data.decode import pixels
 from fedrfq.errors import UserError
+from fedrfq.files import write_atomically
 from fedrfq.models import Model
 from fedrfq.pooling import Pool
 from fedrfq.prototypes import Globals
-from fedrfq.records import RunDirectory, to_json, write_atomically
+from fedrfq.records import RunDirectory
 from fedrfq.shares import normalised
 from fedrfq.stacked import LAYOUTS, Params
+from fedrfq.strict_json import to_json
 
 _LARGEST = 1 << 24  # pixels of a picture
 FORMATS = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}

@@ -1,20 +1,25 @@
-"""A run's directory, round by round, with nothing in it taken on trust."""
+"""The directory of a run, or the folder of a party on a network, round by round, with nothing in it taken on trust."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from fedrfq import chain, toml
 from fedrfq.audit.bodies import recomputed
-from fedrfq.audit.log import Audited, audited
+from fedrfq.audit.log import Audited, Auditor, audited
 from fedrfq.audit.place import Misplaced
 from fedrfq.chain import Broken, Entry
 from fedrfq.committee.application import Prototypes
 from fedrfq.committee.charter import Charter, experiment_digest
+from fedrfq.committee.chartered import chartered
+from fedrfq.committee.journal import unpacked
 from fedrfq.consensus.machine import Outcome
+from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 
 FEDERATION, LOG, BODIES, EXPERIMENT, ROUNDS = "federation.toml", "audit.log", "bodies.bin", "experiment.toml", "rounds.jsonl"
@@ -32,13 +37,16 @@ class Failed(Exception):
 
 
 class Audit:
-    """`recompute`: with the bodies, too."""
+    """`recompute`: with the bodies, too. `heritage` is what the run started from, where it follows another."""
 
-    def __init__(self, path: Path, recompute: bool = False) -> None:
-        self.path, self.recompute = path, recompute
+    def __init__(self, path: Path, recompute: bool = False, heritage: Outcome | None = None) -> None:
+        self.path, self.recompute, self.heritage = path, recompute, heritage
         self.charter = Charter.read(self._text(FEDERATION), str(path / FEDERATION))
+        self.network = self.charter.network
         self.experiment = self._experiment()
-        self.rules, self.application = Rules(self.charter.roster), Prototypes(self.charter.task)
+        self.rules = Rules(self.charter.roster)
+        self.auditor = Auditor(self.charter, self.rules, partial=self.network is not None)
+        self.application = Prototypes(self.charter.task) if self.network is None else chartered(self.charter, heritage)
 
     def expected(self) -> int:
         """Rounds that the run has when it has ended."""
@@ -49,27 +57,51 @@ class Audit:
         """Each round once it was found to hold; Failed at the first that does not."""
         if not self._is_the_experiment():
             raise Failed(EXPERIMENT, 0, 0, f"it is not the experiment that {FEDERATION} names")
-        previous, before, done, end = self.rules.run, self.application.start(), 0, 0
+        previous, before, done, end = self.rules.run, self._start(), 0, 0
         bodies = self._entries(BODIES) if self.recompute else iter(())
         for entry in self._entries(LOG):
             with self._within(LOG, entry, done + 1):
-                found = audited(self.rules, done + 1, previous, entry.payload)
+                found = replace(audited(self.auditor, done, previous, entry.payload), offset=entry.offset)
             if self.recompute:
-                before = self._recomputed(found, before, next(bodies, None))
+                before, anew = self._recomputed(found, before if found.round == done + 1 else None, next(bodies, None))
+                found = replace(found, recomputed=anew)
             yield found
             previous, done, end = found.certificate.record.value(self.rules.run), found.round, entry.end
+        if self.network is None:
+            self._check_end(done, end, bodies)
+        if not done and not self._follows():
+            raise UserError(f"{self.path / LOG} has no round yet: there is nothing to verify")
+
+    def evidence(self) -> Iterator[Message]:
+        """What proves itself in the log, whatever else is there; up to where it is damaged, if it is."""
+        with suppress(Failed, Refused):
+            for entry in self._entries(LOG):
+                for _, message in unpacked(entry.payload):
+                    if isinstance(message.body, Evidence) and self.rules.proves(message.body):
+                        yield message
+
+    def _start(self) -> Outcome | None:
+        """What the first round starts from; none where it follows a run of which no state is known."""
+        start = self.application.start()
+        return None if (self._follows() and self.heritage is None) or not start.state else start
+
+    def _follows(self) -> bool:
+        """Whether another run was before this one."""
+        return self.network is not None and bool(self.network.follows)
+
+    def _check_end(self, done: int, end: int, bodies: Iterator[Entry]) -> None:
+        """That neither the run's own records nor the bodies are of more rounds. A party on a network has no such records, and
+        bodies one round ahead of its log when it is stopped in between."""
         for file, recorded in ((ROUNDS, self._recorded()), (RESULT, self._finished())):
             if done < recorded:
                 raise Failed(LOG, end, done + 1, f"the log ends, and {file} is of {recorded} rounds")
         for entry in bodies:
             raise Failed(BODIES, entry.offset, done + 1, f"{LOG} has no such round (if the run was stopped: resume it)")
-        if not done:
-            raise UserError(f"{self.path / LOG} has no round yet: there is nothing to verify")
 
     def _experiment(self) -> toml.Table:
         """Of a file that this program did not write, one that no federation names."""
         try:
-            return toml.strict(self._text(EXPERIMENT))
+            return toml.strict(self._text(EXPERIMENT) if self.network is None else self.network.experiment)
         except ValueError:
             return {}
 
@@ -79,11 +111,11 @@ class Audit:
         except AttributeError:  # a table that no experiment is written as
             return False
 
-    def _recomputed(self, found: Audited, before: Outcome, entry: Entry | None) -> Outcome:
+    def _recomputed(self, found: Audited, before: Outcome | None, entry: Entry | None) -> tuple[Outcome | None, bool]:
         if entry is None:
             raise Failed(BODIES, (self.path / BODIES).stat().st_size, found.round, "the file ends before this round")
         with self._within(BODIES, entry, found.round):
-            return recomputed(self.rules, self.application, found, before, entry.payload)
+            return recomputed(self.auditor, self.application, found, before, entry.payload)
 
     @contextmanager
     def _within(self, file: str, entry: Entry, number: int) -> Iterator[None]:
@@ -110,7 +142,7 @@ class Audit:
                 raise UserError(f"{path} is longer than any that this program writes: restore it")
             return path.read_bytes().decode()
         except FileNotFoundError:
-            needed = 'only the directory of a run with committee.name = "simulated" can be verified'
+            needed = 'only a party\'s folder, or the directory of a run with committee.name = "simulated", can be verified'
             raise UserError(f"{self.path} has no {name}: {needed}") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{self.path / name} cannot be read: {error}; restore it") from error

@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
-from fedrfq.audit.log import Audited
+from fedrfq.audit.log import Audited, Auditor
 from fedrfq.audit.place import Misplaced, at
 from fedrfq.committee.application import Prototypes
 from fedrfq.committee.journal import OUTCOME, Placed, outcome, unpacked
 from fedrfq.consensus.machine import Outcome
-from fedrfq.consensus.messages import Body, Entry, Upload, part_digest
+from fedrfq.consensus.messages import Body, Entry, Upload, What, part_digest
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 
 
-def recomputed(rules: Rules, application: Prototypes, audited: Audited, before: Outcome, payload: bytes) -> Outcome:
-    """The round's outcome, made anew from its uploads; Misplaced where that is not what was certified."""
+def recomputed(
+    auditor: Auditor, application: Prototypes, audited: Audited, before: Outcome | None, payload: bytes
+) -> tuple[Outcome | None, bool]:
+    """The round's outcome, and whether it was made anew from its uploads; Misplaced where that is not what was certified. Of
+    a partial log, it may be the certified one, or none, for want of uploads or of what was before."""
     with at():
         messages = unpacked(payload)
-    uploads, parts = messages[: -len(OUTCOME)], messages[-len(OUTCOME) :]
-    stored = outcome([one.message for one in parts])
-    if stored is None or len(uploads) != len(audited.entries):
-        raise Misplaced(None, "the entry does not have the set's uploads and what was decided on them")
+    uploads, parts = _shape(auditor, audited, messages)
     taken = []
-    for one, named in zip(uploads, audited.entries, strict=True):
+    for one, named in zip(uploads, audited.entries or (), strict=False):
         with at(one):
-            taken.append(_upload(rules, application, audited.round, one, named))
+            taken.append(_upload(auditor.rules, application, audited.round, one, named))
     record = audited.certificate.record
-    for one, digest in zip(parts, (record.globals_, record.verdicts, record.state), strict=True):
+    due = dict(zip(OUTCOME, (record.globals_, record.verdicts, record.state), strict=True))
+    for one in parts:
         with at(one):
-            _check_part(rules, audited.round, one, digest)
-    computed = application.decide(audited.round, before, taken)
-    for one, what, new, old in zip(parts, OUTCOME, computed, stored, strict=True):
-        if new != old:
-            raise Misplaced(one.at, f"computed anew, {what.name} is not what was certified")
-    return computed
+            _check_part(auditor.rules, audited.round, one, due)
+    if before is None or not taken:
+        return outcome([one.message for one in parts]), False
+    with at():
+        computed = application.decide(audited.round, before, taken)
+    for what, content in zip(OUTCOME, computed, strict=True):
+        if part_digest(what, content) != due[what]:
+            raise Misplaced(_place(parts, what), f"computed anew, {what.name} is not what was certified")
+    return computed, True
+
+
+def _shape(auditor: Auditor, audited: Audited, messages: list[Placed]) -> tuple[list[Placed], list[Placed]]:
+    """The set's uploads, and what was decided on them; in a partial log, all uploads or none, and some of the parts."""
+    uploads = [one for one in messages if isinstance(one.message.body, Upload)]
+    parts = messages[len(uploads) :]
+    found = [one.message.body.what for one in parts if isinstance(one.message.body, Body)]
+    due = [what for what in OUTCOME if what in found] if auditor.partial else list(OUTCOME)
+    numbers = (0, len(audited.entries or ())) if auditor.partial else (len(audited.entries or ()),)
+    if messages[: len(uploads)] != uploads or len(found) != len(parts) or found != due or len(uploads) not in numbers:
+        raise Misplaced(None, "the entry does not have the set's uploads and what was decided on them")
+    return uploads, parts
+
+
+def _place(parts: list[Placed], what: What) -> int | None:
+    return next((at for at, message in parts if isinstance(message.body, Body) and message.body.what == what), None)
 
 
 def _upload(rules: Rules, application: Prototypes, round_: int, one: Placed, named: Entry) -> Upload:
@@ -46,8 +66,8 @@ def _upload(rules: Rules, application: Prototypes, round_: int, one: Placed, nam
     return body
 
 
-def _check_part(rules: Rules, round_: int, one: Placed, digest: bytes) -> None:
+def _check_part(rules: Rules, round_: int, one: Placed, due: dict[What, bytes]) -> None:
     body = one.message.body
     assert isinstance(body, Body)
-    if (one.message.run, body.round) != (rules.run, round_) or part_digest(body.what, body.content) != digest:
+    if (one.message.run, body.round) != (rules.run, round_) or part_digest(body.what, body.content) != due[body.what]:
         raise Refused(f"{body.what.name} is not the certified one")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrfq.audit.place import Misplaced, at
-from fedrfq.committee.journal import Placed, unpacked
+from fedrfq.committee.charter import Charter
+from fedrfq.committee.journal import Placed, charge, unpacked
 from fedrfq.consensus.messages import (
     Body,
     Cert,
@@ -38,51 +39,80 @@ class Audited:
 
     round: int
     certificate: Certificate
-    entries: Entries  # the set of uploads
+    entries: Entries | None  # the set of uploads; none where the party that wrote this has not seen it
+    traced: bool  # the lists are there, and the set follows from them
     charges: tuple[Charge, ...]
+    offset: int = 0  # of the entry in its file
+    recomputed: bool = False
 
 
-def audited(rules: Rules, number: int, previous: bytes, payload: bytes) -> Audited:
-    """The round in a payload; Misplaced where it does not hold."""
+@dataclass(frozen=True)
+class Auditor:
+    """By whose rules, and what must be there: of a `partial` log, of one party on a network, what that party has seen."""
+
+    charter: Charter
+    rules: Rules
+    partial: bool
+
+    def name(self, party: int) -> str:
+        """Of a party, as people know it."""
+        person = self.rules.roster.person(party)
+        if self.charter.network is not None:
+            return self.charter.seats[person].name
+        return f"server {person}" if person >= 0 else f"client {~person}"
+
+
+def audited(auditor: Auditor, done: int, previous: bytes, payload: bytes) -> Audited:
+    """The round in a payload, after so many with this value at their end; Misplaced where it does not hold."""
     with at():
         messages = unpacked(payload)
-    cert, lists, set_, evidence = _shape(rules, messages)
+    rules = auditor.rules
+    cert, lists, set_, evidence = _shape(auditor, messages)
     with at(cert):
-        certificate = _certified(rules, number, previous, cert)
-    with at(set_):
-        entries = _set(certificate.record, set_)
+        certificate = _certified(auditor, done, previous, cert)
+    entries = None
+    if set_ is not None:
+        with at(set_):
+            entries = _set(certificate.record, set_)
     for one in lists:
         with at(one):
-            _check_list(rules, number, one)
-    with at(set_):
-        _check_union(rules, lists, entries)
+            _check_list(rules, certificate.record.round, one)
+    if lists and entries is not None:
+        with at(set_):
+            _check_union(rules, lists, entries)
     charges = []
     for one in evidence:
         with at(one):
-            charges.append(_charge(rules, one))
-    return Audited(number, certificate, entries, tuple(charges))
+            charges.append(_charge(auditor, one))
+    return Audited(certificate.record.round, certificate, entries, bool(lists), tuple(charges))
 
 
-def _shape(rules: Rules, messages: list[Placed]) -> tuple[Placed, list[Placed], Placed, list[Placed]]:
-    """A CERT, n − f LISTs, a SET, and any number of EVIDENCEs, all of this run."""
+def _shape(auditor: Auditor, messages: list[Placed]) -> tuple[Placed, list[Placed], Placed | None, list[Placed]]:
+    """A CERT, n − f LISTs, a SET, and any number of EVIDENCEs, all of this run; in a partial log, LISTs and SET or not."""
+    rules = auditor.rules
     lists = rules.roster.n - rules.roster.f
+    due = [Kind.CERT, *[Kind.LIST] * lists, Kind.BODY]
+    if auditor.partial:
+        second = messages[1].message.body.kind if len(messages) > 1 else None
+        due = due if second == Kind.LIST else [Kind.CERT, Kind.BODY] if second == Kind.BODY else [Kind.CERT]
     for number, (place, message) in enumerate(messages):
-        kind = Kind.CERT if number == 0 else Kind.LIST if number <= lists else Kind.EVIDENCE
-        kind = Kind.BODY if number == lists + 1 else kind
+        kind = due[number] if number < len(due) else Kind.EVIDENCE
         if message.body.kind != kind or message.run != rules.run:
             raise Misplaced(place, f"a {kind.name} of this run is due here")
-    if len(messages) < lists + 2:
+    if len(messages) < len(due):
         raise Misplaced(None, f"the entry has {len(messages)} messages: a CERT, {lists} LISTs and a SET are due")
-    return messages[0], messages[1 : lists + 1], messages[lists + 1], messages[lists + 2 :]
+    rest = messages[len(due) :]
+    return messages[0], messages[1 : len(due) - 1], messages[len(due) - 1] if len(due) > 1 else None, rest
 
 
-def _certified(rules: Rules, number: int, previous: bytes, cert: Placed) -> Certificate:
-    body = cert.message.body
+def _certified(auditor: Auditor, done: int, previous: bytes, cert: Placed) -> Certificate:
+    body, rules = cert.message.body, auditor.rules
     assert isinstance(body, Cert)
     record = body.certificate.record
-    if not body.round == record.round == number:
+    later = auditor.partial and record.round > done + 1  # a client that was away, and has not seen those in between
+    if body.round != record.round or not (record.round == done + 1 or later):
         raise Refused(f"the certificate is of round {record.round}")
-    if record.previous != previous:
+    if record.previous != previous and not later:
         raise Refused("the certificate does not follow from the value of the round before")
     if not rules.certifies(body.certificate, Kind.COMMIT):
         raise Refused(f"the certificate does not hold: {rules.roster.quorum} servers must have signed it")
@@ -111,13 +141,11 @@ def _check_union(rules: Rules, lists: list[Placed], entries: Entries) -> None:
         raise Refused("the set of uploads is not the union of the lists")
 
 
-def _charge(rules: Rules, one: Placed) -> Charge:
+def _charge(auditor: Auditor, one: Placed) -> Charge:
     """It may be of the next round: servers that were done with this one were in it already."""
     body = one.message.body
     assert isinstance(body, Evidence)
-    if not rules.proves(body):
+    if not auditor.rules.proves(body):
         raise Refused("the evidence proves nothing")
-    first, second, party = body.first.body, body.second.body, author(body.first.body)
-    assert party is not None
-    who = f"server {party}" if party >= 0 else f"client {~party}"
-    return Charge(body.round, who, f"{first.kind.name} and {second.kind.name}")
+    party, first, second, round_ = charge(body)
+    return Charge(round_, auditor.name(party), f"{first.name} and {second.name}")

@@ -38,7 +38,9 @@ class Prototypes:
         )
 
     def refuses(self, upload: Upload) -> str | None:
-        """What `prototypes.admit` has against it."""
+        """What `prototypes.admit` has against it; of servers there is nothing to be decided."""
+        if upload.client >= self.task.clients:
+            return "a motion"
         return self._admitted(upload.round, [upload]).refused.get(upload.client)
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
@@ -51,6 +53,9 @@ class Prototypes:
             layouts.encode_verdicts(decision.uploads.clients, decision.verdict),
             layouts.encode_state(decision.state),
         )
+
+    def over(self, outcome: Outcome) -> bool:
+        return False
 
     def memory(self, outcome: Outcome) -> tuple[Globals, State]:
         """What the next round starts from."""

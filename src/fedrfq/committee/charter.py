@@ -15,6 +15,7 @@ from typing import Any
 from fedrfq import toml
 from fedrfq.centres import RULES
 from fedrfq.committee.application import Task
+from fedrfq.committee.network import Network, Seat
 from fedrfq.consensus.roster import Roster
 from fedrfq.detectors import DETECTORS, Detector
 from fedrfq.errors import UserError
@@ -45,6 +46,22 @@ class Charter:
     task: Task
     servers: tuple[bytes, ...]
     clients: tuple[bytes, ...]
+    network: Network | None = None  # none where it is simulated
+
+    def __post_init__(self) -> None:
+        if self.network is not None:
+            _check(self.network, self.experiment, len(self.servers), len(self.clients))
+
+    @cached_property
+    def seats(self) -> dict[int, Seat]:
+        """Of servers by their number, of client k by ~k; none where it is simulated."""
+        parties = [*range(len(self.servers)), *(~k for k in range(len(self.clients)))]
+        return dict(zip(parties, self.network.seats, strict=True)) if self.network else {}
+
+    @cached_property
+    def holders(self) -> dict[bytes, int]:
+        """Whose a certificate is."""
+        return {seat.certificate: party for party, seat in self.seats.items()}
 
     @cached_property
     def text(self) -> str:
@@ -59,10 +76,14 @@ class Charter:
             "classes": task.classes,
             "values": task.values,
             "detector": {"name": _name(task.detector), **vars(task.detector)},
-            "servers": [{"key": key.hex()} for key in self.servers],
-            "clients": [{"key": key.hex()} for key in self.clients],
         }
-        return toml.dump(table)
+        rows = [{"key": key.hex()} for key in self.servers + self.clients]
+        if self.network:
+            table["network"] = {"follows": self.network.follows, "experiment": self.network.experiment}
+            pairs = zip(self.network.seats, self.servers + self.clients, strict=True)
+            rows = [seat.row(key) for seat, key in pairs]
+        n = len(self.servers)
+        return toml.dump({**table, "servers": rows[:n], "clients": rows[n:]})
 
     @cached_property
     def roster(self) -> Roster:
@@ -103,7 +124,23 @@ def _parsed(table: Mapping[str, Any]) -> Charter:
     if not 1 <= classes * values <= _MOST:
         raise ValueError(f"{classes} classes of {values} values")
     task = Task(_detector(table["detector"]), table["rule"], Precision(precision), len(clients), classes, values)
-    return Charter(table["experiment"], Timings(**numbers), task, servers, clients)
+    network = _network(table["network"], [*table["servers"], *table["clients"]]) if "network" in table else None
+    return Charter(table["experiment"], Timings(**numbers), task, servers, clients, network)
+
+
+def _network(section: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> Network:
+    return Network(section["follows"], section["experiment"], tuple(map(Seat.of, rows)))
+
+
+def _check(network: Network, digest: str, servers: int, clients: int) -> None:
+    """That all have a seat, servers and only they an address, and that the experiment is the one agreed on."""
+    if len(network.seats) != servers + clients:
+        raise UserError(f"{servers} servers and {clients} clients on {len(network.seats)} seats")
+    for number, seat in enumerate(network.seats):
+        if bool(seat.address) != (number < servers):
+            raise UserError(f"servers have an address, and clients none: {seat.name}")
+    if experiment_digest(toml.strict(network.experiment)) != digest:
+        raise UserError("the experiment is not the one of this digest")
 
 
 def _whole(table: Mapping[str, Any], key: str) -> int:

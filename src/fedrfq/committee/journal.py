@@ -1,7 +1,8 @@
 """What is written down of a round: messages one after the other, each after its length.
 
 In audit.log a round is its CERT, the LISTs its set follows from, the SET, and any EVIDENCE; in bodies.bin the signed UPLOADs
-of the set and the parts that were decided on.
+of the set and the parts that were decided on. A party on a network writes down what it has seen of this: the CERT at least,
+the LISTs or not, with them the SET or that alone or not, the UPLOADs or not, and of the parts those that it has.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fedrfq.consensus.machine import Outcome
-from fedrfq.consensus.messages import Body, Cert, Kind, Message, What, decode, part_digest, unsigned
+from fedrfq.consensus.messages import Body, Cert, Evidence, Kind, Message, What, author, decode, part_digest, unsigned
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused, sized
 
@@ -40,6 +41,13 @@ def unpacked(payload: bytes) -> list[Placed]:
 def parts(run: bytes, round_: int, outcome: Outcome) -> list[Message]:
     """An outcome as messages."""
     return [unsigned(run, Body(round_, what, content)) for what, content in zip(OUTCOME, outcome, strict=True)]
+
+
+def charge(evidence: Evidence) -> tuple[int, Kind, Kind, int]:
+    """Whom it convicts, by which kinds of messages, and in which round: one proof of it is enough."""
+    party = author(evidence.first.body)
+    assert party is not None
+    return party, evidence.first.body.kind, evidence.second.body.kind, evidence.round
 
 
 def outcome(bodies: Sequence[Message]) -> Outcome | None:

@@ -16,6 +16,7 @@ from fedrfq.detectors.detector import State, Verdict
 from fedrfq.prototypes import LIMIT, Globals, Ints
 
 _VERDICT = np.dtype([("client", "<u4"), ("kept", "u1"), ("score", "<i8")])
+_SUCCESSOR = 255  # stands where a verdict says 0 or 1
 _MOST_DIMS, _MOST_ITEMS = 4, 1 << 32  # of an array; an empty one may not claim what numpy cannot hold either
 
 
@@ -41,7 +42,28 @@ def encode_verdicts(clients: tuple[int, ...], verdict: Verdict) -> bytes:
     return rows.tobytes()
 
 
+def succeeded(verdicts: bytes, successor: bytes) -> bytes:
+    """A run's last verdicts, and the federation that takes its place. A row that can be no verdict ends them: so many bytes
+    before it are the successor."""
+    return verdicts + successor + np.array([(len(successor), _SUCCESSOR, 0)], _VERDICT).tobytes()
+
+
+def successor(content: bytes) -> bytes:
+    """The federation that takes this one's place from these verdicts on; nothing where none does."""
+    if len(content) < _VERDICT.itemsize:
+        return b""
+    length, mark, score = np.frombuffer(content[-_VERDICT.itemsize :], _VERDICT)[0].tolist()
+    if mark != _SUCCESSOR:
+        return b""
+    if score or not 0 < length <= len(content) - _VERDICT.itemsize:
+        raise Refused(f"a successor of {length} bytes")
+    return content[-_VERDICT.itemsize - length : -_VERDICT.itemsize]
+
+
 def decode_verdicts(content: bytes) -> tuple[tuple[int, ...], Verdict]:
+    """The verdicts alone, whatever federation succeeds."""
+    if following := successor(content):
+        content = content[: -len(following) - _VERDICT.itemsize]
     if len(content) % _VERDICT.itemsize:
         raise Refused(f"{len(content)} bytes are not verdicts of {_VERDICT.itemsize} bytes each")
     rows = np.frombuffer(content, _VERDICT)

@@ -12,6 +12,7 @@ from fedrfq.consensus.machine import (
     Effect,
     Event,
     Expired,
+    Outcome,
     Persist,
     Received,
     Send,
@@ -27,6 +28,7 @@ from fedrfq.consensus.messages import (
     Kind,
     Message,
     Receipt,
+    Record,
     Upload,
     What,
     decode_entries,
@@ -38,14 +40,21 @@ from fedrfq.consensus.wire import Refused
 
 
 class Client:
-    """`log` is what earlier lives persisted: a signed upload is sent again, never made anew."""
+    """`log` is what earlier lives persisted: a signed upload is sent again, never made anew.
 
-    def __init__(self, rules: Rules, me: int, signer: Signer, log: Iterable[Message] = ()) -> None:
-        self.rules, self.me, self.signer = rules, me, signer
+    `wants` are the parts of each outcome that it fetches, from one server after the other: `Decided` is said again once all
+    are there, the others empty. If a round is so old that nobody has them any more, it goes on to the next.
+    """
+
+    def __init__(
+        self, rules: Rules, me: int, signer: Signer, log: Iterable[Message] = (), wants: tuple[What, ...] = ()
+    ) -> None:
+        self.rules, self.me, self.signer, self.wants = rules, me, signer, wants
         self.ignored: Counter[str] = Counter()
         self.effects: list[Effect] = []
         self.resends = me  # clients ask different servers
         self.last: Certificate | None = None
+        self.parts: dict[What, bytes] = {}  # of the last outcome, those wanted and there
         self.complaint: tuple[Message, dict[int, Message]] | None = None  # the last round's upload and its receipts
         self._enter(1)
         for message in log:
@@ -81,11 +90,18 @@ class Client:
         if self.upload is not None:
             self.effects += [Send(server, self.upload) for server in missing]
         self.resends += 1
-        fetches = [Fetch(self.round, What.CERT)]
+        fetches = [Fetch(self.round, What.CERT), *self.lacking()]
         if self.complaint is not None and self.last is not None:  # whom we asked first may be the one who left us out
             fetches.append(Fetch(self.last.record.round, What.SET, self.last.record.set_))
         self.effects += [Send(self.resends % self.rules.roster.n, self.rules.unsigned(fetch)) for fetch in fetches]
         self._set_timer()
+
+    def lacking(self) -> list[Fetch]:
+        """The parts of the last outcome that are wanted and not there yet."""
+        if self.last is None:
+            return []
+        record = self.last.record
+        return [Fetch(record.round, what, _named(record, what)) for what in self.wants if what not in self.parts]
 
     def _set_timer(self) -> None:
         self.effects.append(SetTimer(Timer.RESEND, self.rules.roster.resend_ms))
@@ -112,13 +128,14 @@ class Client:
 
     def _settle(self, peer: int, certificate: Certificate) -> None:
         record = certificate.record
-        self.last = certificate
+        self.last, self.parts = certificate, {}
         self.effects += [Persist(self.rules.unsigned(Cert(record.round, certificate))), Decided(certificate, None, ())]
         self.complaint = None
         doubtful = 0 < len(self.receipts) <= 2 * self.rules.roster.f  # more, and f+1 honest servers have listed it
         if self.upload is not None and doubtful and record.round == self.round:
             self.complaint = self.upload, self.receipts
             self.effects.append(Send(peer, self.rules.unsigned(Fetch(record.round, What.SET, record.set_))))
+        self.effects += [Send(peer, self.rules.unsigned(fetch)) for fetch in self.lacking()]
         self._enter(record.round + 1)
 
     def _on_receipt(self, message: Message) -> None:
@@ -131,6 +148,18 @@ class Client:
             self.ignored["not a receipt of ours"] += 1
 
     def _on_body(self, body: Body) -> None:
+        fetch = next((fetch for fetch in self.lacking() if fetch.digest == part_digest(body.what, body.content)), None)
+        if fetch is None:
+            self._on_set(body)
+            return
+        self.parts[body.what] = body.content
+        self.effects.append(Persist(self.rules.unsigned(Body(fetch.round, body.what, body.content))))
+        if not self.lacking():
+            assert self.last is not None
+            outcome = Outcome(*(self.parts.get(what, b"") for what in (What.GLOBALS, What.VERDICTS, What.STATE)))
+            self.effects.append(Decided(self.last, outcome, ()))
+
+    def _on_set(self, body: Body) -> None:
         """The last round's set: if we were left out of it, whoever gave us a receipt has to answer for it."""
         if self.complaint is None or self.last is None or part_digest(body.what, body.content) != self.last.record.set_:
             self.ignored["nobody asked"] += 1
@@ -148,5 +177,12 @@ class Client:
         if isinstance(body, Upload):
             self.upload = message
         elif isinstance(body, Cert):
-            self.last = body.certificate
+            self.last, self.parts = body.certificate, {}
             self._enter(body.round + 1)
+        elif isinstance(body, Body):
+            self.parts[body.what] = body.content
+
+
+def _named(record: Record, what: What) -> bytes:
+    """A part's digest, as the record names it."""
+    return {What.GLOBALS: record.globals_, What.VERDICTS: record.verdicts, What.STATE: record.state}[what]

@@ -10,7 +10,10 @@ _MOST = 2  # uploads of a client that are listed: one is right, two prove that i
 
 
 class Holdings:
-    def __init__(self) -> None:
+    """`clients`: how many are registered; greater numbers are servers', whose motions no round waits for."""
+
+    def __init__(self, clients: int) -> None:
+        self.clients, self.held = clients, 0  # of how many registered clients something will stand in our list
         self.uploads: dict[Entry, Message] = {}
         self.by_client: dict[int, list[Entry]] = {}  # what will stand in our list
         self.promised: set[Entry] = set()
@@ -26,6 +29,7 @@ class Holdings:
         self.uploads[entry] = self._by_digest[digest] = message
         self._firsts.setdefault(body.client, message)
         if promise and not self.full(body.client):
+            self.held += body.client < self.clients and body.client not in self.by_client
             self.by_client.setdefault(body.client, []).append(entry)
             self.promised.add(entry)
         for lacking in self.lacking.values():

@@ -5,7 +5,7 @@ Of each sender one message of a kind is kept, that of the highest view, so nobod
 
 from __future__ import annotations
 
-from fedrfq.consensus.ledger import Ledger, Slots
+from fedrfq.consensus.ledger import Slots
 from fedrfq.consensus.machine import (
     Broadcast,
     Persist,
@@ -29,9 +29,10 @@ from fedrfq.consensus.messages import (
     part_digest,
 )
 from fedrfq.consensus.rules import Entries
+from fedrfq.consensus.standing import Standing
 from fedrfq.consensus.wire import Refused
 
-_PRIVATE = (What.UPLOAD, What.STATE)  # no client gets another's upload
+_PRIVATE = (What.UPLOAD, What.STATE, What.STANDING)  # no client gets another's upload
 _TAKERS = {
     Kind.UPLOAD: "_on_upload",
     Kind.RECEIPT: "_on_receipt",
@@ -47,7 +48,7 @@ _TAKERS = {
 }
 
 
-class Inbox(Ledger):
+class Inbox(Standing):
     """Takes in what peers send."""
 
     def _receive(self, peer: int, message: Message) -> None:
@@ -119,10 +120,13 @@ class Inbox(Ledger):
     def _on_upload(self, peer: int, message: Message) -> None:
         body, digest = message.body, message.digest
         assert isinstance(body, Upload)
+        if self.over:
+            self._ignore("the run is over")
+            return
         entry = body.client, digest
         if entry not in self.holdings.uploads:
             self._store(message)
-        if entry in self.holdings.promised:
+        if entry in self.holdings.promised and body.client < len(self.roster.clients) and not self.silent:
             self.effects.append(Send(~body.client, self._receipt(body.client, digest)))
 
     def _store(self, message: Message) -> None:
@@ -246,6 +250,8 @@ class Inbox(Ledger):
         have it, the next one."""
         if fetch.what == What.UPLOAD:
             return self.holdings.find(fetch.digest)
+        if fetch.what == What.STANDING:
+            return self._standing(fetch.digest)
         round_ = fetch.round
         if fetch.what not in (What.CERT, What.WORDS):
             part = self.parts.get(fetch.digest) or self.last_parts.get(fetch.digest)
@@ -258,6 +264,9 @@ class Inbox(Ledger):
     def _on_body(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, Body)
+        if body.what == What.STANDING:
+            self._on_standing(peer, body)
+            return
         name = part_digest(body.what, body.content)
         fetch = self.wanted.pop(name, None)
         if fetch is None or not _sound(body):
@@ -268,6 +277,16 @@ class Inbox(Ledger):
         else:
             self.last_parts[name] = Body(fetch.round, body.what, body.content)
             self._caught_up()
+
+    def _on_standing(self, peer: int, body: Body) -> None:
+        """An answer to our question where the others stand; it shows, too, how far behind we are."""
+        last = self._stands(peer, body)
+        if last is None:
+            self._ignore("no answer of use")
+            return
+        if last >= self.round:
+            self._behind(peer, last + 1)
+        self._count(peer, last)
 
 
 def _sound(body: Body) -> bool:

@@ -51,12 +51,16 @@ class Ledger:
         self.last_parts: dict[bytes, Body] = {}
         self.early: dict[tuple[Kind, int, int], tuple[int, Message]] = {}  # of the next round
         self.due: list[tuple[int, Message]] = []  # of this one, come while we were in the last
+        self.over = False  # the last outcome ended the run
+        self.nonce: bytes | None = None  # our log is lost, and with this number we ask the others where they stand
+        self.answers: dict[int, int] = {}  # by server, the last round it showed us to be decided
+        self.abstains = 0  # the last round in which an earlier life may have said something we do not know of
         self._enter(1)
 
     def _enter(self, round_: int) -> None:
         self.round = round_
         self._enter_view(0)
-        self.holdings = Holdings()
+        self.holdings = Holdings(len(self.roster.clients))
         self.lists: Slots = {}
         self.proposals: Slots = {}
         self.prepares: Slots = {}
@@ -72,7 +76,12 @@ class Ledger:
         self.late = self.asking = False
         self.resends = 0
         self.accused = {key: message for key, message in self.accused.items() if key[2] >= round_ - 1}
+        self._weigh()
         self._set_timers()
+
+    def _weigh(self) -> None:
+        """Whether we must not say anything of our own: neither receipts, lists, votes, view changes nor motions."""
+        self.silent = self.over or self.nonce is not None or self.round <= self.abstains
 
     def _enter_view(self, view: int) -> None:
         self.view, self.leader = view, self.roster.leader(self.round, view)
@@ -92,7 +101,7 @@ class Ledger:
         message = self.rules.unsigned(Cert(self.round, certificate))
         names = (record.set_, record.globals_, record.verdicts, record.state)
         self.last_lists, self.last_parts = self.lists, {name: self.parts[name] for name in names if name in self.parts}
-        self.outcome = self._outcome(record)
+        self._conclude(record)
         if self.outcome is not None and not self._voted_for(record):  # computed, and never made durable
             self._persist_parts(record)
         self.effects += [Persist(message), Publish(message), Decided(certificate, self.outcome, self.origins.get(record, ()))]
@@ -100,6 +109,10 @@ class Ledger:
         self._enter(self.round + 1)
         if self.outcome is None:
             self._catch_up(record, peer)
+
+    def _conclude(self, record: Record) -> None:
+        self.outcome = self._outcome(record)
+        self.over = self.outcome is not None and self.application.over(self.outcome)
 
     def _voted_for(self, record: Record) -> bool:
         mine = self.own.get(Kind.PREPARE)
@@ -118,8 +131,9 @@ class Ledger:
 
     def _caught_up(self) -> None:
         certificate = self.chain[self.round - 1]
-        self.outcome = self._outcome(certificate.record)
+        self._conclude(certificate.record)
         if self.outcome is not None:
+            self._weigh()
             self.effects += [Persist(self.rules.unsigned(part)) for part in self.last_parts.values()]
             self.effects.append(Decided(certificate, self.outcome, ()))
 
@@ -175,5 +189,5 @@ class Ledger:
         self.ignored[reason] += 1
 
     def _words(self) -> list[Message]:
-        """What we have said last in this round: our list, and what we signed in this view."""
-        return [m for kind, m in sorted(self.own.items()) if kind == Kind.LIST or m.view == self.view]
+        """What we have said last in this round: our motion and our list, and what we signed in this view."""
+        return [m for kind, m in sorted(self.own.items()) if kind <= Kind.LIST or m.view == self.view]

@@ -35,7 +35,7 @@ class Expired(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A client has its share of a round ready."""
+    """A client has its share of a round ready, or a server something to move in it."""
 
     round: int
     content: bytes
@@ -120,5 +120,9 @@ class Application(Protocol):
         ...
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
-        """A round's outcome from the uploads that count, by ascending client."""
+        """A round's outcome from the uploads that count, by ascending client; after the clients' come servers' motions."""
+        ...
+
+    def over(self, outcome: Outcome) -> bool:
+        """Whether the run ends with this outcome: no round comes after it."""
         ...

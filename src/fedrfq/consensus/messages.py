@@ -46,8 +46,8 @@ class Kind(IntEnum):
 
 
 class What(IntEnum):
-    """What can be fetched: an upload by its digest, a round's certificate, a part of a record by its digest, or what a
-    server itself has said last in the round."""
+    """What can be fetched: an upload by its digest, a round's certificate, a part of a record by its digest, what a
+    server itself has said last in the round, or where it stands: its last certificate, for one that has lost its log."""
 
     UPLOAD = 1
     CERT = 2
@@ -56,11 +56,12 @@ class What(IntEnum):
     VERDICTS = 5
     STATE = 6
     WORDS = 7
+    STANDING = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A client's share of a round; the content is the application's."""
+    """A client's share of a round; the content is the application's. Of K clients' federation, client K + s is server s."""
 
     kind: ClassVar[Kind] = Kind.UPLOAD
     round: int
@@ -259,7 +260,8 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A request; where no digest is known before, of a certificate and of words, it is left zero."""
+    """A request; where no digest is known before, of a certificate and of words, it is left zero. Who asks for standings
+    puts a number there that was never used before."""
 
     kind: ClassVar[Kind] = Kind.FETCH
     round: int
@@ -276,7 +278,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A part of a record, for whoever fetches it; uploads and certificates are messages of their own."""
+    """A part of a record, for whoever fetches it; uploads and certificates are messages of their own. A standing is the
+    number of the request, and a certificate or nothing."""
 
     kind: ClassVar[Kind] = Kind.BODY
     round: int
@@ -288,7 +291,7 @@ class Body:
 
     @staticmethod
     def read(round_: int, r: Reader) -> Body:
-        return Body(round_, _read_what(r, PARTS), r.sized())
+        return Body(round_, _read_what(r, _BODIES), r.sized())
 
 
 _PART_TAGS = {what: _TAG + b"part" + u8(what) for what in What}
@@ -301,6 +304,7 @@ _BY_SERVERS = frozenset((Receipt, List, PrePrepare, Prepare, Commit, ViewChange)
 _IN_VIEWS = frozenset((PrePrepare, Prepare, Commit, ViewChange))
 _VOTES = frozenset((Prepare, Commit))
 PARTS = (What.SET, What.GLOBALS, What.VERDICTS, What.STATE)
+_BODIES = (*PARTS, What.STANDING)
 
 
 class Message:

@@ -23,6 +23,7 @@ from fedrfq.consensus.machine import (
     SetTimer,
     Start,
     Timer,
+    Trained,
     Waiting,
 )
 from fedrfq.consensus.messages import (
@@ -53,13 +54,27 @@ _SLOWEST = 4  # a resend waits at most 2⁴ times as long as the first
 
 
 class Replica(Inbox):
-    """`log` is what earlier lives persisted, in order; a CERT with the parts of its outcome may stand at its start for
-    everything before it."""
+    """`log` is what earlier lives persisted, in order, or its `essence`: it may start with nothing but the commit CERTs of
+    all rounds so far, in order, the parts of the last one's outcome next to it, and the mark of a server that rejoins.
 
-    def __init__(self, rules: Rules, me: int, signer: Signer, application: Application, log: Iterable[Message] = ()) -> None:
+    `rejoin`: the log is lost, and this number of 32 bytes was never used before. The mark is persisted with the first step;
+    from then on the log alone says that the server rejoins (see `standing`).
+    """
+
+    def __init__(
+        self,
+        rules: Rules,
+        me: int,
+        signer: Signer,
+        application: Application,
+        log: Iterable[Message] = (),
+        rejoin: bytes | None = None,
+    ) -> None:
         super().__init__(rules, me, signer, application)
         for message in log:
             self._recall(message)
+        if rejoin is not None:
+            self._rejoin(rejoin)
         self.effects = []
 
     def step(self, event: Event) -> list[Effect]:
@@ -69,6 +84,8 @@ class Replica(Inbox):
             self._expire(event.timer)
         elif type(event) is Start:
             self._start()
+        elif type(event) is Trained:
+            self._move(event.round, event.content)
         if self.moved or self.effects or type(event) is not Received:
             self._advance()
         effects, self.effects, self.moved = self.effects, [], False
@@ -77,14 +94,19 @@ class Replica(Inbox):
     def _advance(self) -> None:
         while (
             (self.due and self._replay())
-            or (Kind.LIST not in self.own and self._close())
-            or (self.changes and self._join())
-            or (not self.timing and self._time())
-            or (self.leader == self.me and self._propose())
-            or (self.proposals and (self._prepare() or self._commit()))
+            or (not self.silent and self._speak())
             or (len(self.commits) >= self.roster.quorum and self._decide())
         ):
             pass
+
+    def _speak(self) -> bool:
+        return (
+            (Kind.LIST not in self.own and self._close())
+            or (bool(self.changes) and self._join())
+            or (not self.timing and self._time())
+            or (self.leader == self.me and self._propose())
+            or (bool(self.proposals) and (self._prepare() or self._commit()))
+        )
 
     # The rules, in the order of a round; each says whether it did something
 
@@ -97,7 +119,7 @@ class Replica(Inbox):
 
     def _close(self) -> bool:
         """Sign the one list of this round: when all clients have sent, or at the deadline when enough have."""
-        held = len(self.holdings.by_client)
+        held = self.holdings.held
         if held < len(self.roster.clients) and not self._overdue(held):
             return False
         self._sign(List(self.round, self.me, self.holdings.entries()))
@@ -273,29 +295,44 @@ class Replica(Inbox):
         self.effects += [Persist(message), Broadcast(message)]
         self._take(self.me, message)
 
+    def _move(self, round_: int, content: bytes) -> None:
+        """Speak as a client, once a round and before we close it: no round waits for it, but what is listed counts."""
+        if round_ != self.round or self.silent or Kind.LIST in self.own or Kind.UPLOAD in self.own:
+            return
+        body = Upload(round_, self.roster.mover(self.me), content)
+        if self.application.refuses(body) is None:
+            message = self.own[Kind.UPLOAD] = self.rules.signed(body, self.signer)
+            self._store(message)
+            self.effects.append(Broadcast(message))
+
     # Timers
 
     def _start(self) -> None:
         """After a restart: say again what we said, and ask the others what they did."""
         self._set_timers()
-        if self.own or self.chain:
+        self._mark()
+        if (self.own or self.chain) and not self.over:
             self._resend()
             self.effects.append(Broadcast(self.rules.unsigned(Fetch(self.round, What.WORDS))))
 
     def _expire(self, timer: Timer) -> None:
         if timer is Timer.RESEND:
             self._resend()
-        elif timer is Timer.VIEW and self.timing:
+        elif timer is Timer.VIEW and self.timing and not self.silent:
             self._leave_for(self.view + 1)
         elif timer is Timer.DEADLINE:
-            self.late, held = True, len(self.holdings.by_client)
-            if held < self.roster.minimum:
-                self.effects.append(Waiting(held, self.roster.minimum))
-                self._fetch_listed()
+            self.late, held = True, self.holdings.held
+            if held < self.roster.minimum and not self.over:
+                self._fetch_listed()  # in silence, too: it may end while others wait for our list
+                if not self.silent:
+                    self.effects.append(Waiting(held, self.roster.minimum))
 
     def _resend(self) -> None:
         """Messages get lost: say again what we said last, ask again for what is missing, and one server after the other
-        what it has said; less often as a view grows old."""
+        what it has said; less often as a view grows old. When the run is over there is nothing left to say."""
+        if self.over:
+            return
+        self._ask()
         self.effects += [Broadcast(message) for message in self._words()]
         self.effects += [Broadcast(self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
         if self.roster.n > 1:
@@ -312,22 +349,32 @@ class Replica(Inbox):
         body = message.body
         if isinstance(body, Cert):
             self._recall_certificate(body.certificate)
+        elif isinstance(body, Fetch | Body) and body.what == What.STANDING:
+            self._recall_standing(body)
         elif isinstance(body, Body):
-            name = part_digest(body.what, body.content)
-            if name in self.wanted:
-                self._on_body(self.me, message)
-            else:
-                self.parts[name] = body
+            self._recall_part(message, body)
         elif isinstance(body, Evidence):  # of the last round, too
             self._file(message)
         elif body.round < self.round:
             return
         elif isinstance(body, Upload):
             self.holdings.store(message, promise=Kind.LIST not in self.own)
+            if body.client == self.roster.mover(self.me):
+                self.own[Kind.UPLOAD] = message
         else:
             self.own[body.kind] = message
             self._enter_view(max(self.view, message.view))
             self._take(self.me, message)
+
+    def _recall_part(self, message: Message, body: Body) -> None:
+        """Of this round, or of the last: two rounds may have a part in common, so its digest does not tell."""
+        name = part_digest(body.what, body.content)
+        if body.round >= self.round:
+            self.parts[name] = body
+        elif name in self.wanted:
+            self._on_body(self.me, message)
+        else:
+            self.last_parts[name] = body
 
     def _recall_certificate(self, certificate: Certificate) -> None:
         if certificate.phase == Kind.PREPARE:

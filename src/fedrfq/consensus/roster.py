@@ -89,8 +89,8 @@ class Roster:
 
     @cached_property
     def keys(self) -> dict[int, bytes]:
-        """Of servers by their number, of client k by ~k."""
-        return dict(enumerate(self.servers)) | {~k: key for k, key in enumerate(self.clients)}
+        """Of servers by their number, of client k by ~k; the client numbers after the last are the servers again."""
+        return dict(enumerate(self.servers)) | {~k: key for k, key in enumerate(self.clients + self.servers)}
 
     @cached_property
     def run(self) -> bytes:
@@ -105,6 +105,15 @@ class Roster:
     def timeout_ms(self, view: int) -> int:
         """How long a view may last before the next is asked for: doubled from view to view, capped."""
         return self.view_ms << min(view, _DOUBLINGS)
+
+    def mover(self, server: int) -> int:
+        """The client number by which a server speaks as a client."""
+        return len(self.clients) + server
+
+    def person(self, party: int) -> int:
+        """Who a party is: of a mover ~(K + s) server s, of all others themselves."""
+        server = ~party - len(self.clients)
+        return server if 0 <= server < self.n else party
 
     def key(self, party: int) -> bytes | None:
         """Of a party, none of a stranger."""

@@ -112,12 +112,17 @@ class Rules:
     # Lists and what follows from them
 
     def proper_list(self, body: List) -> bool:
-        """In order, of registered clients, at most two entries each, and of no fewer clients than a round needs."""
+        """In order, of registered clients and of servers that move something, at most two entries each, and of no fewer
+        clients than a round needs."""
         clients = [client for client, _ in body.entries]
         ordered = all(map(lt, body.entries, body.entries[1:]))
         thrice = any(map(eq, clients, clients[2:]))
-        known = max(clients, default=0) < len(self.roster.clients)
-        return ordered and not thrice and known and len(set(clients)) >= self.roster.minimum
+        known = max(clients, default=0) < self.roster.mover(self.roster.n)
+        return ordered and not thrice and known and self.registered(clients) >= self.roster.minimum
+
+    def registered(self, clients: Iterable[int]) -> int:
+        """How many different ones of these are registered; the others are servers, and count for no minimum."""
+        return len({client for client in clients if client < len(self.roster.clients)})
 
     def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
         """The set of a free choice: the entries of clients with one upload among the lists; and those of the others."""

@@ -22,6 +22,10 @@ class Chain:
         self._certified: set[tuple[Record, int, tuple[tuple[int, bytes], ...]]] = set()
         self._at: dict[int, int] = {}
 
+    def forget(self, party: int) -> None:
+        """Its log is lost, and it may decide all rounds once more."""
+        self._at.pop(party, None)
+
     def decide(self, party: int, decided: Decided) -> None:
         certificate, outcome = decided.certificate, decided.outcome
         self.certified(party, certificate)
@@ -30,8 +34,13 @@ class Chain:
         if round_ < before or (round_ == before and outcome is None):
             raise Violation("certificate", f"{party} decides round {round_} after round {before}")
         self._at[party] = round_
-        if outcome is not None and round_ in self.outcomes and outcome != self.outcomes[round_]:
+        if outcome is not None and round_ in self.outcomes and outcome != self._due(party, round_):
             raise Violation("validity", f"{party} has another outcome of round {round_}: {shown(outcome)}")
+
+    def _due(self, party: int, round_: int) -> Outcome:
+        """Clients are not told the detector's state."""
+        outcome = self.outcomes[round_]
+        return outcome if party >= 0 else outcome._replace(state=b"")
 
     def certified(self, party: int, certificate: Certificate) -> None:
         """An honest party believes a certificate, or hands it out."""

@@ -28,15 +28,18 @@ _IGNORED = (
     "not to be had",
     "nobody asked",
     "not a receipt of ours",
+    "no answer of use",
+    "the run is over",
 )
 REQUIRED: dict[str, tuple[str, ...]] = {
     "faulty servers": tuple(f"server {name}" for name in BEHAVIOURS),
     "faulty clients": tuple(f"client {name}" for name in CLIENTS),
     "the network": ("lost", "doubled", "cut off", "partitions", "clock jumps"),
-    "crashes": ("crashes", "restarts", "to one away"),
+    "crashes": ("crashes", "restarts", "to one away", "logs lost", "logs cut to their essence"),
     "views": (*(f"decided in view {view}" for view in range(4)), "view changes", "prepared values carried over"),
     "evidence": tuple(f"evidence of two {kinds}" for kinds in _EVIDENCE),
-    "catching up": ("catch-ups", "fetches", "waits for clients"),
+    "catching up": ("catch-ups", "fetches", "waits for clients", "outcomes fetched by clients"),
+    "servers as clients": ("motions that count", "run over"),
     "refused": ("weak key refused", *(f"ignored: {why}" for why in _IGNORED)),
 }
 

@@ -1,7 +1,7 @@
 """Watches a run, step by step, and raises a `Violation` of the invariant that does not hold:
 
 - agreement, certificate, validity, union, censorship: see `deciding`;
-- double-sign, left-view, durability, promise, leader: see `signing`;
+- double-sign, left-view, durability, promise, leader, over: see `signing`;
 - accusation: no honest party is accused, and evidence proves itself;
 - progress: once the network is calm, views and time are bounded;
 - bounded: a server holds no more messages than the numbers of servers and clients allow;
@@ -50,6 +50,7 @@ INVARIANTS = (
     "durability",
     "promise",
     "leader",
+    "over",
     "accusation",
     "progress",
     "bounded",
@@ -76,6 +77,11 @@ class Observer:
         self._steps = self.held = 0
         self._rough_views: dict[int, dict[int, int]] = {}  # by round and server, before the network was calm
         self._asked: dict[int, dict[int, ViewChange]] = {}  # by server, what honest others have asked it since it started
+
+    def forgot(self, party: int) -> None:
+        """An honest server has lost its log."""
+        self.books[party].forget()
+        self.chain.forget(party)
 
     def acted(self, node: Node, event: Event, actions: Sequence[Action]) -> None:
         self._steps += 1
@@ -154,8 +160,11 @@ class Observer:
 
     def _decides(self, book: Book, action: Decided) -> None:
         self.chain.decide(book.party, action)
-        if action.outcome is None and book.party >= 0:
-            self.exercised["catch-ups"] += 1
+        if (action.outcome is None) == (book.party >= 0):
+            self.exercised["catch-ups" if book.party >= 0 else "outcomes fetched by clients"] += 1
+        if action.outcome is not None and book.party >= 0 and self.chain.application.over(action.outcome):
+            self.exercised["run over"] += 1
+            book.last = action.certificate.record.round
 
     def _accuses(self, book: Book, action: Accused) -> None:
         body = action.evidence.body
@@ -165,7 +174,7 @@ class Observer:
 
     def _proves(self, party: int, evidence: Evidence) -> None:
         first, second = evidence.first, evidence.second
-        culprit = author(first.body)
+        culprit = self.seen.who(author(first.body))
         if culprit in self.seen.honest:
             raise Violation("accusation", f"{party} accuses {culprit}, who is honest: {shown(evidence)}")
         proved = self.seen.authentic(first) and self.seen.authentic(second) and _conflict(first, second)
@@ -195,6 +204,7 @@ class Observer:
             "view changes": sum(book.view_changes for book in self.books.values()),
             "prepared values carried over": sum(book.carried_over for book in self.books.values()),
             "rounds decided": len(self.chain.sets),
+            "motions that count": sum(client >= self.seen.clients for each in self.chain.sets.values() for client, _ in each),
         }
         return self.exercised + views + Counter(counts)
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from fedrfq.consensus.messages import Kind, Message
+from fedrfq.consensus.messages import Body, Kind, Message, What
+
+_ECHOES, _ECHO_MS = 60, 15
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,18 @@ class Split:
 
 @dataclass(frozen=True)
 class Hole:
-    """Messages of one kind and view reach only some servers, of some servers: no chance loss finds so precise a gap."""
+    """Messages of one kind and view, of one round or of all, reach only some servers, of some servers: no chance loss
+    finds so precise a gap."""
 
     kind: Kind
     view: int
     speakers: frozenset[int]
     hearers: frozenset[int]
+    round: int | None = None
 
-    def swallows(self, origin: int, to: int) -> bool:
-        return to >= 0 and (origin not in self.speakers or to not in self.hearers)
+    def swallows(self, origin: int, to: int, round_: int) -> bool:
+        there = to >= 0 and (origin not in self.speakers or to not in self.hearers)
+        return there and self.round in (None, round_)
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Links:
     splits: tuple[Split, ...] = ()
     holes: tuple[Hole, ...] = ()
     favoured: frozenset[int] = frozenset()  # whose messages pass: the faulty may have the network on their side
+    echoes: bool = False  # whether answers to those who rejoin come again and again, long after they were given
 
 
 class Network:
@@ -56,7 +62,9 @@ class Network:
         self.links, self.random = links, rng.random
         self.quick, self.span = links.quick_ms, links.slow_ms - links.quick_ms + 1
         self.calm = links.calm_ms
-        self.holes = {(hole.kind, hole.view): hole for hole in links.holes}
+        self.holes: dict[tuple[Kind, int], list[Hole]] = {}
+        for hole in links.holes:
+            self.holes.setdefault((hole.kind, hole.view), []).append(hole)
         self.lost = self.doubled = self.cut = 0
 
     def delays(self, now: int, origin: int, to: int, message: Message) -> tuple[int, ...]:
@@ -66,12 +74,14 @@ class Network:
         if (self.holes or self.links.splits) and self._cut(now, origin, to, message):
             self.cut += 1
             return ()
+        if self.links.echoes and type(message.body) is Body and message.body.what == What.STANDING:
+            return tuple(self.quick + again * _ECHO_MS for again in range(_ECHOES))
         return self._rough()
 
     def _cut(self, now: int, origin: int, to: int, message: Message) -> bool:
-        hole = self.holes.get((message.body.kind, message.view))
-        if hole is not None and hole.swallows(origin, to):
-            return True
+        for hole in self.holes.get((message.body.kind, message.view), ()):
+            if hole.swallows(origin, to, message.body.round):
+                return True
         return any(split.cuts(now, origin, to) for split in self.links.splits)
 
     def _rough(self) -> tuple[int, ...]:

@@ -39,20 +39,24 @@ class Watch(Protocol):
 
 class Crash(NamedTuple):
     """A party carries out only so many effects, and is away for a while: in its step of this number, or, where a kind is
-    named, counted from when it has made a message of that kind durable."""
+    named, counted from when it has made a message of that kind, of this round or later, durable. Who `forgets` has lost
+    its log when it comes back, and knows it."""
 
     party: int
     step: int
     effects: int
     away_ms: int
     kind: Kind | None = None
+    round: int = 0
+    forgets: bool = False
 
     def cut(self, actions: Sequence[Action]) -> int | None:
         """How many of these actions are carried out; none if the time has not come."""
         if self.kind is None:
             return self.effects
         for at, action in enumerate(actions):
-            if isinstance(action, Persist) and action.message.body.kind == self.kind:
+            body = action.message.body if isinstance(action, Persist) else None
+            if body is not None and body.kind == self.kind and body.round >= self.round:
                 return at + 1 + self.effects
         return None
 

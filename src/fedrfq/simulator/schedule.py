@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from fedrfq.consensus.client import Client
+from fedrfq.consensus.essence import essence
 from fedrfq.consensus.machine import Decided, Trained
-from fedrfq.consensus.messages import List, Message, Prepare, Upload
+from fedrfq.consensus.messages import List, Message, Prepare, Upload, What
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster, Scheme, Signer
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.standing import lost
 from fedrfq.errors import UserError
 from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS, Ring
 from fedrfq.simulator.bounds import most_messages, most_ms, most_views
@@ -23,7 +25,7 @@ from fedrfq.simulator.invariants import Observer
 from fedrfq.simulator.toy import MOST, Toy, content
 from fedrfq.simulator.transcript import Transcript
 from fedrfq.simulator.violation import Violation
-from fedrfq.simulator.world import Machine, Node, World
+from fedrfq.simulator.world import Crash, Machine, Node, World
 
 _MOST_EVENTS = 60_000
 
@@ -75,7 +77,7 @@ class Trial:
     def __init__(
         self, schedule: Schedule, replica: type[Replica], rules: type[Rules], client: type[Client], keys: Keys
     ) -> None:
-        self.schedule, self.keys, self.application = schedule, keys, Toy()
+        self.schedule, self.keys, self.application = schedule, keys, Toy(schedule.rounds if schedule.ends else None)
         self.rng = Random(schedule.seed ^ 0x5EED)
         self.roster = self._roster()
         self.rules = rules(self.roster)
@@ -153,7 +155,8 @@ class Trial:
         return lambda log: BEHAVIOURS[name](self.ring, server)
 
     def _client(self, k: int, client: type[Client]) -> Callable[[list[Message]], Machine]:
-        return lambda log: client(self.rules, k, self.signer(~k), log)
+        wants = (What.GLOBALS, What.VERDICTS) if self.schedule.wants else ()
+        return lambda log: client(self.rules, k, self.signer(~k), log, wants)
 
     def _faulty_client(self, k: int, name: str) -> Callable[[list[Message]], Machine]:
         return lambda log: CLIENTS[name](self.ring, k)
@@ -167,10 +170,12 @@ class Trial:
 
     def run(self) -> None:
         world = self.world
-        world.on_decided, world.on_restart = self._decided, self._restarted
+        world.on_decided, world.on_restart, world.on_crash = self._decided, self._restarted, self._crashed
         world.start()
         for k in range(self.schedule.clients):
             self._train(~k, 1)
+        for server in range(self.schedule.n):
+            self._move(server, 1)
         if not world.run(most_ms(self.schedule, self.roster), _MOST_EVENTS):
             raise Violation("progress", f"not done at {world.now} ms, after {world.events} events: {sorted(self.waiting)}")
         self.observer.ended(world.nodes.values())
@@ -180,12 +185,33 @@ class Trial:
         delay = int(self.rng.random() * self.schedule.training_ms)
         self.world.give(party, Trained(round_, self._content()), delay)
 
+    def _move(self, server: int, round_: int) -> None:
+        """Now and then a server has something to say as a client."""
+        if self.schedule.motions and self.rng.random() < self.schedule.motions:
+            self._train(server, round_)
+
     def _decided(self, node: Node, decided: Decided) -> None:
         round_ = decided.certificate.record.round
         if round_ >= self.schedule.rounds:
             self._finished(node)
-        elif node.party < 0:
+        if round_ >= self.schedule.rounds + self.schedule.ends:  # who does not know that all is over goes on
+            return
+        if node.party >= 0:
+            for server in (node.party, *self.ring.servers):
+                self._move(server, round_ + 1)
+        elif decided.outcome is None:
             self._train(node.party, round_ + 1)
+
+    def _crashed(self, node: Node, crash: Crash) -> list[Message]:
+        """What is left of a log: nothing but that it is lost, all of it, or what matters of it."""
+        if crash.forgets:
+            self.world.counts["logs lost"] += 1
+            self.observer.forgot(node.party)
+            return [lost(self.rules, self.rng.randbytes(32))]
+        if self.rng.random() < 0.5:
+            self.world.counts["logs cut to their essence"] += 1
+            return essence(node.log)
+        return node.log
 
     def _restarted(self, node: Node) -> None:
         round_ = getattr(node.machine, "round")  # noqa: B009
@@ -193,8 +219,14 @@ class Trial:
             self._finished(node)
         elif node.party < 0:
             self._train(node.party, round_)
+        else:
+            self._move(node.party, round_)
 
     def _finished(self, node: Node) -> None:
+        """Done with the last round, once its outcome, or what a client wants of it, is there."""
+        machine: Any = node.machine
+        if node.honest and (machine.outcome is None if node.party >= 0 else machine.lacking()):
+            return
         self.waiting.discard(node.party)
         self.world.done = not self.waiting
 

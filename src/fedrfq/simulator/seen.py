@@ -42,6 +42,7 @@ class Seen:
     def __init__(self, roster: Roster, honest: Iterable[int]) -> None:
         self.roster, self.honest = roster, frozenset(honest)
         self.quorum, self.fewest_lists = quorum(roster.n), roster.n - (roster.n - 1) // 3
+        self.clients = len(roster.clients)
         self.uploads: dict[bytes, Message] = {}  # properly signed, by digest
         self.signed: dict[tuple[int, int], set[bytes]] = {}  # the digests a client signed in a round
         self.lists: dict[int, dict[int, List]] = {}  # of honest servers, by round
@@ -67,10 +68,15 @@ class Seen:
 
     def _note_upload(self, party: int, message: Message, body: Upload) -> None:
         """An honest client's counts only if it sends it itself, whatever the signature."""
-        if (party == ~body.client or ~body.client not in self.honest) and self.authentic(message):
+        who = self.who(~body.client)
+        if (party == who or who not in self.honest) and self.authentic(message):
             self._noted.add(message.raw)
             self.uploads[message.digest] = message
             self.signed.setdefault((body.round, body.client), set()).add(message.digest)
+
+    def who(self, party: int | None) -> int | None:
+        """The person behind a party: the client numbers after the last are servers 0, 1, 2, …"""
+        return party if party is None or ~party < self.clients else ~party - self.clients
 
     def authentic(self, message: Message) -> bool:
         party = message.author

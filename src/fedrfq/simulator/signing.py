@@ -1,5 +1,5 @@
 """Invariants of what an honest party signs: never two things in one place, nothing in a view it has left, nothing that a
-restart would forget, a list that keeps its promises, votes only for what the leader proposed."""
+restart would forget, a list that keeps its promises, votes only for what the leader proposed, nothing once all is over."""
 
 from __future__ import annotations
 
@@ -30,21 +30,26 @@ class Book:
         self.places: dict[tuple[Kind, int, int], Message] = {}
         self.promised: dict[int, set[tuple[int, bytes]]] = {}
         self.left: dict[int, int] = {}  # by round, the view it has left for
+        self.last = 10**9  # the round with which, as it knows, the run is over
         self.view_changes = self.carried_over = 0
         self.said: set[bytes] = set()  # what it has sent; nothing is judged twice
+
+    def forget(self) -> None:
+        """Its log is lost: what it has said stands, but is no longer durable."""
+        self.persisted, self.uploads, self.said = set(), set(), set()
 
     def persist(self, action: Persist) -> None:
         message = action.message
         self.persisted.add(message.raw)
         if type(message.body) is Upload:
             self.uploads.add(message.digest)
-        if message.author == self.party:
+        if self.seen.who(message.author) == self.party:
             self._sign(message)
 
     def send(self, action: Send | Broadcast | Publish) -> None:
         message = action.message
         self.said.add(message.raw)
-        if message.author == self.party:
+        if self.seen.who(message.author) == self.party:
             self._durable(message)
             self._sign(message)
 
@@ -56,6 +61,8 @@ class Book:
 
     def _sign(self, message: Message) -> None:
         body = message.body
+        if body.round > self.last:
+            raise Violation("over", f"{self.party} knows that round {self.last} was the last, and signs {shown(message)}")
         if type(body) is Receipt:
             self._promise(body)
             return
@@ -92,5 +99,5 @@ class Book:
         broken = self.promised.get(body.round, set()) - set(body.entries)
         if broken:
             raise Violation("promise", f"{self.party} lists less than it gave receipts for: {shown(tuple(sorted(broken)))}")
-        if len({client for client, _ in body.entries}) < self.seen.roster.minimum:
+        if len({client for client, _ in body.entries if client < self.seen.clients}) < self.seen.roster.minimum:
             raise Violation("promise", f"{self.party} lists fewer clients than a round needs: {shown(body)}")

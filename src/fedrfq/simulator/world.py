@@ -49,7 +49,8 @@ _RINGS = {timer: _Ring(timer) for timer in Timer}
 
 
 class World:
-    """Add the nodes, `start`, and `run` until `done` is set; `on_decided` and `on_restart` are the driver's to hear."""
+    """Add the nodes, `start`, and `run` until `done` is set; `on_decided` and `on_restart` are the driver's to hear, and
+    `on_crash` its to say what is left of the log."""
 
     def __init__(self, servers: int, clients: int, links: Links, rng: Random, watch: Watch | None = None) -> None:
         self.servers, self.clients = range(servers), [~k for k in range(clients)]
@@ -64,6 +65,7 @@ class World:
         self.messages, self.bytes = 0, 0
         self.on_decided: Callable[[Node, Decided], None] = lambda node, decided: None
         self.on_restart: Callable[[Node], None] = lambda node: None
+        self.on_crash: Callable[[Node, Crash], list[Message]] = lambda node, crash: node.log
         self.trace: Callable[[int, Node, Event, Sequence[Action]], None] | None = None
         self._heap: list[tuple[int, int, int, Event | _Ring | _Restart | bytes]] = []
 
@@ -150,7 +152,7 @@ class World:
             else:
                 _DO[type(action)](self, node, action)
         if crash is not None:
-            self._crash(node, crash.away_ms)
+            self._crash(node, crash)
 
     def _crash_due(self, node: Node, actions: Sequence[Action]) -> tuple[Crash | None, Sequence[Action]]:
         """The crash that happens in this step, if one does, and what is done before."""
@@ -160,11 +162,11 @@ class World:
                 return crash, actions[:cut]
         return None, actions
 
-    def _crash(self, node: Node, away_ms: int) -> None:
+    def _crash(self, node: Node, crash: Crash) -> None:
         self.counts["crashes"] += 1
-        node.up = False
+        node.up, node.log = False, self.on_crash(node, crash)
         node.timers.clear()
-        self._push(away_ms, node.party, _Restart())
+        self._push(crash.away_ms, node.party, _Restart())
 
     def _restart(self, node: Node) -> None:
         self.counts["restarts"] += 1

@@ -6,6 +6,7 @@ from fedrfq.simulator.adversaries.behaviour import Behaviour
 from fedrfq.simulator.adversaries.changing import Mutate
 from fedrfq.simulator.adversaries.clients import CLIENTS, FaultyClient
 from fedrfq.simulator.adversaries.forging import Forge
+from fedrfq.simulator.adversaries.hoarding import Hoard
 from fedrfq.simulator.adversaries.leaders import Censor, Equivocate, Wrong
 from fedrfq.simulator.adversaries.lying import Lie
 from fedrfq.simulator.adversaries.quiet import Amnesiac, Silent, Twins
@@ -24,6 +25,7 @@ BEHAVIOURS: dict[str, type[Behaviour]] = {
     "replay": Replay,
     "flood": Flood,
     "lie": Lie,
+    "hoard": Hoard,
 }
 
 __all__ = ["BEHAVIOURS", "CLIENTS", "Behaviour", "FaultyClient", "Ring"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrfq.consensus.machine import Broadcast, Effect, Event, Received
-from fedrfq.consensus.messages import Kind, List, Message, Prepare, PrePrepare, Record, Upload
+from fedrfq.consensus.machine import Broadcast, Effect, Event, Received, Send
+from fedrfq.consensus.messages import DIGEST, Body, Kind, List, Message, Prepare, PrePrepare, Record, Upload, What
 from fedrfq.simulator.adversaries.behaviour import Behaviour, proposal_of
 from fedrfq.simulator.adversaries.ring import Choice
 from fedrfq.simulator.world import Action
 
 
 class Equivocate(Behaviour):
-    """Different proposals, lists and votes to different servers; proposals also where another leads."""
+    """Different proposals, lists, motions and votes to different servers; proposals also where another leads."""
 
     def twist(self, effect: Effect) -> list[Action]:
         message = proposal_of(effect)
@@ -20,6 +20,8 @@ class Equivocate(Behaviour):
             return self._split(message.body)
         if isinstance(effect, Broadcast) and effect.message.body.kind == Kind.LIST:
             return self._lists(effect.message)
+        if isinstance(effect, Broadcast) and isinstance(effect.message.body, Upload):
+            return self._motions(effect.message, effect.message.body)
         if isinstance(effect, Broadcast) and effect.message.body.kind in (Kind.PREPARE, Kind.COMMIT):
             return self.to_some(effect.message, self.rng.choice((0.3, 0.7, 1.0)))
         return [effect]
@@ -39,6 +41,10 @@ class Equivocate(Behaviour):
         other = self.ring.own_list(self.me, message.body.round)
         if other is None:
             return [Broadcast(message)]
+        return self.to_some(message, 0.7) + self.to_some(other)
+
+    def _motions(self, message: Message, body: Upload) -> list[Action]:
+        other = self.ring.sign(self.me, replace(body, content=self.ring.content(body.round)))
         return self.to_some(message, 0.7) + self.to_some(other)
 
     def extra(self, event: Event) -> list[Action]:
@@ -61,9 +67,12 @@ class Equivocate(Behaviour):
 
 
 class Wrong(Behaviour):
-    """Proposes what nobody comes to who computes it, as if it were right, and votes for it."""
+    """Proposes what nobody comes to who computes it, as if it were right, and votes for it; and tells one that has lost
+    its log that nothing is decided yet."""
 
     def twist(self, effect: Effect) -> list[Action]:
+        if isinstance(effect, Send) and isinstance(part := effect.message.body, Body) and part.what == What.STANDING:
+            return [Send(effect.to, self.ring.rules.unsigned(Body(0, What.STANDING, part.content[:DIGEST])))]
         message = proposal_of(effect)
         if message is None or not isinstance(message.body, PrePrepare):
             return [effect]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from fedrfq.consensus.machine import Application, Decided, Event, Outcome, Received
 from fedrfq.consensus.messages import (
@@ -33,6 +33,7 @@ from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.world import Relay
 
+T = TypeVar("T")
 _MOST_PAST = 300  # messages kept to be sent again
 
 
@@ -115,8 +116,8 @@ class Ring:
     def sign(self, party: int, body: Upload | List | PrePrepare | Prepare | Commit | ViewChange) -> Message:
         return self.rules.signed(body, self.signers[party])
 
-    def some(self, parties: Sequence[int], share: float = 0.5) -> list[int]:
-        return [party for party in parties if self.rng.random() < share]
+    def some(self, things: Sequence[T], share: float = 0.5) -> list[T]:
+        return [thing for thing in things if self.rng.random() < share]
 
     def content(self, round_: int) -> bytes:
         """For an upload that nobody trained for: made up, or another's."""
@@ -146,12 +147,13 @@ class Ring:
 
     def list_of(self, server: int, round_: int, entries: Iterable[Entry]) -> Message | None:
         """Some of these entries, of no fewer clients than a list needs."""
-        entries = sorted(entries)
-        if len(entries) < self.roster.minimum:
+        entries, registered = sorted(entries), len(self.roster.clients)
+        motions, ours = [e for e in entries if e[0] >= registered], [e for e in entries if e[0] < registered]
+        if len(ours) < self.roster.minimum:
             return None
-        dropped = min(int(self.rng.random() * 3), len(entries) - self.roster.minimum)
-        kept = tuple(sorted(self.rng.sample(entries, len(entries) - dropped)))
-        return self.sign(server, List(round_, server, kept))
+        dropped = min(int(self.rng.random() * 3), len(ours) - self.roster.minimum)
+        kept = self.rng.sample(ours, len(ours) - dropped) + self.some(motions, 0.7)
+        return self.sign(server, List(round_, server, tuple(sorted(kept))))
 
     def choice(self, round_: int) -> Choice | None:
         """One of the sets that could be proposed, with the lists it follows from."""

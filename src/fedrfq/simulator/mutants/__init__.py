@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from fedrfq.simulator.mutants import beliefs, memory, quorums, timing, uploads, views  # noqa: F401 (they enter themselves)
+from fedrfq.simulator.mutants import (  # noqa: F401 (they enter themselves)
+    beliefs,
+    memory,
+    motions,
+    quorums,
+    rejoining,
+    timing,
+    uploads,
+    views,
+)
 from fedrfq.simulator.mutants.mutant import MUTANTS, TRUE, Mutant
 
 __all__ = ["MUTANTS", "TRUE", "Mutant"]

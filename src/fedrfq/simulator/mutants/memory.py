@@ -9,6 +9,7 @@ from fedrfq.consensus.client import Client
 from fedrfq.consensus.machine import Application, Effect, Event, Persist
 from fedrfq.consensus.messages import (
     Any,
+    Body,
     Cert,
     Commit,
     Kind,
@@ -88,6 +89,15 @@ class UploadsForgotten(_Forgets):
 
     def _forgets(self, body: Any) -> bool:
         return isinstance(body, Upload)
+
+
+@breaks("progress")
+class SetsForgotten(Replica):
+    """Of a round's sets it keeps the one it computed last, and the one it has prepared."""
+
+    def _keep_parts(self, parts: dict[bytes, Body]) -> None:
+        prepared = self.prepared.record.set_ if self.prepared is not None else None
+        self.parts = {name: part for name, part in self.parts.items() if name == prepared} | parts
 
 
 @breaks("durability")

@@ -65,7 +65,7 @@ class _AdmitsAll:
     """An application that refuses nothing."""
 
     def __init__(self, application: Application) -> None:
-        self.start, self.decide = application.start, application.decide
+        self.start, self.decide, self.over = application.start, application.decide, application.over
 
     def refuses(self, upload: Upload) -> str | None:
         return None

@@ -1,0 +1,183 @@
+"""How fast real servers agree: processes on one machine, over loopback, with TLS, signatures and flushes all real.
+
+    python bench/network.py
+    python bench/network.py --servers 4 --clients 20 --repeats 1
+
+Clients' uploads are signed beforehand, and each client speaks in the next round as soon as it has itself seen a valid
+certificate of the last; what it waits is its latency. Settings are alternated, each time with a new federation; of the
+repeats the best and the median are shown. Then a leader is stopped as its round begins, and f servers are killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from ground import answering, arguments, console, federation, memory, record, servers
+from loadclient import Crowd
+from rich.console import Console
+from rich.table import Table
+
+from fedrfq.net.cluster import Cluster, free_ports
+
+TARGETS = {(4, 20): 100.0, (7, 20): 50.0, (10, 20): 40.0, (4, 1000): 4.0, (7, 1000): 2.4, (10, 1000): 2.1}  # commits/s
+P99_MS, KEPT, TIMEOUTS, MEMORY = 50.0, 0.5, 2.0, 400e6
+_SILENCES = 3
+
+
+class Plan(NamedTuple):
+    """How many rounds of each kind."""
+
+    warm: int
+    rounds: int
+    dead: int
+
+    @staticmethod
+    def of(servers: int, clients: int, rounds: int) -> Plan:
+        """So many rounds with few clients, and a twenty-fifth with many; with dead servers as many of each leader."""
+        rounds = rounds if clients <= 100 else max(1, rounds // 25)
+        return Plan(max(3, rounds // 15), rounds, servers * max(1, rounds // (2 * servers)))
+
+    def total(self) -> int:
+        return self.warm + self.rounds + _SILENCES + self.dead
+
+
+async def measure(cluster: Cluster, plan: Plan) -> dict[str, Any]:
+    roster = cluster.charter.roster
+    await answering(cluster, range(roster.n))
+    crowd = Crowd(cluster.folder, range(len(roster.clients)), plan.total())
+    await crowd.start()
+    try:
+        await crowd.all_connected()
+        await _rate(crowd, plan.warm)
+        found: dict[str, Any] = {"commits_s": await _rate(crowd, plan.rounds), **_latencies(crowd.latencies)}
+        found["memory"] = max(memory(child.pid)["peak"] for child in cluster.children.values())
+        found["silent_leader_timeouts"] = [await _silence(cluster, crowd) for _ in range(_SILENCES)]
+        for dead in range(roster.n - roster.f, roster.n):
+            cluster.children[dead].kill()
+        found["commits_s_dead"] = await _rate(crowd, plan.dead)
+        return found
+    finally:
+        await crowd.stop()
+
+
+async def _rate(crowd: Crowd, rounds: int) -> float:
+    """Commits a second, over so many rounds more."""
+    crowd.latencies.clear()
+    first, last = crowd.until + 1, crowd.until + rounds
+    since = time.perf_counter()
+    crowd.go(last)
+    await crowd.reached(last)
+    return (last + 1 - first) / (crowd.seen_at[last] - since)
+
+
+async def _silence(cluster: Cluster, crowd: Crowd) -> float:
+    """How long a round takes whose leader is stopped as it begins, in timeouts of its first view."""
+    roster, round_ = cluster.charter.roster, crowd.until + 1
+    leader = cluster.children[roster.leader(round_, 0)]
+    leader.pause()
+    try:
+        took = 1 / await _rate(crowd, 1)
+    finally:
+        leader.resume()
+    await asyncio.sleep(0.5)  # so that it catches up
+    return took * 1000 / roster.timeout_ms(0)
+
+
+def _latencies(seconds: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {f"p{share}_ms": 1000 * ordered[len(ordered) * share // 100] for share in (50, 99)}
+
+
+def repeated(
+    settings: Sequence[tuple[int, int]], repeats: int, rounds: int, timeout_ms: int, screen: Console
+) -> dict[tuple[int, int], Any]:
+    found: dict[tuple[int, int], list[dict[str, Any]]] = {setting: [] for setting in settings}
+    for repeat in range(repeats):
+        for number, clients in settings:
+            screen.print(f"repeat {repeat + 1} of {repeats}: {number} servers, {clients} clients", highlight=False)
+            with federation(clients, free_ports(number), {"view_ms": timeout_ms}) as folder, servers(folder) as cluster:
+                found[number, clients].append(asyncio.run(measure(cluster, Plan.of(number, clients, rounds))))
+    return found
+
+
+def summary(number: int, clients: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Best and median of the repeats, and whether the targets are met by the best."""
+    rates, dead = [row["commits_s"] for row in rows], [row["commits_s_dead"] for row in rows]
+    best = {
+        "commits_s": max(rates),
+        "p99_ms": min(row["p99_ms"] for row in rows),
+        "dead_share": max(row["commits_s_dead"] / row["commits_s"] for row in rows),
+        "silent_leader_timeouts": max(max(row["silent_leader_timeouts"]) for row in rows),  # the worst: it must never be more
+        "memory": max(row["memory"] for row in rows),
+    }
+    met = {
+        "commits_s": best["commits_s"] >= TARGETS.get((number, clients), 0.0),
+        "p99_ms": best["p99_ms"] < P99_MS or (number, clients) != (4, 20),
+        "dead_share": best["dead_share"] >= KEPT,
+        "silent_leader_timeouts": best["silent_leader_timeouts"] < TIMEOUTS,
+        "memory": best["memory"] < MEMORY,
+    }
+    middle = {"commits_s": median(rates), "commits_s_dead": median(dead), "p50_ms": median(row["p50_ms"] for row in rows)}
+    return {"servers": number, "clients": clients, "best": best, "median": middle, "met": met, "repeats": rows}
+
+
+def shown(rows: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "n", "clients", "commits/s", "median", "target", "p50 ms", "p99 ms", f"{'f'} dead", "silent leader", "memory"
+    )
+    for row in rows:
+        best, middle, key = row["best"], row["median"], (row["servers"], row["clients"])
+        marked = {name: f"{text}{'' if row['met'][name] else ' ✗'}" for name, text in _texts(best).items()}
+        target = f"{TARGETS[key]:g}" if key in TARGETS else "–"
+        table.add_row(
+            str(row["servers"]),
+            str(row["clients"]),
+            marked["commits_s"],
+            f"{middle['commits_s']:.1f}",
+            target,
+            f"{middle['p50_ms']:.1f}",
+            marked["p99_ms"],
+            marked["dead_share"],
+            marked["silent_leader_timeouts"],
+            marked["memory"],
+        )
+    table.caption = (
+        f"targets: p99 < {P99_MS:g} ms with 4 servers and 20 clients; f dead: ≥ {100 * KEPT:g} %; "
+        f"a silent leader: < {TIMEOUTS:g} timeouts; memory of a server: < {MEMORY / 1e6:g} MB"
+    )
+    return table
+
+
+def _texts(best: dict[str, float]) -> dict[str, str]:
+    return {
+        "commits_s": f"{best['commits_s']:.1f}",
+        "p99_ms": f"{best['p99_ms']:.1f}",
+        "dead_share": f"{100 * best['dead_share']:.0f} %",
+        "silent_leader_timeouts": f"{best['silent_leader_timeouts']:.2f} timeouts",
+        "memory": f"{best['memory'] / 1e6:.0f} MB",
+    }
+
+
+def main() -> None:
+    parser = arguments(__doc__, "speed.json")
+    parser.add_argument("--servers", type=int, nargs="+", default=[4, 7, 10])
+    parser.add_argument("--clients", type=int, nargs="+", default=[20, 1000])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=300, help="that are timed with few clients")
+    parser.add_argument("--timeout-ms", type=int, default=2000, help="of a view")
+    args = parser.parse_args()
+    screen = console()
+    settings = [(number, clients) for clients in args.clients for number in args.servers]
+    found = repeated(settings, args.repeats, args.rounds, args.timeout_ms, screen)
+    rows = [summary(*setting, rows) for setting, rows in found.items()]
+    screen.print(shown(rows))
+    record(args.out, {"timeout_ms": args.timeout_ms, "rows": rows})
+    screen.print(f"wrote {args.out}", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

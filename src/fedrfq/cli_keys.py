@@ -1,0 +1,60 @@
+"""fedrfq keys: a party's own keys, which never leave its machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedrfq.terminal import say
+
+app = typer.Typer(help="A party's own keys.", no_args_is_help=True)
+
+Days = Annotated[int, typer.Option(min=1, max=36_500, help="For how long the certificate is valid.")]
+DAYS = 730
+
+
+@app.callback()
+def keys() -> None:
+    """A party's own keys."""
+
+
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The party's folder; made if it is not there.")],
+    name: Annotated[str, typer.Option(help="What the others will call this party.")],
+    address: Annotated[str, typer.Option(help="A server's host:port; a client has none.")] = "",
+    days: Days = DAYS,
+) -> None:
+    """Make a party's keys and a request to send to whoever founds the federation. The keys stay here.
+
+    Example: fedrfq keys new hospital-3 --name hospital-3
+    """
+    from fedrfq.net.folder import REQUEST
+    from fedrfq.net.founding import Keys
+
+    Keys.new(name, address, days).write(folder)
+    say(Console(), f"wrote the keys of {name}; send in {folder / REQUEST}, and never a .key file")
+
+
+@app.command()
+def rotate(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a party.")],
+    address: Annotated[str, typer.Option(help="A server's new host:port, if it moves.")] = "",
+    days: Days = DAYS,
+) -> None:
+    """Make new keys for a party that has a seat, and a request for them. They are used once the servers have agreed
+    (`fedrfq committee change`, `approve`); until then the old ones are.
+
+    Example: fedrfq keys rotate hospital-3
+    """
+    from fedrfq.net.epochs import ROTATION
+    from fedrfq.net.folder import REQUEST
+    from fedrfq.net.founding import Keys
+    from fedrfq.net.identity import load
+
+    seat = load(folder).seat
+    Keys.new(seat.name, address or seat.address, days).write(folder / ROTATION)
+    say(Console(), f"wrote new keys of {seat.name}; send in {folder / ROTATION / REQUEST}, and never a .key file")

@@ -1,0 +1,47 @@
+"""What servers of this machine say of themselves, asked over their loopback ports."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from pathlib import Path
+from typing import Any
+
+from fedrfq.errors import UserError
+from fedrfq.net.folder import FEDERATION, STATUS, VOTE_KEY, read_text
+from fedrfq.net.identity import read_charter
+from fedrfq.net.web import HOST
+
+_PATIENCE_S = 5.0
+_MOST_STATUS, _MOST_PAGE = 1 << 10, 1 << 26  # bytes
+
+
+def servers(folder: Path) -> list[Path]:
+    """The servers' folders: this one, or those in it where it is a federation's."""
+    if (folder / VOTE_KEY).exists():
+        return [folder]
+    if not (folder / FEDERATION).exists():
+        raise UserError(f"{folder} is neither a server's folder nor a federation's")
+    seats = read_charter(folder / FEDERATION).seats
+    return [folder / seat.name for party, seat in seats.items() if party >= 0 and (folder / seat.name).is_dir()]
+
+
+def ask(folder: Path) -> dict[str, Any] | None:
+    """A server's board; none where no server runs."""
+    try:
+        port = int(json.loads(read_text(folder / STATUS, _MOST_STATUS))["port"])
+        return _page(port)
+    except (UserError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return None
+
+
+def _page(port: int) -> dict[str, Any]:
+    connection = http.client.HTTPConnection(HOST, port, timeout=_PATIENCE_S)
+    try:
+        connection.request("GET", "/status")
+        found = json.loads(connection.getresponse().read(_MOST_PAGE))
+    finally:
+        connection.close()
+    if not isinstance(found, dict) or "run" not in found:
+        raise ValueError("another program has this port now")
+    return found

@@ -1,0 +1,164 @@
+"""What keeps a party from taking part, found before it starts: folder, keys, clock, port, disk, and the way to the others.
+
+What it cannot know: whether this clock agrees with the others' (no message carries the time, and none is needed but for the
+certificates' validity), and whether the others can reach this server through what lies between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from fedrfq.committee.charter import Charter
+from fedrfq.committee.network import endpoint
+from fedrfq.errors import UserError
+from fedrfq.net import certificates, reach, tls
+from fedrfq.net.folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY, VOTE_KEY, secret
+from fedrfq.net.identity import Identity, load, read_charter, read_signer
+
+OK, WARNING, FAILED = "ok", "warning", "failed"
+_SOON = timedelta(days=30)
+_NEEDED, _WANTED = 64 << 20, 1 << 30  # bytes of free space
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, how it is, and what to do where it is not well."""
+
+    what: str
+    grade: str
+    note: str
+
+
+def examine(folder: Path, now: datetime | None = None, patience_s: float = 5.0) -> Iterator[Finding]:
+    """All findings; those that need sound keys only where these are."""
+    now = now or datetime.now(UTC)
+    files = [
+        _tried(FEDERATION, lambda: _about(read_charter(folder / FEDERATION))),
+        _tried(VOTE_KEY, lambda: read_signer(folder).public.hex()),
+        _tried(TLS_KEY, lambda: secret(folder / TLS_KEY) and "private"),
+        _certificate(folder / TLS_CERTIFICATE, now),
+    ]
+    yield from files
+    yield _disk(folder)
+    if any(finding.grade == FAILED for finding in files):
+        return
+    fits = _tried("party", lambda: _who(load(folder)))
+    yield fits
+    if fits.grade == OK:
+        yield from _party(load(folder), now, patience_s)
+
+
+def _party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Finding]:
+    yield _other_certificates(identity, now)
+    yield _clock(identity, now)
+    if running(identity.folder):
+        yield Finding("process", OK, "this party runs: port and servers are left to it, see `fedrfq committee status`")
+        return
+    if identity.is_server:
+        yield _port(identity.seat.address)
+    reached = asyncio.run(reach.servers(identity, patience_s))
+    for server, (well, note) in reached.items():
+        yield Finding(identity.charter.seats[server].name, OK if well else FAILED, note)
+
+
+def running(folder: Path) -> bool:
+    """Whether a process holds the folder's log."""
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(place)
+    return False
+
+
+def _tried(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what, OK, look())
+    except UserError as error:
+        return Finding(what, FAILED, str(error))
+
+
+def _about(charter: Charter) -> str:
+    return f"{charter.roster.n} servers, {len(charter.clients)} clients, run {charter.roster.run.hex()}"
+
+
+def _who(identity: Identity) -> str:
+    """With keys that fit each other, or OpenSSL would not take them."""
+    tls.client_context(identity)
+    kind, number = ("server", identity.party) if identity.is_server else ("client", ~identity.party)
+    return f"{kind} {number}, {identity.seat.name}"
+
+
+def _certificate(path: Path, now: datetime) -> Finding:
+    try:
+        certificates.check_time(der := certificates.read(path), "this party", now)
+        end = certificates.validity(der, "this party")[1]
+    except UserError as error:
+        return Finding(path.name, FAILED, str(error))
+    remedy = ": make new keys, and have the federation changed" if end - now < _SOON else ""
+    return Finding(path.name, WARNING if remedy else OK, f"valid until {end:%Y-%m-%d}{remedy}")
+
+
+def _other_certificates(identity: Identity, now: datetime) -> Finding:
+    soon = []
+    for seat in identity.charter.seats.values():
+        start, end = certificates.validity(seat.certificate, seat.name)
+        if not start <= now <= end - _SOON and seat != identity.seat:
+            soon.append(f"{seat.name} (until {end:%Y-%m-%d})")
+    if not soon:
+        return Finding("others' certificates", OK, "all valid for 30 days and more")
+    more = f" and {len(soon) - _NAMED} more" if len(soon) > _NAMED else ""
+    return Finding(
+        "others' certificates", WARNING, f"not valid in 30 days: {', '.join(soon[:_NAMED])}{more}: they need new keys"
+    )
+
+
+def _clock(identity: Identity, now: datetime) -> Finding:
+    """Nothing here can have been made in the future."""
+    seats = identity.charter.seats.values()
+    made = max(certificates.validity(seat.certificate, seat.name)[0] for seat in seats)
+    written = datetime.fromtimestamp((identity.folder / FEDERATION).stat().st_mtime, UTC)
+    if now < made:
+        return Finding(
+            "clock", FAILED, f"it is {now:%Y-%m-%d %H:%M} UTC here, and a certificate is from {made:%Y-%m-%d %H:%M}: set it"
+        )
+    if now < written:
+        return Finding(
+            "clock", WARNING, f"it is {now:%Y-%m-%d %H:%M} UTC here, and {FEDERATION} is of {written:%Y-%m-%d %H:%M}"
+        )
+    return Finding("clock", OK, f"{now:%Y-%m-%d %H:%M} UTC; not compared with the others'")
+
+
+def _port(address: str) -> Finding:
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(*endpoint(address), type=socket.SOCK_STREAM)[0]
+        with closing(socket.socket(family, kind)) as door:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind(place)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            return Finding("port", WARNING, f"{address} is not of this machine: give `fedrfq server` --listen")
+        return Finding("port", FAILED, f"{address} cannot be listened on ({error.strerror}): end what uses it")
+    return Finding("port", OK, f"{address} is free")
+
+
+def _disk(folder: Path) -> Finding:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Finding("disk", FAILED, f"{folder}: {error.strerror}")
+    grade = FAILED if free < _NEEDED else WARNING if free < _WANTED else OK
+    return Finding("disk", grade, f"{free / 2**30:.1f} GiB free" + ("" if grade == OK else ": make room, or votes will stop"))

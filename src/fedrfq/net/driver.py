@@ -1,0 +1,237 @@
+"""Runs one machine, a server's or a client's, on connections, a disk and a clock.
+
+Events are taken in small batches. All that a batch wants kept is on the disk, by one flush, before anything of the batch is
+said, timed or reported. If it cannot be kept, nothing more is said: whoever forgets its votes might contradict them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from fedrfq.consensus.machine import (
+    Accused,
+    Broadcast,
+    Decided,
+    Effect,
+    Event,
+    Expired,
+    Persist,
+    Publish,
+    Received,
+    Send,
+    SetTimer,
+    Start,
+    Timer,
+    Waiting,
+)
+from fedrfq.consensus.messages import Fetch, Message, Upload, decode
+from fedrfq.consensus.roster import Roster, served
+from fedrfq.consensus.wire import Refused
+from fedrfq.errors import UserError
+from fedrfq.net.turns import Turns
+
+MOST_ROUNDS = 2**32 - 1
+BATCH = 64  # events, after which timers and sockets get their turn
+
+
+class Machine(Protocol):
+    """A Replica or a Client."""
+
+    def step(self, event: Event) -> list[Effect]: ...
+
+
+class Disk(Protocol):
+    """What is needed of a Store."""
+
+    def append(self, message: Message) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+class Wires(Protocol):
+    """What is needed of Links."""
+
+    def send(self, to: int, data: bytes) -> None: ...
+
+    def connected(self) -> Collection[int]: ...
+
+    def drop(self, peer: int, why: str) -> None: ...
+
+
+class Driver:
+    """`hear` is what Links call with a peer's frame; `give` is for what happens here. The `on_…` are the owner's to hear:
+    they are called after the flush, in the order of effects. `failed` says why nothing can be kept any more; `ended` is done
+    after `stop`, or has the exception by which the machine died. Made in a running loop."""
+
+    def __init__(self, machine: Machine, party: int, roster: Roster, store: Disk, links: Wires) -> None:
+        self.machine, self.party, self.store, self.links = machine, party, store, links
+        self.failed: str | None = None
+        self.counts: Counter[str] = Counter()
+        self.flushes, self.flush_seconds = 0, 0.0
+        self.last_round = MOST_ROUNDS  # after it there is nothing to upload
+        self.heard: dict[int, int] = {}  # the highest round a server spoke of
+        self.on_kept: Callable[[Message], None] = _nothing  # for each message that is now on the disk
+        self.on_decided: Callable[[Decided], None] = _nothing
+        self.on_accused: Callable[[Message], None] = _nothing
+        self.on_waiting: Callable[[Waiting], None] = _nothing
+        self.on_failed: Callable[[str], None] = _nothing
+        self.answer: Callable[[Fetch], Message | None] = _nothing  # what can be said once nothing can be kept
+        self._servers = [server for server in range(roster.n) if server != party]
+        self._clients = [~client for client in served(party, roster.n, len(roster.clients))] if party >= 0 else []
+        self._turns, self._rung, self._timers = Turns(), set[Timer](), dict[Timer, asyncio.TimerHandle]()
+        self._due = self._stopped = False
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+
+    def start(self) -> None:
+        """Once the links are up."""
+        self.give(Start())
+
+    def stop(self) -> None:
+        """Take no more events; what was said is on the disk and with the links."""
+        self._stopped = True
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def give(self, event: Event) -> None:
+        self._turns.put(self.party, event)
+        self._wake()
+
+    def hear(self, peer: int, data: bytes) -> None:
+        """A frame of a peer; one that is no message costs it its connection."""
+        if self._stopped:
+            return
+        try:
+            message = decode(data)
+        except Refused:
+            self.links.drop(peer, "no message")
+            return
+        if type(message.body) is Upload and message.body.round > self.last_round:
+            self.counts["uploads after the last round"] += 1
+            return
+        if peer >= 0 and message.body.round > self.heard.get(peer, 0):
+            self.heard[peer] = message.body.round
+        if self._turns.put(peer, Received(peer, message), len(data)):
+            self._wake()
+        else:
+            self.counts["messages without room"] += 1
+
+    def _wake(self) -> None:
+        if not self._due and not self._stopped:
+            self._due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._due = False
+        if self._stopped:
+            return
+        try:
+            self._carry_out(self._stepped())
+        except UserError as error:
+            self.fail(str(error))
+        except Exception as error:  # a defect: its state can no longer be relied on
+            self.ended.set_exception(error)
+            self.stop()
+        if self._turns or self._rung:
+            self._wake()
+
+    def _stepped(self) -> list[Effect]:
+        """What follows from a batch. One timer at most, and first: what comes after it might set it anew."""
+        effects: list[Effect] = []
+        step = self.machine.step if self.failed is None else self._answered
+        if self._rung:
+            effects += step(Expired(self._rung.pop()))
+        for _ in range(BATCH):
+            if not self._turns:
+                break
+            self.counts["events"] += 1
+            effects += step(self._turns.take())
+        return effects
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        kept = [effect.message for effect in effects if type(effect) is Persist]
+        if kept:
+            self._keep(kept)
+        for effect in effects:
+            if type(effect) is Send:
+                self.links.send(effect.to, effect.message.wire)
+            elif type(effect) is not Persist:
+                _DO[type(effect)](self, effect)
+
+    def _keep(self, messages: Sequence[Message]) -> None:
+        before = time.perf_counter()
+        for message in messages:
+            self.store.append(message)
+        self.store.flush()
+        self.flushes += 1
+        self.flush_seconds += time.perf_counter() - before
+        for message in messages:
+            self.on_kept(message)
+
+    # What effects do, besides the two that are done most often
+
+    def _broadcast(self, effect: Broadcast) -> None:
+        data, send = effect.message.wire, self.links.send
+        for server in self._servers:
+            send(server, data)
+
+    def _publish(self, effect: Publish) -> None:
+        data, here = effect.message.wire, self.links.connected()
+        for client in self._clients:
+            if client in here:
+                self.links.send(client, data)
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        timer, delay_ms = effect
+        self._rung.discard(timer)
+        running = self._timers.pop(timer, None)
+        if running is not None:
+            running.cancel()
+        if delay_ms is not None:
+            self._timers[timer] = self._loop.call_later(delay_ms / 1000, self._ring, timer)
+
+    def _ring(self, timer: Timer) -> None:
+        del self._timers[timer]
+        self._rung.add(timer)
+        self._wake()
+
+    def _decided(self, effect: Decided) -> None:
+        self.on_decided(effect)
+
+    def _accused(self, effect: Accused) -> None:
+        self.on_accused(effect.evidence)
+
+    def _waiting(self, effect: Waiting) -> None:
+        self.on_waiting(effect)
+
+    # When nothing can be kept any more
+
+    def fail(self, why: str) -> None:
+        """Say nothing more, and take nothing in."""
+        self.failed = why
+        self.on_failed(why)
+
+    def _answered(self, event: Event) -> list[Effect]:
+        """The machine may believe what the disk never got, so it is not asked."""
+        if type(event) is not Received or not isinstance(event.message.body, Fetch):
+            return []
+        found = self.answer(event.message.body)
+        return [] if found is None else [Send(event.peer, found)]
+
+
+def _nothing(_: object) -> None:
+    """Nobody listens."""
+
+
+_DO: dict[type, Callable[..., None]] = {
+    Broadcast: Driver._broadcast,
+    Publish: Driver._publish,
+    SetTimer: Driver._set_timer,
+    Decided: Driver._decided,
+    Accused: Driver._accused,
+    Waiting: Driver._waiting,
+}

@@ -1,0 +1,208 @@
+"""A party's folder over the runs of its federation: each change of federation.toml begins a new run, and the old are kept.
+
+past/1, past/2, … hold what the runs that are over left, in order: federation.toml, audit.log, bodies.bin, log/, and last.bin:
+the last certificate with the outcome it certifies, of which the next federation.toml is a part. Whoever trusts the first
+federation.toml can follow to the present one by these alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrfq import toml
+from fedrfq.committee import journal, layouts
+from fedrfq.committee.charter import Charter
+from fedrfq.committee.chartered import MOST, inherited, next_of
+from fedrfq.consensus.machine import Outcome
+from fedrfq.consensus.messages import Body, Cert, Certificate, Kind, What, part_digest
+from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.wire import Refused
+from fedrfq.errors import UserError
+from fedrfq.files import write_atomically
+from fedrfq.net import certificates
+from fedrfq.net.folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY, VOTE_KEY
+from fedrfq.net.identity import Identity, read_signer
+
+NEXT, LAST, PAST, ROTATION = "federation.next.toml", "last.bin", "past", "rotation"
+_KEPT = (
+    "log",
+    "log.damaged-*",
+    "audit.log*",
+    "bodies.bin*",
+    "motion.toml",
+    LAST,
+    FEDERATION,
+)  # the last ends it
+KEYS = (VOTE_KEY, TLS_KEY, TLS_CERTIFICATE)
+_LONGEST = 1 << 28  # bytes of a last.bin
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that is over: how it ended."""
+
+    charter: Charter
+    certificate: Certificate
+    outcome: Outcome
+
+
+def turn(folder: Path, last: bytes, successor: bytes) -> None:
+    """The run is over with these bytes (`journal.packed`): put its files aside, and go on with its successor's."""
+    write_atomically(folder / LAST, last)
+    write_atomically(folder / NEXT, successor)
+    complete(folder)
+
+
+def complete(folder: Path) -> None:
+    """Finish a turn that was begun, if one was: whatever a crash left of it, the same comes out."""
+    if not (folder / NEXT).exists():
+        return
+    past = _unfinished(folder)
+    past.mkdir(parents=True, exist_ok=True)
+    for pattern in _KEPT:
+        for path in sorted(folder.glob(pattern)):
+            path.rename(past / path.name)
+    _rotate(folder, past)
+    _sync(past)
+    (folder / NEXT).rename(folder / FEDERATION)
+    _sync(folder)
+
+
+def _unfinished(folder: Path) -> Path:
+    """Where a turn that was begun puts things: in the last place, unless that is another run's."""
+    latest = max(_numbers(folder), default=0)
+    mine = latest and (not (folder / FEDERATION).exists() or not (folder / PAST / str(latest) / FEDERATION).exists())
+    return folder / PAST / str(latest if mine else latest + 1)
+
+
+def seated(identity: Identity, successor: bytes) -> bool:
+    """Whether the party takes part in the next run, with the keys it has or with those made for a rotation."""
+    new = Charter.read(successor.decode(), NEXT)
+    own = {identity.signer.public}
+    if (identity.folder / ROTATION).is_dir():
+        own.add(read_signer(identity.folder / ROTATION).public)
+    return not own.isdisjoint(new.servers + new.clients)
+
+
+def _rotate(folder: Path, past: Path) -> None:
+    """Keys made for the new federation take the old ones' place."""
+    rotation = folder / ROTATION
+    if not _seated(rotation, (folder / NEXT).read_bytes()):
+        return
+    for name in KEYS:
+        if (rotation / name).exists():
+            if (folder / name).exists() and not (past / name).exists():
+                (folder / name).rename(past / name)
+            (rotation / name).rename(folder / name)
+    for rest in rotation.iterdir():
+        rest.rename(past / rest.name)
+    rotation.rmdir()
+
+
+def _seated(rotation: Path, successor: bytes) -> bool:
+    """Whether the certificate made for a rotation is one of the new federation's."""
+    certificate = rotation / TLS_CERTIFICATE
+    if not rotation.is_dir():
+        return False
+    if not certificate.exists():  # moved already
+        return True
+    network = Charter.read(successor.decode(), NEXT).network
+    assert network is not None
+    return certificates.read(certificate) in {seat.certificate for seat in network.seats}
+
+
+def _numbers(folder: Path) -> list[int]:
+    past = folder / PAST
+    return sorted(int(path.name) for path in past.iterdir() if path.name.isdecimal()) if past.is_dir() else []
+
+
+def ended(folder: Path) -> Iterator[Ended]:
+    """The runs before the present one, in order, each found to end in the next; UserError where one does not."""
+    numbers = _numbers(folder)
+    for number in numbers:
+        path = folder / PAST / str(number)
+        after = folder / PAST / str(number + 1) if number != numbers[-1] else folder
+        run = _ended(path)
+        if layouts.successor(run.outcome.verdicts) != _bounded(after / FEDERATION, MOST):
+            raise UserError(
+                f"{after / FEDERATION} is not what {path / LAST} certifies: restore it from another party's folder"
+            )
+        yield run
+
+
+def _ended(path: Path) -> Ended:
+    charter = Charter.read(_bounded(path / FEDERATION, MOST).decode(), str(path / FEDERATION))
+    last = _bounded(path / LAST, _LONGEST)
+    try:
+        return Ended(charter, *_stood(Rules(charter.roster), last))
+    except Refused as error:
+        raise UserError(f"{path / LAST} does not hold ({error}): restore it from another party's folder") from error
+
+
+def _stood(rules: Rules, last: bytes) -> tuple[Certificate, Outcome]:
+    """What `last_of` wrote, by the public keys alone. A client's has no state: that is the servers' own."""
+    messages = [placed.message for placed in journal.unpacked(last)]
+    cert = messages[0].body if messages else None
+    if not isinstance(cert, Cert) or not rules.certifies(cert.certificate, Kind.COMMIT):
+        raise Refused("it does not begin with a certificate of this federation")
+    record, parts = cert.certificate.record, {m.body.what: m.body.content for m in messages if isinstance(m.body, Body)}
+    due = {What.GLOBALS: record.globals_, What.VERDICTS: record.verdicts, What.STATE: record.state}
+    for what, digest in due.items():
+        if (content := parts.get(what)) is None and what is What.STATE:
+            continue
+        if content is None or part_digest(what, content) != digest:
+            raise Refused(f"{what.name} is not what was certified")
+    return cert.certificate, Outcome(parts[What.GLOBALS], parts[What.VERDICTS], parts.get(What.STATE, b""))
+
+
+def heritage(folder: Path, charter: Charter) -> Outcome | None:
+    """What the runs before left to this one; none for a federation's first."""
+    if charter.network is None or not charter.network.follows:
+        return None
+    *_, last = [None, *ended(folder)]
+    if last is None or last.charter.roster.run.hex() != charter.network.follows:
+        where = f"copy the folder {PAST}/ of another party, for a server that of a server"
+        raise UserError(f"this federation goes on from another one, and {folder / PAST} does not have it: {where}")
+    next_of(last.charter, charter.text.encode())
+    return inherited(last.charter, last.outcome, charter)
+
+
+def rounds_before(folder: Path) -> int:
+    """Rounds of all runs that are over."""
+    return sum(run.certificate.record.round for run in ended(folder))
+
+
+def rounds_left(identity: Identity) -> int:
+    """Of the federation's experiment, those that earlier runs have not done."""
+    assert identity.charter.network is not None
+    found = toml.strict(identity.charter.network.experiment).get("rounds")
+    if type(found) is not int or found < 1:
+        raise UserError(f"the experiment in {identity.folder / FEDERATION} has no number of rounds: it cannot be run")
+    return max(0, found - rounds_before(identity.folder))
+
+
+def _bounded(path: Path, most: int) -> bytes:
+    try:
+        if not path.is_file() or path.stat().st_size > most:
+            raise UserError(f"{path} is missing, or no such file: copy it from another party's folder")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def last_of(rules: Rules, certificate: Certificate, outcome: Outcome) -> bytes:
+    """What `turn` takes."""
+    round_ = certificate.record.round
+    parts = journal.parts(rules.run, round_, outcome)
+    return journal.packed([rules.unsigned(Cert(round_, certificate)), *(parts if outcome.state else parts[:-1])])

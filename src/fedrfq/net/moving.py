@@ -1,0 +1,39 @@
+"""A server's motion: the federation.toml that it moves in every round, for as long as it lies in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedrfq.committee.charter import Charter
+from fedrfq.committee.chartered import MOST, next_of
+from fedrfq.errors import UserError
+from fedrfq.files import write_atomically
+from fedrfq.net.folder import read_text
+from fedrfq.net.identity import Identity
+
+MOTION = "motion.toml"
+
+
+def move(identity: Identity, file: Path) -> Charter:
+    """Take a file up as this server's motion, if it could take the present one's place."""
+    content = read_text(file, MOST).encode()
+    new = next_of(identity.charter, content)
+    write_atomically(identity.folder / MOTION, content)
+    return new
+
+
+def withdrawn(folder: Path) -> bool:
+    """Take the motion back; not if there was none."""
+    there = (folder / MOTION).exists()
+    (folder / MOTION).unlink(missing_ok=True)
+    return there
+
+
+def moved(identity: Identity) -> bytes | None:
+    """The motion of this folder; none if there is none, or none that could be decided on any more."""
+    path = identity.folder / MOTION
+    try:
+        content = read_text(path, MOST).encode() if path.exists() else b""
+        return content if content and next_of(identity.charter, content) else None
+    except UserError:
+        return None

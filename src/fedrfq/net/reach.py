@@ -1,0 +1,60 @@
+"""Whether the servers can be reached: dialled as in earnest, with both certificates shown, and then hung up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+
+from fedrfq.committee.network import endpoint
+from fedrfq.net import tls
+from fedrfq.net.identity import Identity
+
+Answer = tuple[bool, str]  # whether it is well, and what was found
+_AT_ONCE = 64
+
+
+async def servers(identity: Identity, patience_s: float) -> dict[int, Answer]:
+    """What became of dialling each server but oneself, by its number, within that many seconds each."""
+    context, turns = tls.client_context(identity), asyncio.Semaphore(_AT_ONCE)
+    others = [server for server in range(identity.charter.roster.n) if server != identity.party]
+
+    async def dialled(server: int) -> Answer:
+        async with turns:
+            return await _dialled(identity, server, context, patience_s)
+
+    return dict(zip(others, await asyncio.gather(*map(dialled, others)), strict=True))
+
+
+async def _dialled(identity: Identity, server: int, context: ssl.SSLContext, patience_s: float) -> Answer:
+    address, began = identity.charter.seats[server].address, time.monotonic()
+    try:
+        async with asyncio.timeout(patience_s):
+            well, note = await _greeted(identity, server, context)
+    except ssl.SSLCertVerificationError:
+        return False, f"{address}: what answers shows no certificate of this federation: is it the right address?"
+    except ssl.SSLError as error:
+        return False, f"{address}: refuses this party ({error.reason}): has it the same federation.toml?"
+    except TimeoutError:
+        return False, f"{address}: no answer within {patience_s:g} s: start it, or let the port through"
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or "cannot be reached"
+        return False, f"{address}: {why}: start it, or let the port through"
+    return well, f"{address}: {note}, {1000 * (time.monotonic() - began):.0f} ms"
+
+
+async def _greeted(identity: Identity, server: int, context: ssl.SSLContext) -> Answer:
+    """A server's first word says that it has taken our certificate. One of a higher number does not wait to be dialled by a
+    server, and hangs up."""
+    reader, writer = await asyncio.open_connection(*endpoint(identity.charter.seats[server].address), ssl=context)
+    try:
+        shown = tls.party(identity.charter, writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
+        if shown != server:
+            who = "nobody" if shown is None else identity.charter.seats[shown].name
+            return False, f"answers as {who}: is it the right address?"
+        if await reader.read(1) or 0 <= identity.party < server:
+            return True, "answers"
+        return False, "hangs up: has it the same federation.toml?"
+    finally:
+        writer.transport.abort()

@@ -1,0 +1,67 @@
+"""request.toml: what a party makes known of itself to take part. It is signed with its own key, so nobody can ask for a key
+that is another's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedrfq import toml
+from fedrfq.committee.network import Seat
+from fedrfq.errors import UserError
+from fedrfq.net import certificates
+from fedrfq.signatures import Ed25519, Signer
+
+MOST = 1 << 14  # bytes
+VERSION = 1
+_TAG = b"fedrfq request\n"  # no message of the protocol begins with it
+
+
+@dataclass(frozen=True)
+class Request:
+    seat: Seat
+    key: bytes  # for votes
+    signature: bytes = b""
+
+    @property
+    def is_server(self) -> bool:
+        return bool(self.seat.address)
+
+    @property
+    def text(self) -> str:
+        """The file."""
+        return toml.dump({**self._said(), "signature": self.signature.hex()})
+
+    def signed(self, signer: Signer) -> Request:
+        return replace(self, signature=signer(self._signed()))
+
+    def check(self) -> None:
+        """That it is the key's own and could be pinned; a UserError says why not."""
+        name, scheme = self.seat.name, Ed25519()
+        if scheme.weak(self.key):
+            raise UserError(f"the key of {name} is weak, others could sign for it: make a new one, `fedrfq keys new`")
+        if not scheme.verify(self.key, self._signed(), self.signature):
+            raise UserError(f"the request of {name} is not signed by its own key: ask {name} for it again")
+        certificates.check(self.seat.certificate, name)
+
+    @staticmethod
+    def read(text: str, where: str) -> Request:
+        """From the file's text, which must be exactly what this program writes; checked."""
+        try:
+            table = toml.strict(text)
+            found = Request(Seat.of(table), bytes.fromhex(table["key"]), bytes.fromhex(table["signature"]))
+            if found.text != text:
+                raise ValueError("it is not as this program writes it")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{where} is not a party's request ({error!r}): `fedrfq keys new` writes one") from error
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from error
+        found.check()
+        return found
+
+    def _said(self) -> dict[str, Any]:
+        role = "server" if self.is_server else "client"
+        return {"version": VERSION, "role": role, **self.seat.row(self.key)}
+
+    def _signed(self) -> bytes:
+        return _TAG + toml.dump(self._said()).encode()

@@ -1,0 +1,42 @@
+"""What peers have sent and nobody has read yet: they take turns, and each has room for so many bytes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+
+from fedrfq.consensus.machine import Event
+
+_SERVER_BYTES, _CLIENT_BYTES = 64 << 20, 256 << 10
+
+
+class Turns:
+    """One queue a peer, emptied one event of each at a time: who sends much waits for himself."""
+
+    def __init__(self) -> None:
+        self._queues: defaultdict[int, deque[tuple[Event, int]]] = defaultdict(deque)
+        self._bytes: Counter[int] = Counter()  # in each queue
+        self._next: deque[int] = deque()  # whose turn it is
+
+    def put(self, peer: int, event: Event, size: int = 0) -> bool:
+        """Whether there was room. There always is for one event, however large."""
+        queue = self._queues[peer]
+        if not queue:
+            self._next.append(peer)
+        elif self._bytes[peer] + size > (_SERVER_BYTES if peer >= 0 else _CLIENT_BYTES):
+            return False
+        queue.append((event, size))
+        self._bytes[peer] += size
+        return True
+
+    def take(self) -> Event:
+        """The next event of the peer whose turn it is."""
+        peer = self._next.popleft()
+        queue = self._queues[peer]
+        event, size = queue.popleft()
+        self._bytes[peer] -= size
+        if queue:
+            self._next.append(peer)
+        return event
+
+    def __bool__(self) -> bool:
+        return bool(self._next)

@@ -1,0 +1,80 @@
+"""Clients that fetch what a round came to."""
+
+from __future__ import annotations
+
+from cluster import Cluster, key, signer
+
+from fedrfq.consensus.client import Client
+from fedrfq.consensus.machine import Decided, Effect, Expired, Outcome, Persist, Received, Send, Start, Timer
+from fedrfq.consensus.messages import Body, Cert, Fetch, Kind, Message, What
+
+BOTH = (What.GLOBALS, What.VERDICTS)
+
+
+def wanting(cluster: Cluster, log: tuple[Message, ...] = ()) -> Client:
+    cluster.parties[~0] = Client(cluster.rules, 0, signer(key("client", 0)), log, BOTH)
+    return cluster.parties[~0]  # type: ignore[no-any-return]
+
+
+def fetched(effects: list[Effect]) -> list[tuple[int, What]]:
+    return [(e.to, e.message.body.what) for e in effects if isinstance(e, Send) and isinstance(e.message.body, Fetch)]
+
+
+def test_it_says_so_again_once_all_it_wants_is_there_and_durable() -> None:
+    cluster = Cluster()
+    wanting(cluster)
+    cluster.train(1)
+    cluster.settle()
+    said = [decided.outcome for decided in cluster.decided[~0]]
+    assert said == [None, Outcome(b"1234", b"++++", b"")]
+    assert [m.body.kind for m in cluster.logs[~0]] == [Kind.UPLOAD, Kind.CERT, Kind.BODY, Kind.BODY]
+
+
+def test_it_asks_one_server_after_the_other_and_takes_nothing_else() -> None:
+    cluster = Cluster()
+    cluster.passes = lambda s, r, m: r != ~0
+    cluster.train(1)
+    cluster.settle()
+    client, certificate = wanting(cluster), cluster.parties[0].chain[1]
+    effects = client.step(Received(2, cluster.rules.unsigned(Cert(1, certificate))))
+    assert fetched(effects) == [(2, What.GLOBALS), (2, What.VERDICTS)]
+    asked = [fetched(client.step(Expired(Timer.RESEND))) for _ in range(4)]
+    assert [{to for to, _ in each} for each in asked] == [{1}, {2}, {3}, {0}]
+    assert all([what for _, what in each] == [What.CERT, *BOTH] for each in asked)
+    for body in (Body(1, What.GLOBALS, b"1235"), Body(1, What.VERDICTS, b"1234"), Body(1, What.STATE, b"10")):
+        assert client.step(Received(2, cluster.rules.unsigned(body))) == []
+    assert client.ignored["nobody asked"] == 3
+    effects = client.step(Received(2, cluster.rules.unsigned(Body(9, What.GLOBALS, b"1234"))))
+    assert effects == [Persist(cluster.rules.unsigned(Body(1, What.GLOBALS, b"1234")))]
+    assert [what for _, what in fetched(client.step(Expired(Timer.RESEND)))] == [What.CERT, What.VERDICTS]
+
+
+def test_after_a_restart_it_asks_for_what_is_still_missing() -> None:
+    cluster = Cluster()
+    cluster.passes = lambda s, r, m: r != ~0
+    cluster.train(1)
+    cluster.settle()
+    certificate, part = cluster.parties[0].chain[1], cluster.rules.unsigned(Body(1, What.GLOBALS, b"1234"))
+    client = wanting(cluster, (cluster.rules.unsigned(Cert(1, certificate)), part))
+    assert [what for _, what in fetched(client.step(Start()))] == [What.CERT, What.VERDICTS]
+    effects = client.step(Received(1, cluster.rules.unsigned(Body(1, What.VERDICTS, b"++++"))))
+    assert Decided(certificate, Outcome(b"1234", b"++++", b""), ()) in effects
+
+
+def test_what_nobody_has_any_more_it_does_without() -> None:
+    cluster = Cluster()
+    cluster.passes = lambda s, r, m: r != ~0
+    client = wanting(cluster)
+    for round_ in (1, 2, 3):
+        cluster.train(round_, [None, b"1", b"1", b"1"])
+        cluster.settle()
+        cluster.expire(Timer.DEADLINE)
+        cluster.settle()
+    cluster.give(~0, Received(2, cluster.rules.unsigned(Cert(1, cluster.parties[0].chain[1]))))
+    cluster.passes = lambda s, r, m: True
+    for _ in range(3):
+        cluster.settle()
+        cluster.expire(Timer.RESEND, ~0)
+    cluster.settle()
+    assert client.round == 4
+    assert [(d.certificate.record.round, d.outcome is not None) for d in cluster.decided[~0]][-1] == (3, True)
