@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -177,16 +177,22 @@ def light(cluster: Cluster, folder: Path, seed: int, pace_s: float) -> list[Chil
 
 
 def seen(folder: Path) -> dict[int, set[str]]:
-    """The values that clients have seen certified, by round; a last line may be torn."""
+    """The values that clients have seen certified, by round."""
     found: dict[int, set[str]] = {}
     for path in folder.glob("seen-*.jsonl"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            found.setdefault(row["round"], set()).add(row["value"])
+        for round_, value in _noted(path):
+            found.setdefault(round_, set()).add(value)
     return found
+
+
+def _noted(path: Path) -> Iterator[tuple[int, str]]:
+    """The rounds and values in a record; a line that a kill has torn is passed over, with what was written behind it."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        yield row["round"], row["value"]
 
 
 async def settled(cluster: Cluster, folder: Path) -> int:
@@ -195,7 +201,7 @@ async def settled(cluster: Cluster, folder: Path) -> int:
     until = time.monotonic() + _CALM_S
     while True:
         rounds = [_reached(cluster, party) for party in cluster.children]
-        told = [max(seen_by(path), default=0) for path in folder.glob("seen-*.jsonl")]
+        told = [max((round_ for round_, _ in _noted(path)), default=0) for path in folder.glob("seen-*.jsonl")]
         if min([*rounds, *told]) > target:
             return target
         if time.monotonic() > until:
@@ -206,11 +212,6 @@ async def settled(cluster: Cluster, folder: Path) -> int:
 def _reached(cluster: Cluster, party: int) -> int:
     known = cluster.status(party) if party >= 0 else cluster.diary(party)
     return known["round"] if known else 0
-
-
-def seen_by(path: Path) -> list[int]:
-    last = path.read_text(encoding="utf-8").splitlines()[-2:]
-    return [int(json.loads(line)["round"]) for line in last if line.endswith("}")]
 
 
 def verified(cluster: Cluster, decisions: dict[int, set[str]]) -> list[str]:

@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import ssl
 import sys
 import tempfile
@@ -198,6 +199,7 @@ def stranger(folder: Path) -> ssl.SSLContext:
 
 def attack(args: argparse.Namespace) -> None:
     """What the attackers' process does: prints how its connections ended."""
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # writing to connections that were closed is what attackers do
     with tempfile.TemporaryDirectory() as folder:
         made = Attack(args.attack, Random(args.seed), stranger(Path(folder)), args.held)
         asyncio.run(made.run(args.connections))

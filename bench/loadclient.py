@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import asyncio.sslproto
 import contextlib
 import json
 import ssl
@@ -30,14 +29,13 @@ from fedrfq.consensus.wire import Refused
 from fedrfq.net import tls
 from fedrfq.net.frames import EMPTY, Frames, header
 from fedrfq.net.identity import FEDERATION, Identity, read_charter, read_signer
+from fedrfq.net.link_tls import Tls
 from fedrfq.prototypes import encode
 
 _KIND, _ROUND = 8, slice(41, 45)  # where a message has them
 _DIALS = 32  # handshakes at a time
 _REMEMBERED = 1_000  # certificates
 _FRAME = 1 << 26  # bytes of a server's at most
-
-asyncio.sslproto.SSLProtocol.max_size = 1 << 14  # bytes a connection keeps to read into; there may be ten thousand
 
 
 def content(task: Task, seed: int, round_: int, client: int) -> bytes:
@@ -66,7 +64,7 @@ class Speaker:
         self.client, self.identity, self.rules = client, identity, rules
         self.task, self.seed = identity.charter.task, seed
         self.context: ssl.SSLContext = tls.client_context(identity)
-        self.lines: dict[int, asyncio.Transport] = {}
+        self.lines: dict[int, Line] = {}
         self.receipts: set[int] = set()  # of this round, by server
         self.round, self.spoken = 1, 0  # where it is, and the last round it spoke in
         self.sent_at = self.said_at = 0.0  # when it spoke in that for the first time, and the last
@@ -87,9 +85,9 @@ class Speaker:
         data, self.said_at = self.upload(), time.perf_counter()
         if self.spoken != self.round:
             self.spoken, self.sent_at = self.round, self.said_at
-        for server, transport in self.lines.items():
+        for server, line in self.lines.items():
             if server not in self.receipts:
-                transport.write(data)
+                line.write(data)
 
     def ask(self, question: bytes, rng: Random) -> None:
         """One of the servers."""
@@ -102,31 +100,53 @@ class Line(asyncio.Protocol):
 
     def __init__(self, crowd: Crowd, speaker: Speaker, server: int) -> None:
         self.crowd, self.speaker, self.server = crowd, speaker, server
-        self.frames = Frames(_FRAME)
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.tls, self.frames = Tls(speaker.context, server_side=False), Frames(_FRAME)
+        self.up, self.lost = asyncio.Event(), asyncio.Event()  # `up` is set, too, if it never will be
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        der = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        assert tls.party(self.speaker.identity.charter, der) == self.server
-        self.speaker.lines[self.server] = transport
-        self.crowd.joined(self.speaker, transport)
+        self.tls.handshake()
+        transport.write(self.tls.outgoing())
 
     def data_received(self, data: bytes) -> None:
-        for frame in self.frames.take(data):
+        try:
+            for piece in self.tls.open(memoryview(data)):
+                self._take(piece) if self.up.is_set() else self._join()
+        except ssl.SSLError:
+            self.transport.abort()
+        else:
+            if answer := self.tls.outgoing():
+                self.transport.write(answer)
+
+    def write(self, data: bytes) -> None:
+        self.transport.write(self.tls.seal(data))
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def _join(self) -> None:
+        """The handshake is over."""
+        assert tls.party(self.speaker.identity.charter, self.tls.certificate or b"") == self.server
+        self.up.set()
+        self.transport.write(self.tls.outgoing())
+        self.speaker.lines[self.server] = self
+        self.crowd.joined(self.speaker, self)
+
+    def _take(self, piece: bytes) -> None:
+        for frame in self.frames.take(piece):
             if not frame:
-                self.transport.write(EMPTY)  # we are here, too
+                self.write(EMPTY)  # we are here, too
             elif frame[_KIND] == Kind.CERT:
                 self.crowd.hear(self.speaker, frame)
             elif frame[_KIND] == Kind.RECEIPT and int.from_bytes(frame[_ROUND], "little") == self.speaker.round:
                 self.speaker.receipts.add(self.server)  # taken at its word
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self.speaker.lines.get(self.server) is self.transport:
+        if self.speaker.lines.get(self.server) is self:
             del self.speaker.lines[self.server]
-        if not self.lost.done():
-            self.lost.set_result(None)
+        self.up.set()
+        self.lost.set()
 
 
 class Crowd:
@@ -161,8 +181,8 @@ class Crowd:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for speaker in self.speakers:
-            for transport in list(speaker.lines.values()):
-                transport.abort()
+            for line in list(speaker.lines.values()):
+                line.abort()
 
     async def all_connected(self, servers: int | None = None) -> None:
         """Every client to so many servers; to all unless given."""
@@ -183,10 +203,10 @@ class Crowd:
                 raise AssertionError(self.wrong[0])
             await asyncio.sleep(0.002)
 
-    def joined(self, speaker: Speaker, transport: asyncio.Transport) -> None:
+    def joined(self, speaker: Speaker, line: Line) -> None:
         self.connected += 1
         if speaker.round <= self.until:
-            transport.write(speaker.upload() + self._question(speaker))
+            line.write(speaker.upload() + self._question(speaker))
 
     def hear(self, speaker: Speaker, frame: bytes) -> None:
         """A certificate: checked once, whoever of us is told."""
@@ -224,8 +244,8 @@ class Crowd:
             self.on_decided(round_, value)
         if round_ == speaker.round <= self.until:
             self.latencies.append(now - speaker.sent_at)
-        for old in [old for old in speaker.ready if old <= round_]:
-            del speaker.ready[old]
+        for old in range(speaker.round, round_ + 1):
+            speaker.ready.pop(old, None)
         speaker.round, speaker.receipts = round_ + 1, set()
         if speaker.round <= self.until:
             self._next(speaker)
@@ -251,16 +271,24 @@ class Crowd:
 
     async def _keep(self, speaker: Speaker, server: int) -> None:
         """A connection to this server, again and again."""
-        host, port = endpoint(self.charter.seats[server].address)
         while True:
-            with contextlib.suppress(OSError, asyncio.TimeoutError):
-                async with self._dialling:
-                    dial = asyncio.get_running_loop().create_connection(
-                        lambda: Line(self, speaker, server), host, port, ssl=speaker.context, server_hostname=""
-                    )
-                    _, line = await asyncio.wait_for(dial, 30)
-                await line.lost
+            with contextlib.suppress(OSError):
+                line = await self._dialled(speaker, server)
+                await line.lost.wait()
             await asyncio.sleep(self.rng.uniform(0.1, 0.5))
+
+    async def _dialled(self, speaker: Speaker, server: int) -> Line:
+        """A line, with its handshake over or lost."""
+        host, port = endpoint(self.charter.seats[server].address)
+        async with self._dialling, asyncio.timeout(30):  # wait_for loses a cancellation that meets a refusal
+            dial = asyncio.get_running_loop().create_connection(lambda: Line(self, speaker, server), host, port)
+            transport, line = await dial
+            try:
+                await line.up.wait()
+            except asyncio.CancelledError:
+                transport.abort()
+                raise
+        return line
 
 
 def span(text: str) -> range:

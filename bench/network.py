@@ -26,6 +26,7 @@ from fedrfq.net.cluster import Cluster, free_ports
 TARGETS = {(4, 20): 100.0, (7, 20): 50.0, (10, 20): 40.0, (4, 1000): 4.0, (7, 1000): 2.4, (10, 1000): 2.1}  # commits/s
 P99_MS, KEPT, TIMEOUTS, MEMORY = 50.0, 0.5, 2.0, 400e6
 _SILENCES = 3
+_PATIENCE_S = 60.0  # for a round, on average, before it is taken for hanging
 
 
 class Plan(NamedTuple):
@@ -51,17 +52,23 @@ async def measure(cluster: Cluster, plan: Plan) -> dict[str, Any]:
     crowd = Crowd(cluster.folder, range(len(roster.clients)), plan.total())
     await crowd.start()
     try:
-        await crowd.all_connected()
-        await _rate(crowd, plan.warm)
-        found: dict[str, Any] = {"commits_s": await _rate(crowd, plan.rounds), **_latencies(crowd.latencies)}
-        found["memory"] = max(memory(child.pid)["peak"] for child in cluster.children.values())
-        found["silent_leader_timeouts"] = [await _silence(cluster, crowd) for _ in range(_SILENCES)]
-        for dead in range(roster.n - roster.f, roster.n):
-            cluster.children[dead].kill()
-        found["commits_s_dead"] = await _rate(crowd, plan.dead)
-        return found
+        async with asyncio.timeout(_PATIENCE_S * plan.total()):
+            await crowd.all_connected()
+            return await _stages(cluster, crowd, plan)
     finally:
         await crowd.stop()
+
+
+async def _stages(cluster: Cluster, crowd: Crowd, plan: Plan) -> dict[str, Any]:
+    roster = cluster.charter.roster
+    await _rate(crowd, plan.warm)
+    found: dict[str, Any] = {"commits_s": await _rate(crowd, plan.rounds), **_latencies(crowd.latencies)}
+    found["memory"] = max(memory(child.pid)["peak"] for child in cluster.children.values())
+    found["silent_leader_timeouts"] = [await _silence(cluster, crowd) for _ in range(_SILENCES)]
+    for dead in range(roster.n - roster.f, roster.n):
+        cluster.children[dead].kill()
+    found["commits_s_dead"] = await _rate(crowd, plan.dead)
+    return found
 
 
 async def _rate(crowd: Crowd, rounds: int) -> float:
@@ -83,7 +90,8 @@ async def _silence(cluster: Cluster, crowd: Crowd) -> float:
         took = 1 / await _rate(crowd, 1)
     finally:
         leader.resume()
-    await asyncio.sleep(0.5)  # so that it catches up
+    while (cluster.status(roster.leader(round_, 0)) or {"round": 0})["round"] <= round_:  # until it has caught up
+        await asyncio.sleep(0.1)
     return took * 1000 / roster.timeout_ms(0)
 
 

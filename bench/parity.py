@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ground import record
 
 from fedrfq import chain, data, tensors, toml
 from fedrfq.committee import Simulated
@@ -36,7 +37,6 @@ from fedrfq.net import founding
 from fedrfq.net.client import MODEL
 from fedrfq.net.cluster import Cluster, Size, free_ports
 from fedrfq.prototypes import admit
-from fedrfq.strict_json import to_json
 
 _LOOK_S, _CPU = 0.2, torch.device("cpu")
 
@@ -149,8 +149,7 @@ def main() -> None:
         size = Size(options.servers, options.clients, options.rounds)
         found = compared(held(Path(folder) / "federation", size, options.set, options.limit))
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(to_json(found, indent=2) + "\n")
+        record(options.out, found)
     print(json.dumps(found, indent=2))
     sys.exit(not all(value for value in found.values()))
 

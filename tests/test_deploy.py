@@ -308,3 +308,16 @@ def test_links_of_a_manual_lead_somewhere(name: str) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
     assert targets
     assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
+
+
+def test_alarms_are_those_that_servers_raise() -> None:
+    sources = "".join(
+        path.read_text() for part in ("net", "consensus") for path in sorted((ROOT / "src/fedrfq" / part).glob("*.py"))
+    )
+    rows = [line.split("|")[1] for line in (ROOT / "docs/operating.md").read_text().splitlines() if line.startswith("|")]
+    metrics = re.findall(r"fedrfq_(\w+)", "".join(rows))
+    said = re.findall(r'"([^"]+)"', "".join(rows))
+    assert len(metrics) > 10
+    assert len(said) > 8
+    assert [name for name in metrics if name not in sources] == []
+    assert [words for words in said if words not in sources] == []

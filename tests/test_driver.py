@@ -25,9 +25,22 @@ from fedrfq.consensus.machine import (
     Trained,
     Waiting,
 )
-from fedrfq.consensus.messages import Body, Certificate, Evidence, Fetch, Kind, Message, Record, Upload, What
+from fedrfq.consensus.messages import (
+    Body,
+    Cert,
+    Certificate,
+    Commit,
+    Evidence,
+    Fetch,
+    Kind,
+    Message,
+    Receipt,
+    Record,
+    Upload,
+    What,
+)
 from fedrfq.consensus.rules import Rules
-from fedrfq.net.driver import BATCH, Driver
+from fedrfq.net.driver import BATCH, GRACE_MS, MOTIONS, Driver
 from fedrfq.net.store import Full
 from fedrfq.net.turns import _CLIENT_BYTES, Turns
 
@@ -72,6 +85,9 @@ class World:
     def send(self, to: int, data: bytes) -> None:
         self.story.append(("send", to, data))
 
+    def send_later(self, to: int, data: bytes) -> None:
+        self.story.append(("send later", to, data))
+
     def connected(self) -> set[int]:
         return self.here
 
@@ -113,6 +129,133 @@ def test_nothing_is_flushed_where_nothing_must_be_kept() -> None:
         world.driver.give(Start())
         await quiet()
         assert [what[0] for what in world.story] == ["send"]
+
+    run(test())
+
+
+UPLOAD = RULES.signed(Upload(1, 0, b"content"), signer(key("client", 0)))
+RECEIPT = RULES.signed(Receipt(1, 0, 0, UPLOAD.digest), signer(key("server", 0)))
+PROOF = RULES.unsigned(Cert(1, CERTIFICATE))
+STORED: list[Effect] = [Persist(UPLOAD), Send(~0, RECEIPT)]
+SETTLED: list[Effect] = [Persist(PROOF), Publish(PROOF), Decided(CERTIFICATE, None, ()), SetTimer(Timer.VIEW, None)]
+
+
+def played(*batches: list[Effect]) -> World:
+    """A world in which these batches have been carried out, one after the other."""
+    plans = iter(batches)
+    world = World(lambda event: next(plans))
+    world.driver.on_decided = lambda decided: world.story.append(("decided",))
+    for _ in batches:
+        world.driver.give(Start())
+        world.driver._turn()
+    return world
+
+
+def told(world: World) -> list[str]:
+    return [what[0] for what in world.story]
+
+
+def test_uploads_wait_for_one_flush_and_their_receipts_with_them() -> None:
+    async def test() -> None:
+        world = played(STORED, STORED)
+        assert not world.story
+        while len(world.story) < 5:
+            await asyncio.sleep(0.001)
+        assert told(world) == ["append", "append", "flush", "send later", "send later"]
+        assert told(played(STORED, [Persist(word()), Send(1, word())])) == ["append"] * 2 + ["flush", "send later", "send"]
+
+    run(test())
+
+
+def test_a_certificate_is_published_at_once_and_reported_when_it_is_kept() -> None:
+    async def test() -> None:
+        world = played(SETTLED)
+        assert set(told(world)) == {"send"}
+        published = len(world.story)
+        assert {data for _, data in world.sent()} == {PROOF.wire}
+        while len(world.story) < published + 3:
+            await asyncio.sleep(0.001)
+        assert told(world)[published:] == ["append", "flush", "decided"]
+
+    run(test())
+
+
+def test_a_certificate_that_may_have_a_vote_in_it_that_is_not_kept_yet_is_published_after_the_flush() -> None:
+    async def test() -> None:
+        vote = RULES.signed(Commit(1, 0, bytes(32), 0), signer(key("server", 0)))
+        story = told(played([Persist(vote), *SETTLED]))
+        assert story[:3] == ["append", "append", "flush"]
+        assert "send" in story[3:]
+        prepared = RULES.unsigned(Cert(1, Certificate(Kind.PREPARE, 0, CERTIFICATE.record, ())))
+        assert told(played([Persist(prepared), Publish(PROOF)]))[:2] == ["append", "flush"]
+
+    run(test())
+
+
+def test_what_waits_is_carried_out_at_a_stop_and_not_when_nothing_can_be_kept() -> None:
+    async def test() -> None:
+        world = played(STORED)
+        world.driver.stop()
+        assert told(world) == ["append", "flush", "send later"]
+        world = played(STORED)
+        world.full = True
+        world.driver.stop()
+        assert (told(world), world.driver.failed) == (["append"], "no room")
+        world = played(STORED)
+        world.driver.fail("elsewhere")
+        world.driver.stop()
+        assert not world.story
+
+    run(test())
+
+
+def test_a_view_whose_leader_is_not_connected_is_given_up_soon() -> None:
+    async def test() -> None:
+        world = World(lambda event: [] if isinstance(event, Expired) else [SetTimer(Timer.VIEW, 600_000)])
+        world.driver.leader = lambda: 2
+        world.here.discard(2)
+        world.driver.give(Start())
+        while Expired(Timer.VIEW) not in world.machine.events:
+            await asyncio.sleep(0.001)
+
+    run(test())
+
+
+def test_a_view_whose_leader_goes_is_given_up_soon_and_no_other() -> None:
+    async def test() -> None:
+        world = World(lambda event: [] if isinstance(event, Expired) else [SetTimer(Timer.VIEW, 600_000)])
+        world.driver.leader = lambda: 2
+        world.driver.give(Start())
+        await quiet()
+        view = world.driver._timers[Timer.VIEW]
+        world.driver.lost(1)
+        world.driver.lost(~0)
+        assert world.driver._timers[Timer.VIEW] is view
+        world.driver.lost(2)
+        assert view.cancelled()
+        while Expired(Timer.VIEW) not in world.machine.events:
+            await asyncio.sleep(0.001)
+        world.driver.lost(2)
+        await quiet()
+        assert world.machine.events.count(Expired(Timer.VIEW)) == 1
+
+    run(test())
+
+
+def test_nobody_waits_longer_or_shorter_for_himself() -> None:
+    async def test() -> None:
+        delays = iter([600_000, 1])
+        world = World(lambda event: [] if isinstance(event, Expired) else [SetTimer(Timer.VIEW, next(delays))])
+        world.driver.leader = lambda: 0
+        world.driver.give(Start())
+        await quiet()
+        assert world.driver._timers[Timer.VIEW].when() > asyncio.get_running_loop().time() + 300
+        world.driver.leader = lambda: 2
+        world.here.discard(2)
+        world.driver.give(Start())
+        world.driver._turn()
+        assert world.driver._timers[Timer.VIEW].when() < asyncio.get_running_loop().time() + GRACE_MS / 2000
+        world.driver.stop()
 
     run(test())
 
@@ -369,6 +512,8 @@ def test_the_same_replicas_decide_through_drivers_as_by_hand() -> None:
             def send(self, to: int, data: bytes) -> None:
                 drivers[to].hear(self.party, data)
 
+            send_later = send
+
         decided: dict[int, list[Decided]] = {party: [] for party in cluster.parties}
         for party, machine in cluster.parties.items():
             post = Post(party)
@@ -376,11 +521,30 @@ def test_the_same_replicas_decide_through_drivers_as_by_hand() -> None:
             drivers[party].on_decided = decided[party].append
         for client in range(4):
             drivers[~client].give(Trained(1, b"%d" % client))
-        for _ in range(200):
-            await asyncio.sleep(0)
+        while not all(decided.values()):
+            await asyncio.sleep(0.001)
         assert {len(found) for found in decided.values()} == {1}
         assert len({found[0].certificate.record for found in decided.values()}) == 1
         for driver in drivers.values():
             driver.stop()
+
+    run(test())
+
+
+def test_motions_are_taken_in_now_and_then_and_from_servers_alone() -> None:
+    async def test() -> None:
+        world = World()
+        motion = RULES.signed(Upload(1, RULES.roster.mover(1), b"text"), signer(key("server", 1))).wire
+        upload = RULES.signed(Upload(1, 0, b"1"), signer(key("client", 0))).wire
+        for _ in range(3 * MOTIONS):
+            world.driver.hear(1, motion)
+        assert world.driver.counts["motions too often"] == 2 * MOTIONS
+        world.driver.hear(2, motion)  # who floods costs the others nothing
+        world.driver.hear(~0, motion)
+        world.driver.hear(~0, upload)
+        await quiet()
+        await quiet()
+        peers = [event.peer for event in world.machine.events if isinstance(event, Received)]
+        assert (peers.count(1), peers.count(2), peers.count(~0)) == (MOTIONS, 1, 1)
 
     run(test())

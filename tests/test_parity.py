@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +14,13 @@ from fedrfq import tensors, toml
 from fedrfq.experiment import from_table
 from fedrfq.net.cluster import Cluster, Size
 
-_BENCH = Path(__file__).parents[1] / "bench" / "parity.py"
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 _SETS = ["partition.ways=3", "partition.spread=1", "partition.shots=7", "partition.test_shots=5", "detector.name=adaptive"]
 
 
 @pytest.fixture(scope="module")
 def parity() -> Any:
-    spec = importlib.util.spec_from_file_location("parity", _BENCH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["parity"] = module  # dataclasses look there
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("parity")
 
 
 @pytest.fixture(scope="module")

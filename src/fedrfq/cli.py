@@ -59,6 +59,8 @@ def main() -> None:
         app()
     except UserError as error:
         _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
             raise

@@ -53,8 +53,8 @@ def rotate(
     from fedrfq.net.epochs import ROTATION
     from fedrfq.net.folder import REQUEST
     from fedrfq.net.founding import Keys
-    from fedrfq.net.identity import load
+    from fedrfq.net.identity import read_seat
 
-    seat = load(folder).seat
+    seat = read_seat(folder)
     Keys.new(seat.name, address or seat.address, days).write(folder / ROTATION)
     say(Console(), f"wrote new keys of {seat.name}; send in {folder / ROTATION / REQUEST}, and never a .key file")

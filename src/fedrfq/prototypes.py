@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ _MAGIC, _VERSION = b"FRFQ", 2
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Words = NDArray[np.int32]
+Rows = NDArray[np.void]
 
 
 @dataclass(frozen=True)
@@ -157,51 +160,95 @@ def encode(round_: int, client: int, counts_J: Ints, values_JV: Ints, precision:
 
 def decode(message: bytes, classes: int, values: int, precision: Precision = WHOLE) -> tuple[int, int, Ints, Ints]:
     """Round, client, counts and values of an upload; any bytes but those `encode` writes are refused."""
+    round_, client, rows, steps = _read(message, classes, values, precision)
+    counts_J, values_JV = np.zeros(classes, np.int64), np.zeros((classes, values), np.int64)
+    counts_J[rows["class"]], values_JV[rows["class"]] = rows["count"], steps
+    return round_, client, counts_J, values_JV * precision.step
+
+
+def _read(message: bytes, classes: int, values: int, precision: Precision) -> tuple[int, int, Rows, Words]:
+    """Round, client, rows as they stand and their values in steps: all that can be wrong with an upload is found here."""
     if len(message) < _HEADER.size:
         raise UserError(f"an upload of {len(message)} bytes is shorter than its header of {_HEADER.size}")
     magic, version, bits, round_, client, held, length = _HEADER.unpack_from(message)
     if (magic, version, bits, length) != (_MAGIC, _VERSION, precision.bits, values) or held > classes:
         form = f"{values} values of {precision.bits} bits in at most {classes} classes"
         raise UserError(f"not an upload of version {_VERSION} with {form}")
-    width = _CLASS.size + values * precision.bits // 8
-    if len(message) != _HEADER.size + held * width:
-        raise UserError(f"an upload of {held} classes has {_HEADER.size + held * width} bytes, this one {len(message)}")
-    counts_J, values_JV = np.zeros(classes, np.int64), np.zeros((classes, values), np.int64)
-    last = -1
-    for start in range(_HEADER.size, len(message), width):
-        j, count = _CLASS.unpack_from(message, start)
+    row = _row(values, bits)
+    if len(message) != _HEADER.size + held * row.itemsize:
+        whole = _HEADER.size + held * row.itemsize
+        raise UserError(f"an upload of {held} classes has {whole} bytes, this one {len(message)}")
+    rows, last = np.frombuffer(message, row, held, _HEADER.size), -1
+    for j, count in zip(rows["class"].tolist(), rows["count"].tolist(), strict=True):
         if not last < j < classes or not 0 < count <= MOST_COUNT:
             raise UserError(f"class {j} with {count} samples is out of order, unknown, empty or too large")
-        counts_J[j], values_JV[j] = count, _signed(message[start + _CLASS.size : start + width], precision)
         last = j
-    if np.abs(values_JV).max(initial=0) > precision.most:
+    steps = _signed(rows["digits"])
+    if not _within(steps, precision):
         raise UserError(f"a value is outside the fixed-point range of ±{precision.most}")
-    return round_, client, counts_J, values_JV * precision.step
+    return round_, client, rows, steps
 
 
-def _signed(body: bytes, precision: Precision) -> Ints:
-    width = precision.bits // 8
-    digits = np.frombuffer(body, np.uint8).reshape(-1, width).astype(np.int64)
-    words = digits @ (1 << 8 * np.arange(width))
-    signed: Ints = np.where(words >= 1 << precision.bits - 1, words - (1 << precision.bits), words)
+@lru_cache(8)
+def _row(values: int, bits: int) -> np.dtype[np.void]:
+    """What a message has of a class."""
+    return np.dtype([("class", "<u2"), ("count", "<u4"), ("digits", np.uint8, (values, bits // 8))])
+
+
+def _signed(digits: NDArray[np.uint8]) -> Words:
+    """The numbers of so many bytes each: moved to the upper end of a word, and back with their sign."""
+    width = digits.shape[-1]
+    words = np.zeros((*digits.shape[:-1], 4), np.uint8)
+    words[..., 4 - width :] = digits
+    signed: Words = words.view("<i4")[..., 0] >> 32 - 8 * width
     return signed
 
 
+def _within(steps: Words, precision: Precision) -> bool:
+    """Whether no value is further from 0 than allowed; one that is too low is, without its sign, too high."""
+    return bool((steps + np.int32(precision.most)).view(np.uint32).max(initial=0) <= 2 * precision.most)
+
+
+def refuses(round_: int, client: int, message: bytes, classes: int, values: int, precision: Precision) -> str | None:
+    """Why a client's message cannot be taken: it is not well-formed, or of another round or client. None where it can."""
+    try:
+        number, author, _, _ = _read(message, classes, values, precision)
+    except UserError as error:
+        return str(error)
+    if (number, author) != (round_, client):
+        return f"it is of round {number} and client {author}, not of round {round_} and client {client}"
+    return None
+
+
 def admit(round_: int, messages: Mapping[int, bytes], classes: int, values: int, precision: Precision) -> Uploads:
-    """The uploads in the clients' messages; whose is not well-formed, or is of another round or client, is refused."""
-    counts: list[Ints] = []
-    rows: list[Ints] = []
-    clients, refused = [], {}
-    for client, message in sorted(messages.items()):
-        try:
-            number, author, counts_J, values_JV = decode(message, classes, values, precision)
-            if (number, author) != (round_, client):
-                raise UserError(f"it is of round {number} and client {author}, not of round {round_} and client {client}")
-        except UserError as error:
-            refused[client] = str(error)
-            continue
-        clients.append(client)
-        counts.append(counts_J)
-        rows.append(values_JV)
-    stacked = np.array(counts, np.int64).reshape(-1, classes), np.array(rows, np.int64).reshape(-1, classes, values)
-    return Uploads(tuple(clients), *stacked, refused=refused, precision=precision)
+    """The uploads in the clients' messages, less those that are refused."""
+    found = _together(round_, messages, classes, values, precision)
+    if found is not None:
+        return found
+    why = {client: refuses(round_, client, messages[client], classes, values, precision) for client in sorted(messages)}
+    refused = {client: reason for client, reason in why.items() if reason is not None}
+    taken = {client: message for client, message in messages.items() if client not in refused}
+    rest = _together(round_, taken, classes, values, precision)
+    assert rest is not None, "each by itself is right, so all are"
+    return replace(rest, refused=refused)
+
+
+def _together(round_: int, messages: Mapping[int, bytes], classes: int, values: int, precision: Precision) -> Uploads | None:
+    """As `decode` reads them, but all at once, which takes a tenth of the time; none if any is not as it should be."""
+    clients, row = tuple(sorted(messages)), _row(values, precision.bits)
+    helds = [(len(messages[client]) - _HEADER.size) // row.itemsize for client in clients]
+    for client, held in zip(clients, helds, strict=True):
+        if not 0 <= held <= classes or len(messages[client]) != _HEADER.size + held * row.itemsize:
+            return None
+        if not messages[client].startswith(_HEADER.pack(_MAGIC, _VERSION, precision.bits, round_, client, held, values)):
+            return None
+    rows = np.frombuffer(b"".join([messages[client][_HEADER.size :] for client in clients]), row)
+    row_R, class_R, steps_RV = np.repeat(np.arange(len(clients)), helds), rows["class"], _signed(rows["digits"])
+    ordered = (np.diff(row_R * classes + class_R) > 0).all() and class_R.max(initial=0) < classes
+    counted = rows["count"].min(initial=1) > 0 and rows["count"].max(initial=1) <= MOST_COUNT
+    if not ordered or not counted or not _within(steps_RV, precision):
+        return None
+    counts_KJ = np.zeros((len(clients), classes), np.int64)
+    values_KJV = np.zeros((len(clients), classes, values), np.int64)
+    counts_KJ[row_R, class_R], values_KJV[row_R, class_R] = rows["count"], steps_RV * np.int64(precision.step)
+    return Uploads(clients, counts_KJ, values_KJV, precision=precision)

@@ -10,7 +10,7 @@ from fedrfq.committee import layouts
 from fedrfq.consensus.machine import Outcome
 from fedrfq.consensus.messages import Upload
 from fedrfq.detectors import Detector, State
-from fedrfq.prototypes import Globals, Precision, Uploads, admit
+from fedrfq.prototypes import Globals, Precision, Uploads, admit, refuses
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,11 @@ class Prototypes:
         )
 
     def refuses(self, upload: Upload) -> str | None:
-        """What `prototypes.admit` has against it; of servers there is nothing to be decided."""
+        """What `prototypes` has against it; of servers there is nothing to be decided."""
         if upload.client >= self.task.clients:
             return "a motion"
-        return self._admitted(upload.round, [upload]).refused.get(upload.client)
+        task = self.task
+        return refuses(upload.round, upload.client, upload.content, task.classes, task.values, task.precision)
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
         task, (globals_, state) = self.task, self.memory(before)

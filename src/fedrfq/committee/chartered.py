@@ -22,7 +22,8 @@ from fedrfq.consensus.messages import Upload
 from fedrfq.detectors import State
 from fedrfq.errors import UserError
 
-MOST = 1 << 22  # bytes of a federation.toml
+MOST = 1 << 22  # bytes of a federation.toml, and of a motion a few times as many as the present one has
+_GROWTH, _MORE = 4, 1 << 16
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,7 @@ class Chartered(Prototypes):
     def refuses(self, upload: Upload) -> str | None:
         if upload.client < self.task.clients:
             return super().refuses(upload)
-        try:
-            next_of(self.charter, upload.content)
-        except UserError as error:
-            return str(error)
-        return None
+        return _refused(self.charter, upload.content)
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
         motions = Counter(upload.content for upload in uploads if upload.client >= self.task.clients)
@@ -60,11 +57,21 @@ def chartered(charter: Charter, heritage: Outcome | None = None) -> Chartered:
     return Chartered(charter.task, charter, heritage)
 
 
-@lru_cache(16)
+@lru_cache(64)
+def _refused(charter: Charter, content: bytes) -> str | None:
+    """Why a text cannot be moved. Remembered: what is sent again is not read again."""
+    try:
+        next_of(charter, content)
+    except UserError as error:
+        return str(error)
+    return None
+
+
 def next_of(charter: Charter, content: bytes) -> Charter:
     """The federation of this text, if it can take the place of the given one."""
-    if len(content) > MOST:
-        raise UserError(f"a federation.toml of {len(content)} bytes: {MOST} at most")
+    most = min(MOST, _GROWTH * len(charter.text) + _MORE)
+    if len(content) > most:
+        raise UserError(f"a federation.toml of {len(content)} bytes: {most} at most, a few times as many as it has now")
     try:
         new = Charter.read(content.decode(), "the new federation.toml")
     except UnicodeDecodeError as error:

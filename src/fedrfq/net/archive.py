@@ -12,8 +12,10 @@ from fedrfq.consensus.messages import Message, decode
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
+from fedrfq.errors import UserError
 from fedrfq.net import epochs
 from fedrfq.net.identity import Identity
+from fedrfq.net.logs import say
 from fedrfq.net.store import Store
 
 RUN = slice(9, 41)  # where a message has its run's id
@@ -30,10 +32,16 @@ class _Run:
         # where the run started from no longer matters: it has an outcome
         self._replica = Replica(Rules(charter.roster), me, identity.signer, chartered(charter), self.store.messages)
 
+    @property
+    def over(self) -> bool:
+        return self._replica.over
+
+    def knows(self, name: str, server: bool) -> bool:
+        """Whether a party of that name took part, and as the same: what servers may ask, a client may not."""
+        return name in self._numbers and (self._numbers[name] >= 0) == server
+
     def answer(self, name: str, message: Message) -> list[tuple[str, Message]]:
         """To whom what is said, by names, when a party of that name says this."""
-        if name not in self._numbers:
-            return []
         effects = self._replica.step(Received(self._numbers[name], message))
         return [(self._names[one.to], one.message) for one in effects if isinstance(one, Send)]
 
@@ -48,15 +56,28 @@ class Archive:
         for number, run in enumerate(epochs.ended(identity.folder), 1):
             log = identity.folder / epochs.PAST / str(number) / "log"
             if log.is_dir() and identity.seat.name in {seat.name for seat in run.charter.seats.values()}:
-                self._runs[run.charter.roster.run] = _Run(log.parent, identity, run.charter)
+                self._take(log.parent, identity, run.charter)
+
+    def _take(self, folder: Path, identity: Identity, charter: Charter) -> None:
+        """A run, if its log is whole: where it does not say that the run is over, its replica might still sign something."""
+        try:
+            run = _Run(folder, identity, charter)
+        except UserError as error:
+            say("of a run that is over nothing can be told", "warning", why=str(error))
+            return
+        if run.over:
+            self._runs[charter.roster.run] = run
+        else:
+            run.store.close()
 
     def __contains__(self, run: bytes) -> bool:
         return run in self._runs
 
     def answer(self, peer: int, run: bytes, data: bytes) -> list[tuple[int, Message]]:
         """What is to be sent when a peer speaks of a run that is over."""
+        name = self._names[peer]
         try:
-            said = self._runs[run].answer(self._names[peer], decode(data))
+            said = self._runs[run].answer(name, decode(data)) if self._runs[run].knows(name, peer >= 0) else []
         except Refused:
             return []
         return [(self._numbers[name], one) for name, one in said if name in self._numbers]

@@ -40,8 +40,8 @@ class Limits:
 def server_pace(charter: Charter) -> Pace:
     """A proposal carries up to n lists of all clients, evidence two uploads, a motion the text of a federation. Ten thousand
     messages a second are ten times what 100 commits need, and what one core can verify."""
-    lists = 64 * len(charter.servers) * len(charter.clients)
-    frame = 16 * MIB + 2 * (_upload(charter) + len(charter.text)) + lists
+    lists = 80 * len(charter.servers) * len(charter.clients)
+    frame = 2 * MIB + 2 * _upload(charter) + 4 * len(charter.text) + lists
     return Pace(frame, queue=4 * frame, frames_s=10_000, bytes_s=64 * MIB)
 
 
@@ -94,3 +94,20 @@ class Bucket:
         self._held = min(self._burst, self._held + (now - self._seen) * self._rate) - amount
         self._seen = now
         return max(0.0, -self._held / self._rate)
+
+
+class Allowance:
+    """So many of something at once, and so many a second; what is more is refused, and owes nothing."""
+
+    def __init__(self, burst: float, rate: float, now: float) -> None:
+        self._burst, self._rate = burst, rate
+        self._left, self._since = burst, now
+
+    def take(self, now: float) -> bool:
+        """One, if there is one left."""
+        self._left = min(self._burst, self._left + (now - self._since) * self._rate)
+        self._since = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

@@ -34,6 +34,8 @@ def changed(
     n, rows = len(charter.servers), list(map(_Row, charter.network.seats, charter.servers + charter.clients))
     servers = _seated(rows[:n], [request for request in requests if request.is_server], expelled)
     clients = _seated(rows[n:], [request for request in requests if not request.is_server], expelled)
+    if not servers or not clients:
+        raise UserError("a federation has servers and clients: not all of them can be expelled")
     follows, seats = charter.roster.run.hex(), tuple(row.seat for row in servers + clients)
     made = replace(
         charter,

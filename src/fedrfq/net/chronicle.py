@@ -191,6 +191,7 @@ class Chronicle:
             return
         while (aside := path.with_name(f"{name}.cut-{number}")).exists():
             number += 1
+        aside.touch(0o600)
         with path.open("rb") as file:
             file.seek(end)
             aside.write_bytes(file.read())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ class Process:
         finally:
             await self._stop()
         last = self._client.last
-        following = layouts.successor(self._client.parts[What.VERDICTS]) if finished else b""
+        following = layouts.successor(self._client.parts.get(What.VERDICTS, b"")) if finished else b""
         return Ended(0 if last is None else last.record.round, finished, self._learner.accuracies, following)
 
     def turn(self) -> None:
@@ -97,7 +97,7 @@ class Process:
         say("started", name=self._own.seat.name, run=run, round=self._client.round, rounds=self._rounds)
         last, parts = self._client.last, self._client.parts
         if last is None:
-            self._learner.hear(News(0, self._inherited()))
+            self._learner.hear(News(0, self._inherited(), last=not self._rounds))
         elif all(what in parts for what in WANTS):
             self._learner.hear(self._news(last, parts[What.GLOBALS], parts[What.VERDICTS]))
 
@@ -220,7 +220,10 @@ def attend(
 async def _attend(own: Identity, learning: Participant, once: bool, on_round: Callable[[Line], None]) -> Ended:
     process = Process(own, learning, on_round)
     ended = await process.run(once)
+    if ended.successor and not epochs.seated(own, ended.successor):
+        say("the federation goes on without this client", "warning", round=ended.round)
+        return replace(ended, successor=b"")
     if ended.successor:
-        say("the federation has changed", round=ended.round)
+        say("the federation is changed", round=ended.round)
         process.turn()
     return ended

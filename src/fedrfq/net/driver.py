@@ -1,7 +1,12 @@
 """Runs one machine, a server's or a client's, on connections, a disk and a clock.
 
 Events are taken in small batches. All that a batch wants kept is on the disk, by one flush, before anything of the batch is
-said, timed or reported. If it cannot be kept, nothing more is said: whoever forgets its votes might contradict them.
+said or reported. If it cannot be kept, nothing more is said: whoever forgets its votes might contradict them.
+
+A batch waits a moment for the next, to share its flush, if all it wants kept are uploads and commit certificates, and all it
+says are receipts, which wait with it, and those certificates, which do not: they prove themselves, and our own votes in them
+were kept before. Who forgets one has still voted, and comes to the same or is shown it; whatever we sign of the next round
+stands after it in the log.
 """
 
 from __future__ import annotations
@@ -28,14 +33,18 @@ from fedrfq.consensus.machine import (
     Timer,
     Waiting,
 )
-from fedrfq.consensus.messages import Fetch, Message, Upload, decode
+from fedrfq.consensus.messages import Cert, Fetch, Kind, Message, Receipt, Upload, decode
 from fedrfq.consensus.roster import Roster, served
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
+from fedrfq.net.budget import Allowance
 from fedrfq.net.turns import Turns
 
 MOST_ROUNDS = 2**32 - 1
 BATCH = 64  # events, after which timers and sockets get their turn
+PATIENCE_S = 0.01  # that a batch may wait: clients for receipts, and the owner for decisions
+MOTIONS, MOTIONS_S = 16, 4  # of a server, at once and a second
+GRACE_MS = 20  # for a leader that is not connected: as long as a proposal may be on its way by others, or it comes back
 
 
 class Machine(Protocol):
@@ -57,6 +66,8 @@ class Wires(Protocol):
 
     def send(self, to: int, data: bytes) -> None: ...
 
+    def send_later(self, to: int, data: bytes) -> None: ...
+
     def connected(self) -> Collection[int]: ...
 
     def drop(self, peer: int, why: str) -> None: ...
@@ -65,7 +76,11 @@ class Wires(Protocol):
 class Driver:
     """`hear` is what Links call with a peer's frame; `give` is for what happens here. The `on_…` are the owner's to hear:
     they are called after the flush, in the order of effects. `failed` says why nothing can be kept any more; `ended` is done
-    after `stop`, or has the exception by which the machine died. Made in a running loop."""
+    after `stop`, or has the exception by which the machine died. Made in a running loop.
+
+    A view whose leader is not connected is given up after a grace instead of its whole time. Agreement does not depend on
+    when a timer goes off, to the machine that is an event like any other. Progress does not suffer: without a connection the
+    leader's proposal cannot come, and where it is only we who have none, one server's view change moves nobody else."""
 
     def __init__(self, machine: Machine, party: int, roster: Roster, store: Disk, links: Wires) -> None:
         self.machine, self.party, self.store, self.links = machine, party, store, links
@@ -79,11 +94,15 @@ class Driver:
         self.on_accused: Callable[[Message], None] = _nothing
         self.on_waiting: Callable[[Waiting], None] = _nothing
         self.on_failed: Callable[[str], None] = _nothing
+        self.leader: Callable[[], int] = lambda: party  # whom this view waits for
         self.answer: Callable[[Fetch], Message | None] = _nothing  # what can be said once nothing can be kept
         self._servers = [server for server in range(roster.n) if server != party]
         self._clients = [~client for client in served(party, roster.n, len(roster.clients))] if party >= 0 else []
         self._turns, self._rung, self._timers = Turns(), set[Timer](), dict[Timer, asyncio.TimerHandle]()
+        self._held, self._ripe = list[Effect](), False  # effects that wait, and whether they have for long enough
+        self._patience: asyncio.TimerHandle | None = None
         self._due = self._stopped = False
+        self._registered, self._motions = len(roster.clients), dict[int, Allowance]()
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
@@ -92,8 +111,10 @@ class Driver:
         self.give(Start())
 
     def stop(self) -> None:
-        """Take no more events; what was said is on the disk and with the links."""
+        """Take no more events; what was said is on the disk and with the links, and so is what waited to be."""
         self._stopped = True
+        if not self.ended.done():
+            self._safely(self._release)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -110,8 +131,7 @@ class Driver:
         except Refused:
             self.links.drop(peer, "no message")
             return
-        if type(message.body) is Upload and message.body.round > self.last_round:
-            self.counts["uploads after the last round"] += 1
+        if type(message.body) is Upload and not self._admits(peer, message.body):
             return
         if peer >= 0 and message.body.round > self.heard.get(peer, 0):
             self.heard[peer] = message.body.round
@@ -119,6 +139,19 @@ class Driver:
             self._wake()
         else:
             self.counts["messages without room"] += 1
+
+    def _admits(self, peer: int, upload: Upload) -> bool:
+        """Not after the last round; and of motions, each of which is a whole federation to read, only now and then one."""
+        if upload.round > self.last_round:
+            self.counts["uploads after the last round"] += 1
+            return False
+        if upload.client < self._registered or peer < 0:  # of a client it is nobody's motion
+            return upload.client < self._registered
+        now = self._loop.time()
+        if not self._motions.setdefault(peer, Allowance(MOTIONS, MOTIONS_S, now)).take(now):
+            self.counts["motions too often"] += 1
+            return False
+        return True
 
     def _wake(self) -> None:
         if not self._due and not self._stopped:
@@ -129,15 +162,22 @@ class Driver:
         self._due = False
         if self._stopped:
             return
+        self._safely(lambda: self._carry_out(self._stepped()))
+        if self._turns or self._rung:
+            self._wake()
+
+    def _safely(self, act: Callable[[], None]) -> None:
         try:
-            self._carry_out(self._stepped())
+            act()
         except UserError as error:
             self.fail(str(error))
         except Exception as error:  # a defect: its state can no longer be relied on
             self.ended.set_exception(error)
             self.stop()
-        if self._turns or self._rung:
-            self._wake()
+
+    def _ripen(self) -> None:
+        self._ripe, self._patience = True, None
+        self._wake()
 
     def _stepped(self) -> list[Effect]:
         """What follows from a batch. One timer at most, and first: what comes after it might set it anew."""
@@ -153,12 +193,31 @@ class Driver:
         return effects
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
+        """In their order, with those that have waited first."""
+        if self._ripe or not all(map(_patient, effects)):
+            self._held += effects
+            self._release()
+            return
+        for effect in effects:
+            if type(effect) in _AT_ONCE:
+                _DO[type(effect)](self, effect)
+            else:
+                self._held.append(effect)
+        if self._held and self._patience is None:
+            self._patience = self._loop.call_later(PATIENCE_S, self._ripen)
+
+    def _release(self) -> None:
+        effects, self._held, self._ripe = self._held, [], False
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         kept = [effect.message for effect in effects if type(effect) is Persist]
         if kept:
             self._keep(kept)
         for effect in effects:
             if type(effect) is Send:
-                self.links.send(effect.to, effect.message.wire)
+                send = self.links.send_later if type(effect.message.body) is Receipt else self.links.send
+                send(effect.to, effect.message.wire)
             elif type(effect) is not Persist:
                 _DO[type(effect)](self, effect)
 
@@ -193,6 +252,15 @@ class Driver:
             running.cancel()
         if delay_ms is not None:
             self._timers[timer] = self._loop.call_later(delay_ms / 1000, self._ring, timer)
+            if timer is Timer.VIEW and self.leader() not in self.links.connected():
+                self.lost(self.leader())
+
+    def lost(self, peer: int) -> None:
+        """A peer is not connected: if the view waits for it, not for long."""
+        view, soon = self._timers.get(Timer.VIEW), self._loop.time() + GRACE_MS / 1000
+        if view is not None and peer == self.leader() != self.party and soon < view.when():
+            view.cancel()
+            self._timers[Timer.VIEW] = self._loop.call_at(soon, self._ring, Timer.VIEW)
 
     def _ring(self, timer: Timer) -> None:
         del self._timers[timer]
@@ -212,7 +280,7 @@ class Driver:
 
     def fail(self, why: str) -> None:
         """Say nothing more, and take nothing in."""
-        self.failed = why
+        self.failed, self._held = why, []
         self.on_failed(why)
 
     def _answered(self, event: Event) -> list[Effect]:
@@ -223,10 +291,19 @@ class Driver:
         return [] if found is None else [Send(event.peer, found)]
 
 
+def _patient(effect: Effect) -> bool:
+    """Whether a batch with it may wait."""
+    if type(effect) is Persist:
+        body = effect.message.body
+        return type(body) is Upload or (type(body) is Cert and body.certificate.phase == Kind.COMMIT)
+    return type(effect.message.body) is Receipt if type(effect) is Send else type(effect) in (*_AT_ONCE, Decided)
+
+
 def _nothing(_: object) -> None:
     """Nobody listens."""
 
 
+_AT_ONCE = (Publish, SetTimer)  # even of a batch that waits
 _DO: dict[type, Callable[..., None]] = {
     Broadcast: Driver._broadcast,
     Publish: Driver._publish,

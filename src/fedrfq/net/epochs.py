@@ -24,7 +24,7 @@ from fedrfq.errors import UserError
 from fedrfq.files import write_atomically
 from fedrfq.net import certificates
 from fedrfq.net.folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY, VOTE_KEY
-from fedrfq.net.identity import Identity, read_signer
+from fedrfq.net.identity import Identity, read_charter, read_signer
 
 NEXT, LAST, PAST, ROTATION = "federation.next.toml", "last.bin", "past", "rotation"
 _KEPT = (
@@ -61,6 +61,7 @@ def complete(folder: Path) -> None:
     if not (folder / NEXT).exists():
         return
     past = _unfinished(folder)
+    _check_turn(folder, past)
     past.mkdir(parents=True, exist_ok=True)
     for pattern in _KEPT:
         for path in sorted(folder.glob(pattern)):
@@ -69,6 +70,14 @@ def complete(folder: Path) -> None:
     _sync(past)
     (folder / NEXT).rename(folder / FEDERATION)
     _sync(folder)
+
+
+def _check_turn(folder: Path, past: Path) -> None:
+    """That the run is over, and the next one is what its last certificate says; each file may have been moved already."""
+    home = past if (past / FEDERATION).exists() else folder
+    last = past if (past / LAST).exists() else folder
+    if layouts.successor(_ended(home / FEDERATION, last / LAST).outcome.verdicts) != _bounded(folder / NEXT, MOST):
+        raise UserError(f"{folder / NEXT} is not what {last / LAST} certifies: move it away")
 
 
 def _unfinished(folder: Path) -> Path:
@@ -107,11 +116,11 @@ def _seated(rotation: Path, successor: bytes) -> bool:
     certificate = rotation / TLS_CERTIFICATE
     if not rotation.is_dir():
         return False
-    if not certificate.exists():  # moved already
-        return True
-    network = Charter.read(successor.decode(), NEXT).network
-    assert network is not None
-    return certificates.read(certificate) in {seat.certificate for seat in network.seats}
+    if not certificate.exists():  # it is moved last; or a rotation was never made to its end
+        certificate = rotation.parent / TLS_CERTIFICATE
+        if any((rotation / name).exists() for name in KEYS):
+            return False
+    return certificates.read(certificate) in Charter.read(successor.decode(), NEXT).holders
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -121,11 +130,15 @@ def _numbers(folder: Path) -> list[int]:
 
 def ended(folder: Path) -> Iterator[Ended]:
     """The runs before the present one, in order, each found to end in the next; UserError where one does not."""
-    numbers = _numbers(folder)
-    for number in numbers:
+    numbers, before = _numbers(folder), ""
+    for number, found in enumerate(numbers, 1):
         path = folder / PAST / str(number)
-        after = folder / PAST / str(number + 1) if number != numbers[-1] else folder
-        run = _ended(path)
+        after = folder / PAST / str(number + 1) if number != len(numbers) else folder
+        run = _ended(path / FEDERATION, path / LAST)
+        assert run.charter.network is not None
+        if number != found or run.charter.network.follows != before:
+            raise UserError(f"{folder / PAST} does not begin with the federation's first run: copy another party's")
+        before = run.charter.roster.run.hex()
         if layouts.successor(run.outcome.verdicts) != _bounded(after / FEDERATION, MOST):
             raise UserError(
                 f"{after / FEDERATION} is not what {path / LAST} certifies: restore it from another party's folder"
@@ -133,13 +146,12 @@ def ended(folder: Path) -> Iterator[Ended]:
         yield run
 
 
-def _ended(path: Path) -> Ended:
-    charter = Charter.read(_bounded(path / FEDERATION, MOST).decode(), str(path / FEDERATION))
-    last = _bounded(path / LAST, _LONGEST)
+def _ended(federation: Path, last: Path) -> Ended:
+    charter = read_charter(federation)
     try:
-        return Ended(charter, *_stood(Rules(charter.roster), last))
+        return Ended(charter, *_stood(Rules(charter.roster), _bounded(last, _LONGEST)))
     except Refused as error:
-        raise UserError(f"{path / LAST} does not hold ({error}): restore it from another party's folder") from error
+        raise UserError(f"{last} does not hold ({error}): copy it from another party's folder") from error
 
 
 def _stood(rules: Rules, last: bytes) -> tuple[Certificate, Outcome]:
@@ -171,17 +183,22 @@ def heritage(folder: Path, charter: Charter) -> Outcome | None:
 
 
 def rounds_before(folder: Path) -> int:
-    """Rounds of all runs that are over."""
+    """Rounds of all runs that are over, in the folder of one that follows from them."""
     return sum(run.certificate.record.round for run in ended(folder))
 
 
 def rounds_left(identity: Identity) -> int:
     """Of the federation's experiment, those that earlier runs have not done."""
-    assert identity.charter.network is not None
-    found = toml.strict(identity.charter.network.experiment).get("rounds")
+    return max(0, rounds_of(identity.charter) - rounds_before(identity.folder))
+
+
+def rounds_of(charter: Charter) -> int:
+    """Of a federation's experiment."""
+    assert charter.network is not None
+    found = toml.strict(charter.network.experiment).get("rounds")
     if type(found) is not int or found < 1:
-        raise UserError(f"the experiment in {identity.folder / FEDERATION} has no number of rounds: it cannot be run")
-    return max(0, found - rounds_before(identity.folder))
+        raise UserError(f"the experiment in {FEDERATION} has no number of rounds: it cannot be run")
+    return found
 
 
 def _bounded(path: Path, most: int) -> bytes:

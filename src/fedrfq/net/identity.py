@@ -43,6 +43,12 @@ def load(folder: Path) -> Identity:
     return identity
 
 
+def read_seat(folder: Path) -> Seat:
+    """Of the party of this folder, even if its certificate has expired."""
+    charter = read_charter(folder / FEDERATION)
+    return charter.seats[_party(folder, charter, read_signer(folder))]
+
+
 def read_charter(path: Path) -> Charter:
     """Of a federation on a network."""
     charter = Charter.read(read_text(path, MOST_FEDERATION), str(path))

@@ -31,7 +31,10 @@ class Owner(Protocol):
         """A frame has come; an empty one is a sign of life."""
 
     def filled(self, link: Link) -> None:
-        """There is something to `flush`, where there was nothing."""
+        """There is something to `flush`, where there was nothing, or nothing urgent."""
+
+    def waits(self, link: Link) -> None:
+        """There is something to `flush` by and by, where there was nothing."""
 
     def went(self, link: Link) -> None:
         """The connection is over."""
@@ -45,7 +48,7 @@ class Link(asyncio.BufferedProtocol):
         self._tls = Tls(context, server_side=dialled is None)
         self._transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []  # to be flushed
-        self._size = 0  # bytes of it
+        self._size, self._urgent = 0, False  # bytes of it, and whether it has to go now
         self.dialled = dialled  # whom we called; none: we were
         self.peer: int | None = None
         self.paused = self.closed = False
@@ -132,9 +135,12 @@ class Link(asyncio.BufferedProtocol):
 
     # What goes
 
-    def say(self, data: bytes) -> None:
+    def say(self, data: bytes, later: bool = False) -> None:
         """Queue a frame. A peer that leaves too much unread is dropped."""
-        if not self._waiting:
+        if later and not self._waiting:
+            self._owner.waits(self)
+        elif not later and not self._urgent:
+            self._urgent = True
             self._owner.filled(self)
         self._waiting += (header(data), data)
         self._size += HEADER + len(data)
@@ -144,7 +150,7 @@ class Link(asyncio.BufferedProtocol):
         """All that is queued, in one write."""
         if self._waiting and not self.closed:
             self._owner.counts["frames out"] += len(self._waiting) // 2
-            data, self._size = b"".join(self._waiting), 0
+            data, self._size, self._urgent = b"".join(self._waiting), 0, False
             self._waiting.clear()
             self.said_at = self._loop.time()
             self._write(self._tls.seal(data))

@@ -8,8 +8,11 @@ from fedrfq.committee.charter import Charter
 from fedrfq.committee.chartered import MOST, next_of
 from fedrfq.errors import UserError
 from fedrfq.files import write_atomically
+from fedrfq.net import certificates
+from fedrfq.net.epochs import rounds_of
 from fedrfq.net.folder import read_text
 from fedrfq.net.identity import Identity
+from fedrfq.net.logs import say
 
 MOTION = "motion.toml"
 
@@ -17,7 +20,7 @@ MOTION = "motion.toml"
 def move(identity: Identity, file: Path) -> Charter:
     """Take a file up as this server's motion, if it could take the present one's place."""
     content = read_text(file, MOST).encode()
-    new = next_of(identity.charter, content)
+    new = _fit(identity.charter, content)
     write_atomically(identity.folder / MOTION, content)
     return new
 
@@ -34,6 +37,17 @@ def moved(identity: Identity) -> bytes | None:
     path = identity.folder / MOTION
     try:
         content = read_text(path, MOST).encode() if path.exists() else b""
-        return content if content and next_of(identity.charter, content) else None
-    except UserError:
+        return content if content and _fit(identity.charter, content) else None
+    except UserError as error:
+        say("the motion cannot be made", "warning", why=str(error))
         return None
+
+
+def _fit(charter: Charter, content: bytes) -> Charter:
+    """The federation that is moved, if it could be run: its new certificates can be pinned, and its rounds are a number."""
+    new = next_of(charter, content)
+    for seat in new.seats.values():
+        if seat.certificate not in charter.holders:
+            certificates.check(seat.certificate, seat.name)
+    rounds_of(new)
+    return new

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import secrets
@@ -11,9 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedrfq.committee import layouts
+from fedrfq.committee.charter import Charter
 from fedrfq.committee.chartered import chartered
 from fedrfq.consensus.essence import essence
-from fedrfq.consensus.machine import Decided, Trained, Waiting
+from fedrfq.consensus.machine import Decided, Outcome, Trained, Waiting
 from fedrfq.consensus.messages import Cert, Fetch, Message, ViewChange, What
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
@@ -24,7 +26,7 @@ from fedrfq.net import board, epochs
 from fedrfq.net.archive import RUN, Archive
 from fedrfq.net.chronicle import Chronicle
 from fedrfq.net.driver import Driver
-from fedrfq.net.folder import STATUS
+from fedrfq.net.folder import FEDERATION, STATUS
 from fedrfq.net.identity import Identity, load
 from fedrfq.net.links import Links
 from fedrfq.net.logs import hear, say
@@ -36,6 +38,8 @@ from fedrfq.net.web import Page, Web
 from fedrfq.strict_json import to_json
 
 _COMPACT_BYTES = 16 << 20  # a log smaller than this is left as it is
+_DEPART_S = 5.0  # that a run which was succeeded waits for parties that leave
+_GARBAGE = 50_000  # new objects until cycles are looked for: a round of a thousand clients, none of whose messages is one
 _LINGER_S, _LOOK_S = 30.0, 0.1  # how long, at most, an ended run's server waits for the others, and how often it looks
 
 
@@ -54,7 +58,7 @@ class Server:
 
     def __init__(self, identity: Identity, options: Options) -> None:
         self._identity, self._charter, self._options = identity, identity.charter, options
-        application = chartered(self._charter, epochs.heritage(identity.folder, self._charter))
+        application = chartered(self._charter, _heritage(identity))
         self._rules = Rules(self._charter.roster)
         self._store = _opened(identity, self._rules, options.rejoin)
         self._chronicle = Chronicle(identity.folder, self._charter)
@@ -72,6 +76,7 @@ class Server:
     def _listen_to_all(self) -> None:
         driver = self._driver
         driver.last_round, driver.answer = self._seen.rounds, self._certificate
+        driver.leader = lambda: self._replica.leader
         driver.on_kept, driver.on_decided, driver.on_accused = self._kept, self._decided, self._accused
         driver.on_waiting, driver.on_failed, self._links.on_peer = self._waiting, self._failed, self._peer
 
@@ -143,6 +148,16 @@ class Server:
         """Clients leave when they have the last result; servers speak of the round after."""
         return all(party >= 0 and self._driver.heard.get(party, 0) > self._seen.decided for party in self._links.connected())
 
+    async def _depart(self, pinned: set[bytes]) -> None:
+        """Stop, once those whom the next run will not let in with the certificates they have know how this one ended."""
+        waited = 0.0
+        while waited < _DEPART_S and any(
+            self._charter.seats[party].certificate not in pinned for party in self._links.connected()
+        ):
+            await asyncio.sleep(_LOOK_S)
+            waited += _LOOK_S
+        self.stop()
+
     async def _stop(self, web: Web) -> None:
         self._driver.stop()
         await self._links.stop()
@@ -163,10 +178,13 @@ class Server:
 
     def _go_on(self) -> None:
         """With the next round: moving what the operator has approved; or with the next run, if this one is over."""
-        if self._replica.over:
-            self._succeed()
-        elif (motion := moved(self._identity)) is not None:
-            self._driver.give(Trained(self._replica.round, motion))
+        try:
+            if self._replica.over:
+                self._succeed()
+            elif (motion := moved(self._identity)) is not None:
+                self._driver.give(Trained(self._replica.round, motion))
+        except UserError as error:
+            self._driver.fail(str(error))
 
     def _succeed(self) -> None:
         certificate, outcome = self._replica.chain[self._replica.round - 1], self._replica.outcome
@@ -175,7 +193,7 @@ class Server:
         if epochs.seated(self._identity, text):
             say("the federation is changed", round=certificate.record.round)
             self.ended = epochs.last_of(self._rules, certificate, outcome), text
-            self.stop()
+            self._departing = asyncio.ensure_future(self._depart(set(Charter.read(text.decode(), FEDERATION).holders)))
         else:
             say("the federation goes on without this server", "warning", round=certificate.record.round)
 
@@ -225,6 +243,8 @@ class Server:
 
     def _peer(self, peer: int, here: bool) -> None:
         hear("connected" if here else "disconnected", "debug" if peer < 0 else "info", peer=board.name(self._charter, peer))
+        if not here:
+            self._driver.lost(peer)
 
     def _certificate(self, fetch: Fetch) -> Message | None:
         """Of a round whose decision was written down: all that can be given out when nothing can be written."""
@@ -242,6 +262,13 @@ class Server:
     def _health(self) -> Page:
         failed = self._driver.failed
         return Page("ok\n") if failed is None else Page(f"{failed}\n", code=503)
+
+
+def _heritage(identity: Identity) -> Outcome | None:
+    found = epochs.heritage(identity.folder, identity.charter)
+    if found is not None and not found.state:
+        raise UserError(f"{identity.folder / epochs.PAST} is a client's, without the detector's memory: copy a server's")
+    return found
 
 
 def _opened(identity: Identity, rules: Rules, rejoin: bool) -> Store:
@@ -262,6 +289,7 @@ def _opened(identity: Identity, rules: Rules, rejoin: bool) -> Store:
 async def serve(identity: Identity, options: Options) -> None:
     if not identity.is_server:
         raise UserError(f"{identity.folder} is a client's folder: `fedrfq client {identity.folder} --data …`")
+    gc.set_threshold(_GARBAGE)
     while True:
         server = Server(identity, options)
         await server.run()

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from fedrfq.committee.charter import Charter
 from fedrfq.errors import UserError
-from fedrfq.net.folder import TLS_CERTIFICATE, TLS_KEY
+from fedrfq.net.folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY
 from fedrfq.net.identity import Identity
 
 
@@ -37,7 +37,12 @@ def _context(identity: Identity, side: int, pinned: Iterable[bytes]) -> ssl.SSLC
     context.check_hostname = False  # a party is its certificate, wherever it is reached
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_verify_locations(cadata=b"".join(pinned))
+    try:
+        context.load_verify_locations(cadata=b"".join(pinned))
+    except ssl.SSLError as error:
+        raise UserError(
+            f"a certificate in {identity.folder / FEDERATION} cannot be read ({error}): restore the file"
+        ) from error
     try:
         context.load_cert_chain(identity.folder / TLS_CERTIFICATE, identity.folder / TLS_KEY, password=_none)
     except (ssl.SSLError, OSError, ValueError) as error:
