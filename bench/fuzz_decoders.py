@@ -53,6 +53,10 @@ def codecs() -> dict[str, Codec]:
         found = messages.decode(data)
         return messages.encode(found.run, found.body) + found.signature
 
+    def verdicts(data: bytes) -> bytes:
+        again, following = layouts.encode_verdicts(*layouts.decode_verdicts(data)), layouts.successor(data)
+        return layouts.succeeded(again, following) if following else again
+
     return {
         "messages.decode": Codec(message, said),
         "messages.decode_entries": Codec(
@@ -66,7 +70,8 @@ def codecs() -> dict[str, Codec]:
             lambda data: layouts.encode_globals(layouts.decode_globals(data, 4, 3)), [layouts.encode_globals(held)]
         ),
         "layouts.decode_verdicts": Codec(
-            lambda data: layouts.encode_verdicts(*layouts.decode_verdicts(data)), [layouts.encode_verdicts((0, 7), verdict)]
+            verdicts,
+            [rows := layouts.encode_verdicts((0, 7), verdict), layouts.succeeded(rows, b"the next federation")],
         ),
         "layouts.decode_state": Codec(
             lambda data: layouts.encode_state(layouts.decode_state(data)),

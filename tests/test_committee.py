@@ -76,20 +76,23 @@ def _reencoded(decoder: str, content: bytes) -> bytes:
         return layouts.encode_globals(layouts.decode_globals(content, CLASSES, VALUES))
     if decoder == "state":
         return layouts.encode_state(layouts.decode_state(content))
-    if decoder == "verdicts":
-        return layouts.encode_verdicts(*layouts.decode_verdicts(content))
+    if decoder in ("verdicts", "last verdicts"):
+        rows, following = layouts.encode_verdicts(*layouts.decode_verdicts(content)), layouts.successor(content)
+        return layouts.succeeded(rows, following) if following else rows
     return packed(placed.message for placed in unpacked(content))
 
 
-@pytest.mark.parametrize("decoder", ["globals", "state", "verdicts", "journal"])
+@pytest.mark.parametrize("decoder", ["globals", "state", "verdicts", "last verdicts", "journal"])
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_are_refused_or_are_what_would_be_written(decoder: str, data: st.DataObject) -> None:
     """Random bytes, and right ones with one thing changed."""
+    verdicts = layouts.encode_verdicts((1, 5), Verdict(np.array([True, False]), np.array([7, -7])))
     right = {
         "globals": layouts.encode_globals(Globals.none(CLASSES, VALUES)),
         "state": layouts.encode_state({"far": np.arange(3), "near": np.zeros((0, 2), np.int64)}),
-        "verdicts": layouts.encode_verdicts((1, 5), Verdict(np.array([True, False]), np.array([7, -7]))),
+        "verdicts": verdicts,
+        "last verdicts": layouts.succeeded(verdicts, b"the next federation"),
         "journal": packed(parts(bytes(32), 3, Outcome(b"a", b"", b"c"))),
     }[decoder]
     changed = bytearray(right)
