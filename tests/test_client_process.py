@@ -253,7 +253,7 @@ def _logged(folder: Path, run: bytes) -> list[Any]:
 
 
 def test_the_log_is_compacted_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrfq.net.client._COMPACT_BYTES", 1)
+    monkeypatch.setattr("fedrfq.net.compacting.LEAST", 1)
     folder = federation(tmp_path / "f", 1, 8)
     own = folder / "client-0"
     together(folder, lambda: process(own).run(once=False))

@@ -18,7 +18,7 @@ from fedrfq.audit import Audit
 from fedrfq.committee.charter import Charter
 from fedrfq.consensus.messages import Cert, Fetch, What
 from fedrfq.errors import UserError
-from fedrfq.net import disk, epochs, identity, server
+from fedrfq.net import disk, epochs, identity
 from fedrfq.net.server import Options, Server, serve
 
 
@@ -254,7 +254,7 @@ def test_what_a_crash_kept_from_being_written_down_follows_from_the_log(tmp_path
 
 def test_the_log_is_compacted_once_the_rounds_are_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     charter = founded(tmp_path, rounds=40)
-    monkeypatch.setattr(server, "_COMPACT_BYTES", 8_192)
+    monkeypatch.setattr("fedrfq.net.compacting.LEAST", 8_192)
 
     async def test() -> None:
         servers = Servers(tmp_path)

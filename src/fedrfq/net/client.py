@@ -15,7 +15,6 @@ import torch
 from fedrfq import toml
 from fedrfq.committee import layouts
 from fedrfq.consensus.client import Client
-from fedrfq.consensus.essence import essence
 from fedrfq.consensus.machine import Decided, Outcome
 from fedrfq.consensus.messages import Certificate, What
 from fedrfq.consensus.rules import Rules
@@ -24,6 +23,7 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.net import board, epochs, holding, identity
 from fedrfq.net.chronicle import Chronicle
+from fedrfq.net.compacting import Compacting
 from fedrfq.net.diary import Diary, Line
 from fedrfq.net.driver import Driver
 from fedrfq.net.identity import Identity
@@ -36,7 +36,6 @@ from fedrfq.prototypes import Globals
 
 MODEL = "model"
 WANTS = (What.GLOBALS, What.VERDICTS)
-_COMPACT_BYTES = 16 << 20  # a log smaller than this is left as it is
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Process:
         diary = Diary(own.folder, self._charter.roster.run.hex())
         self._learner = Learner(participant, diary, self._driver.give)
         self._learner.on_round = on_round
-        self._compacted, self._rounds = self._store.size, epochs.rounds_left(own)
+        self._compacting, self._rounds = Compacting(self._store, self._chronicle), epochs.rounds_left(own)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._told = asyncio.Event()
 
@@ -127,16 +126,14 @@ class Process:
         if decided.outcome is None:
             return
         self._learner.hear(self._news(decided.certificate, decided.outcome.globals_, decided.outcome.verdicts))
-        if self._store.size > max(_COMPACT_BYTES, 2 * self._compacted):
+        if self._compacting.due:
             asyncio.get_running_loop().call_soon(self._compact)  # once all of this batch is written down
 
     def _compact(self) -> None:
         try:
-            self._chronicle.sync()
-            self._store.compact(essence(self._store.messages))
+            self._compacting.compact()
         except UserError as error:
             self._driver.fail(str(error))
-        self._compacted = self._store.size
 
     def _failed(self, why: str) -> None:
         if not self._broken.done():

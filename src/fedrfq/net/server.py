@@ -14,7 +14,6 @@ from typing import Any
 from fedrfq.committee import layouts
 from fedrfq.committee.charter import Charter
 from fedrfq.committee.chartered import chartered
-from fedrfq.consensus.essence import essence
 from fedrfq.consensus.machine import Decided, Outcome, Trained, Waiting
 from fedrfq.consensus.messages import Cert, Fetch, Message, ViewChange, What
 from fedrfq.consensus.replica import Replica
@@ -25,6 +24,7 @@ from fedrfq.files import write_atomically
 from fedrfq.net import board, epochs
 from fedrfq.net.archive import RUN, Archive
 from fedrfq.net.chronicle import Chronicle
+from fedrfq.net.compacting import Compacting
 from fedrfq.net.driver import Driver
 from fedrfq.net.folder import FEDERATION, STATUS
 from fedrfq.net.identity import Identity, load
@@ -37,7 +37,6 @@ from fedrfq.net.store import Store
 from fedrfq.net.web import Page, Web
 from fedrfq.strict_json import to_json
 
-_COMPACT_BYTES = 16 << 20  # a log smaller than this is left as it is
 _DEPART_S = 5.0  # that a run which was succeeded waits for parties that leave
 _GARBAGE = 50_000  # new objects until cycles are looked for: a round of a thousand clients, none of whose messages is one
 _LINGER_S, _LOOK_S = 30.0, 0.1  # how long, at most, an ended run's server waits for the others, and how often it looks
@@ -68,7 +67,7 @@ class Server:
         self._archive = Archive(identity)
         self._links = Links(identity, self._hear, bind=options.listen)
         self._driver = Driver(self._replica, identity.party, self._charter.roster, self._store, self._links)
-        self._compacted, self._told = self._store.size, asyncio.Event()
+        self._compacting, self._told = Compacting(self._store, self._chronicle), asyncio.Event()
         self.told = False  # to stop, by a signal
         self.ended: tuple[bytes, bytes] | None = None  # how the run ended, and the federation.toml that takes its place
         self._listen_to_all()
@@ -217,16 +216,14 @@ class Server:
         say("decided", round=last.round, view=last.view, value=last.value, clients=last.clients, filtered=filtered)
         if self._seen.finished:
             say("finished", round=last.round)
-        if self._store.size > max(_COMPACT_BYTES, 2 * self._compacted):
+        if self._compacting.due:
             loop.call_soon(self._compact)  # once all of this batch is written down
 
     def _compact(self) -> None:
         try:
-            self._chronicle.sync()
-            self._store.compact(essence(self._store.messages))
+            self._compacting.compact()
         except UserError as error:
             self._driver.fail(str(error))
-        self._compacted = self._store.size
 
     def _accused(self, evidence: Message) -> None:
         charge = self._seen.accuse(evidence)
