@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command import fedrfq
 from committees import mandate, uploads
 from federations import founded
 from networked import Networked
@@ -147,6 +148,13 @@ def test_a_server_does_not_start_from_a_past_without_a_state(changed_twice: Netw
 
     with pytest.raises(UserError, match="server"):
         asyncio.run(start())
+
+
+def test_rounds_before_a_party_came_are_not_said_to_be_in_its_log(changed_twice: Networked) -> None:
+    for name in ("audit.log", "bodies.bin"):
+        (changed_twice.home(1) / "past" / "1" / name).unlink()  # as a newcomer has it
+    said = fedrfq("verify", *(changed_twice.home(server) for server in range(3))).stdout
+    assert "3 logs agree; 3 rounds are in all of them" in said
 
 
 # The turn

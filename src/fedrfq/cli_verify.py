@@ -95,7 +95,8 @@ def _compare(folders: Sequence[list[Log]], json: bool) -> None:
             if json:
                 _write({"holds": False, "round": found.one[1].round, "why": found.why(), "both": found.both, **answer})
             raise typer.Exit(_FAILED)
-    common = sum(len(set.intersection(*({audited.round for audited in rounds} for _, rounds in logs))) for logs in shared)
+    whole = [logs for logs in shared if len(logs) == len(folders)]
+    common = sum(len(set.intersection(*({audited.round for audited in rounds} for _, rounds in logs))) for logs in whole)
     say(Console(), f"{len(folders)} logs agree; {common} rounds are in all of them")
     if json:
         _write({"holds": True, "common": common, **answer})
