@@ -152,16 +152,19 @@ def test_both_ways_between_all(parties: dict[int, Identity]) -> None:
     assert net.links[0].counts["connections"] == 5, "one a pair"
 
 
+def note_writes(monkeypatch: pytest.MonkeyPatch, writes: list[int]) -> None:
+    """From now on, the sizes of what is written to any connection."""
+    write = Link._write
+    monkeypatch.setattr(Link, "_write", lambda link, data: (writes.append(len(data)) if data else None, write(link, data)))
+
+
 def test_all_frames_of_a_turn_are_one_write(parties: dict[int, Identity], monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
 
     async def story(net: Net) -> None:
         a, _ = await net.all(0, -1)
         await until(a.connected)
-        write = Link._write
-        monkeypatch.setattr(
-            Link, "_write", lambda link, data: (writes.append(len(data)) if data else None, write(link, data))
-        )
+        note_writes(monkeypatch, writes)
         for number in range(100):
             a.send(-1, b"%d" % number)
         await until(lambda: len(net.heard[-1]) == 100)
@@ -177,10 +180,7 @@ def test_what_can_wait_goes_with_the_next_or_by_itself(parties: dict[int, Identi
     async def story(net: Net) -> None:
         a, _ = await net.all(0, -1)
         await until(a.connected)
-        write = Link._write
-        monkeypatch.setattr(
-            Link, "_write", lambda link, data: (writes.append(len(data)) if data else None, write(link, data))
-        )
+        note_writes(monkeypatch, writes)
         monkeypatch.setattr("fedrfq.net.links._LATER_S", 600.0)
         a.send_later(-1, b"1")
         await asyncio.sleep(0.02)
