@@ -29,6 +29,7 @@ from fedrfq.consensus.messages import Kind, Message, Upload
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster, Signer, served
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.standing import lost
 
 
 class Hashed:
@@ -145,8 +146,8 @@ class Cluster:
 
     def lose(self, server: int, nonce: bytes) -> None:
         """As after a crash that left nothing of the log, with a new start that knows it."""
-        self.logs[server] = []
-        self.parties[server] = self.replica(self.rules, server, signer(key("server", server)), Sums(), (), nonce)
+        self.logs[server] = [lost(self.rules, nonce)]
+        self.parties[server] = self.replica(self.rules, server, signer(key("server", server)), Sums(), self.logs[server])
         self.give(server, Start())
 
     def say(self, server: int, body: Any) -> Message:

@@ -322,3 +322,17 @@ def test_messages_are_equal_by_their_bytes() -> None:
     assert one != LIST
     assert unsigned(RUN, Fetch(7, What.CERT)).wire == unsigned(RUN, Fetch(7, What.CERT, bytes(32))).raw
     assert "server=2" in repr(one)
+
+
+def test_a_signature_is_made_when_it_is_first_asked_for_and_once() -> None:
+    asked: list[bytes] = []
+
+    def sign(data: bytes) -> bytes:
+        asked.append(data)
+        return bytes(64)
+
+    message = Message(RUN, Upload(1, 2, b"3"), None, sign)
+    assert not asked
+    assert message.wire == message.raw + bytes(64)
+    assert message.signature == bytes(64)
+    assert asked == [message.raw]

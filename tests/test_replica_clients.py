@@ -78,3 +78,22 @@ def test_what_nobody_has_any_more_it_does_without() -> None:
     cluster.settle()
     assert client.round == 4
     assert [(d.certificate.record.round, d.outcome is not None) for d in cluster.decided[~0]][-1] == (3, True)
+
+
+def test_a_client_says_things_again_ever_less_often_until_something_happens() -> None:
+    cluster = Cluster(resend_ms=10)
+    cluster.passes = lambda sender, receiver, message: False
+    waits = []
+    for _ in range(6):
+        cluster.expire(Timer.RESEND, ~0)
+        waits.append(cluster.timers[~0, Timer.RESEND])
+    assert waits == [10, 20, 40, 80, 160, 160]
+    cluster.train(1)
+    assert cluster.timers[~0, Timer.RESEND] == 10
+    cluster.expire(Timer.RESEND, ~0)
+    cluster.expire(Timer.RESEND, ~0)
+    assert cluster.timers[~0, Timer.RESEND] == 20
+    cluster.passes = lambda sender, receiver, message: True
+    cluster.settle()
+    assert cluster.parties[~0].round == 2
+    assert cluster.timers[~0, Timer.RESEND] == 10

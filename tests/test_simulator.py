@@ -52,7 +52,7 @@ from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS
 from fedrfq.simulator.drawing import Schedule
-from fedrfq.simulator.holding import messages_held
+from fedrfq.simulator.holding import attributes, messages_held
 from fedrfq.simulator.ideal import WEAK, Ideal
 from fedrfq.simulator.invariants import INVARIANTS, Observer
 from fedrfq.simulator.network import NETWORKS, Hole, Links, Network, Split
@@ -198,7 +198,7 @@ def _compared(crashed: Callable[[Node, Crash], list[Message]], node: Node, crash
 def _remembered(machine: Any) -> dict[str, Any]:
     """All of its state, but for what it shares with others, the lists of the round before, and silence long over."""
     shared = ("rules", "roster", "signer", "application", "effects", "moved", "ignored", "holdings")
-    state = {name: value for name, value in vars(machine).items() if name not in (*shared, "last_lists", "abstains")}
+    state = {name: value for name, value in attributes(machine).items() if name not in (*shared, "last_lists", "abstains")}
     return state | vars(getattr(machine, "holdings", SimpleNamespace()))
 
 

@@ -1,5 +1,5 @@
-"""A client towards the committee: it says one thing a round, repeats it until the round is decided, and believes
-certificates alone. If it was promised a place in a round and did not get it, it shows the servers their receipts."""
+"""A client towards the committee: it says one thing a round, repeats it until the round is decided, ever less often, and
+believes certificates alone. If it was promised a place in a round and did not get it, it shows the servers their receipts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fedrfq.consensus.machine import (
+    RESEND,
     Broadcast,
     Decided,
     Effect,
@@ -17,15 +18,14 @@ from fedrfq.consensus.machine import (
     Received,
     Send,
     SetTimer,
-    Timer,
     Trained,
 )
 from fedrfq.consensus.messages import (
+    COMMIT,
     Body,
     Cert,
     Certificate,
     Fetch,
-    Kind,
     Message,
     Receipt,
     Record,
@@ -52,7 +52,7 @@ class Client:
         self.rules, self.me, self.signer, self.wants = rules, me, signer, wants
         self.ignored: Counter[str] = Counter()
         self.effects: list[Effect] = []
-        self.resends = me  # clients ask different servers
+        self.asks = me  # the server asked last: clients ask different ones
         self.last: Certificate | None = None
         self.parts: dict[What, bytes] = {}  # of the last outcome, those wanted and there
         self.complaint: tuple[Message, dict[int, Message]] | None = None  # the last round's upload and its receipts
@@ -74,7 +74,7 @@ class Client:
         return effects
 
     def _enter(self, round_: int) -> None:
-        self.round = round_
+        self.round, self.resends = round_, 0
         self.upload: Message | None = None
         self.receipts: dict[int, Message] = {}
 
@@ -83,18 +83,21 @@ class Client:
             return
         self.upload = self.rules.signed(Upload(round_, self.me, content), self.signer)
         self.effects += [Persist(self.upload), Broadcast(self.upload)]
+        self.resends = 0
+        self._set_timer()
 
     def _resend(self) -> None:
         """To the servers that gave no receipt; and ask one server after the other whether the round is over."""
         missing = [server for server in range(self.rules.roster.n) if server not in self.receipts]
         if self.upload is not None:
             self.effects += [Send(server, self.upload) for server in missing]
-        self.resends += 1
+        self.asks += 1
         fetches = [Fetch(self.round, What.CERT), *self.lacking()]
         if self.complaint is not None and self.last is not None:  # whom we asked first may be the one who left us out
             fetches.append(Fetch(self.last.record.round, What.SET, self.last.record.set_))
-        self.effects += [Send(self.resends % self.rules.roster.n, self.rules.unsigned(fetch)) for fetch in fetches]
+        self.effects += [Send(self.asks % self.rules.roster.n, self.rules.unsigned(fetch)) for fetch in fetches]
         self._set_timer()
+        self.resends += 1
 
     def lacking(self) -> list[Fetch]:
         """The parts of the last outcome that are wanted and not there yet."""
@@ -104,7 +107,7 @@ class Client:
         return [Fetch(record.round, what, _named(record, what)) for what in self.wants if what not in self.parts]
 
     def _set_timer(self) -> None:
-        self.effects.append(SetTimer(Timer.RESEND, self.rules.roster.resend_ms))
+        self.effects.append(SetTimer(RESEND, self.rules.roster.wait_ms(self.resends)))
 
     def _receive(self, peer: int, message: Message) -> None:
         body = message.body
@@ -121,7 +124,7 @@ class Client:
         certificate = body.certificate
         if certificate.record.round < self.round:
             self.ignored["old round"] += 1
-        elif not self.rules.certifies(certificate, Kind.COMMIT):
+        elif not self.rules.certifies(certificate, COMMIT):
             self.ignored["bad certificate"] += 1
         else:
             self._settle(peer, certificate)
@@ -137,6 +140,7 @@ class Client:
             self.effects.append(Send(peer, self.rules.unsigned(Fetch(record.round, What.SET, record.set_))))
         self.effects += [Send(peer, self.rules.unsigned(fetch)) for fetch in self.lacking()]
         self._enter(record.round + 1)
+        self._set_timer()
 
     def _on_receipt(self, message: Message) -> None:
         body = message.body

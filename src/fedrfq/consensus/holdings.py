@@ -21,16 +21,14 @@ class Holdings:
         self._firsts: dict[int, Message] = {}
         self._by_digest: dict[bytes, Message] = {}
 
-    def store(self, message: Message, promise: bool) -> None:
+    def store(self, entry: Entry, message: Message, promise: bool) -> None:
         """Hold a verified upload; `promise`: it came before the round was closed, and will be listed."""
-        body, digest = message.body, message.digest
-        assert isinstance(body, Upload)
-        entry = body.client, digest
+        client, digest = entry
         self.uploads[entry] = self._by_digest[digest] = message
-        self._firsts.setdefault(body.client, message)
-        if promise and not self.full(body.client):
-            self.held += body.client < self.clients and body.client not in self.by_client
-            self.by_client.setdefault(body.client, []).append(entry)
+        self._firsts.setdefault(client, message)
+        if promise and not self.full(client):
+            self.held += client < self.clients and client not in self.by_client
+            self.by_client.setdefault(client, []).append(entry)
             self.promised.add(entry)
         for lacking in self.lacking.values():
             lacking.discard(entry)

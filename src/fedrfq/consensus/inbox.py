@@ -12,14 +12,19 @@ from fedrfq.consensus.machine import (
     Send,
 )
 from fedrfq.consensus.messages import (
+    COMMIT,
+    LIST,
+    UPLOAD,
     Any,
     Body,
     Cert,
+    Commit,
+    Entry,
     Evidence,
     Fetch,
-    Kind,
     List,
     Message,
+    Prepare,
     PrePrepare,
     Receipt,
     Upload,
@@ -32,34 +37,44 @@ from fedrfq.consensus.rules import Entries
 from fedrfq.consensus.standing import Standing
 from fedrfq.consensus.wire import Refused
 
+_AN_UPLOAD, _STANDING, _WORDS = What.UPLOAD, What.STANDING, What.WORDS
 _PRIVATE = (What.UPLOAD, What.STATE, What.STANDING)  # no client gets another's upload
-_TAKERS = {
-    Kind.UPLOAD: "_on_upload",
-    Kind.RECEIPT: "_on_receipt",
-    Kind.LIST: "_on_list",
-    Kind.PREPREPARE: "_on_proposal",
-    Kind.PREPARE: "_on_prepare",
-    Kind.COMMIT: "_on_commit",
-    Kind.VIEWCHANGE: "_on_change",
-    Kind.CERT: "_on_cert",
-    Kind.EVIDENCE: "_on_evidence",
-    Kind.FETCH: "_on_fetch",
-    Kind.BODY: "_on_body",
+_OF_ROUNDS = (What.CERT, What.WORDS)  # asked for by the round, not by a digest
+_PERISHABLE = frozenset((Upload, Prepare, Commit))  # once their round is over, they are not worth a look at the signature
+_TAKERS: dict[type[Any], str] = {
+    Upload: "_on_upload",
+    Receipt: "_on_receipt",
+    List: "_on_list",
+    PrePrepare: "_on_proposal",
+    Prepare: "_on_prepare",
+    Commit: "_on_commit",
+    ViewChange: "_on_change",
+    Cert: "_on_cert",
+    Evidence: "_on_evidence",
+    Fetch: "_on_fetch",
+    Body: "_on_body",
 }
 
 
 class Inbox(Standing):
     """Takes in what peers send."""
 
+    __slots__ = ()
+
     def _receive(self, peer: int, message: Message) -> None:
         if message.vouched is self.rules:
-            self._place(peer, message)
+            if message.body.round == self.round:  # as almost always
+                self._take(peer, message)
+            else:
+                self._place(peer, message)
         elif message.run != self.rules.run:
             self._ignore("another run")
         elif message.author is None:
             self._take(peer, message)
         elif message.author not in self.roster.keys:
             self._ignore("unknown party")
+        elif message.body.round < self.round and type(message.body) in _PERISHABLE:
+            self._ignore("old round")
         elif not self.rules.authentic(message):
             self._ignore("bad signature")
         else:
@@ -70,21 +85,22 @@ class Inbox(Standing):
         body = message.body
         if body.round > self.round:
             self._learn(peer, body)
-        if body.round == self.round:
+        ahead = body.round - self.round
+        if ahead == 0:
             self._take(peer, message)
-        elif body.round == self.round + 1:
-            self._set_aside(peer, message)
-        elif body.round > self.round:
-            self._behind(peer, body.round)
-        else:
+        elif ahead < 0:
             self._stale(peer, message)
+        elif ahead == 1:
+            self._set_aside(peer, message)
+        else:
+            self._behind(peer, body.round)
 
     def _learn(self, peer: int, body: Any) -> None:
         """Who speaks of the next round in a view change shows the certificate of this one."""
         changes = [m.body for m in body.changes] if isinstance(body, PrePrepare) else [body]
         for change in changes:
             last = change.last if isinstance(change, ViewChange) else None
-            if last is not None and last.record.round == self.round and self.rules.certifies(last, Kind.COMMIT):
+            if last is not None and last.record.round == self.round and self.rules.certifies(last, COMMIT):
                 self._settle(last, peer)
 
     def _set_aside(self, peer: int, message: Message) -> None:
@@ -92,7 +108,7 @@ class Inbox(Standing):
         kind, party = message.body.kind, message.author
         assert party is not None
         slot = 0
-        if kind == Kind.UPLOAD and (kind, party, 0) in self.early:
+        if kind == UPLOAD and (kind, party, 0) in self.early:
             slot = int(self.early[kind, party, 0][1].digest != message.digest)
         self.early[kind, party, slot] = peer, message
 
@@ -115,7 +131,7 @@ class Inbox(Standing):
             self.effects.append(Send(body.server, self.rules.unsigned(Cert(body.round, certificate))))
 
     def _take(self, peer: int, message: Message) -> None:
-        getattr(self, _TAKERS[message.body.kind])(peer, message)
+        getattr(self, _TAKERS[type(message.body)])(peer, message)
 
     def _on_upload(self, peer: int, message: Message) -> None:
         body, digest = message.body, message.digest
@@ -125,24 +141,25 @@ class Inbox(Standing):
             return
         entry = body.client, digest
         if entry not in self.holdings.uploads:
-            self._store(message)
+            self._store(entry, message)
         if entry in self.holdings.promised and body.client < len(self.roster.clients) and not self.silent:
             self.effects.append(Send(~body.client, self._receipt(body.client, digest)))
 
-    def _store(self, message: Message) -> None:
+    def _store(self, entry: Entry, message: Message) -> None:
         """A new upload: of two of one client both are kept and listed, and prove a lie; more only if a list has them."""
-        body, digest = message.body, message.digest
+        (client, digest), body, closed = entry, message.body, LIST in self.own
         assert isinstance(body, Upload)
-        first, listed = self.holdings.first(body.client), digest in self.wanted
-        if not listed and (Kind.LIST in self.own or self.holdings.full(body.client)):
+        first, listed = self.holdings.first(client), digest in self.wanted
+        if not listed and (closed or self.holdings.full(client)):
             self._ignore("upload after closing" if first is None else "another upload")
         elif self.application.refuses(body) is not None:
             self._ignore("inadmissible upload")
             return
         else:
             self.wanted.pop(digest, None)
-            self.holdings.store(message, promise=Kind.LIST not in self.own)
+            self.holdings.store(entry, message, promise=not closed)
             self.effects.append(Persist(message))
+            self.moved |= self.late or bool(self.lists or self.proposals) or self.holdings.held >= self.holdings.clients
         if first is not None:
             self._accuse(first, message)
 
@@ -164,13 +181,13 @@ class Inbox(Standing):
         body = message.body
         assert isinstance(body, List)
         held = self.lists.get(body.server)
-        if held is message or held == message:
+        if held is message or (held is not None and held == message):
             return
         if not self.rules.proper(message):
             self._ignore("improper list")
-        elif self._keep(self.lists, message):
+        elif self._keep(self.lists, message, self.quorum):
             self.holdings.lacking[body.server] = set(self.holdings.missing(body.entries))
-            if Kind.LIST in self.own or self.late:  # before, what others list is most likely on its way
+            if LIST in self.own or self.late:  # before, what others list is most likely on its way
                 self._held(body.entries, peer)
 
     def _held(self, entries: Entries, peer: int) -> bool:
@@ -185,7 +202,7 @@ class Inbox(Standing):
         body = message.body
         assert isinstance(body, PrePrepare)
         held = self.proposals.get(body.server)
-        if held is message or held == message:
+        if held is message or (held is not None and held == message):
             return
         if body.view < self.view:
             self._ignore("old view")
@@ -193,20 +210,20 @@ class Inbox(Standing):
             self._ignore("improper proposal")
         else:
             for change in body.changes:
-                self._keep(self.changes, change)
+                self._keep(self.changes, change, self.roster.f)
             for listed in body.lists:
                 self._on_list(peer, listed)
-            self._keep(self.proposals, message)
+            self._keep(self.proposals, message, 1)
 
     def _on_prepare(self, peer: int, message: Message) -> None:
-        self._keep(self.prepares, message)
+        self._keep(self.prepares, message, self.quorum)
 
     def _on_commit(self, peer: int, message: Message) -> None:
-        self._keep(self.commits, message)
+        self._keep(self.commits, message, self.quorum)
 
     def _on_change(self, peer: int, message: Message) -> None:
         if self.rules.proper(message):
-            self._keep(self.changes, message)
+            self._keep(self.changes, message, self.roster.f)
         else:
             self._ignore("improper view change")
 
@@ -217,7 +234,7 @@ class Inbox(Standing):
             self._ignore("old round")
         elif body.round > self.round:
             self._behind(peer, body.round)
-        elif not self.rules.certifies(body.certificate, Kind.COMMIT):
+        elif not self.rules.certifies(body.certificate, COMMIT):
             self._ignore("bad certificate")
         else:
             self._settle(body.certificate, peer)
@@ -240,7 +257,7 @@ class Inbox(Standing):
         found = None if peer < 0 and body.what in _PRIVATE else self._find(body)
         if found is not None:
             self.effects.append(Send(peer, found))
-        elif body.what == What.WORDS and peer >= 0 and body.round == self.round:
+        elif body.what is _WORDS and peer >= 0 and body.round == self.round:
             self.effects += [Send(peer, word) for word in self._words()]
         else:
             self._ignore("not to be had")
@@ -248,12 +265,12 @@ class Inbox(Standing):
     def _find(self, fetch: Fetch) -> Message | None:
         """What is asked for. Of a round that is over that is its certificate; instead of a part so old that we no longer
         have it, the next one."""
-        if fetch.what == What.UPLOAD:
+        if fetch.what is _AN_UPLOAD:
             return self.holdings.find(fetch.digest)
-        if fetch.what == What.STANDING:
+        if fetch.what is _STANDING:
             return self._standing(fetch.digest)
         round_ = fetch.round
-        if fetch.what not in (What.CERT, What.WORDS):
+        if fetch.what not in _OF_ROUNDS:
             part = self.parts.get(fetch.digest) or self.last_parts.get(fetch.digest)
             if part is not None:
                 return self.rules.unsigned(part) if part.what == fetch.what else None
@@ -264,7 +281,7 @@ class Inbox(Standing):
     def _on_body(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, Body)
-        if body.what == What.STANDING:
+        if body.what is _STANDING:
             self._on_standing(peer, body)
             return
         name = part_digest(body.what, body.content)

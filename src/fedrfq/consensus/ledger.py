@@ -6,6 +6,9 @@ from collections import Counter
 
 from fedrfq.consensus.holdings import Holdings
 from fedrfq.consensus.machine import (
+    DEADLINE,
+    RESEND,
+    VIEW,
     Accused,
     Application,
     Broadcast,
@@ -16,9 +19,12 @@ from fedrfq.consensus.machine import (
     Publish,
     Send,
     SetTimer,
-    Timer,
 )
 from fedrfq.consensus.messages import (
+    LIST,
+    PARTS,
+    PREPARE,
+    UPLOAD,
     Body,
     Cert,
     Certificate,
@@ -38,15 +44,61 @@ Slots = dict[int, Message]
 class Ledger:
     """The state of a replica, and the few ways to change it that more than one rule needs."""
 
+    __slots__ = (  # so many that a dictionary would be slow
+        "abstains",
+        "accused",
+        "answers",
+        "application",
+        "asked",
+        "asking",
+        "chain",
+        "changes",
+        "commits",
+        "computed",
+        "due",
+        "early",
+        "effects",
+        "holdings",
+        "horizon",
+        "ignored",
+        "last_lists",
+        "last_parts",
+        "late",
+        "leader",
+        "lists",
+        "me",
+        "moved",
+        "nonce",
+        "origins",
+        "outcome",
+        "over",
+        "own",
+        "parts",
+        "prepared",
+        "prepares",
+        "proposals",
+        "quorum",
+        "resends",
+        "roster",
+        "round",
+        "rules",
+        "signer",
+        "silent",
+        "timing",
+        "view",
+        "wanted",
+    )
+
     def __init__(self, rules: Rules, me: int, signer: Signer, application: Application) -> None:
         self.rules, self.roster, self.me, self.signer, self.application = rules, rules.roster, me, signer, application
+        self.quorum = rules.roster.quorum
         self.chain: dict[int, Certificate] = {}
         self.outcome: Outcome | None = application.start()
         self.ignored: Counter[str] = Counter()
         self.accused: dict[tuple[int, Kind, int], Message] = {}
         self.horizon = 0  # the furthest round we have heard of
         self.effects: list[Effect] = []
-        self.moved = False  # whether a message that came was new to us, so that more may follow
+        self.moved = False  # whether something changed on which it depends what we say or decide
         self.last_lists: Slots = {}
         self.last_parts: dict[bytes, Body] = {}
         self.early: dict[tuple[Kind, int, int], tuple[int, Message]] = {}  # of the next round
@@ -58,7 +110,7 @@ class Ledger:
         self._enter(1)
 
     def _enter(self, round_: int) -> None:
-        self.round = round_
+        self.round, self.moved = round_, True
         self._enter_view(0)
         self.holdings = Holdings(len(self.roster.clients))
         self.lists: Slots = {}
@@ -88,19 +140,16 @@ class Ledger:
         self.timing = False
 
     def _set_timers(self) -> None:
-        self.effects += [
-            SetTimer(Timer.DEADLINE, self.roster.deadline_ms),
-            SetTimer(Timer.VIEW, None),
-            SetTimer(Timer.RESEND, self.roster.resend_ms),
-        ]
+        deadline, resend = SetTimer(DEADLINE, self.roster.deadline_ms), SetTimer(RESEND, self.roster.resend_ms)
+        self.effects += [deadline, SetTimer(VIEW, None), resend]
 
     def _settle(self, certificate: Certificate, peer: int) -> None:
         """The round is decided: by our own count of votes, or by a certificate that a peer showed us."""
         record = certificate.record
         self.chain[self.round] = certificate
         message = self.rules.unsigned(Cert(self.round, certificate))
-        names = (record.set_, record.globals_, record.verdicts, record.state)
-        self.last_lists, self.last_parts = self.lists, {name: self.parts[name] for name in names if name in self.parts}
+        self.last_lists, parts = self.lists, self.parts
+        self.last_parts = {name: parts[name] for name in record.parts() if name in parts}
         self._conclude(record)
         if self.outcome is not None and not self._voted_for(record):  # computed, and never made durable
             self._persist_parts(record)
@@ -115,7 +164,7 @@ class Ledger:
         self.over = self.outcome is not None and self.application.over(self.outcome)
 
     def _voted_for(self, record: Record) -> bool:
-        mine = self.own.get(Kind.PREPARE)
+        mine = self.own.get(PREPARE)
         return mine is not None and mine.value == record.value(self.rules.run)
 
     def _outcome(self, record: Record) -> Outcome | None:
@@ -124,8 +173,7 @@ class Ledger:
         return Outcome(*(part.content for part in parts if part is not None)) if None not in parts else None
 
     def _catch_up(self, record: Record, peer: int) -> None:
-        names = {What.GLOBALS: record.globals_, What.VERDICTS: record.verdicts, What.STATE: record.state}
-        for what, name in names.items():
+        for what, name in list(zip(PARTS, record.parts(), strict=True))[1:]:
             if name not in self.last_parts:
                 self._want(Fetch(record.round, what, name), peer)
 
@@ -133,6 +181,7 @@ class Ledger:
         certificate = self.chain[self.round - 1]
         self._conclude(certificate.record)
         if self.outcome is not None:
+            self.moved = True
             self._weigh()
             self.effects += [Persist(self.rules.unsigned(part)) for part in self.last_parts.values()]
             self.effects.append(Decided(certificate, self.outcome, ()))
@@ -147,8 +196,7 @@ class Ledger:
         self.parts = {name: part for name, part in self.parts.items() if part.what == What.SET} | parts
 
     def _persist_parts(self, record: Record) -> None:
-        names = (record.set_, record.globals_, record.verdicts, record.state)
-        self.effects += [Persist(self.rules.unsigned(self.parts[name])) for name in names if name in self.parts]
+        self.effects += [Persist(self.rules.unsigned(self.parts[name])) for name in record.parts() if name in self.parts]
 
     def _want(self, fetch: Fetch, peer: int) -> None:
         self.wanted[fetch.digest] = fetch
@@ -156,14 +204,15 @@ class Ledger:
             self.asked.add((fetch.digest, peer))
             self.effects.append(Send(peer, self.rules.unsigned(fetch)))
 
-    def _keep(self, slots: Slots, message: Message) -> bool:
-        """One message of each sender, that of the highest view; two of one view prove a lie."""
+    def _keep(self, slots: Slots, message: Message, least: int) -> bool:
+        """One message of each sender, that of the highest view; two of one view prove a lie. Fewer than `least` of them
+        change nothing."""
         held = slots.get(message.server)
         if held is None or message.view > held.view:
             slots[message.server] = message
-            self.moved = True
+            self.moved |= len(slots) >= least
             return True
-        if held.raw != message.raw and self.rules.conflict(held.body, message.body):
+        if held is not message and held.raw != message.raw and self.rules.conflict(held.body, message.body):
             self._accuse(held, message)
         return False
 
@@ -189,5 +238,6 @@ class Ledger:
         self.ignored[reason] += 1
 
     def _words(self) -> list[Message]:
-        """What we have said last in this round: our motion and our list, and what we signed in this view."""
-        return [m for kind, m in sorted(self.own.items()) if kind <= Kind.LIST or m.view == self.view]
+        """What we have said last in this round: our list, before it our motion, and what we signed in this view."""
+        past = UPLOAD if LIST in self.own else None  # who misses what our list names asks for it
+        return [m for kind, m in sorted(self.own.items()) if kind != past and (kind <= LIST or m.view == self.view)]

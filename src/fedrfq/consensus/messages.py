@@ -2,15 +2,19 @@
 
 Every message starts with a tag, its kind, the run's id and the round; what is signed is exactly these bytes and those
 that follow. A message keeps the bytes it came in: they are stored, hashed and handed on, and never encoded again.
+
+Nothing changes a body once it is made. They are not frozen all the same: a frozen one takes three times as long to make.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
+from operator import lt
 from typing import ClassVar, Self
 
 from fedrfq.consensus.wire import Reader, Refused, sized, u8, u16, u32
@@ -45,6 +49,9 @@ class Kind(IntEnum):
     BODY = 11
 
 
+UPLOAD, RECEIPT, LIST, PREPREPARE, PREPARE, COMMIT, VIEWCHANGE, CERT, EVIDENCE, FETCH, BODY = Kind  # quicker than Kind.LIST
+
+
 class What(IntEnum):
     """What can be fetched: an upload by its digest, a round's certificate, a part of a record by its digest, what a
     server itself has said last in the round, or where it stands: its last certificate, for one that has lost its log."""
@@ -59,7 +66,7 @@ class What(IntEnum):
     STANDING = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Upload:
     """A client's share of a round; the content is the application's. Of K clients' federation, client K + s is server s."""
 
@@ -76,7 +83,7 @@ class Upload:
         return Upload(round_, r.u32(), r.sized())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Receipt:
     """A server's promise that an upload it stored will stand in its list."""
 
@@ -94,7 +101,7 @@ class Receipt:
         return Receipt(round_, *_RECEIPT.unpack(r.take(_RECEIPT.size)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class List:
     """What a server holds when it closes the round, in ascending order; two entries of a client that sent two uploads."""
 
@@ -111,7 +118,7 @@ class List:
         return List(round_, r.u16(), read_entries(r))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Record:
     """What is decided in a round: the digests of all that went in and came out. Its hash is the round's value."""
 
@@ -121,6 +128,7 @@ class Record:
     globals_: bytes
     verdicts: bytes
     state: bytes
+    _named: tuple[bytes, bytes] = field(default=(b"", b""), init=False, repr=False, compare=False)  # a run, and the value
 
     def write(self) -> bytes:
         return _RECORD.pack(self.round, self.previous, self.set_, self.globals_, self.verdicts, self.state)
@@ -129,11 +137,18 @@ class Record:
     def read(r: Reader) -> Record:
         return Record(*_RECORD.unpack(r.take(_RECORD.size)))
 
+    def parts(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """Their digests, in the order of `PARTS`."""
+        return self.set_, self.globals_, self.verdicts, self.state
+
     def value(self, run: bytes) -> bytes:
-        return hashlib.sha256(_TAG + b"value" + run + self.write()).digest()
+        """Asked for again and again, and computed once."""
+        if self._named[0] != run:
+            self._named = run, hashlib.sha256(_TAG + b"value" + run + self.write()).digest()
+        return self._named[1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Certificate:
     """A quorum of votes (PREPARE or COMMIT) of one view for one record: their signatures, by ascending server."""
 
@@ -157,7 +172,7 @@ class Certificate:
         return Certificate(Kind(phase), view, record, votes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class PrePrepare:
     """A leader's proposal: in a free choice with the lists it follows from, after view 0 with the view changes."""
 
@@ -179,7 +194,7 @@ class PrePrepare:
         return PrePrepare(round_, view, server, record, _read_nested(r, Kind.LIST), _read_nested(r, Kind.VIEWCHANGE))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class _Vote:
     """For a value, in a view."""
 
@@ -196,17 +211,17 @@ class _Vote:
         return cls(round_, *_VOTE.unpack(r.take(_VOTE.size)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Prepare(_Vote):
     kind: ClassVar[Kind] = Kind.PREPARE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Commit(_Vote):
     kind: ClassVar[Kind] = Kind.COMMIT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class ViewChange:
     """A server leaves for a higher view: with what it has prepared in this round, and the certificate of the last."""
 
@@ -225,7 +240,7 @@ class ViewChange:
         return ViewChange(round_, r.u32(), r.u16(), _read_maybe(r), _read_maybe(r))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Cert:
     """A certificate as a message: it proves itself."""
 
@@ -241,7 +256,7 @@ class Cert:
         return Cert(round_, Certificate.read(r))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Evidence:
     """Two signed messages of one party that an honest one cannot both have signed."""
 
@@ -258,7 +273,7 @@ class Evidence:
         return Evidence(round_, _nested(r, SIGNED), _nested(r, SIGNED))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Fetch:
     """A request; where no digest is known before, of a certificate and of words, it is left zero. Who asks for standings
     puts a number there that was never used before."""
@@ -276,7 +291,7 @@ class Fetch:
         return Fetch(round_, _read_what(r, tuple(What)), r.take(DIGEST))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Body:
     """A part of a record, for whoever fetches it; uploads and certificates are messages of their own. A standing is the
     number of the request, and a certificate or nothing."""
@@ -308,22 +323,29 @@ _BODIES = (*PARTS, What.STANDING)
 
 
 class Message:
-    """A body with the bytes that say it, and its author's signature of them where the kind has one."""
+    """A body with the bytes that say it, and its author's signature of them where the kind has one: as bytes, or, for what
+    may never be sent, as the one who signs it when it is first asked for."""
 
-    __slots__ = ("_digest", "_raw", "author", "body", "run", "server", "signature", "sound", "value", "view", "vouched")
+    __slots__ = ("_digest", "_raw", "_signature", "author", "body", "run", "server", "sound", "value", "view", "vouched")
 
-    def __init__(self, run: bytes, body: Any, raw: bytes | None = None, signature: bytes = b"") -> None:
-        self.run, self.body, self._raw, self.signature = run, body, raw, signature
-        kind = type(body)
-        if kind in _BY_SERVERS:
-            self.author = self.server = body.server  # type: ignore[union-attr]
-        else:
-            self.author, self.server = ~body.client if kind is Upload else None, -1  # type: ignore[union-attr]
-        self.view: int = body.view if kind in _IN_VIEWS else 0  # type: ignore[union-attr]
-        self.value: bytes = body.value if kind in _VOTES else b""  # type: ignore[union-attr]
+    def __init__(
+        self, run: bytes, body: Any, raw: bytes | None = None, signature: bytes | Callable[[bytes], bytes] = b""
+    ) -> None:
+        self.run, self.body, self._raw, self._signature = run, body, raw, signature
         self.vouched: object = None  # the rules by which the signature was found right
         self.sound: object = None  # and those by which the rest was
         self._digest: bytes | None = None
+        self.author: int | None = None
+        self.server, self.view, self.value = -1, 0, b""
+        kind = type(body)
+        if kind in _BY_SERVERS:
+            self.author = self.server = body.server  # type: ignore[union-attr]
+            if kind in _IN_VIEWS:
+                self.view = body.view  # type: ignore[union-attr]
+            if kind in _VOTES:
+                self.value = body.value  # type: ignore[union-attr]
+        elif kind is Upload:
+            self.author = ~body.client  # type: ignore[union-attr]
 
     @property
     def raw(self) -> bytes:
@@ -331,6 +353,12 @@ class Message:
         if self._raw is None:
             self._raw = encode(self.run, self.body)
         return self._raw
+
+    @property
+    def signature(self) -> bytes:
+        if not isinstance(self._signature, bytes):
+            self._signature = self._signature(self.raw)
+        return self._signature
 
     @property
     def digest(self) -> bytes:
@@ -379,11 +407,12 @@ def _decode(data: bytes, allowed: tuple[int, ...]) -> Message:
     end = len(data) - (SIGNATURE if kind in SIGNED else 0)
     if end < _HEADER.size:
         raise Refused("the signature is missing")
-    reader = Reader(data[:end])
+    raw = data[:end]
+    reader = Reader(raw)
     reader.at = _HEADER.size
     body = KINDS[kind].read(round_, reader)
     reader.end()
-    message = Message(run, body, data[:end], data[end:])
+    message = Message(run, body, raw, data[end:])
     if any(nested.run != run for nested in nested_in(body)):
         raise Refused("a message of one run inside one of another")
     return message
@@ -413,8 +442,8 @@ def write_entries(entries: tuple[Entry, ...]) -> bytes:
 
 
 def read_entries(r: Reader) -> tuple[Entry, ...]:
-    entries = r.many(_ENTRY.size, lambda: _ENTRY.unpack(r.take(_ENTRY.size)))
-    if any(a >= b for a, b in pairwise(entries)):
+    entries = tuple(_ENTRY.iter_unpack(r.take(r.number(_ENTRY.size) * _ENTRY.size)))
+    if not all(map(lt, entries, entries[1:])):
         raise Refused("entries are not in ascending order")
     return entries
 

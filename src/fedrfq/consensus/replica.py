@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from fedrfq.consensus.inbox import Inbox
 from fedrfq.consensus.ledger import Slots
 from fedrfq.consensus.machine import (
+    DEADLINE,
+    RESEND,
+    VIEW,
     Application,
     Broadcast,
     Effect,
@@ -27,6 +30,12 @@ from fedrfq.consensus.machine import (
     Waiting,
 )
 from fedrfq.consensus.messages import (
+    COMMIT,
+    LIST,
+    PARTS,
+    PREPARE,
+    PREPREPARE,
+    UPLOAD,
     Any,
     Body,
     Cert,
@@ -50,31 +59,18 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Entries, Rules
 
-_SLOWEST = 4  # a resend waits at most 2⁴ times as long as the first
-
 
 class Replica(Inbox):
     """`log` is what earlier lives persisted, in order, or its `essence`: it may start with nothing but the commit CERTs of
     all rounds so far, in order, the parts of the last one's outcome next to it, and the mark of a server that rejoins.
-
-    `rejoin`: the log is lost, and this number of 32 bytes was never used before. The mark is persisted with the first step;
-    from then on the log alone says that the server rejoins (see `standing`).
     """
 
-    def __init__(
-        self,
-        rules: Rules,
-        me: int,
-        signer: Signer,
-        application: Application,
-        log: Iterable[Message] = (),
-        rejoin: bytes | None = None,
-    ) -> None:
+    __slots__ = ()
+
+    def __init__(self, rules: Rules, me: int, signer: Signer, application: Application, log: Iterable[Message] = ()) -> None:
         super().__init__(rules, me, signer, application)
         for message in log:
             self._recall(message)
-        if rejoin is not None:
-            self._rejoin(rejoin)
         self.effects = []
 
     def step(self, event: Event) -> list[Effect]:
@@ -86,7 +82,7 @@ class Replica(Inbox):
             self._start()
         elif type(event) is Trained:
             self._move(event.round, event.content)
-        if self.moved or self.effects or type(event) is not Received:
+        if self.moved:
             self._advance()
         effects, self.effects, self.moved = self.effects, [], False
         return effects
@@ -95,18 +91,26 @@ class Replica(Inbox):
         while (
             (self.due and self._replay())
             or (not self.silent and self._speak())
-            or (len(self.commits) >= self.roster.quorum and self._decide())
+            or (len(self.commits) >= self.quorum and self._decide())
         ):
             pass
 
     def _speak(self) -> bool:
         return (
-            (Kind.LIST not in self.own and self._close())
+            (LIST not in self.own and self._close())
             or (bool(self.changes) and self._join())
-            or (not self.timing and self._time())
-            or (self.leader == self.me and self._propose())
-            or (bool(self.proposals) and (self._prepare() or self._commit()))
+            or (len(self.changes if self.view else self.lists) >= self.quorum and self._open())
+            or (bool(self.proposals) and self._vote())
         )
+
+    def _open(self) -> bool:
+        """A view in which something may be proposed."""
+        return (not self.timing and self._time()) or (self.leader == self.me and self._propose())
+
+    def _vote(self) -> bool:
+        if self._signed(PREPARE):
+            return not self._signed(COMMIT) and self._commit()
+        return self.outcome is not None and self._prepare()
 
     # The rules, in the order of a round; each says whether it did something
 
@@ -145,15 +149,16 @@ class Replica(Inbox):
     def _leave_for(self, view: int) -> None:
         self._enter_view(view)
         self.resends = 0
-        self.effects += [SetTimer(Timer.VIEW, None), SetTimer(Timer.RESEND, self.roster.resend_ms)]
+        self.effects += [SetTimer(VIEW, None), SetTimer(RESEND, self.roster.resend_ms)]
         self._sign(ViewChange(self.round, view, self.me, self.prepared, self.chain.get(self.round - 1)))
+        self._want_again()  # the timer that would do so has just been set back
 
     def _time(self) -> bool:
         """The view's time runs once its leader can propose: leaders are not blamed for absent clients."""
         if not self._leader_can_propose():
             return False
         self.timing = True
-        self.effects.append(SetTimer(Timer.VIEW, self.roster.timeout_ms(self.view)))
+        self.effects.append(SetTimer(VIEW, self.roster.timeout_ms(self.view)))
         return True
 
     def _leader_can_propose(self) -> bool:
@@ -169,7 +174,7 @@ class Replica(Inbox):
 
     def _propose(self) -> bool:
         """As the view's leader: what is prepared if anything is, else what follows from n − f lists."""
-        if self.outcome is None or self._signed(Kind.PREPREPARE):
+        if self.outcome is None or self._signed(PREPREPARE):
             return False
         changes = self._changes_here()
         if self.view > 0 and not self.rules.enough([m.server for m in changes]):
@@ -192,8 +197,6 @@ class Replica(Inbox):
 
     def _prepare(self) -> bool:
         """Vote for a proposal once we hold what it is made of and have come to the same record ourselves."""
-        if self.outcome is None or self._signed(Kind.PREPARE):
-            return False
         proposal = self._proposal()
         if proposal is None or not self._follows(proposal):
             return False
@@ -237,21 +240,15 @@ class Replica(Inbox):
         assert self.outcome is not None
         outcome = self.application.decide(self.round, self.outcome, self.holdings.bodies(entries))
         record = self.rules.record(self.round, self._previous(), entries, outcome)
-        self._keep_parts(
-            {
-                record.set_: Body(self.round, What.SET, write_entries(entries)),
-                record.globals_: Body(self.round, What.GLOBALS, outcome.globals_),
-                record.verdicts: Body(self.round, What.VERDICTS, outcome.verdicts),
-                record.state: Body(self.round, What.STATE, outcome.state),
-            }
-        )
+        contents = zip(record.parts(), PARTS, (write_entries(entries), *outcome), strict=True)
+        self._keep_parts({name: Body(self.round, what, content) for name, what, content in contents})
         return record
 
     def _commit(self) -> bool:
         """Vote to commit once a quorum has prepared what we have; the proof is kept for the views to come."""
-        if not self._signed(Kind.PREPARE) or self._signed(Kind.COMMIT):
+        if len(self.prepares) < self.quorum:
             return False
-        mine, proposal = self.own[Kind.PREPARE], self._proposal()
+        mine, proposal = self.own[PREPARE], self._proposal()
         votes = self._votes(self.prepares, mine.view, mine.value)
         if proposal is None or not self.rules.enough([vote.server for vote in votes]):
             return False
@@ -297,18 +294,19 @@ class Replica(Inbox):
 
     def _move(self, round_: int, content: bytes) -> None:
         """Speak as a client, once a round and before we close it: no round waits for it, but what is listed counts."""
-        if round_ != self.round or self.silent or Kind.LIST in self.own or Kind.UPLOAD in self.own:
+        if round_ != self.round or self.silent or LIST in self.own or UPLOAD in self.own:
             return
         body = Upload(round_, self.roster.mover(self.me), content)
         if self.application.refuses(body) is None:
-            message = self.own[Kind.UPLOAD] = self.rules.signed(body, self.signer)
-            self._store(message)
+            message = self.own[UPLOAD] = self.rules.signed(body, self.signer)
+            self._store((body.client, message.digest), message)
             self.effects.append(Broadcast(message))
 
     # Timers
 
     def _start(self) -> None:
         """After a restart: say again what we said, and ask the others what they did."""
+        self.moved = True
         self._set_timers()
         self._mark()
         if (self.own or self.chain) and not self.over:
@@ -316,31 +314,41 @@ class Replica(Inbox):
             self.effects.append(Broadcast(self.rules.unsigned(Fetch(self.round, What.WORDS))))
 
     def _expire(self, timer: Timer) -> None:
-        if timer is Timer.RESEND:
+        if timer is RESEND:
             self._resend()
-        elif timer is Timer.VIEW and self.timing and not self.silent:
+        elif timer is VIEW and self.timing and not self.silent:
             self._leave_for(self.view + 1)
-        elif timer is Timer.DEADLINE:
-            self.late, held = True, self.holdings.held
+        elif timer is DEADLINE:
+            self.late = self.moved = True
+            held = self.holdings.held
             if held < self.roster.minimum and not self.over:
                 self._fetch_listed()  # in silence, too: it may end while others wait for our list
                 if not self.silent:
                     self.effects.append(Waiting(held, self.roster.minimum))
 
+    def _want_again(self) -> None:
+        self.effects += [Broadcast(self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
+
     def _resend(self) -> None:
-        """Messages get lost: say again what we said last, ask again for what is missing, and one server after the other
-        what it has said; less often as a view grows old. When the run is over there is nothing left to say."""
+        """Messages get lost: say again what we said last, ask again for what is missing, and as long as the view's time
+        does not run, which would end it, one server after the other what it has said; less often as a view grows old. When
+        the run is over there is nothing left to say."""
         if self.over:
             return
         self._ask()
-        self.effects += [Broadcast(message) for message in self._words()]
-        self.effects += [Broadcast(self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
-        if self.roster.n > 1:
+        self.effects += [self._again(message) for message in self._words()]
+        self._want_again()
+        if self.roster.n > 1 and not self.timing:
             peer = (self.me + 1 + self.resends % (self.roster.n - 1)) % self.roster.n
             self.effects.append(Send(peer, self.rules.unsigned(Fetch(self.round, What.WORDS))))
         self.asking = False
-        self.effects.append(SetTimer(Timer.RESEND, self.roster.resend_ms << min(self.resends, _SLOWEST)))
+        self.effects.append(SetTimer(RESEND, self.roster.wait_ms(self.resends)))
         self.resends += 1
+
+    def _again(self, message: Message) -> Send | Broadcast:
+        """After view 0 a list is of use to the leader alone."""
+        to_leader = message.body.kind == LIST and self.view > 0 and self.leader != self.me
+        return Send(self.leader, message) if to_leader else Broadcast(message)
 
     # Restart
 
@@ -358,9 +366,9 @@ class Replica(Inbox):
         elif body.round < self.round:
             return
         elif isinstance(body, Upload):
-            self.holdings.store(message, promise=Kind.LIST not in self.own)
+            self.holdings.store((body.client, message.digest), message, promise=LIST not in self.own)
             if body.client == self.roster.mover(self.me):
-                self.own[Kind.UPLOAD] = message
+                self.own[UPLOAD] = message
         else:
             self.own[body.kind] = message
             self._enter_view(max(self.view, message.view))
@@ -377,7 +385,7 @@ class Replica(Inbox):
             self.last_parts[name] = body
 
     def _recall_certificate(self, certificate: Certificate) -> None:
-        if certificate.phase == Kind.PREPARE:
+        if certificate.phase == PREPARE:
             self.prepared = certificate
             return
         if certificate.record.round != self.round:

@@ -14,6 +14,7 @@ MOST_SERVERS = 1000
 MOST_CLIENTS = 2**20
 MOST_MS = 2**32 - 1
 _DOUBLINGS = 6  # a timeout grows to 64 times its start, and no further
+_SLOWEST = 4  # a resend waits at most 2⁴ times as long as the first
 
 
 class Scheme(Protocol):
@@ -105,6 +106,10 @@ class Roster:
     def timeout_ms(self, view: int) -> int:
         """How long a view may last before the next is asked for: doubled from view to view, capped."""
         return self.view_ms << min(view, _DOUBLINGS)
+
+    def wait_ms(self, resends: int) -> int:
+        """How long to wait before saying again what was said again so often: doubled from time to time, capped."""
+        return self.resend_ms << min(resends, _SLOWEST)
 
     def mover(self, server: int) -> int:
         """The client number by which a server speaks as a client."""

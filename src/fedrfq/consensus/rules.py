@@ -8,6 +8,9 @@ from operator import eq, lt
 
 from fedrfq.consensus.machine import Outcome
 from fedrfq.consensus.messages import (
+    COMMIT,
+    PARTS,
+    PREPARE,
     Any,
     Certificate,
     Commit,
@@ -22,7 +25,6 @@ from fedrfq.consensus.messages import (
     Record,
     Upload,
     ViewChange,
-    What,
     author,
     encode,
     part_digest,
@@ -37,11 +39,11 @@ _REMEMBERED = 1024  # certificates
 class Rules:
     def __init__(self, roster: Roster) -> None:
         self.roster, self.run = roster, roster.run
+        self._keys, self._verify = roster.keys, roster.scheme.verify
         self._certified: set[Certificate] = set()  # found right before
 
     def signed(self, body: Any, signer: Signer) -> Message:
-        raw = encode(self.run, body)
-        return Message(self.run, body, raw, signer(raw))
+        return Message(self.run, body, None, signer)
 
     def unsigned(self, body: Any) -> Message:
         return Message(self.run, body)
@@ -51,15 +53,15 @@ class Rules:
         if message.vouched is self:
             return True
         party = message.author
-        key = None if party is None or message.run != self.run else self.roster.keys.get(party)
-        if key is None or not self.roster.scheme.verify(key, message.raw, message.signature):
+        key = None if party is None or message.run != self.run else self._keys.get(party)
+        if key is None or not self._verify(key, message.raw, message.signature):
             return False
         message.vouched = self
         return True
 
     def _signed_by(self, party: int, raw: bytes, signature: bytes) -> bool:
-        key = self.roster.keys.get(party)
-        return key is not None and self.roster.scheme.verify(key, raw, signature)
+        key = self._keys.get(party)
+        return key is not None and self._verify(key, raw, signature)
 
     def proper(self, message: Message) -> bool:
         """Whether a list, a view change or a proposal is what it must be. Found once, this is not computed again."""
@@ -98,7 +100,7 @@ class Rules:
         return True
 
     def _votes_hold(self, certificate: Certificate) -> bool:
-        vote, record = (Prepare if certificate.phase == Kind.PREPARE else Commit), certificate.record
+        vote, record = (Prepare if certificate.phase == PREPARE else Commit), certificate.record
         value = record.value(self.run)
         return all(
             self._signed_by(server, encode(self.run, vote(record.round, certificate.view, value, server)), signature)
@@ -126,22 +128,15 @@ class Rules:
 
     def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
         """The set of a free choice: the entries of clients with one upload among the lists; and those of the others."""
-        found: set[Entry] = set()
-        for message in lists:
-            assert isinstance(message.body, List)
-            found.update(message.body.entries)
-        entries = sorted(found)
+        listed = {message.body.entries for message in lists if isinstance(message.body, List)}
+        entries = listed.pop() if len(listed) == 1 else tuple(sorted(set().union(*listed)))  # they mostly list the same
+        if len({client for client, _ in entries}) == len(entries):
+            return entries, ()
         twice = {a[0] for a, b in pairwise(entries) if a[0] == b[0]}
         return tuple([e for e in entries if e[0] not in twice]), tuple([e for e in entries if e[0] in twice])
 
     def record(self, round_: int, previous: bytes, entries: Entries, outcome: Outcome) -> Record:
-        digests = (
-            part_digest(What.SET, write_entries(entries)),
-            part_digest(What.GLOBALS, outcome.globals_),
-            part_digest(What.VERDICTS, outcome.verdicts),
-            part_digest(What.STATE, outcome.state),
-        )
-        return Record(round_, previous, *digests)
+        return Record(round_, previous, *map(part_digest, PARTS, (write_entries(entries), *outcome)))
 
     # Views
 
@@ -150,10 +145,10 @@ class Rules:
         prepared, last = body.prepared, body.last
         if body.view == 0 or (last is None) != (body.round == 1):
             return False
-        if last is not None and not (last.record.round == body.round - 1 and self.certifies(last, Kind.COMMIT)):
+        if last is not None and not (last.record.round == body.round - 1 and self.certifies(last, COMMIT)):
             return False
         return prepared is None or (
-            prepared.record.round == body.round and prepared.view < body.view and self.certifies(prepared, Kind.PREPARE)
+            prepared.record.round == body.round and prepared.view < body.view and self.certifies(prepared, PREPARE)
         )
 
     def bound(self, changes: Iterable[Message]) -> Certificate | None:

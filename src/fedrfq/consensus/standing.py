@@ -34,10 +34,7 @@ def lost(rules: Rules, nonce: bytes) -> Message:
 class Standing(Ledger):
     """Asks and answers where servers stand."""
 
-    def _rejoin(self, nonce: bytes) -> None:
-        lost(self.rules, nonce)  # refuses what cannot be
-        self.nonce = nonce
-        self._weigh()
+    __slots__ = ()
 
     def _mark(self) -> None:
         if self.nonce is not None:
@@ -84,6 +81,7 @@ class Standing(Ledger):
     def _abstain(self, nonce: bytes) -> None:
         mark = Body(self._bound(), What.STANDING, nonce)
         self._recall_standing(mark)
+        self.moved = True
         self.effects.append(Persist(self.rules.unsigned(mark)))
 
     def _bound(self) -> int:

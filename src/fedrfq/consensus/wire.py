@@ -42,12 +42,16 @@ class Reader:
         """Bytes that come after their length."""
         return self.take(self.u32())
 
-    def many(self, least: int, read: Callable[[], T]) -> tuple[T, ...]:
-        """Items that come after their number, each of at least so many bytes."""
+    def number(self, least: int) -> int:
+        """Of items that follow, each of at least so many bytes."""
         number = self.u32()
         if number * least > self.left():
             raise Refused(f"{number} items announced at offset {self.at}, only {self.left()} bytes are left")
-        return tuple(read() for _ in range(number))
+        return number
+
+    def many(self, least: int, read: Callable[[], T]) -> tuple[T, ...]:
+        """Items that come after their number, each of at least so many bytes."""
+        return tuple([read() for _ in range(self.number(least))])
 
     def end(self) -> None:
         if self.left():

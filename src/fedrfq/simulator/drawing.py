@@ -14,6 +14,7 @@ from fedrfq.simulator.world import Crash
 
 _DIRECTED = ("mutate", "mutate", "mutate", "equivocate", "equivocate", "lie", "twins")
 _DURABLE = (None, Kind.UPLOAD, Kind.LIST, Kind.PREPARE, Kind.COMMIT, Kind.CERT, Kind.VIEWCHANGE, Kind.VIEWCHANGE)
+_CLIENTS, _ROUNDS = (4,) * 18 + (5, 6), (3,) * 18 + (4, 5)
 _STYLES = {"rough": 4, "directed": 4, "slow": 2, "calm": 2, "crashes": 2, "forgetful": 2, "hoarding": 1}
 
 
@@ -45,8 +46,8 @@ class Schedule:
 def draw(seed: int, n: int) -> Schedule:
     """The schedule of this seed for n servers: one of a few kinds of weather, in each of which anything may go wrong."""
     rng = Random(seed)
-    clients = rng.choice((4, 4, 4, 4, 4, 4, 4, 4, 5, 6))
-    rounds = rng.choice((3, 3, 3, 3, 3, 3, 3, 3, 4, 5))
+    clients = rng.choice(_CLIENTS)
+    rounds = rng.choice(_ROUNDS)
     style = rng.choices(tuple(_STYLES), tuple(_STYLES.values()))[0]
     faulty_clients = _faulty_clients(rng, clients, style)
     behaviours = _behaviours(rng, n, style)
@@ -65,13 +66,13 @@ def draw(seed: int, n: int) -> Schedule:
         minimum=rng.randint(1, 2 if style == "forgetful" else clients - len(faulty_clients)),
         deadline_ms=500 if style == "slow" else rng.choice((150, 300)),
         view_ms=100,
-        resend_ms=1000 if style == "slow" else rng.choice((200, 400)),
+        resend_ms=1000 if style == "slow" else rng.choice((400, 600)),
         training_ms=rng.choice((1, 20, 20, 100, 400)),
         behaviours=behaviours,
         faulty_clients=faulty_clients,
         crashes=crashes,
         jumps=rng.choice((0.0, 0.0, 0.1, 0.3)) if links.calm_ms else 0.0,
-        motions=rng.choice((0.0, 0.0, 0.3, 1.0)),
+        motions=rng.choice((0.0, 0.0, 0.0, 0.3, 1.0)),
         wants=rng.random() < 0.2,
         ends=rng.random() < 0.3,
         weak=weak,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from functools import cache
+from typing import Any
 
 from fedrfq.consensus.messages import Kind, Message, What, nested_in
 
@@ -12,11 +14,22 @@ _MANY = (list, tuple, set, frozenset)
 _PLAIN = frozenset((str, bytes, int, bool, type(None), Kind, What))  # the most frequent of them
 
 
+def attributes(thing: Any) -> dict[str, Any]:
+    """By name: those in its slots, and those in its dictionary."""
+    slots = _slots(type(thing).__mro__)
+    return {name: getattr(thing, name) for name in slots} | getattr(thing, "__dict__", {})
+
+
+@cache
+def _slots(kinds: tuple[type, ...]) -> tuple[str, ...]:
+    return tuple(name for kind in kinds for name in getattr(kind, "__slots__", ()))
+
+
 def messages_held(replica: object, shared: Iterable[object] = ()) -> int:
     """The messages reachable from its attributes, those inside others too, each counted once; not through what it
     shares with others."""
     seen = {id(each) for each in shared}
-    reached, found = list(vars(replica).values()), 0
+    reached, found = list(attributes(replica).values()), 0
     for value in reached:  # it grows as we go
         kind = type(value)
         if kind in _PLAIN or (at := id(value)) in seen:
@@ -27,9 +40,11 @@ def messages_held(replica: object, shared: Iterable[object] = ()) -> int:
             reached += nested_in(value.body)
         elif isinstance(value, dict):
             reached += value.values()
-            reached += [key for key in value if type(key) is Message]
+            if Message in map(type, value):
+                reached += [key for key in value if type(key) is Message]
         elif isinstance(value, _MANY):
-            reached += value
+            if not _PLAIN.issuperset(map(type, value)):
+                reached += value
         elif not isinstance(value, _LEAVES) and hasattr(value, "__dict__"):
             reached += vars(value).values()
     return found

@@ -1,4 +1,4 @@
-"""Ideal signatures: nobody signs for another, by the simulator's word. Deterministic, and a hundred times faster than
+"""Ideal signatures: nobody signs for another, by the simulator's word. Deterministic, and hundreds of times faster than
 Ed25519; one key is weak, and everybody can sign for it."""
 
 from __future__ import annotations
@@ -6,20 +6,20 @@ from __future__ import annotations
 from functools import cache, partial
 from hashlib import blake2b
 
-from fedrfq.consensus.messages import SIGNATURE
 from fedrfq.consensus.roster import Signer
 
 WEAK = bytes(32)
 
 
 class Ideal:
-    """The public key of a party is a hash of its name; the secret behind a key is the simulator's alone."""
+    """The public key of a party is a hash of its name. A signature is the number under which the simulator has entered that
+    the holder of a key signs something; any other is wrong."""
 
     def __init__(self) -> None:
-        self._signatures: dict[tuple[bytes, bytes], bytes] = {}  # many check what one has signed
+        self._signatures: dict[tuple[bytes, bytes], bytes] = {}
 
     def verify(self, key: bytes, data: bytes, signature: bytes) -> bool:
-        return (self._signatures.get((key, data)) or self._sign(key, data)) == signature
+        return self._signatures.get((key, data)) == signature
 
     def weak(self, key: bytes) -> bool:
         return key == WEAK
@@ -35,7 +35,7 @@ class Ideal:
     def _sign(self, key: bytes, data: bytes) -> bytes:
         found = self._signatures.get((key, data))
         if found is None:
-            found = self._signatures[key, data] = blake2b(data, digest_size=SIGNATURE, key=key).digest()
+            found = self._signatures[key, data] = b"%064d" % len(self._signatures)
         return found
 
 

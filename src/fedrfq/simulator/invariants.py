@@ -26,7 +26,7 @@ from fedrfq.consensus.machine import (
     Send,
     Start,
 )
-from fedrfq.consensus.messages import Cert, Evidence, Kind, List, Message, Receipt, ViewChange, author
+from fedrfq.consensus.messages import Cert, Evidence, Fetch, List, Message, PrePrepare, Receipt, Upload, ViewChange, author
 from fedrfq.consensus.roster import Roster
 from fedrfq.simulator.deciding import Chain
 from fedrfq.simulator.holding import messages_held
@@ -57,10 +57,9 @@ INVARIANTS = (
     "exception",
 )
 
-_EVERY = 256  # steps between two looks at what a server holds
+_EVERY = 16  # timers and the like between two looks at what a server holds
 _SAYS = frozenset((Persist, Send, Broadcast, Publish, Relay))
-_SEEN = frozenset((Kind.UPLOAD, Kind.LIST, Kind.PREPREPARE))
-_NOTED = _SEEN | {Kind.VIEWCHANGE}
+_SEEN = frozenset((Upload, List, PrePrepare))
 
 
 class Observer:
@@ -74,7 +73,7 @@ class Observer:
         self.exercised: Counter[str] = Counter()
         self.calm: Callable[[], bool] = lambda: False
         self.most_views = self.most_held = 10**9  # the driver's bounds
-        self._steps = self.held = 0
+        self._others = self.held = 0
         self._rough_views: dict[int, dict[int, int]] = {}  # by round and server, before the network was calm
         self._asked: dict[int, dict[int, ViewChange]] = {}  # by server, what honest others have asked it since it started
 
@@ -84,57 +83,58 @@ class Observer:
         self.chain.forget(party)
 
     def acted(self, node: Node, event: Event, actions: Sequence[Action]) -> None:
-        self._steps += 1
         if not node.honest:
-            if actions:
-                self._overhear(node.party, actions)
+            self._overhear(node.party, actions)
             return
-        if self._steps % _EVERY == 0 and node.party >= 0:
-            self.bounded(node)
-        if type(event) is Received:
-            if type(event.message.body) is ViewChange:
-                self._asks(node, event.message.body)
-        elif type(event) is Start:
+        if type(event) is not Received:
+            self._other(node, event)
+        elif type(event.message.body) is ViewChange:
+            self._asks(node, event.message.body)
+        if actions:
+            book = self.books[node.party]
+            for action in actions:
+                judge = _JUDGES.get(type(action))
+                if judge is not None:
+                    judge(self, book, action)
+
+    def _other(self, node: Node, event: Event) -> None:
+        """No message: now and then, that is when we look at what a server holds."""
+        if type(event) is Start:
             self._asked.pop(node.party, None)
-        if not actions:
-            return
-        book = self.books[node.party]
-        for action in actions:
-            if type(action) in _DOES:
-                _DOES[type(action)](self, book, action)
+        elif node.party >= 0:
+            self._others += 1
+            if self._others % _EVERY == 0:
+                self.bounded(node)
 
     def _overhear(self, party: int, actions: Sequence[Action]) -> None:
         """What the faulty say is not judged, but it may turn up in what the honest decide."""
         for action in actions:
-            if type(action) in _SAYS and action.message.body.kind in _SEEN:  # type: ignore[union-attr]
+            if type(action) in _SAYS and type(action.message.body) in _SEEN:  # type: ignore[union-attr]
                 self.seen.note(party, action.message)  # type: ignore[union-attr]
 
     def _persists(self, book: Book, action: Persist) -> None:
-        book.persist(action)
-        if action.message.body.kind in _NOTED:
-            self._note(book, action.message)
+        """What a party signs is judged as it becomes durable, for nothing is sent that is not."""
+        message, body = action.message, action.message.body
+        if message.author not in book.names:
+            if type(body) is Upload:
+                book.uploads.add(message.digest)
+            return
+        if type(body) in _SEEN:
+            self.seen.note(book.party, message)
+        elif type(body) is ViewChange:
+            self._bound_views(book.party, body)
+        book.persist(message)
 
     def _sends(self, book: Book, action: Send | Broadcast | Publish) -> None:
         message, body = action.message, action.message.body
-        if body.kind == Kind.FETCH:
+        if message.author in book.names:
+            book.send(message)
+        elif type(body) is Fetch:
             self.exercised["fetches"] += 1
-            return
-        if message.raw in book.said:
-            return
-        if body.kind in _NOTED:
-            self._note(book, message)
-        book.send(action)
-        if type(body) is Cert:
+        elif type(body) is Cert:
             self.chain.certified(book.party, body.certificate)
         elif type(body) is Evidence:
             self._proves(book.party, body)
-
-    def _note(self, book: Book, message: Message) -> None:
-        body = message.body
-        if body.kind in _SEEN:
-            self.seen.note(book.party, message)
-        elif type(body) is ViewChange and body.server == book.party:
-            self._bound_views(book.party, body)
 
     def _bound_views(self, party: int, body: ViewChange) -> None:
         """Nobody goes on alone: a few views from where f+1 honest servers were when it got calm, and no view at all that
@@ -170,7 +170,7 @@ class Observer:
         body = action.evidence.body
         assert isinstance(body, Evidence)
         self._proves(book.party, body)
-        self.exercised[f"evidence of two {body.first.body.kind.name}" + _other(body)] += 1
+        self.exercised[f"evidence of two {body.first.body.kind.name}" + _and_other(body)] += 1
 
     def _proves(self, party: int, evidence: Evidence) -> None:
         first, second = evidence.first, evidence.second
@@ -209,7 +209,7 @@ class Observer:
         return self.exercised + views + Counter(counts)
 
 
-_DOES: dict[type, Callable[[Observer, Book, Any], None]] = {
+_JUDGES: dict[type, Callable[[Observer, Book, Any], None]] = {
     Persist: Observer._persists,
     Send: Observer._sends,
     Broadcast: Observer._sends,
@@ -219,7 +219,7 @@ _DOES: dict[type, Callable[[Observer, Book, Any], None]] = {
 }
 
 
-def _other(evidence: Evidence) -> str:
+def _and_other(evidence: Evidence) -> str:
     return "" if evidence.first.body.kind == evidence.second.body.kind else f" and {evidence.second.body.kind.name}"
 
 

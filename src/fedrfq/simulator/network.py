@@ -8,10 +8,10 @@ from random import Random
 
 from fedrfq.consensus.messages import Body, Kind, Message, What
 
-_ECHOES, _ECHO_MS = 60, 15
+_ECHOES, _ECHO_MS = 30, 30
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Split:
     """From start to end, nothing passes between the parties of one side and all others."""
 
@@ -23,7 +23,7 @@ class Split:
         return self.start_ms <= now < self.end_ms and (origin in self.side) != (to in self.side)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Hole:
     """Messages of one kind and view, of one round or of all, reach only some servers, of some servers: no chance loss
     finds so precise a gap."""
@@ -39,7 +39,7 @@ class Hole:
         return there and self.round in (None, round_)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Links:
     """Before `calm_ms` anything below may happen; after it every message arrives once, within `slow_ms`."""
 
@@ -71,21 +71,12 @@ class Network:
         """When each copy of a message arrives, from now."""
         if now >= self.calm or origin in self.links.favoured:
             return (self.quick + int(self.random() * self.span),)
-        if (self.holes or self.links.splits) and self._cut(now, origin, to, message):
+        links, random = self.links, self.random
+        if (self.holes or links.splits) and self._cut(now, origin, to, message):
             self.cut += 1
             return ()
-        if self.links.echoes and type(message.body) is Body and message.body.what == What.STANDING:
+        if links.echoes and type(message.body) is Body and message.body.what == What.STANDING:
             return tuple(self.quick + again * _ECHO_MS for again in range(_ECHOES))
-        return self._rough()
-
-    def _cut(self, now: int, origin: int, to: int, message: Message) -> bool:
-        for hole in self.holes.get((message.body.kind, message.view), ()):
-            if hole.swallows(origin, to, message.body.round):
-                return True
-        return any(split.cuts(now, origin, to) for split in self.links.splits)
-
-    def _rough(self) -> tuple[int, ...]:
-        links, random = self.links, self.random
         if random() < links.loss:
             self.lost += 1
             return ()
@@ -96,6 +87,13 @@ class Network:
             self.doubled += 1
             return delay, delay + int(random() * 4 * self.span)
         return (delay,)
+
+    def _cut(self, now: int, origin: int, to: int, message: Message) -> bool:
+        for hole in self.holes.get((message.body.kind, message.view), ()):
+            if hole.swallows(origin, to, message.body.round):
+                return True
+        splits = self.links.splits
+        return bool(splits) and any(split.cuts(now, origin, to) for split in splits)
 
 
 def _partitioned(servers: int) -> Links:

@@ -24,6 +24,7 @@ from fedrfq.consensus.messages import (
     encode,
 )
 from fedrfq.consensus.replica import Replica
+from fedrfq.simulator.holding import attributes
 from fedrfq.simulator.stage import SERVERS, Stage
 from fedrfq.simulator.violation import Violation
 
@@ -170,15 +171,18 @@ def _noticed(effect: Effect) -> bool:
 def fork(replica: Replica) -> Replica:
     """A copy that shares only what does not change in the play."""
     twin = copy(replica)
-    vars(twin).update({name: copy(item) for name, item in vars(replica).items() if isinstance(item, dict | list | set)})
+    for name, item in attributes(replica).items():
+        if isinstance(item, dict | list | set):
+            setattr(twin, name, copy(item))
     return twin
 
 
 def likeness(replica: Replica) -> Hashable:
     """All that bears on what a server will say: the same in whatever order it came, and whoever made up its quorums."""
     idle = {"prepares": _committed(replica), "changes": _changed(replica)}
-    slots = {name: {s: m for s, m in vars(replica)[name].items() if m.view > over} for name, over in idle.items()}
-    return frozen({name: item for name, item in vars(replica).items() if name not in _IDLE} | slots)
+    state = attributes(replica)
+    slots = {name: {s: m for s, m in state[name].items() if m.view > over} for name, over in idle.items()}
+    return frozen({name: item for name, item in state.items() if name not in _IDLE} | slots)
 
 
 def _committed(replica: Replica) -> int:

@@ -71,8 +71,9 @@ class Seen:
         who = self.who(~body.client)
         if (party == who or who not in self.honest) and self.authentic(message):
             self._noted.add(message.raw)
-            self.uploads[message.digest] = message
-            self.signed.setdefault((body.round, body.client), set()).add(message.digest)
+            digest = message.digest
+            self.uploads[digest] = message
+            self.signed.setdefault((body.round, body.client), set()).add(digest)
 
     def who(self, party: int | None) -> int | None:
         """The person behind a party: the client numbers after the last are servers 0, 1, 2, …"""

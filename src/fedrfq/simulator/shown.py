@@ -22,4 +22,4 @@ def shown(value: Any) -> str:
 
 
 def _body(body: Any) -> str:
-    return " ".join(shown(getattr(body, field.name)) for field in fields(body))
+    return " ".join(shown(getattr(body, field.name)) for field in fields(body) if field.repr)

@@ -3,7 +3,6 @@ restart would forget, a list that keeps its promises, votes only for what the le
 
 from __future__ import annotations
 
-from fedrfq.consensus.machine import Broadcast, Persist, Publish, Send
 from fedrfq.consensus.messages import (
     Commit,
     Kind,
@@ -25,6 +24,7 @@ class Book:
 
     def __init__(self, seen: Seen, party: int) -> None:
         self.seen, self.party = seen, party
+        self.names = {party, ~(seen.clients + party)} if party >= 0 else {party}  # a server may speak as a client
         self.persisted: set[bytes] = set()
         self.uploads: set[bytes] = set()  # digests of those persisted
         self.places: dict[tuple[Kind, int, int], Message] = {}
@@ -32,32 +32,26 @@ class Book:
         self.left: dict[int, int] = {}  # by round, the view it has left for
         self.last = 10**9  # the round with which, as it knows, the run is over
         self.view_changes = self.carried_over = 0
-        self.said: set[bytes] = set()  # what it has sent; nothing is judged twice
 
     def forget(self) -> None:
         """Its log is lost: what it has said stands, but is no longer durable."""
-        self.persisted, self.uploads, self.said = set(), set(), set()
+        self.persisted, self.uploads = set(), set()
 
-    def persist(self, action: Persist) -> None:
-        message = action.message
+    def persist(self, message: Message) -> None:
+        """Something of its own is made durable: here it is judged."""
         self.persisted.add(message.raw)
         if type(message.body) is Upload:
             self.uploads.add(message.digest)
-        if self.seen.who(message.author) == self.party:
-            self._sign(message)
+        self._sign(message)
 
-    def send(self, action: Send | Broadcast | Publish) -> None:
-        message = action.message
-        self.said.add(message.raw)
-        if self.seen.who(message.author) == self.party:
-            self._durable(message)
-            self._sign(message)
-
-    def _durable(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
+        """Something of its own is sent. Receipts alone are not durable themselves, but what they promise is."""
         body = message.body
         there = body.digest in self.uploads if type(body) is Receipt else message.raw in self.persisted
         if not there:
             raise Violation("durability", f"{self.party} sends what it has not persisted: {shown(message)}")
+        if type(body) is Receipt:
+            self._sign(message)
 
     def _sign(self, message: Message) -> None:
         body = message.body

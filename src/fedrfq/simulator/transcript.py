@@ -36,6 +36,7 @@ def _action(action: Action) -> str:
 
 
 def _fields(value: Any) -> str:
-    """A named tuple, short."""
-    parts = [f"{field} {shown(part)}" for field, part in zip(value._fields, value, strict=True)]
+    """A named tuple or a class with slots, short."""
+    names = getattr(value, "_fields", value.__slots__)
+    parts = [f"{name} {shown(getattr(value, name))}" for name in names]
     return " ".join([type(value).__name__, *parts])

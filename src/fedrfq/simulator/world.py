@@ -86,17 +86,17 @@ class World:
 
     def run(self, most_ms: int, most_events: int) -> bool:
         """Until `done`; not if that takes too long, or if nothing is left to happen."""
-        heap, nodes = self._heap, self.nodes
-        while not self.done:
-            if not heap or self.events >= most_events or heap[0][0] > most_ms:
-                return False
-            self.now, number, party, event = heappop(heap)
-            node = nodes[party]
+        heap, nodes, step = self._heap, self.nodes, self._step
+        while heap and not self.done and self.events < most_events:
+            now, number, party, event = heappop(heap)
+            if now > most_ms:
+                break
+            self.now, node = now, nodes[party]
             if type(event) is Received and node.up:  # as almost always
-                self._step(node, event)
+                step(node, event)
             else:
                 self._happen(node, number, event)
-        return True
+        return self.done
 
     def _push(self, delay_ms: int, party: int, event: Event | _Ring | _Restart | bytes) -> None:
         self._number += 1
@@ -130,7 +130,6 @@ class World:
 
     def _step(self, node: Node, event: Event) -> None:
         self.events += 1
-        node.steps += 1
         try:
             actions = node.machine.step(event)
         except Exception as error:
@@ -145,17 +144,19 @@ class World:
         if self.watch is not None:
             self.watch.acted(node, event, actions)
         for action in actions:
-            if type(action) is Persist:
-                node.log.append(action.message)
-            elif type(action) is Send:
-                self._carry(node.party, (action.to,), action.message)
+            kind = type(action)
+            if kind is Persist:
+                node.log.append(action.message)  # type: ignore[union-attr]
+            elif kind is Send:
+                self._carry(node.party, (action.to,), action.message)  # type: ignore[union-attr]
             else:
-                _DO[type(action)](self, node, action)
+                _DO[kind](self, node, action)
         if crash is not None:
             self._crash(node, crash)
 
     def _crash_due(self, node: Node, actions: Sequence[Action]) -> tuple[Crash | None, Sequence[Action]]:
         """The crash that happens in this step, if one does, and what is done before."""
+        node.steps += 1
         for crash in node.crashes:
             if crash.step <= node.steps and (cut := crash.cut(actions)) is not None:
                 node.crashes.remove(crash)
@@ -191,20 +192,21 @@ class World:
 
     def _carry(self, origin: int, targets: Sequence[int], message: Message) -> None:
         event: Received | bytes = _packed(origin, message.wire) if self.wire else Received(origin, message)
-        now, heap, network = self.now, self._heap, self.network
+        now, number, heap, network = self.now, self._number, self._heap, self.network
         self.messages += len(targets)
         if self.measured:
             self.bytes += len(message.wire) * len(targets)
         if now >= network.calm:  # what `delays` would say, without asking for every copy
-            quick, span, random = network.quick, network.span, network.random
+            soon, span, random = now + network.quick, network.span, network.random
             for to in targets:
-                self._number += 1
-                heappush(heap, (now + quick + int(random() * span), self._number, to, event))
-            return
-        for to in targets:
-            for delay in network.delays(now, origin, to, message):
-                self._number += 1
-                heappush(heap, (now + delay, self._number, to, event))
+                number += 1
+                heappush(heap, (soon + int(random() * span), number, to, event))
+        else:
+            for to in targets:
+                for delay in network.delays(now, origin, to, message):
+                    number += 1
+                    heappush(heap, (now + delay, number, to, event))
+        self._number = number
 
     def _set_timer(self, node: Node, effect: SetTimer) -> None:
         timer, delay = effect

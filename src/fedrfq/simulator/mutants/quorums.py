@@ -113,8 +113,5 @@ class CommitsUnprepared(Replica):
     """It commits as soon as it has voted itself."""
 
     def _commit(self) -> bool:
-        mine = self.own.get(Kind.PREPARE)
-        if mine is None or not self._signed(Kind.PREPARE) or self._signed(Kind.COMMIT):
-            return False
-        self._sign(Commit(self.round, self.view, mine.value, self.me))
+        self._sign(Commit(self.round, self.view, self.own[Kind.PREPARE].value, self.me))
         return True

@@ -66,8 +66,8 @@ class VotesInViewsItLeft(Replica):
         if self.view > 0:
             here, timing = self.view, self.timing
             self._enter_view(here - 1)
-            self._prepare()
-            self._commit()
+            while self._vote():
+                pass
             self._enter_view(here)
             self.timing = timing
 
