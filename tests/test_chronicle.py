@@ -213,15 +213,15 @@ def test_a_full_disk_leaves_no_part_of_an_entry(
     path, messages = copy(0), logged(federation, 0)
     for name in FILES:
         (path / name).write_bytes(b"")
-    chronicle = Chronicle(path, federation.charter)
+    chronicle, real = Chronicle(path, federation.charter), os.write
 
-    def torn(where: Path, root: bytes, payload: bytes) -> None:
-        with where.open("ab") as file:
-            file.write(payload[:10])
-        raise OSError(28, os.strerror(28))
+    def torn(handle: int, data: bytes) -> int:
+        if os.fstat(handle).st_size:
+            raise OSError(28, os.strerror(28))
+        return real(handle, data[:10])
 
     with monkeypatch.context() as patched:
-        patched.setattr(chain, "append", torn)
+        patched.setattr(os, "write", torn)
         with pytest.raises(Full, match="No space left"):
             chronicle.recover(messages)
     assert not any((path / name).read_bytes() for name in FILES)

@@ -85,9 +85,6 @@ class World:
     def send(self, to: int, data: bytes) -> None:
         self.story.append(("send", to, data))
 
-    def send_later(self, to: int, data: bytes) -> None:
-        self.story.append(("send later", to, data))
-
     def connected(self) -> set[int]:
         return self.here
 
@@ -155,14 +152,76 @@ def told(world: World) -> list[str]:
     return [what[0] for what in world.story]
 
 
-def test_uploads_wait_for_one_flush_and_their_receipts_with_them() -> None:
+def test_uploads_wait_for_one_flush() -> None:
     async def test() -> None:
         world = played(STORED, STORED)
         assert not world.story
+        while len(world.story) < 3:
+            await asyncio.sleep(0.001)
+        assert told(world) == ["append", "append", "flush"]
+        assert told(played(STORED, [Persist(word()), Send(1, word())])) == ["append"] * 2 + ["flush", "send"]
+
+    run(test())
+
+
+def test_a_decision_is_not_waited_for_as_long_as_uploads_may_be() -> None:
+    async def test() -> None:
+        world = played(STORED)
+        uploads = world.driver._patience
+        world.driver._carry_out(SETTLED)
+        decision = world.driver._patience
+        assert uploads is not None
+        assert uploads.cancelled()
+        assert decision is not None
+        assert decision.when() < uploads.when()
+        world.driver._carry_out(STORED)
+        assert world.driver._patience is decision
+        world.driver.stop()
+
+    run(test())
+
+
+def test_receipts_are_given_before_their_clients_would_repeat_themselves() -> None:
+    async def test() -> None:
+        world = played(STORED, STORED)
+        delay = world.driver._receipts._delay
+        assert 0 < delay < RULES.roster.resend_ms / 1000
+        world.driver._receipts._delay = 0.001
         while len(world.story) < 5:
             await asyncio.sleep(0.001)
-        assert told(world) == ["append", "append", "flush", "send later", "send later"]
-        assert told(played(STORED, [Persist(word()), Send(1, word())])) == ["append"] * 2 + ["flush", "send later", "send"]
+        assert told(world) == ["append", "append", "flush", "send", "send"]
+        assert world.sent() == [(~0, RECEIPT.wire)] * 2
+
+    run(test())
+
+
+def test_no_receipt_is_given_once_its_round_is_decided() -> None:
+    async def test() -> None:
+        later = RULES.signed(Receipt(2, 0, 0, UPLOAD.digest), signer(key("server", 0)))
+        world = World()
+        world.driver._receipts._delay = 0.001
+        for receipt in (RECEIPT, later):
+            world.driver._receipts.owe(Send(~0, receipt))
+        world.driver._carry_out([*SETTLED, Persist(word())])
+        certificates = len(world.sent())
+        while len(world.sent()) == certificates:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        assert world.sent()[certificates:] == [(~0, later.wire)]
+
+    run(test())
+
+
+def test_no_receipt_is_given_after_the_end() -> None:
+    async def test() -> None:
+        worlds = [World(), World()]
+        for world in worlds:
+            world.driver._receipts._delay = 0.001
+            world.driver._receipts.owe(Send(~0, RECEIPT))
+        worlds[0].driver.stop()
+        worlds[1].driver.fail("elsewhere")
+        await asyncio.sleep(0.01)
+        assert not worlds[0].story + worlds[1].story
 
     run(test())
 
@@ -196,7 +255,7 @@ def test_what_waits_is_carried_out_at_a_stop_and_not_when_nothing_can_be_kept() 
     async def test() -> None:
         world = played(STORED)
         world.driver.stop()
-        assert told(world) == ["append", "flush", "send later"]
+        assert told(world) == ["append", "flush"]
         world = played(STORED)
         world.full = True
         world.driver.stop()
@@ -511,8 +570,6 @@ def test_the_same_replicas_decide_through_drivers_as_by_hand() -> None:
 
             def send(self, to: int, data: bytes) -> None:
                 drivers[to].hear(self.party, data)
-
-            send_later = send
 
         decided: dict[int, list[Decided]] = {party: [] for party in cluster.parties}
         for party, machine in cluster.parties.items():

@@ -33,6 +33,8 @@ def test_a_frame_of_the_largest_size_is_taken_and_one_byte_more_refused_at_its_h
     assert list(Frames(3).take(stream([b"abc"]))) == [b"abc"]
     with pytest.raises(Oversized):
         list(Frames(3).take(stream([b"abcd"])[:4]))
+    with pytest.raises(Oversized):
+        list(Frames(3).take(stream([b"abcd"])))
 
 
 def test_frames_before_an_oversized_one_are_heard() -> None:

@@ -174,33 +174,6 @@ def test_all_frames_of_a_turn_are_one_write(parties: dict[int, Identity], monkey
     assert len([size for size in writes if size]) == 1
 
 
-def test_what_can_wait_goes_with_the_next_or_by_itself(parties: dict[int, Identity], monkeypatch: pytest.MonkeyPatch) -> None:
-    writes: list[int] = []
-
-    async def story(net: Net) -> None:
-        a, _ = await net.all(0, -1)
-        await until(a.connected)
-        note_writes(monkeypatch, writes)
-        monkeypatch.setattr("fedrfq.net.links._LATER_S", 600.0)
-        a.send_later(-1, b"1")
-        await asyncio.sleep(0.02)
-        assert not writes
-        a.send(-1, b"2")
-        a.send_later(-1, b"3")
-        await until(lambda: len(net.heard[-1]) == 3)
-        assert len(writes) == 1
-        a._patient.clear()
-        monkeypatch.setattr("fedrfq.net.links._LATER_S", 0.001)
-        a.send_later(-1, b"4")
-        a.send_later(2, b"nobody")
-        await until(lambda: len(net.heard[-1]) == 4)
-        monkeypatch.undo()
-
-    net = run(parties, story)
-    assert net.heard[-1] == [(0, b"1"), (0, b"2"), (0, b"3"), (0, b"4")]
-    assert net.links[0].counts["unsent"] == 1
-
-
 def test_large_frames(parties: dict[int, Identity]) -> None:
     large = bytes(range(256)) * (1 << 14)
     limits = replace(QUICK, server=replace(USUAL, frame=len(large), queue=1 << 24))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedrfq.aggregation import combine
 from fedrfq.errors import UserError
-from fedrfq.prototypes import LIMIT, MOST_COUNT, Globals, Precision, Uploads, decode, encode
+from fedrfq.prototypes import LIMIT, MOST_COUNT, WHOLE, Globals, Precision, Uploads, decode, encode, refuses
 from fedrfq.upload import class_means, quantise
 
 ONE = 2**14
@@ -157,6 +157,19 @@ def test_bytes_that_are_accepted_are_canonical(sent: Sent, data: st.DataObject) 
 
 
 @settings(deadline=None)
+@given(uploads(), st.data())
+def test_what_is_refused_is_what_cannot_be_decoded(sent: Sent, data: st.DataObject) -> None:
+    message, (classes, length), precision = bytearray(encode(*sent)), sent[3].shape, sent[4]
+    for at in data.draw(st.lists(st.integers(0, len(message) - 1), max_size=2)):
+        message[at] = data.draw(st.integers(0, 255))
+    try:
+        right = decode(bytes(message), classes, length, precision)[:2] == sent[:2]
+    except UserError:
+        right = False
+    assert (refuses(*sent[:2], bytes(message), classes, length, precision) is None) == right
+
+
+@settings(deadline=None)
 @given(uploads(), st.sampled_from(BITS))
 def test_a_message_of_other_bits_is_refused(sent: Sent, bits: int) -> None:
     classes, length = sent[3].shape
@@ -194,6 +207,7 @@ def altered(at: int, new: bytes) -> bytes:
     [
         pytest.param(b"", id="nothing"),
         pytest.param(MESSAGE[: HEADER - 1], id="part of a header"),
+        pytest.param(MESSAGE + b"\0", id="a byte more"),
         pytest.param(altered(0, b"FRFP"), id="magic"),
         pytest.param(altered(4, b"\x01"), id="version"),
         pytest.param(altered(5, b"\x10"), id="bits"),
@@ -218,6 +232,22 @@ def test_malformed_messages_are_refused_on_one_line(message: bytes) -> None:
     with pytest.raises(UserError) as caught:
         decode(message, 3, 2)
     assert "\n" not in str(caught.value)
+    for end in (b"\x01\x00\xf0", b"\x01\x00\xf1"):  # with a value near the end of the range, and with none
+        assert refuses(7, 3, MESSAGE[:-3] + end, 3, 2, WHOLE) is None
+        assert refuses(7, 3, message.replace(b"\x01\x00\xf0", end), 3, 2, WHOLE) == str(caught.value)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_the_lowest_value_of_so_many_bits_is_refused(bits: int) -> None:
+    precision = Precision(bits)
+    least = encode(7, 3, array([2]), array([[-precision.most * precision.step]]), precision)
+    assert refuses(7, 3, least, 1, 1, precision) is None
+    lower = (-precision.most - 1).to_bytes(bits // 8, "little", signed=True)
+    assert "outside the fixed-point range" in str(refuses(7, 3, least[: -len(lower)] + lower, 1, 1, precision))
+
+
+def test_a_message_of_more_classes_than_can_be_said_is_refused() -> None:
+    assert refuses(7, 3, bytes(HEADER + 70_000 * (CLASS + 3)), 3, 1, WHOLE) is not None
 
 
 def test_a_message_for_other_shapes_is_refused() -> None:

@@ -17,6 +17,7 @@ from federations import PATIENCE_S, Servers, Uploader, fetched, founded, process
 from fedrfq.audit import Audit
 from fedrfq.committee.charter import Charter
 from fedrfq.consensus.messages import Cert, Fetch, What
+from fedrfq.consensus.replica import Replica
 from fedrfq.errors import UserError
 from fedrfq.net import disk, epochs, identity
 from fedrfq.net.server import Options, Server, serve
@@ -305,7 +306,7 @@ def test_what_the_replica_dies_of_ends_the_process(tmp_path: Path, monkeypatch: 
 
     async def test() -> None:
         own = Server(identity.load(tmp_path / "server-0"), Options())
-        monkeypatch.setattr(own._replica, "_start", lambda: 1 // 0)
+        monkeypatch.setattr(Replica, "_start", lambda replica: 1 // 0)
         await own.run()
 
     with pytest.raises(ZeroDivisionError):

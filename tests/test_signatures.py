@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedrfq import signatures
 from fedrfq.consensus.roster import Roster
 from fedrfq.errors import UserError
 from fedrfq.signatures import Ed25519, Signer, simulated
@@ -61,6 +62,18 @@ def test_a_signature_holds_for_its_key_and_bytes_only(message: bytes, seed: int,
     flipped = bytearray(signature)
     flipped[data.draw(st.integers(0, 63))] ^= 1 << data.draw(st.integers(0, 7))
     assert not SCHEME.verify(signer.public, message, bytes(flipped))
+
+
+def test_what_was_found_right_before_is_right_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signatures, "_REMEMBERED", 3)
+    for number in range(5):
+        signer, other = simulated(number, "client", 1), simulated(number, "client", 2)
+        signature = signer(b"message")
+        for _ in range(2):
+            assert SCHEME.verify(signer.public, b"message", signature)
+            assert not SCHEME.verify(signer.public, b"another", signature)
+            assert not SCHEME.verify(other.public, b"message", signature)
+        assert len(signatures._right) <= 3
 
 
 def test_a_signature_moved_by_the_group_order_is_refused() -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -18,6 +19,7 @@ from parties import NOW, agreed, certificate, founded, keys
 from fedrfq.errors import UserError
 from fedrfq.net import certificates, founding, identity, tls
 from fedrfq.net.identity import Identity
+from fedrfq.net.link_tls import Tls
 
 LIMIT_S = 20
 
@@ -96,6 +98,35 @@ def test_parties_of_one_federation_connect_and_know_each_other(federation: Path,
     seen, shown = met(tls.server_context(one), tls.client_context(other))
     assert (seen, shown) == (other.seat.certificate, one.seat.certificate)
     assert tls.party(one.charter, other.seat.certificate) == other.party
+
+
+class Measured:
+    """Notes how much is written to a buffer, or by a connection, at a time."""
+
+    def __init__(self, real: Any) -> None:
+        self._real, self.most = real, 0
+
+    def write(self, data: memoryview) -> None:
+        self.most = max(self.most, len(data))
+        self._real.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def test_no_more_than_a_record_is_in_openssls_buffers(federation: Path) -> None:
+    """They stay as large as they ever were, for each connection."""
+    one = Tls(tls.server_context(identity.load(federation / "server-0")), server_side=True)
+    other = Tls(tls.client_context(identity.load(federation / "client-0")), server_side=False)
+    other.handshake()
+    for _ in range(2):
+        list(one.open(memoryview(other.outgoing())))
+        list(other.open(memoryview(one.outgoing())))
+    said = bytes(range(256)) * 400
+    other._tls, one._in = Measured(other._tls), Measured(one._in)
+    assert b"".join(one.open(memoryview(other.seal(said)))) == said
+    assert 0 < other._tls.most <= 1 << 14
+    assert 0 < one._in.most <= (1 << 14) + 256
 
 
 def test_they_connect_under_the_strict_rules_of_newer_pythons(federation: Path) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+from weakref import finalize
 
 from fedrfq.errors import UserError
 
@@ -52,14 +53,36 @@ def framed(previous: bytes, payload: bytes) -> bytes:
     return body + hashlib.sha256(body).digest()
 
 
+class Chain:
+    """Such a file, open to be appended to; what is there already is taken to be whole."""
+
+    def __init__(self, path: Path, root: bytes) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self.close = finalize(self, os.close, self._file)  # by its owner, or when nobody has it any more
+        self._size = os.fstat(self._file).st_size
+        self._last = os.pread(self._file, _HASH, self._size - _HASH) if self._size else root
+
+    def append(self, payload: bytes) -> None:
+        """One more entry; or nothing of it, where it cannot be written: OSError."""
+        entry = framed(self._last, payload)
+        try:
+            left = memoryview(entry)
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
+        self._size, self._last = self._size + len(entry), entry[-_HASH:]
+
+    def sync(self) -> None:
+        """All of it, on the disk."""
+        os.fsync(self._file)
+
+
 def append(path: Path, root: bytes, payload: bytes) -> None:
-    """One more entry; what is there already is taken to be whole."""
-    with path.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _HASH))
-        previous = file.read() if size else root
-        file.write(framed(previous, payload))
-        file.flush()
+    """One more entry of a file that is not open."""
+    with closing(Chain(path, root)) as chain:
+        chain.append(payload)
 
 
 def entries(path: Path, root: bytes) -> Iterator[Entry]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 
 from fedrfq.errors import UserError
 
 KEY, SIGNATURE = 32, 64  # bytes
-_REMEMBERED = 1 << 12  # verdicts; what many simulated servers check in one process is computed once
+_REMEMBERED = 1 << 12  # signatures; what many simulated servers check in one process is computed once
 
 
 class Ed25519:
@@ -53,9 +53,19 @@ def simulated(seed: int, role: str, number: int) -> Signer:
     return Signer(hashlib.sha256(f"fedrfq-1 simulated key, seed {seed}, {role} {number}".encode()).digest())
 
 
-@lru_cache(_REMEMBERED)
+_right: dict[bytes, tuple[bytes, bytes]] = {}  # signatures found right, whose and of what
+
+
 def _verified(key: bytes, data: bytes, signature: bytes) -> bool:
-    return len(key) == KEY and len(signature) == SIGNATURE and _opener()(signature + data, key)
+    """By the signature alone it is soon found whether this is known: what is signed may be long."""
+    if _right.get(signature) == (key, data):
+        return True
+    if len(key) != KEY or len(signature) != SIGNATURE or not _opener()(signature + data, key):
+        return False
+    if len(_right) >= _REMEMBERED:
+        _right.clear()
+    _right[signature] = key, data
+    return True
 
 
 @cache

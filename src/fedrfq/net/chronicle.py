@@ -6,7 +6,6 @@ written follows from the log at the next start. So these files are never ahead o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +53,8 @@ class Chronicle:
         self._evidence: list[Message] = []  # to be written down with the next round
         self._open: Decided | None = None  # a round whose outcome is still to come
         self._begin()
+        with _failing(folder):
+            self._bodies, self._log = (chain.Chain(folder / name, self.rules.run) for name in (BODIES, LOG))
 
     def recover(self, messages: Sequence[Message]) -> None:
         """Before anything else: what the log has, and these files do not yet. UserError if it is the log that is behind."""
@@ -86,8 +87,10 @@ class Chronicle:
         if self._open is not None and self._open.certificate.record.round < record.round:
             self._write(self._open)
         if decided.outcome is not None:
-            for message in parts(self.rules.run, record.round, decided.outcome):
-                self.note(message)
+            names = (record.globals_, record.verdicts, record.state)
+            for name, message in zip(names, parts(self.rules.run, record.round, decided.outcome), strict=True):
+                if name not in self._parts:
+                    self.note(message)
         if decided.lists:
             self._lists[record] = decided.lists
         self._open = decided
@@ -97,13 +100,13 @@ class Chronicle:
     def sync(self) -> None:
         """All that is written down, on the disk; only then may the log be compacted."""
         with _failing(self.folder):
-            for name in (BODIES, LOG):
-                handle = os.open(self.folder / name, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+            self._bodies.sync()
+            self._log.sync()
             disk.sync(self.folder)
+
+    def close(self) -> None:
+        self._bodies.close()
+        self._log.close()
 
     # Writing
 
@@ -113,8 +116,9 @@ class Chronicle:
         entry = [self.rules.unsigned(Cert(record.round, decided.certificate))]
         if set_ is not None:
             entry += [*lists, self.rules.unsigned(Body(record.round, What.SET, set_.content))]
-        self._append(BODIES, packed([*self._uploads_of(set_), *self._parts_of(record)]))
-        self._append(LOG, packed([*entry, *self._evidence]))
+        with _failing(self.folder):
+            self._bodies.append(packed([*self._uploads_of(set_), *self._parts_of(record)]))
+            self._log.append(packed([*entry, *self._evidence]))
         self.last, self._values[record.round] = record.round, record.value(self.rules.run)
         self._forget(record.round)
 
@@ -129,17 +133,6 @@ class Chronicle:
         names = (record.globals_, record.verdicts, record.state)
         found = [(what, self._parts.get(name)) for what, name in zip(OUTCOME, names, strict=True)]
         return [self.rules.unsigned(Body(record.round, what, part.content)) for what, part in found if part is not None]
-
-    def _append(self, name: str, payload: bytes) -> None:
-        """An entry, or nothing of it."""
-        path = self.folder / name
-        with _failing(self.folder):
-            size = path.stat().st_size
-            try:
-                chain.append(path, self.rules.run, payload)
-            except OSError:
-                os.truncate(path, size)
-                raise
 
     def _forget(self, round_: int) -> None:
         self._open, self._evidence = None, []

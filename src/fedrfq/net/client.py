@@ -118,6 +118,7 @@ class Process:
         self._driver.stop()
         await self._links.stop()
         self._store.close()
+        self._chronicle.close()
 
     # What happens
 

@@ -4,9 +4,9 @@ Events are taken in small batches. All that a batch wants kept is on the disk, b
 said or reported. If it cannot be kept, nothing more is said: whoever forgets its votes might contradict them.
 
 A batch waits a moment for the next, to share its flush, if all it wants kept are uploads and commit certificates, and all it
-says are receipts, which wait with it, and those certificates, which do not: they prove themselves, and our own votes in them
-were kept before. Who forgets one has still voted, and comes to the same or is shown it; whatever we sign of the next round
-stands after it in the log.
+says are receipts, which wait for longer anyway, and those certificates, which go at once: they prove themselves, and our own
+votes in them were kept before. Who forgets one has still voted, and comes to the same or is shown it; whatever we sign of the
+next round stands after it in the log.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ from fedrfq.consensus.roster import Roster, served
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.net.budget import Allowance
+from fedrfq.net.receipts import Receipts
 from fedrfq.net.turns import Turns
 
 MOST_ROUNDS = 2**32 - 1
 BATCH = 64  # events, after which timers and sockets get their turn
-PATIENCE_S = 0.01  # that a batch may wait: clients for receipts, and the owner for decisions
+PATIENCE_S = 0.01  # that a batch may wait with a decision in it, for which the owner waits
+UPLOADS_S = 0.1  # and one with uploads alone, for which nobody does: receipts come later
 MOTIONS, MOTIONS_S = 16, 4  # of a server, at once and a second
+_RECEIPTS = 0.75  # of the time after which clients repeat themselves, until they get one
 GRACE_MS = 20  # for a leader that is not connected: as long as a proposal may be on its way by others, or it comes back
 
 
@@ -65,8 +68,6 @@ class Wires(Protocol):
     """What is needed of Links."""
 
     def send(self, to: int, data: bytes) -> None: ...
-
-    def send_later(self, to: int, data: bytes) -> None: ...
 
     def connected(self) -> Collection[int]: ...
 
@@ -101,6 +102,7 @@ class Driver:
         self._turns, self._rung, self._timers = Turns(), set[Timer](), dict[Timer, asyncio.TimerHandle]()
         self._held, self._ripe = list[Effect](), False  # effects that wait, and whether they have for long enough
         self._patience: asyncio.TimerHandle | None = None
+        self._receipts = Receipts(links.send, _RECEIPTS * roster.resend_ms / 1000)
         self._due = self._stopped = False
         self._registered, self._motions = len(roster.clients), dict[int, Allowance]()
         self._loop = asyncio.get_running_loop()
@@ -115,6 +117,7 @@ class Driver:
         self._stopped = True
         if not self.ended.done():
             self._safely(self._release)
+        self._receipts.drop()
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -182,14 +185,13 @@ class Driver:
     def _stepped(self) -> list[Effect]:
         """What follows from a batch. One timer at most, and first: what comes after it might set it anew."""
         effects: list[Effect] = []
-        step = self.machine.step if self.failed is None else self._answered
+        step, turns, taken = self.machine.step if self.failed is None else self._answered, self._turns, 0
         if self._rung:
             effects += step(Expired(self._rung.pop()))
-        for _ in range(BATCH):
-            if not self._turns:
-                break
-            self.counts["events"] += 1
-            effects += step(self._turns.take())
+        while turns and taken < BATCH:
+            taken += 1
+            effects += step(turns.take())
+        self.counts["events"] += taken
         return effects
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
@@ -198,13 +200,23 @@ class Driver:
             self._held += effects
             self._release()
             return
+        waiting = len(self._held)
         for effect in effects:
             if type(effect) in _AT_ONCE:
                 _DO[type(effect)](self, effect)
             else:
                 self._held.append(effect)
-        if self._held and self._patience is None:
-            self._patience = self._loop.call_later(PATIENCE_S, self._ripen)
+        if len(self._held) > waiting:
+            self._ripen_in(PATIENCE_S if any(type(effect) is Decided for effect in effects) else UPLOADS_S)
+
+    def _ripen_in(self, delay_s: float) -> None:
+        """If it would not be sooner anyway."""
+        when = self._loop.time() + delay_s
+        if self._patience is not None:
+            if self._patience.when() <= when:
+                return
+            self._patience.cancel()
+        self._patience = self._loop.call_at(when, self._ripen)
 
     def _release(self) -> None:
         effects, self._held, self._ripe = self._held, [], False
@@ -215,10 +227,7 @@ class Driver:
         if kept:
             self._keep(kept)
         for effect in effects:
-            if type(effect) is Send:
-                send = self.links.send_later if type(effect.message.body) is Receipt else self.links.send
-                send(effect.to, effect.message.wire)
-            elif type(effect) is not Persist:
+            if type(effect) is not Persist:
                 _DO[type(effect)](self, effect)
 
     def _keep(self, messages: Sequence[Message]) -> None:
@@ -231,7 +240,13 @@ class Driver:
         for message in messages:
             self.on_kept(message)
 
-    # What effects do, besides the two that are done most often
+    # What the other effects do
+
+    def _send(self, effect: Send) -> None:
+        if type(effect.message.body) is Receipt:
+            self._receipts.owe(effect)
+        else:
+            self.links.send(effect.to, effect.message.wire)
 
     def _broadcast(self, effect: Broadcast) -> None:
         data, send = effect.message.wire, self.links.send
@@ -268,6 +283,7 @@ class Driver:
         self._wake()
 
     def _decided(self, effect: Decided) -> None:
+        self._receipts.decided(effect.certificate.record.round)
         self.on_decided(effect)
 
     def _accused(self, effect: Accused) -> None:
@@ -281,6 +297,7 @@ class Driver:
     def fail(self, why: str) -> None:
         """Say nothing more, and take nothing in."""
         self.failed, self._held = why, []
+        self._receipts.drop()
         self.on_failed(why)
 
     def _answered(self, event: Event) -> list[Effect]:
@@ -305,6 +322,7 @@ def _nothing(_: object) -> None:
 
 _AT_ONCE = (Publish, SetTimer)  # even of a batch that waits
 _DO: dict[type, Callable[..., None]] = {
+    Send: Driver._send,
     Broadcast: Driver._broadcast,
     Publish: Driver._publish,
     SetTimer: Driver._set_timer,

@@ -31,6 +31,9 @@ class Frames:
     def take(self, piece: bytes) -> Iterator[bytes]:
         """The frames that become whole by this piece. Raises `Oversized` at the header, before the frame has come."""
         held, start = self._held, 0
+        if not held and len(piece) >= HEADER and len(piece) == HEADER + _LENGTH.unpack_from(piece)[0] <= HEADER + self._most:
+            yield piece[HEADER:]  # one frame, neither more nor less: so comes most
+            return
         held += piece
         while len(held) >= start + HEADER:
             size = _LENGTH.unpack_from(held, start)[0]

@@ -31,10 +31,7 @@ class Owner(Protocol):
         """A frame has come; an empty one is a sign of life."""
 
     def filled(self, link: Link) -> None:
-        """There is something to `flush`, where there was nothing, or nothing urgent."""
-
-    def waits(self, link: Link) -> None:
-        """There is something to `flush` by and by, where there was nothing."""
+        """There is something to `flush`, where there was nothing."""
 
     def went(self, link: Link) -> None:
         """The connection is over."""
@@ -48,7 +45,7 @@ class Link(asyncio.BufferedProtocol):
         self._tls = Tls(context, server_side=dialled is None)
         self._transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []  # to be flushed
-        self._size, self._urgent = 0, False  # bytes of it, and whether it has to go now
+        self._size = 0  # bytes of it
         self.dialled = dialled  # whom we called; none: we were
         self.peer: int | None = None
         self.paused = self.closed = False
@@ -135,12 +132,9 @@ class Link(asyncio.BufferedProtocol):
 
     # What goes
 
-    def say(self, data: bytes, later: bool = False) -> None:
+    def say(self, data: bytes) -> None:
         """Queue a frame. A peer that leaves too much unread is dropped."""
-        if later and not self._waiting:
-            self._owner.waits(self)
-        elif not later and not self._urgent:
-            self._urgent = True
+        if not self._waiting:
             self._owner.filled(self)
         self._waiting += (header(data), data)
         self._size += HEADER + len(data)
@@ -150,7 +144,7 @@ class Link(asyncio.BufferedProtocol):
         """All that is queued, in one write."""
         if self._waiting and not self.closed:
             self._owner.counts["frames out"] += len(self._waiting) // 2
-            data, self._size, self._urgent = b"".join(self._waiting), 0, False
+            data, self._size = b"".join(self._waiting), 0
             self._waiting.clear()
             self.said_at = self._loop.time()
             self._write(self._tls.seal(data))

@@ -36,6 +36,12 @@ class Tls:
     def open(self, data: memoryview) -> Iterator[bytes]:
         """The plaintext in what has come. An empty piece says that the handshake is over. Raises `ssl.SSLError`, which is
         an `ssl.SSLZeroReturnError` where the other end says goodbye."""
+        if self.certificate is None or len(data) > _PIECE:
+            return self._in_pieces(data)
+        self._in.write(data)
+        return self._plain()
+
+    def _in_pieces(self, data: memoryview) -> Iterator[bytes]:
         for start in range(0, len(data), _PIECE):
             self._in.write(data[start : start + _PIECE])
             if self.certificate is None:
@@ -56,6 +62,9 @@ class Tls:
 
     def seal(self, data: bytes) -> bytes:
         """For the other end."""
+        if len(data) <= _RECORD:
+            self._tls.write(data)
+            return self._out.read()
         view = memoryview(data)
         sealed = []
         for start in range(0, len(view), _RECORD):

@@ -22,7 +22,6 @@ from fedrfq.net.link_dial import keep
 from fedrfq.net.link_door import Door
 
 _BACKLOG = 512  # connections the kernel keeps until they are taken, all at once
-_LATER_S = 0.01  # what can wait does so for this long, for something else to go with
 _SPARE = _BACKLOG + 128  # open files besides connections that are counted: those just taken, logs, listeners
 
 
@@ -50,7 +49,6 @@ class Links:
         room = open_files(len(self._charter.seats) + self._limits.pending + _SPARE) - len(self._charter.seats) - _SPARE
         self._door: Door[Link] = Door(max(1, min(self._limits.pending, room)), self._limits.pending_per_address)
         self._filled: list[Link] = []
-        self._patient: list[Link] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
         self._stopped = False
@@ -91,14 +89,6 @@ class Links:
             self.counts["unsent"] += 1
         else:
             link.say(data)
-
-    def send_later(self, to: int, data: bytes) -> None:
-        """With the next thing sent to this peer, or in a moment: one write, where there might be two."""
-        link = self._peers.get(to)
-        if link is None or link.closed:
-            self.counts["unsent"] += 1
-        else:
-            link.say(data, later=True)
 
     def drop(self, peer: int, why: str) -> None:
         """Disconnect a peer, counted under the reason. It may come back."""
@@ -143,11 +133,6 @@ class Links:
             asyncio.get_running_loop().call_soon(self._flush)
         self._filled.append(link)
 
-    def waits(self, link: Link) -> None:
-        if not self._patient:
-            asyncio.get_running_loop().call_later(_LATER_S, self._flush_patient)
-        self._patient.append(link)
-
     def went(self, link: Link) -> None:
         self._links.discard(link)
         self._door.leave(link)
@@ -190,11 +175,6 @@ class Links:
     def _flush(self) -> None:
         filled, self._filled = self._filled, []
         for link in filled:
-            link.flush()
-
-    def _flush_patient(self) -> None:
-        patient, self._patient = self._patient, []
-        for link in patient:
             link.flush()
 
     async def _watch(self) -> None:

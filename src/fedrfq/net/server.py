@@ -162,6 +162,7 @@ class Server:
         await self._links.stop()
         await web.stop()
         self._store.close()
+        self._chronicle.close()
         self._archive.close()
         (self._identity.folder / STATUS).unlink(missing_ok=True)
 
