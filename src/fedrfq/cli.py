@@ -18,6 +18,8 @@ from fedrfq import (
     cli_doctor,
     cli_evidence,
     cli_keys,
+    cli_report,
+    cli_reproduce,
     cli_run,
     cli_security,
     cli_server,
@@ -35,6 +37,7 @@ app = typer.Typer(
 app.command()(cli_run.run)
 app.command()(cli_run.resume)
 app.command()(cli_trained.show)
+app.command()(cli_report.report)
 app.command()(cli_run.config)
 app.command("list")(cli_run.list_)
 app.command()(cli_security.security)
@@ -49,6 +52,7 @@ app.command()(cli_client.client)
 app.command("local-cluster")(cli_cluster.local_cluster)
 app.command()(cli_compare.compare)
 app.command()(cli_compare.robustness)
+app.command()(cli_reproduce.reproduce)
 app.command()(cli_verify.verify)
 app.command()(cli_evidence.evidence)
 

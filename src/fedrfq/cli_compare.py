@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from fedrfq.errors import UserError
-from fedrfq.files import writing
-from fedrfq.sheets import Sheet, flat, write
-from fedrfq.strict_json import to_json
-from fedrfq.terminal import INTERRUPTED, progress, say, terminated_as_interrupt
-
-if TYPE_CHECKING:
-    from fedrfq.experiment import Experiment
-    from fedrfq.grid import Grid
-
-_WIDTH = 160  # of what is printed to a file
-
-Out = Annotated[Path, typer.Option(help="Runs and tables go to OUT/NAME; what is finished there is not run again.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on the last line of standard output.")]
-Deterministic = Annotated[bool, typer.Option(help="The same bytes again on CUDA, at some cost in speed.")]
-Most = Annotated[
-    int | None, typer.Option(min=1, help="Clients trained at once, to bound memory; 200 unless given, 4000 on CUDA.")
-]
-Models = Annotated[bool, typer.Option(help="Keep the trained models of finished runs.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be run; write nothing.")]
+from fedrfq.cli_grid import Deterministic, Device, DryRun, Json, Models, Most, Out, drive, grid_of, show
+from fedrfq.sheets import flat, write
 
 
 def compare(
@@ -55,12 +31,12 @@ def compare(
     from fedrfq.compare import Comparison, Findings
 
     comparison = Comparison.load(file)
-    grid = _grid(comparison.experiments.values(), out, device, most, models, deterministic)
-    if _drive(grid, dry_run, f"fedrfq compare {file} --out {out}"):
+    grid = grid_of(comparison.experiments.values(), out, device, most, models, deterministic)
+    if drive(grid, dry_run, f"fedrfq compare {file} --out {out}"):
         found, folder = Findings.of(comparison, grid.ended), out / comparison.name
         sheets, rows = compare_show.sheets(found), [flat(cell) for cell in found.cells]
         write(folder, comparison.name, sheets, found.table(), rows)
-        _show(folder, sheets, compare_show.draw(folder, found), found.table() if json else None)
+        show(folder, sheets, compare_show.draw(folder, found), found.table() if json else None)
 
 
 def robustness(
@@ -83,70 +59,9 @@ def robustness(
     from fedrfq.robustness import Findings, Trial
 
     trial = Trial.load(file)
-    grid = _grid([*trial.clean.values(), *trial.experiments.values()], out, device, most, models, deterministic)
-    if _drive(grid, dry_run, f"fedrfq robustness {file} --out {out}"):
+    grid = grid_of([*trial.clean.values(), *trial.experiments.values()], out, device, most, models, deterministic)
+    if drive(grid, dry_run, f"fedrfq robustness {file} --out {out}"):
         found, folder = Findings.of(trial, grid.ended), out / trial.name
         sheets, rows = robustness_show.sheets(found), [flat(cell) for cell in found.cells]
         write(folder, trial.name, sheets, found.table(), rows)
-        _show(folder, sheets, robustness_show.draw(folder, found), found.table() if json else None)
-
-
-def _grid(
-    experiments: Iterable[Experiment], out: Path, device: str, most: int | None, models: bool, deterministic: bool
-) -> Grid:
-    from fedrfq.grid import MOST_CLIENTS, Grid
-    from fedrfq.session import pick_device
-
-    where = pick_device(device, deterministic)
-    return Grid(experiments, out, where, most or MOST_CLIENTS[where.type], models)
-
-
-def _drive(grid: Grid, dry_run: bool, again: str) -> bool:
-    """The grid to its end with a progress bar; Ctrl-C and SIGTERM leave a checkpoint and say how to go on."""
-    errors = Console(stderr=True)
-    left = len(grid.wanted) - len(grid.ended)
-    say(errors, f"{len(grid.wanted)} runs, {len(grid.ended)} of them done; {left} to train in {len(grid.stacks)} stacks")
-    if dry_run:
-        return False
-    try:
-        with _alone(grid), terminated_as_interrupt(), progress(errors) as bar:
-            task = bar.add_task("training", total=grid.rounds, completed=grid.completed(), figures="")
-            for step in grid.advance():
-                bar.update(task, completed=step.completed, description=step.what, figures=step.figures)
-            bar.update(task, completed=grid.completed(), description="done", figures="")
-    except KeyboardInterrupt:
-        grid.checkpoint()
-        say(errors, f"stopped with {len(grid.ended)} of {len(grid.wanted)} runs done; go on with: {again}")
-        raise typer.Exit(INTERRUPTED) from None
-    for ended in grid.ended.values():
-        if ended.diverged:
-            say(errors, f"diverged: {ended.run.path}: {ended.diverged}")
-    return True
-
-
-@contextmanager
-def _alone(grid: Grid) -> Iterator[None]:
-    """Two of the same grid at once would write into each other's runs."""
-    folder = grid.out / next(iter(grid.wanted.values())).name
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("a")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder} is being worked on by another process: wait for it, or choose another --out") from None
-        yield
-
-
-def _show(folder: Path, sheets: Sequence[Sheet], pictures: Sequence[Path], whole: Mapping[str, Any] | None) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH)
-    for sheet in sheets:
-        console.print(sheet.printed())
-        say(console, f"{sheet.note}\n")
-    files = [str(folder / "table.json"), "table.csv", "table.md", *(path.name for path in pictures)]
-    say(console, f"wrote {', '.join(files)}")
-    if whole is not None:
-        sys.stdout.write(to_json(whole) + "\n")
+        show(folder, sheets, robustness_show.draw(folder, found), found.table() if json else None)

@@ -66,11 +66,19 @@ class Step:
 class Grid:
     """Distinct experiments of one name, and where each stands."""
 
-    def __init__(self, experiments: Iterable[Experiment], out: Path, device: torch.device, most: int, keep: bool) -> None:
+    def __init__(
+        self,
+        experiments: Iterable[Experiment],
+        out: Path,
+        device: torch.device,
+        most: int,
+        keep: bool,
+        resume: bool = True,
+    ) -> None:
         self.wanted = {experiment.hash(): experiment for experiment in experiments}
         self.out, self.device, self.keep = out, device, keep
         self.ended, begun = _found(out, self.wanted)
-        self.stacks = plan(self.wanted, self.ended, begun, most)
+        self.stacks = plan(self.wanted, self.ended, begun if resume else {}, most)
         self.session: Session | None = None
         self._dataset: tuple[str, Dataset] | None = None
 

@@ -63,11 +63,12 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A round's record with each client's figures, one row a client, and the committee's report."""
+    """A round's record with each client's figures, one row a client, the committee's report, and what the clients sent."""
 
     record: RoundRecord
     clients: list[dict[str, Any]]
     report: Report | None
+    sent: Uploads
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,8 @@ def _outcome(done: Round, figures: _Figures) -> Outcome:
         seconds=done.seconds,
     )
     rows = {client: row for row, client in enumerate(done.decision.uploads.clients)}
-    return Outcome(record, [_client(done, k, figures, rows.get(k)) for k in range(len(figures.head_K))], done.report)
+    clients = [_client(done, k, figures, rows.get(k)) for k in range(len(figures.head_K))]
+    return Outcome(record, clients, done.report, done.sent)
 
 
 def _samples(done: Round) -> int:

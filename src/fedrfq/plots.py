@@ -36,49 +36,49 @@ def slug(label: str) -> str:
 
 def curves(path: Path, title: str, panels: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> Path:
     """Accuracy by rounds: a panel a measure, a line a label; each array is seeds × rounds, the band their std."""
-    plt = _pyplot()
+    plt = pyplot()
     shown = {name: lines for name, lines in panels.items() if lines}
     figure, row = plt.subplots(1, len(shown), figsize=(6.2 * len(shown) + 1.8, 4.6), layout="constrained", squeeze=False)
-    styles = _styles([label for lines in panels.values() for label in lines])
+    look = styles([label for lines in panels.values() for label in lines])
     for axes, (name, lines) in zip(row[0], shown.items(), strict=True):
         for label, values_SR in lines.items():
             rounds, mean, std = np.arange(1, values_SR.shape[1] + 1), values_SR.mean(0), values_SR.std(0)
-            axes.plot(rounds, mean, label=label, linewidth=1.5, **styles[label])
+            axes.plot(rounds, mean, label=label, linewidth=1.5, **look[label])
             low, high = mean - std, np.minimum(mean + std, 100)
-            axes.fill_between(rounds, low, high, color=styles[label]["color"], alpha=0.12, linewidth=0)
+            axes.fill_between(rounds, low, high, color=look[label]["color"], alpha=0.12, linewidth=0)
         axes.set(
             title=name, xlabel="round", ylabel="test accuracy, mean over clients (%)", ylim=_limits(list(lines.values()))
         )
         axes.grid(alpha=0.3)
-    _legend(figure, row[0], f"{title}\nmean over seeds ± standard deviation")
-    return _saved(plt, figure, path)
+    legend(figure, row[0], f"{title}\nmean over seeds ± standard deviation")
+    return saved(plt, figure, path)
 
 
 def dots(path: Path, title: str, groups: Sequence[str], panels: Mapping[str, Mapping[str, Sequence[Spread | None]]]) -> Path:
     """Final accuracies: a panel a measure, a dot for each label in each group, with its 95 % interval."""
-    plt = _pyplot()
+    plt = pyplot()
     shown = {name: lines for name, lines in panels.items() if any(any(values) for values in lines.values())}
     width = max(5.0, 1.4 + 1.1 * len(groups))
     figure, row = plt.subplots(1, len(shown), figsize=(width * len(shown) + 1.8, 4.6), layout="constrained", squeeze=False)
-    styles = _styles([label for lines in panels.values() for label in lines])
+    look = styles([label for lines in panels.values() for label in lines])
     for axes, (name, lines) in zip(row[0], shown.items(), strict=True):
         there = {label: values for label, values in lines.items() if any(values)}
         offsets = np.linspace(-0.35, 0.35, len(there)) if len(there) > 1 else np.zeros(1)
         for (label, values), offset in zip(there.items(), offsets, strict=True):
             found = [(i + offset, value) for i, value in enumerate(values) if value is not None]
             halves = [value.half or 0.0 for _, value in found]
-            look = {"fmt": "o", "markersize": 4, "capsize": 2, "color": styles[label]["color"]}
-            axes.errorbar([x for x, _ in found], [value.mean for _, value in found], halves, label=label, **look)
+            dot = {"fmt": "o", "markersize": 4, "capsize": 2, "color": look[label]["color"]}
+            axes.errorbar([x for x, _ in found], [value.mean for _, value in found], halves, label=label, **dot)
         axes.set(title=name, ylabel="test accuracy after the last round (%)", xlim=(-0.6, len(groups) - 0.4))
         axes.set_xticks(range(len(groups)), [group or " " for group in groups])
         axes.grid(axis="y", alpha=0.3)
-    _legend(figure, row[0], f"{title}\nmean over seeds, 95 % intervals")
-    return _saved(plt, figure, path)
+    legend(figure, row[0], f"{title}\nmean over seeds, 95 % intervals")
+    return saved(plt, figure, path)
 
 
 def heat_maps(path: Path, title: str, rows: Sequence[str], columns: Sequence[str], panels: Sequence[Panel]) -> Path:
     """Panels of numbers on colours, two side by side."""
-    plt = _pyplot()
+    plt = pyplot()
     size = (2 * (1.9 + 0.72 * len(columns)), ((len(panels) + 1) // 2) * (1.6 + 0.32 * len(rows)))
     figure, grid = plt.subplots((len(panels) + 1) // 2, 2, figsize=size, layout="constrained", squeeze=False)
     for axes in grid.flat[len(panels) :]:
@@ -90,7 +90,7 @@ def heat_maps(path: Path, title: str, rows: Sequence[str], columns: Sequence[str
         axes.set_yticks(range(len(rows)), rows, fontsize=8)
         _numbers(axes, panel)
     figure.suptitle(title)
-    return _saved(plt, figure, path)
+    return saved(plt, figure, path)
 
 
 def _numbers(axes: Any, panel: Panel) -> None:
@@ -111,20 +111,20 @@ def _limits(lines: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
     return max(0.0, low - 0.05 * (top - low) - 0.5), min(100.5, top + 0.1 * (top - low) + 0.5)
 
 
-def _styles(labels: Sequence[str]) -> dict[str, dict[str, str]]:
+def styles(labels: Sequence[str]) -> dict[str, dict[str, str]]:
     """The same colour for a label wherever it is drawn."""
     distinct = list(dict.fromkeys(labels))
     return {label: {"color": f"C{i % 10}", "linestyle": _DASHES[i // 10 % len(_DASHES)]} for i, label in enumerate(distinct)}
 
 
-def _legend(figure: Any, axes: Sequence[Any], title: str) -> None:
+def legend(figure: Any, axes: Sequence[Any], title: str) -> None:
     """One for all panels, at the right."""
     found = {label: handle for one in axes for handle, label in zip(*one.get_legend_handles_labels(), strict=True)}
     figure.legend(found.values(), found.keys(), loc="outside right center", fontsize=9)
     figure.suptitle(title, fontsize=11)
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -133,7 +133,7 @@ def _pyplot() -> Any:
     return plt
 
 
-def _saved(plt: Any, figure: Any, path: Path) -> Path:
+def saved(plt: Any, figure: Any, path: Path) -> Path:
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=150, format="png")
     plt.close(figure)

@@ -6,6 +6,8 @@ rounds.jsonl      a line a round, flushed as it is written
 clients.csv       a line a round and client
 checkpoints/      parameters, global prototypes and models, the detector's memory (safetensors); the newest one stays
 result.json       the summary of a finished run
+partition.csv     how many samples of each class each client holds
+prototypes.safetensors  what the clients sent in the last round, and what came back; of a finished run
 
 With a committee, so that `fedrfq verify` can check every decision:
 federation.toml   its public keys and what it computes; the run's id is this file's hash

@@ -23,7 +23,9 @@ from fedrfq.experiment import Experiment, name_of
 from fedrfq.federation import Diverged, Federation, State
 from fedrfq.measure import Outcome, RoundRecord
 from fedrfq.methods import METHODS
+from fedrfq.prototypes import Uploads
 from fedrfq.records import RunDirectory, common_round
+from fedrfq.snapshot import Prototypes, save_shares, shares
 from fedrfq.stacked import Params
 from fedrfq.strict_json import to_json
 
@@ -54,6 +56,7 @@ class Session:
     federation: Federation
     runs: tuple[RunDirectory, ...]
     state: State
+    sent: tuple[Uploads, ...] = ()  # in the last round, a run each; none before a round was trained here
 
     @staticmethod
     def begin(experiments: Sequence[Experiment], device: torch.device, out: Path, dataset: Dataset | None = None) -> Session:
@@ -62,7 +65,8 @@ class Session:
         federation = Federation(experiments, dataset, device)
         state = federation.start()
         runs = [RunDirectory.create(out, experiment, environment(federation, r)) for r, experiment in enumerate(experiments)]
-        for run, charter in zip(runs, federation.charters(), strict=True):
+        for run, charter, partition in zip(runs, federation.charters(), federation.partitions, strict=True):
+            save_shares(run.path, shares(partition, dataset))
             if charter is not None:
                 run.begin_audit(charter)
             stack = [os.path.relpath(other.path, run.path) for other in runs]
@@ -101,6 +105,7 @@ class Session:
             state, outcomes = self._next()
             for run, outcome in zip(self.runs, outcomes, strict=True):
                 run.append(outcome)
+            self.sent = tuple(outcome.sent for outcome in outcomes)
             self.state = state  # only now: an interrupt before this line repeats the round, and no record is missing
             if self.state.round % every == 0 or self.state.round == self.rounds:
                 self.checkpoint()
@@ -121,8 +126,11 @@ class Session:
         return paths[0]
 
     def finish(self) -> list[dict[str, Any]]:
-        """The summaries, written beside the records."""
+        """The summaries, written beside the records, and the last round's prototypes."""
         results = []
+        for run, sent, globals_ in zip(self.runs, self.sent, self.state.globals_, strict=False):
+            if sent.clients:
+                Prototypes.of(self.state.round, sent, globals_).save(run.path)
         for r, silhouettes in enumerate(self.federation.silhouettes(self.state)):
             result = summary(self.runs[r], self.federation, r, silhouettes)
             self.runs[r].write("result.json", to_json(result, indent=2) + "\n")
@@ -223,14 +231,22 @@ def environment(federation: Federation, r: int) -> dict[str, Any]:
     device = federation.device
     cuda = device.type == "cuda"
     return {
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _VERSIONS}},
-        "platform": platform.platform(),
+        **here(),
         "device": _hardware(device),
         "device_type": device.type,
         "threads": torch.get_num_threads(),
         "deterministic": not cuda or torch.are_deterministic_algorithms_enabled(),
         "data": described(federation.dataset),
         "partition": federation.partitions[r].realised,
+    }
+
+
+def here() -> dict[str, Any]:
+    """The program and the machine."""
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _VERSIONS}},
+        "platform": platform.platform(),
+        "device": _hardware(torch.device("cpu")),
         "revision": _revision(),
     }
 

@@ -1,0 +1,121 @@
+"""Several runs on one page: grouped by what they differ in, averaged over seeds, the first as the measure."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from command import SMALL, fedrfq, records, sets
+from reports import ran
+
+from fedrfq.errors import UserError
+from fedrfq.report import compared, groups
+from fedrfq.report.groups import Brief, differing, grouped
+from fedrfq.report.places import runs_in
+
+
+@pytest.fixture(scope="module")
+def folder(_data_folder, tmp_path_factory):
+    """Two methods, two seeds each."""
+    out = tmp_path_factory.mktemp("compared")
+    for method in ("fedrfq", "fedproto"):
+        settings = [*SMALL, "rounds=2", f"method.name={method}"]
+        fedrfq("run", *sets(settings), "--seed", 0, "--seed", 1, "--out", out)
+    return out
+
+
+def last(path, field):
+    return records(path)[-1][field]
+
+
+def test_all_runs_in_a_folder_are_found_however_deep_and_none_twice(folder):
+    found = runs_in([folder])
+    assert len(found) == 4
+    assert runs_in([folder / "mnist5k-fedrfq", *found]) == sorted(found, key=lambda path: "proto" in str(path))
+    assert runs_in(found[:1]) == found[:1]
+
+
+def test_a_folder_without_runs_is_one_line(tmp_path):
+    assert "there is none in it" in fedrfq("report", tmp_path, expect=2).stderr
+    assert "there is none in it" in fedrfq("report", tmp_path / "nowhere", expect=2).stderr
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_group(folder):
+    found = grouped([Brief.read(path) for path in runs_in([folder])])
+    assert [(group.label, len(group.runs)) for group in found] == [("fedproto", 2), ("fedrfq", 2)]
+    assert differing([group.settings for group in found])[0] == "method.name"
+
+
+def test_where_all_settings_are_alike_each_run_has_its_seed_or_its_place(folder):
+    runs = [Brief.read(path) for path in runs_in([folder / "mnist5k-fedrfq"])]
+    assert [group.label for group in grouped(runs)] == ["seed 0", "seed 1"]
+    twice = grouped([runs[0], runs[0]])
+    assert all(str(runs[0].path).endswith(group.label) for group in twice)
+
+
+def test_labels_are_as_short_as_tells_them_apart_and_never_the_same():
+    one, two, three = ({"method.name": "a", "lam": lam, "rounds": n} for lam, n in (("1", "5"), ("1", "6"), ("2", "6")))
+    assert groups._labels([one, two]) == ["rounds=5", "rounds=6"]
+    assert groups._labels([one, two, three]) == ["lam=1, rounds=5", "lam=1, rounds=6", "lam=2, rounds=6"]
+    assert groups._labels([{"data.name": "/x/a.npz"}, {"data.name": "/y/a.npz"}]) == ["a (1)", "a (2)"]
+    assert groups._labels([{"pool.name": "none"}, {"pool.name": "x" * 99}]) == ["pool none", ("pool " + "x" * 99)[:60]]
+
+
+def test_curves_and_ends_are_means_over_seeds_with_their_deviation(folder):
+    drawn = {figure.name: figure for figure in compared.page(runs_in([folder])).figures()}
+    assert list(drawn) == ["accuracy-head", "accuracy-prototype", "final"]
+    own = [last(path, "prototype_accuracy_mean") for path in runs_in([folder / "mnist5k-fedrfq"])]
+    (end,) = [row for row in drawn["final"].rows if (row["setting"], row["series"]) == ("fedrfq", "nearest prototype")]
+    curve = [row for row in drawn["accuracy-prototype"].rows if row["series"] == "fedrfq"]
+    for row in (end, curve[-1]):
+        assert row["mean"] == pytest.approx(np.mean(own))
+        assert row["std"] == pytest.approx(np.std(own, ddof=1))
+        assert row["runs"] == 2
+    assert [row["round"] for row in curve] == [1, 2]
+
+
+def test_of_one_run_the_deviation_is_over_clients(folder):
+    paths = [runs_in([folder / name])[0] for name in ("mnist5k-fedrfq", "mnist5k-fedproto")]
+    rows = compared.page(paths).figures()[0].rows
+    assert rows[1]["std"] == last(paths[0], "accuracy_std")
+
+
+def test_the_table_has_the_differences_to_the_first_and_the_settings_that_differ(folder):
+    text = compared.page(runs_in([folder])).render("")
+    means = [
+        np.mean([last(path, "accuracy_mean") for path in runs_in([folder / f"mnist5k-{name}"])])
+        for name in ("fedproto", "fedrfq")
+    ]
+    assert f'<td class="number">{means[1] - means[0]:+.2f}</td>' in text
+    assert f"{means[0]:.2f} %" in text
+    assert "<td>method.name</td><td>fedproto</td><td>fedrfq</td>" in text
+    assert "<td>data.name</td>" not in text
+    assert len(re.findall(r"<td>[^<]*-seed[01]-", text)) == 4
+
+
+def test_of_too_many_runs_the_first_are_shown_and_that_is_said(folder, monkeypatch):
+    monkeypatch.setattr(compared, "MOST_RUNS", 3)
+    page = compared.page(runs_in([folder]))
+    assert "Only the first 3 of 4 runs" in page.head
+    assert "3 runs" in page.subtitle
+
+
+def test_runs_without_rounds_or_prototypes_are_compared_as_far_as_they_go(folder, tmp_path):
+    local = ran(tmp_path / "local", "method.name=local")
+    begun = ran(tmp_path / "begun", "method.lam=0.5")
+    (begun / "rounds.jsonl").write_text("")
+    page = compared.page([*runs_in([folder]), local, begun])
+    assert f"{begun} has no rounds yet" in page.head
+    drawn = {figure.name: figure for figure in page.figures()}
+    assert "local, rounds=3" in {row["setting"] for row in drawn["final"].rows}
+    assert "local, rounds=3" not in {row["series"] for row in drawn["accuracy-prototype"].rows}
+    assert page.sections[0].body.count('<td class="number">–</td><td class="number">–</td>') == 3
+    assert "nan" not in compared.page([local, *runs_in([folder])]).sections[0].body
+    assert compared.page([begun, begun / "."]).figures() == []
+
+
+def test_a_damaged_run_among_several_is_named(folder, tmp_path):
+    path = ran(tmp_path)
+    (path / "rounds.jsonl").write_text(json.dumps({"round": 1}) + "\n")
+    with pytest.raises(UserError, match=re.escape(str(path))):
+        compared.page([*runs_in([folder]), path])
