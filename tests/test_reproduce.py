@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fedrfq.reproduce.figure import Figure
 from fedrfq.reproduce.kinds import plan
 from fedrfq.reproduce.paper import printed
 from fedrfq.reproduce.recipe import Recipe, names
-from fedrfq.reproduce.runs import MEASURES, Judged
+from fedrfq.reproduce.runs import MEASURES, Judged, Measured
 from fedrfq.reproduce.table import PaperTable
 from fedrfq.session import pick_device
 from fedrfq.statistics import difference
@@ -273,14 +274,13 @@ def test_figures_stand_on_numbers_labels_or_measures(table1: tuple[Path, Any]) -
 
     def places(**table: Any) -> list[Any]:
         figure = Figure.of(recipe("figure", {**base, "measures": ["own"], "series": "method", **table}, 2))
-        from fedrfq.reproduce.runs import Measured
-
         facet = figure._facets(Measured.of(figure.axes, grid.ended))[0][0]
         return list(facet.lines["fedrfq"].x)
 
     assert places(x="setting") == ["3 ± 2", "4 ± 2"]
-    assert places(x="bytes") == sorted(places(x="bytes"))
-    assert len(places(x="bytes")) == 2
+    turned = {"setting": dict(reversed(base["axes"]["setting"].items())), "method": base["axes"]["method"]}
+    assert places(x="bytes", axes=turned) == sorted(places(x="bytes"))
+    assert len(set(places(x="bytes"))) == 2
     numbered = {
         "axes": {
             "method": base["axes"]["method"],
@@ -292,3 +292,36 @@ def test_figures_stand_on_numbers_labels_or_measures(table1: tuple[Path, Any]) -
 
 def test_measures_say_what_they_are() -> None:
     assert all(measure.title and bool(measure.record) != bool(measure.summary) for measure in MEASURES.values())
+
+
+def test_runs_left_half_way_are_gone_on_with_or_begun_again(tmp_path: Path) -> None:
+    table = toml.merge(GRID, {"experiment": {"checkpoint": 1}, "only": {"setting": ["3 ± 2"], "method": ["fedrfq"]}})
+    wanted = list(Axes.of(recipe("figure", table)).experiments.values())
+    device = pick_device("cpu")
+    left = Grid(wanted, tmp_path, device, 200, keep=True)
+    next(left.advance())
+    left.checkpoint()
+    assert len(Grid(wanted, tmp_path, device, 200, keep=True).stacks[0].runs) == 1
+    assert Grid(wanted, tmp_path, device, 200, keep=True, resume=False).stacks[0].runs == ()
+
+
+def test_a_claim_is_judged_where_its_labels_are_and_over_all_of_that(table1: tuple[Path, Any]) -> None:
+    folder, _ = table1
+    done = fedrfq("reproduce", folder / "small.toml", "--only", "setting=3 ± 2", "--out", folder / "out", "--device", "cpu")
+    assert "all together" not in done.stdout
+    fedrfq("reproduce", folder / "small.toml", "--only", "method=local", "--out", folder / "out", "--device", "cpu")
+    whole = json.loads((folder / "out/reproduce/small/table.json").read_text())
+    assert whole["claims"] == []
+
+
+def test_traffic_is_the_mean_over_rounds(table1: tuple[Path, Any]) -> None:
+    """The first round's values go up alone; a count that changes from round to round is averaged."""
+    folder, _ = table1
+    base = toml.read(folder / "small.toml")
+    axes = Axes.of(recipe("table", {key: base[key] for key in ("experiment", "axes")}, 2))
+    measured = Measured.of(axes, Grid(axes.experiments.values(), folder / "out", pick_device("cpu"), 200, False).ended)
+    place = next(iter(measured.records))
+    first, last = measured.records[place]
+    changed = replace(measured, records={place: [replace(first, parameters_up=10), replace(last, parameters_up=20)]})
+    assert changed.value("parameters", *place) == 15
+    assert changed.value("own", *place) == last.accuracy_mean
