@@ -229,6 +229,20 @@ def test_a_full_disk_leaves_no_part_of_an_entry(
     assert len(audited(path)) == ROUNDS
 
 
+def test_a_chain_that_is_closed_writes_into_no_other_file(tmp_path: Path) -> None:
+    """The system gives the number of a closed file to the next one that is opened."""
+    path = tmp_path / "chain"
+    path.touch()
+    closed = chain.Chain(path, bytes(32))
+    closed.close()
+    with (tmp_path / "another").open("w+b", buffering=0) as another:
+        assert another.fileno() == closed._file
+        for act in (lambda: closed.append(b"entry"), closed.sync):
+            with pytest.raises(ValueError, match="closed"):
+                act()
+        assert another.read() == b""
+
+
 def test_syncing_syncs_both_files_and_their_folder(
     federation: Networked, copy: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,8 @@ from command import fedrfq
 from small import CPU
 
 from fedrfq import tensors, toml
-from fedrfq.consensus.machine import Trained
-from fedrfq.consensus.messages import Body, Cert, Upload
+from fedrfq.consensus.machine import Decided, LeftOut, Outcome, Trained
+from fedrfq.consensus.messages import Body, Cert, Certificate, Kind, Record, Upload
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
@@ -250,6 +250,31 @@ def _logged(folder: Path, run: bytes) -> list[Any]:
     store = Store.open(folder, run)
     store.close()
     return store.messages
+
+
+def test_who_was_left_out_is_told_and_nobody_else(tmp_path: Path) -> None:
+    told: list[Any] = []
+    decided = Decided(Certificate(Kind.COMMIT, 0, Record(3, *[bytes(32)] * 5), ()), Outcome(b"", b"", b""), ())
+    for verdict in ("kept", "filtered", ""):
+        news = News(3, Globals.none(1, 1), verdict)
+        own = SimpleNamespace(
+            _chronicle=SimpleNamespace(decided=lambda decided: None),
+            _news=lambda *found, news=news: news,
+            _driver=SimpleNamespace(give=told.append),
+            _learner=SimpleNamespace(hear=told.append),
+            _compacting=SimpleNamespace(due=False),
+        )
+        Process._decided(cast(Process, own), decided)
+    assert [each.verdict if isinstance(each, News) else each for each in told] == ["kept", "filtered", LeftOut(3), ""]
+
+
+def test_a_server_that_comes_is_soon_told_what_it_has_missed(tmp_path: Path) -> None:
+    charter, found = identity.load(federation(tmp_path / "f", 1, 1) / "client-0").charter, []
+    own = cast(Process, SimpleNamespace(_charter=charter, _driver=SimpleNamespace(found=lambda: found.append(True))))
+    Process._peer(own, 0, False)
+    assert not found
+    Process._peer(own, 0, True)
+    assert found
 
 
 def test_the_log_is_compacted_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

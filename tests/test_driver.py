@@ -187,10 +187,10 @@ def test_receipts_are_given_before_their_clients_would_repeat_themselves() -> No
         delay = world.driver._receipts._delay
         assert 0 < delay < RULES.roster.resend_ms / 1000
         world.driver._receipts._delay = 0.001
-        while len(world.story) < 5:
+        while len(world.story) < 4:
             await asyncio.sleep(0.001)
-        assert told(world) == ["append", "append", "flush", "send", "send"]
-        assert world.sent() == [(~0, RECEIPT.wire)] * 2
+        assert told(world) == ["append", "append", "flush", "send"]
+        assert world.sent() == [(~0, RECEIPT.wire)]
 
     run(test())
 
@@ -297,6 +297,29 @@ def test_a_view_whose_leader_goes_is_given_up_soon_and_no_other() -> None:
         world.driver.lost(2)
         await quiet()
         assert world.machine.events.count(Expired(Timer.VIEW)) == 1
+
+    run(test())
+
+
+def test_what_a_peer_has_missed_is_said_again_soon_after_it_comes() -> None:
+    async def test() -> None:
+        delays = iter([16_000, 10])
+        world = World(lambda event: [SetTimer(Timer.RESEND, next(delays))])
+        world.driver.found()
+        assert not world.driver._timers
+        world.driver.give(Start())
+        await quiet()
+        world.driver.found()
+        soon, first = world.driver._timers[Timer.RESEND], asyncio.get_running_loop().time() + RULES.roster.resend_ms / 1000
+        assert soon.when() <= first
+        world.driver.found()
+        assert world.driver._timers[Timer.RESEND] is soon
+        world.driver.give(Start())
+        await quiet()
+        sooner = world.driver._timers[Timer.RESEND]
+        world.driver.found()
+        assert world.driver._timers[Timer.RESEND] is sooner
+        world.driver.stop()
 
     run(test())
 

@@ -11,7 +11,7 @@ import pytest
 from cluster import Cluster, Filter, among
 
 import fedrfq.consensus
-from fedrfq.consensus.machine import Broadcast, Expired, Persist, Received, Send, SetTimer, Timer, Waiting
+from fedrfq.consensus.machine import Broadcast, Expired, LeftOut, Persist, Received, Send, SetTimer, Timer, Waiting
 from fedrfq.consensus.messages import (
     Body,
     Cert,
@@ -254,7 +254,7 @@ class TestClients:
         assert convicted.first.server == 2
 
     def test_a_client_left_out_shows_its_receipts(self) -> None:
-        """Server 2 gives a receipt and lists others; the client hears of a set without it, and complains."""
+        """Server 2 gives a receipt and lists others; the client is told that the set is without it, and complains, once."""
         cluster = Cluster()
         entries = tuple(sorted((c, cluster.upload(c, 1, b"%d" % (c + 1)).digest) for c in range(3)))
         cluster.passes = lambda s, r, m: (
@@ -269,6 +269,10 @@ class TestClients:
         cluster.expire(Timer.DEADLINE)
         cluster.settle()
         assert cluster.globals_(1)[0] == b"123"
+        assert cluster.give(~3, LeftOut(2)) == []
+        assert [type(effect) for effect in cluster.give(~3, LeftOut(1))] == [Broadcast]
+        assert cluster.give(~3, LeftOut(1)) == []
+        cluster.settle()
         for server in (0, 1, 3):
             shown = [m.body.first for m in cluster.accused[server] if isinstance(m.body, Evidence)]
             assert [(m.body.kind, m.server) for m in shown] == [(Kind.RECEIPT, 2)]

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from cluster import Cluster
+from cluster import Cluster, key, signer
 
-from fedrfq.consensus.machine import Received, Send, Timer
+from fedrfq.consensus.client import Client
+from fedrfq.consensus.machine import LeftOut, Outcome, Received, Send, Timer
 from fedrfq.consensus.messages import (
     Body,
     Cert,
@@ -115,9 +116,10 @@ def test_after_its_deadline_a_server_with_too_few_uploads_fetches_what_others_li
     assert cluster.globals_(1) == dict.fromkeys((0, 1, 2), b"123")
 
 
-def test_who_hands_out_the_certificate_first_cannot_keep_the_set_from_a_client_left_out() -> None:
+def test_who_hands_out_the_certificate_first_cannot_keep_the_verdicts_from_a_client_left_out() -> None:
     """Server 2 breaks its promise, tells the client of the decision before anyone else, and is silent from then on."""
     cluster = Cluster()
+    cluster.parties[~3] = Client(cluster.rules, 3, signer(key("client", 3)), (), (What.VERDICTS,))
     entries = tuple((c, cluster.upload(c, 1, b"%d" % (c + 1)).digest) for c in range(3))
     cluster.passes = lambda s, r, m: (
         not (
@@ -140,6 +142,9 @@ def test_who_hands_out_the_certificate_first_cannot_keep_the_set_from_a_client_l
     for _ in range(4):
         cluster.expire(Timer.RESEND, ~3)
         cluster.settle()
+    assert cluster.decided[~3][-1].outcome == Outcome(b"", b"+++", b"")
+    cluster.give(~3, LeftOut(1))
+    cluster.settle()
     for server in (0, 1, 3):
         shown = [m.body.first for m in cluster.accused[server] if isinstance(m.body, Evidence)]
         assert [(m.body.kind, m.server) for m in shown] == [(Kind.RECEIPT, 2)]

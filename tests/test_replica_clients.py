@@ -5,8 +5,21 @@ from __future__ import annotations
 from cluster import Cluster, key, signer
 
 from fedrfq.consensus.client import Client
-from fedrfq.consensus.machine import Decided, Effect, Expired, Outcome, Persist, Received, Send, Start, Timer
-from fedrfq.consensus.messages import Body, Cert, Fetch, Kind, Message, What
+from fedrfq.consensus.machine import (
+    Decided,
+    Effect,
+    Expired,
+    LeftOut,
+    Outcome,
+    Persist,
+    Received,
+    Send,
+    SetTimer,
+    Start,
+    Timer,
+    Trained,
+)
+from fedrfq.consensus.messages import Body, Cert, Fetch, Kind, Message, Receipt, What
 
 BOTH = (What.GLOBALS, What.VERDICTS)
 
@@ -97,3 +110,45 @@ def test_a_client_says_things_again_ever_less_often_until_something_happens() ->
     cluster.settle()
     assert cluster.parties[~0].round == 2
     assert cluster.timers[~0, Timer.RESEND] == 10
+
+
+def test_a_liar_that_gives_receipts_before_all_others_makes_no_client_ask_for_more() -> None:
+    cluster = Cluster()
+    cluster.passes = lambda sender, receiver, message: message.body.kind != Kind.RECEIPT or sender == 3
+    cluster.train(1)
+    cluster.settle()
+    assert all(list(cluster.parties[~k].promises) == [3] for k in range(4))
+    assert not [m for sender, _, m in cluster.sent if sender < 0 and isinstance(m.body, Fetch)]
+
+
+def test_receipts_of_a_round_that_is_long_over_are_not_shown() -> None:
+    """The certificate it hears of first is of the round after the one it has a receipt for."""
+    cluster = Cluster()
+    cluster.passes = lambda sender, receiver, message: receiver != ~0
+    for round_ in (1, 2):
+        cluster.train(round_)
+        cluster.settle()
+        cluster.expire(Timer.DEADLINE)
+        cluster.settle()
+    client = wanting(cluster)
+    client.step(Trained(1, b"1"))
+    assert client.upload is not None
+    client.step(Received(3, cluster.say(3, Receipt(1, 3, 0, client.upload.digest))))
+    assert list(client.receipts) == [3]
+    client.step(Received(2, cluster.rules.unsigned(Cert(2, cluster.parties[0].chain[2]))))
+    assert client.step(LeftOut(2)) == client.step(LeftOut(1)) == []
+
+
+def test_who_tells_of_rounds_in_quick_succession_and_of_nothing_else_does_not_starve_a_client() -> None:
+    cluster = Cluster()
+    cluster.passes = lambda sender, receiver, message: receiver != ~0
+    for round_ in range(1, 6):
+        cluster.train(round_)
+        cluster.settle()
+        cluster.expire(Timer.DEADLINE)
+        cluster.settle()
+    client, chain = wanting(cluster), cluster.parties[0].chain
+    told = [client.step(Received(3, cluster.rules.unsigned(Cert(round_, chain[round_])))) for round_ in range(1, 6)]
+    assert [{to for to, _ in fetched(effects)} for effects in told] == [{3}, {1, 3}, {2, 3}, {3}, {0, 3}]
+    timers = [[effect for effect in effects if isinstance(effect, SetTimer)] for effects in told]
+    assert [len(each) for each in timers] == [1, 0, 0, 0, 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cluster import Cluster
 
-from fedrfq.consensus.machine import Broadcast, Received, Timer, Trained
+from fedrfq.consensus.machine import Received, Send, Timer, Trained
 from fedrfq.consensus.messages import Commit, Fetch, Kind, Message, Prepare, What
 
 
@@ -73,10 +73,18 @@ def test_a_vote_of_a_round_that_is_over_is_not_worth_a_look_at_its_signature(kin
     assert cluster.parties[0].ignored == {"old round": 1}
 
 
-def test_what_is_wanted_is_asked_for_again_with_a_new_view_which_sets_the_timer_back() -> None:
+def test_what_is_wanted_is_asked_of_a_new_views_leader_alone_and_of_all_when_the_timer_rings() -> None:
+    """A list may name whatever it likes: a view change does not multiply that by the number of servers."""
     cluster = stuck()
     fetch = Fetch(1, What.UPLOAD, bytes(32))
-    cluster.parties[0].wanted[fetch.digest] = fetch
-    cluster.parties[0]._leave_for(1)
-    said = [effect.message.body for effect in cluster.parties[0].effects if isinstance(effect, Broadcast)]
-    assert fetch in said
+    asked = cluster.rules.unsigned(fetch)
+    for server in (0, 2):
+        cluster.parties[server].wanted[fetch.digest] = fetch
+        cluster.parties[server]._leave_for(1)
+    of_leader, by_leader = (
+        [effect for effect in cluster.parties[server].effects if getattr(effect, "message", None) == asked]
+        for server in (0, 2)
+    )
+    assert of_leader == [Send(2, asked)]
+    assert not by_leader
+    assert sorted(again(cluster, 2, Kind.FETCH)) == [0, 1, 3, 3]  # and of one for its words

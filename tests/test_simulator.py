@@ -25,6 +25,7 @@ from fedrfq.consensus.machine import (
     Effect,
     Event,
     Expired,
+    LeftOut,
     Persist,
     Received,
     Send,
@@ -43,6 +44,7 @@ from fedrfq.consensus.messages import (
     Prepare,
     PrePrepare,
     Receipt,
+    Record,
     Upload,
     ViewChange,
     What,
@@ -255,6 +257,18 @@ def test_named_networks(name: str) -> None:
     assert run(replace(PLAIN, links=NETWORKS[name](4), deadline_ms=8000)).violation is None
 
 
+def test_a_client_whose_upload_does_not_count_is_told() -> None:
+    made, told = Trial(PLAIN, Replica, Rules, Client, IDEAL), []
+    made.world.give = lambda party, event, delay_ms=0: told.append((party, event))  # type: ignore[method-assign]
+    decided = Decided(Certificate(Kind.COMMIT, 0, Record(1, *[bytes(32)] * 5), ()), None, ())
+    for known in (False, True):
+        if known:
+            made.observer.chain.sets[1] = tuple((k, bytes(32)) for k in range(3))
+        for node in made.world.nodes.values():
+            made._decided(node, decided)
+    assert [party for party, event in told if event == LeftOut(1)] == [~3]
+
+
 def test_quorums_and_unions_by_their_definitions() -> None:
     assert [quorum(n) for n in (1, 4, 5, 6, 7, 8, 9, 10)] == [1, 3, 4, 4, 5, 6, 6, 7]
     a, b, c = (bytes([k]) * 32 for k in range(3))
@@ -267,6 +281,8 @@ def test_messages_are_counted_wherever_they_are() -> None:
     inner = SimpleNamespace(deep={"x": [one, (two, one)]})
     assert messages_held(SimpleNamespace(a=inner, b={one}, shared=rules)) == 2
     assert messages_held(SimpleNamespace(a=inner), shared=[inner]) == 0
+    assert messages_held(SimpleNamespace(a=[Received(0, one), Send(1, two)], b=(Persist(one), Broadcast(two)))) == 2
+    assert messages_held(SimpleNamespace(a=object.__new__(Received))) == 0
 
 
 # Each invariant, broken by hand
@@ -283,6 +299,8 @@ class Bench:
     def __init__(self) -> None:
         self.rules = Rules(_roster())
         self.observer = Observer(self.rules.roster, Toy(), [0, 1, 2, *(~k for k in range(4))])
+        self.observer.bounded = lambda node: self.looked.append(node.party)  # type: ignore[method-assign]
+        self.looked: list[int] = []  # at what these servers hold, which here is nothing
         self.uploads = [self.said(~k, Upload(1, k, content(k))) for k in range(4)]
         for k, upload in enumerate(self.uploads):
             self.does(~k, Persist(upload), Broadcast(upload))
@@ -523,6 +541,13 @@ def test_progress_together(bench: Bench) -> None:
         bench.says(0, ViewChange(1, 3, 0, None, None))
     bench.does(0, event=Start())
     bench.says(0, ViewChange(1, 2, 0, None, None))
+
+
+def test_every_server_is_looked_at_now_and_then(bench: Bench) -> None:
+    for _ in range(4):
+        bench.does(0)
+        bench.does(1)
+    assert bench.looked == [0, 1]
 
 
 class Deaf(Replica):

@@ -64,6 +64,7 @@ class Chain:
 
     def append(self, payload: bytes) -> None:
         """One more entry; or nothing of it, where it cannot be written: OSError."""
+        self._open()
         entry = framed(self._last, payload)
         try:
             left = memoryview(entry)
@@ -76,7 +77,13 @@ class Chain:
 
     def sync(self) -> None:
         """All of it, on the disk."""
+        self._open()
         os.fsync(self._file)
+
+    def _open(self) -> None:
+        """Once closed, the number by which the system knew the file may be another file's."""
+        if not self.close.alive:
+            raise ValueError("the file is closed")
 
 
 def append(path: Path, root: bytes, payload: bytes) -> None:

@@ -1,5 +1,11 @@
 """A client towards the committee: it says one thing a round, repeats it until the round is decided, ever less often, and
-believes certificates alone. If it was promised a place in a round and did not get it, it shows the servers their receipts."""
+believes certificates alone. If it was promised a place in a round and did not get it, it shows the servers their receipts.
+
+That it did not get it its owner reads in the verdicts, which are fetched anyway, and says `LeftOut`: no client ever asks for
+a set, which names all clients. So a server that gave a receipt and did not list the upload is convicted if that left the
+client out, and if the client is told so before the next round is decided: for so long servers keep the lists. If the upload
+counted all the same, by others' lists, or the client was started anew in between, nothing comes of the lie.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,7 @@ from fedrfq.consensus.machine import (
     Effect,
     Event,
     Expired,
+    LeftOut,
     Outcome,
     Persist,
     Received,
@@ -31,12 +38,10 @@ from fedrfq.consensus.messages import (
     Record,
     Upload,
     What,
-    decode_entries,
     part_digest,
 )
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
-from fedrfq.consensus.wire import Refused
 
 
 class Client:
@@ -55,7 +60,7 @@ class Client:
         self.asks = me  # the server asked last: clients ask different ones
         self.last: Certificate | None = None
         self.parts: dict[What, bytes] = {}  # of the last outcome, those wanted and there
-        self.complaint: tuple[Message, dict[int, Message]] | None = None  # the last round's upload and its receipts
+        self.promises: dict[int, Message] = {}  # the last round's receipts, until they are shown
         self._enter(1)
         for message in log:
             self._recall(message)
@@ -66,6 +71,8 @@ class Client:
             self._receive(event.peer, event.message)
         elif type(event) is Trained:
             self._upload(event.round, event.content)
+        elif type(event) is LeftOut:
+            self._complain(event.round)
         elif type(event) is Expired or self.last is not None or self.upload is not None:
             self._resend()
         else:
@@ -93,8 +100,6 @@ class Client:
             self.effects += [Send(server, self.upload) for server in missing]
         self.asks += 1
         fetches = [Fetch(self.round, What.CERT), *self.lacking()]
-        if self.complaint is not None and self.last is not None:  # whom we asked first may be the one who left us out
-            fetches.append(Fetch(self.last.record.round, What.SET, self.last.record.set_))
         self.effects += [Send(self.asks % self.rules.roster.n, self.rules.unsigned(fetch)) for fetch in fetches]
         self._set_timer()
         self.resends += 1
@@ -130,17 +135,19 @@ class Client:
             self._settle(peer, certificate)
 
     def _settle(self, peer: int, certificate: Certificate) -> None:
-        record = certificate.record
+        """Who tells us first is asked for the parts; and another, if the last round's have not come: it may be the one that
+        keeps them back. The timer runs on then, or rounds in quick succession would set it back for ever."""
+        record, asked, starved = certificate.record, {peer}, bool(self.lacking())
         self.last, self.parts = certificate, {}
         self.effects += [Persist(self.rules.unsigned(Cert(record.round, certificate))), Decided(certificate, None, ())]
-        self.complaint = None
-        doubtful = 0 < len(self.receipts) <= 2 * self.rules.roster.f  # more, and f+1 honest servers have listed it
-        if self.upload is not None and doubtful and record.round == self.round:
-            self.complaint = self.upload, self.receipts
-            self.effects.append(Send(peer, self.rules.unsigned(Fetch(record.round, What.SET, record.set_))))
-        self.effects += [Send(peer, self.rules.unsigned(fetch)) for fetch in self.lacking()]
+        self.promises = self.receipts if record.round == self.round else {}
         self._enter(record.round + 1)
-        self._set_timer()
+        if starved:
+            self.asks += 1
+            asked.add(self.asks % self.rules.roster.n)
+        else:
+            self._set_timer()
+        self.effects += [Send(server, self.rules.unsigned(fetch)) for server in sorted(asked) for fetch in self.lacking()]
 
     def _on_receipt(self, message: Message) -> None:
         body = message.body
@@ -154,7 +161,7 @@ class Client:
     def _on_body(self, body: Body) -> None:
         fetch = next((fetch for fetch in self.lacking() if fetch.digest == part_digest(body.what, body.content)), None)
         if fetch is None:
-            self._on_set(body)
+            self.ignored["nobody asked"] += 1
             return
         self.parts[body.what] = body.content
         self.effects.append(Persist(self.rules.unsigned(Body(fetch.round, body.what, body.content))))
@@ -163,18 +170,11 @@ class Client:
             outcome = Outcome(*(self.parts.get(what, b"") for what in (What.GLOBALS, What.VERDICTS, What.STATE)))
             self.effects.append(Decided(self.last, outcome, ()))
 
-    def _on_set(self, body: Body) -> None:
-        """The last round's set: if we were left out of it, whoever gave us a receipt has to answer for it."""
-        if self.complaint is None or self.last is None or part_digest(body.what, body.content) != self.last.record.set_:
-            self.ignored["nobody asked"] += 1
-            return
-        (upload, receipts), self.complaint = self.complaint, None
-        try:
-            left_out = (self.me, upload.digest) not in decode_entries(body.content)
-        except Refused:
-            return
-        if left_out:
-            self.effects += [Broadcast(receipt) for _, receipt in sorted(receipts.items())]
+    def _complain(self, round_: int) -> None:
+        """Whoever gave us a receipt has to answer for it, once."""
+        if self.last is not None and self.last.record.round == round_:
+            self.effects += [Broadcast(receipt) for _, receipt in sorted(self.promises.items())]
+            self.promises = {}
 
     def _recall(self, message: Message) -> None:
         body = message.body

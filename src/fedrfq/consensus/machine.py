@@ -48,7 +48,13 @@ class Trained(NamedTuple):
     content: bytes
 
 
-Event = Start | Received | Expired | Trained
+class LeftOut(NamedTuple):
+    """A client's owner has read in a round's certified verdicts that the client's upload did not count."""
+
+    round: int
+
+
+Event = Start | Received | Expired | Trained | LeftOut
 
 
 @dataclass(slots=True, unsafe_hash=True)

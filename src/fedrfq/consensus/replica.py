@@ -151,7 +151,8 @@ class Replica(Inbox):
         self.resends = 0
         self.effects += [SetTimer(VIEW, None), SetTimer(RESEND, self.roster.resend_ms)]
         self._sign(ViewChange(self.round, view, self.me, self.prepared, self.chain.get(self.round - 1)))
-        self._want_again()  # the timer that would do so has just been set back
+        if self.leader != self.me:  # all are asked when the timer rings, which has just been set back
+            self.effects += [Send(self.leader, self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
 
     def _time(self) -> bool:
         """The view's time runs once its leader can propose: leaders are not blamed for absent clients."""
@@ -326,9 +327,6 @@ class Replica(Inbox):
                 if not self.silent:
                     self.effects.append(Waiting(held, self.roster.minimum))
 
-    def _want_again(self) -> None:
-        self.effects += [Broadcast(self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
-
     def _resend(self) -> None:
         """Messages get lost: say again what we said last, ask again for what is missing, and as long as the view's time
         does not run, which would end it, one server after the other what it has said; less often as a view grows old. When
@@ -337,7 +335,7 @@ class Replica(Inbox):
             return
         self._ask()
         self.effects += [self._again(message) for message in self._words()]
-        self._want_again()
+        self.effects += [Broadcast(self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
         if self.roster.n > 1 and not self.timing:
             peer = (self.me + 1 + self.resends % (self.roster.n - 1)) % self.roster.n
             self.effects.append(Send(peer, self.rules.unsigned(Fetch(self.round, What.WORDS))))

@@ -15,7 +15,7 @@ import torch
 from fedrfq import toml
 from fedrfq.committee import layouts
 from fedrfq.consensus.client import Client
-from fedrfq.consensus.machine import Decided, Outcome
+from fedrfq.consensus.machine import Decided, LeftOut, Outcome
 from fedrfq.consensus.messages import Certificate, What
 from fedrfq.consensus.rules import Rules
 from fedrfq.data import DATASETS
@@ -126,7 +126,10 @@ class Process:
         self._chronicle.decided(decided)
         if decided.outcome is None:
             return
-        self._learner.hear(self._news(decided.certificate, decided.outcome.globals_, decided.outcome.verdicts))
+        news = self._news(decided.certificate, decided.outcome.globals_, decided.outcome.verdicts)
+        if not news.verdict:
+            self._driver.give(LeftOut(news.round))
+        self._learner.hear(news)
         if self._compacting.due:
             asyncio.get_running_loop().call_soon(self._compact)  # once all of this batch is written down
 
@@ -142,6 +145,8 @@ class Process:
 
     def _peer(self, peer: int, here: bool) -> None:
         hear("connected" if here else "disconnected", peer=board.name(self._charter, peer))
+        if here:
+            self._driver.found()
 
     # What it means
 

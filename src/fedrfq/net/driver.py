@@ -102,7 +102,8 @@ class Driver:
         self._turns, self._rung, self._timers = Turns(), set[Timer](), dict[Timer, asyncio.TimerHandle]()
         self._held, self._ripe = list[Effect](), False  # effects that wait, and whether they have for long enough
         self._patience: asyncio.TimerHandle | None = None
-        self._receipts = Receipts(links.send, _RECEIPTS * roster.resend_ms / 1000)
+        self._resend_s = roster.resend_ms / 1000
+        self._receipts = Receipts(links.send, _RECEIPTS * self._resend_s)
         self._due = self._stopped = False
         self._registered, self._motions = len(roster.clients), dict[int, Allowance]()
         self._loop = asyncio.get_running_loop()
@@ -272,10 +273,19 @@ class Driver:
 
     def lost(self, peer: int) -> None:
         """A peer is not connected: if the view waits for it, not for long."""
-        view, soon = self._timers.get(Timer.VIEW), self._loop.time() + GRACE_MS / 1000
-        if view is not None and peer == self.leader() != self.party and soon < view.when():
-            view.cancel()
-            self._timers[Timer.VIEW] = self._loop.call_at(soon, self._ring, Timer.VIEW)
+        if peer == self.leader() != self.party:
+            self._hasten(Timer.VIEW, GRACE_MS / 1000)
+
+    def found(self) -> None:
+        """A peer is connected: what it has missed is said again after the first wait, not after one that has grown."""
+        self._hasten(Timer.RESEND, self._resend_s)
+
+    def _hasten(self, timer: Timer, delay_s: float) -> None:
+        """Let it ring so soon, if it runs and would ring later."""
+        running, soon = self._timers.get(timer), self._loop.time() + delay_s
+        if running is not None and soon < running.when():
+            running.cancel()
+            self._timers[timer] = self._loop.call_at(soon, self._ring, timer)
 
     def _ring(self, timer: Timer) -> None:
         del self._timers[timer]

@@ -238,4 +238,4 @@ def claims_sheet(judged: Sequence[Judged]) -> Sheet:
         "holds: better at the 95 % level (Student's t, paired over seeds), in each comparison by itself; fails: worse than "
         "one of them at that level; the last columns are the comparison it comes off worst in"
     )
-    return Sheet("The claims", ("claim", "where", "measured", "closest", "difference, points"), tuple(rows), note, 4)
+    return Sheet("The claims", ("claim", "where", "measured", "closest", "difference"), tuple(rows), note, 4)

@@ -15,9 +15,9 @@ _PLAIN = frozenset((str, bytes, int, bool, type(None), Kind, What))  # the most 
 
 
 def attributes(thing: Any) -> dict[str, Any]:
-    """By name: those in its slots, and those in its dictionary."""
+    """By name: those in its slots, none where nothing is, and those in its dictionary."""
     slots = _slots(type(thing).__mro__)
-    return {name: getattr(thing, name) for name in slots} | getattr(thing, "__dict__", {})
+    return {name: getattr(thing, name, None) for name in slots} | getattr(thing, "__dict__", {})
 
 
 @cache
@@ -45,6 +45,6 @@ def messages_held(replica: object, shared: Iterable[object] = ()) -> int:
         elif isinstance(value, _MANY):
             if not _PLAIN.issuperset(map(type, value)):
                 reached += value
-        elif not isinstance(value, _LEAVES) and hasattr(value, "__dict__"):
-            reached += vars(value).values()
+        elif not isinstance(value, _LEAVES):
+            reached += attributes(value).values()
     return found

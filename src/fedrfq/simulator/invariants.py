@@ -57,7 +57,7 @@ INVARIANTS = (
     "exception",
 )
 
-_EVERY = 16  # timers and the like between two looks at what a server holds
+_EVERY = 4  # timers and the like of a server between two looks at what it holds
 _SAYS = frozenset((Persist, Send, Broadcast, Publish, Relay))
 _SEEN = frozenset((Upload, List, PrePrepare))
 
@@ -73,7 +73,8 @@ class Observer:
         self.exercised: Counter[str] = Counter()
         self.calm: Callable[[], bool] = lambda: False
         self.most_views = self.most_held = 10**9  # the driver's bounds
-        self._others = self.held = 0
+        self.held = 0
+        self._others: Counter[int] = Counter()  # by server
         self._rough_views: dict[int, dict[int, int]] = {}  # by round and server, before the network was calm
         self._asked: dict[int, dict[int, ViewChange]] = {}  # by server, what honest others have asked it since it started
 
@@ -102,8 +103,8 @@ class Observer:
         if type(event) is Start:
             self._asked.pop(node.party, None)
         elif node.party >= 0:
-            self._others += 1
-            if self._others % _EVERY == 0:
+            self._others[node.party] += 1
+            if self._others[node.party] % _EVERY == 0:
                 self.bounded(node)
 
     def _overhear(self, party: int, actions: Sequence[Action]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.essence import essence
-from fedrfq.consensus.machine import Decided, Trained
+from fedrfq.consensus.machine import Decided, LeftOut, Trained
 from fedrfq.consensus.messages import List, Message, Prepare, Upload, What
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster, Scheme, Signer
@@ -192,6 +192,8 @@ class Trial:
 
     def _decided(self, node: Node, decided: Decided) -> None:
         round_ = decided.certificate.record.round
+        if node.party < 0 and self._left_out(~node.party, round_):
+            self.world.give(node.party, LeftOut(round_))
         if round_ >= self.schedule.rounds:
             self._finished(node)
         if round_ >= self.schedule.rounds + self.schedule.ends:  # who does not know that all is over goes on
@@ -201,6 +203,11 @@ class Trial:
                 self._move(server, round_ + 1)
         elif decided.outcome is None:
             self._train(node.party, round_ + 1)
+
+    def _left_out(self, client: int, round_: int) -> bool:
+        """As verdicts would tell."""
+        entries = self.observer.chain.sets.get(round_)
+        return entries is not None and client not in dict(entries)
 
     def _crashed(self, node: Node, crash: Crash) -> list[Message]:
         """What is left of a log: nothing but that it is lost, all of it, or what matters of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedrfq.consensus.machine import Effect, Event
 from fedrfq.consensus.messages import Fetch, Message, What, author
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster
@@ -64,6 +65,17 @@ class KeepsEveryChange(Replica):
     def _on_change(self, peer: int, message: Message) -> None:
         super()._on_change(peer, message)
         self.hoard += (message,)
+
+
+@breaks("bounded")
+class KeepsEveryEvent(Replica):
+    """It keeps all that ever happened to it, as it came."""
+
+    hoard: tuple[Event, ...] = ()
+
+    def step(self, event: Event) -> list[Effect]:
+        self.hoard += (event,)
+        return super().step(event)
 
 
 @breaks("bounded")
