@@ -152,3 +152,26 @@ def test_who_tells_of_rounds_in_quick_succession_and_of_nothing_else_does_not_st
     assert [{to for to, _ in fetched(effects)} for effects in told] == [{3}, {1, 3}, {2, 3}, {3}, {0, 3}]
     timers = [[effect for effect in effects if isinstance(effect, SetTimer)] for effects in told]
     assert [len(each) for each in timers] == [1, 0, 0, 0, 0]
+
+
+def shown(cluster: Cluster, clients: range) -> set[int]:
+    """Which clients have shown receipts."""
+    return {~sender for sender, _, m in cluster.sent if ~sender in clients and isinstance(m.body, Receipt)}
+
+
+def test_where_few_gave_receipts_they_are_shown_in_one_round_of_eight() -> None:
+    cluster = Cluster()
+    cluster.passes = lambda sender, receiver, message: sender < 0 or message.body.kind != Kind.RECEIPT or sender == 3
+    for round_ in range(1, 9):
+        cluster.sent.clear()
+        cluster.train(round_)
+        cluster.settle()
+        assert shown(cluster, range(4)) == {k for k in range(4) if (k + round_) % 8 == 0}
+
+
+def test_where_many_gave_receipts_none_are_shown() -> None:
+    cluster = Cluster()
+    for round_ in range(1, 9):
+        cluster.train(round_)
+        cluster.settle()
+    assert not shown(cluster, range(4))

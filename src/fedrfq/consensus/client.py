@@ -4,7 +4,8 @@ believes certificates alone. If it was promised a place in a round and did not g
 That it did not get it its owner reads in the verdicts, which are fetched anyway, and says `LeftOut`: no client ever asks for
 a set, which names all clients. So a server that gave a receipt and did not list the upload is convicted if that left the
 client out, and if the client is told so before the next round is decided: for so long servers keep the lists. If the upload
-counted all the same, by others' lists, or the client was started anew in between, nothing comes of the lie.
+counted all the same, by others' lists, the lie comes out sooner or later: where few servers gave a receipt, a client shows
+what it has in one round of `SHOWS`, so that liars who alone give receipts cannot make all clients speak up in every round.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
+
+SHOWS = 8
 
 
 class Client:
@@ -142,6 +145,8 @@ class Client:
         self.effects += [Persist(self.rules.unsigned(Cert(record.round, certificate))), Decided(certificate, None, ())]
         self.promises = self.receipts if record.round == self.round else {}
         self._enter(record.round + 1)
+        if len(self.promises) <= 2 * self.rules.roster.f and (self.me + record.round) % SHOWS == 0:
+            self._complain(record.round)
         if starved:
             self.asks += 1
             asked.add(self.asks % self.rules.roster.n)
