@@ -107,6 +107,13 @@ def test_only_some_labels_and_rules_for_some_combinations() -> None:
         ({"only": {"method": ["fedrf"]}}, "only.method is a list of labels"),
         ({"where": [{"method": "fedrf", "skip": True}]}, "method has no label 'fedrf' .did you mean fedrfq"),
         ({"where": [{"method": "fedrfq", "leave": True}]}, "where has labels of axes"),
+        ({"where": [{"method": "fedrfq", "seeds": "x"}]}, "where has labels of axes"),
+        ({"where": [{"method": "fedrfq", "seeds": 0}]}, "where has labels of axes"),
+        ({"where": [{"method": "fedrfq", "change": 3}]}, "where has labels of axes"),
+        ({"where": [{"method": "fedrfq"}]}, "where has labels of axes"),
+        ({"where": [{"method": [["fedrfq"]], "skip": True}]}, "method has no label"),
+        ({"only": {"methods": ["fedrfq"]}}, "unknown key only.methods"),
+        ({"only": {"method": [["fedrfq"]]}}, "only.method is a list of labels"),
         ({"where": [{"setting": ["3 ± 2", "4 ± 2"], "skip": True}]}, "no combination"),
         ({"axes": {"method": {"x": {"method": {"name": "fedrf"}}}}}, "method 'x'"),
     ],
@@ -120,6 +127,8 @@ def test_a_grid_that_cannot_be_is_refused(table: dict[str, Any], said: str) -> N
     ("table", "said"),
     [
         ({"series": "method", "x": "setting"}, "measures is a list of measures"),
+        ({"measures": [["own"]], "series": "method", "x": "setting"}, "measures is a list of measures"),
+        ({"measures": ["own"], "series": "method", "x": "setting", "panel": 3}, "panel is a list of axes"),
         ({"measures": ["own"], "series": "method", "x": "round"}, "axis 'setting' is neither x, series nor panel"),
         ({"measures": ["own"], "series": "methods", "x": "setting"}, "no axis 'methods'"),
         ({"measures": ["own"], "series": "method", "x": "setting", "colour": 1}, "unknown key colour"),
@@ -325,3 +334,22 @@ def test_traffic_is_the_mean_over_rounds(table1: tuple[Path, Any]) -> None:
     changed = replace(measured, records={place: [replace(first, parameters_up=10), replace(last, parameters_up=20)]})
     assert changed.value("parameters", *place) == 15
     assert changed.value("own", *place) == last.accuracy_mean
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("quick = 3", "quick is a section"),
+        ("claim = 3", "claim a line of text"),
+        ('seeds = "two"', "seeds is how many"),
+        ("title = 3", "title"),
+        ("title = ", "cannot be read as TOML"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(text if "title" in text else f'title = "x"\nkind = "figure"\n{text}', encoding="utf-8")
+    with pytest.raises(UserError, match=said):
+        Recipe.load(str(file), quick=True)
+    with pytest.raises(UserError, match="there is no recipe"):
+        Recipe.load(str(tmp_path / "nowhere.toml"))

@@ -24,7 +24,7 @@ from typing import Any
 
 from fedrfq import gridfile
 from fedrfq.errors import UserError, nearest
-from fedrfq.experiment import Experiment
+from fedrfq.experiment import Experiment, known
 from fedrfq.reproduce.recipe import Recipe
 from fedrfq.toml import Table
 
@@ -44,7 +44,9 @@ class Axes:
         table = recipe.table
         given = gridfile.section(table, "axes")
         axes = {axis: gridfile.labels(given, axis) for axis in given}
-        kept = {axis: _kept(axis, labels, gridfile.section(table, "only")) for axis, labels in axes.items()}
+        only = gridfile.section(table, "only")
+        known(only, list(axes), "only")
+        kept = {axis: _kept(axis, labels, only) for axis, labels in axes.items()}
         rules = _rules(table.get("where", []), axes)
         common = gridfile.section(table, "experiment")
         experiments = {
@@ -69,7 +71,7 @@ class Axes:
 
 def _kept(axis: str, labels: Mapping[str, Table], only: Mapping[str, Any]) -> tuple[str, ...]:
     wanted = only.get(axis, list(labels))
-    if not isinstance(wanted, list) or not wanted or set(wanted) - set(labels):
+    if not isinstance(wanted, list) or not wanted or any(label not in list(labels) for label in wanted):
         raise UserError(f"only.{axis} is a list of labels ({', '.join(labels)}), not {wanted!r}")
     return tuple(label for label in labels if label in wanted)
 
@@ -83,13 +85,19 @@ def _rules(given: Any, axes: Mapping[str, Mapping[str, Table]]) -> list[Table]:
         named = {axis: labels if isinstance(labels, list) else [labels] for axis, labels in rule.items() if axis in axes}
         for axis, labels in named.items():
             for label in labels:
-                if label not in axes[axis]:
+                if label not in list(axes[axis]):
                     raise UserError(f"where: {axis} has no label {label!r}{nearest(str(label), list(axes[axis]))}")
         rest = {key: value for key, value in rule.items() if key not in axes}
-        if list(rest) not in (["change"], ["skip"], ["seeds"]):
+        if not _is_rule(rest):
             raise UserError(f"where has labels of axes ({', '.join(axes)}), and change, skip or seeds, not {rest}")
         rules.append({"labels": named, **rest})
     return rules
+
+
+def _is_rule(rest: Mapping[str, Any]) -> bool:
+    """One of the three things a rule can say, with a value that it can have."""
+    kinds = {"change": dict, "skip": bool, "seeds": int}
+    return len(rest) == 1 and all(type(value) is kinds.get(key) for key, value in rest.items()) and rest.get("seeds", 1) >= 1
 
 
 def _combined(

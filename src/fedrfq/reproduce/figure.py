@@ -52,7 +52,7 @@ class Figure:
         known(table, KEYS, "")
         axes = Axes.of(recipe)
         measures = known_measures(table.get("measures"), "measures")
-        x, series, panel = str(table.get("x")), str(table.get("series")), tuple(map(str, table.get("panel", [])))
+        x, series, panel = str(table.get("x")), str(table.get("series")), _names(table.get("panel", []))
         used = [axes.at(axis) for axis in (series, *panel)]
         if x not in (ROUND, *MEASURES):
             used.append(axes.at(x))
@@ -161,6 +161,12 @@ class Figure:
             return None if found is None else found.mean
         label = labels[self.axes.at(self.x)]
         return float(label) if all(_number(other) for other in self.axes.labels[self.x]) else label
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list):
+        raise UserError(f"panel is a list of axes, not {given!r}")
+    return tuple(map(str, given))
 
 
 def _number(label: str) -> bool:

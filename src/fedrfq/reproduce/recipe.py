@@ -49,6 +49,8 @@ class Recipe:
         """Of this name in `experiments/`, or of a path to a file; of some axes, only these labels."""
         table = toml.read(find(name))
         over = table.pop("quick", {})
+        if not isinstance(over, Mapping) or not isinstance(table.get("claim", ""), str):
+            raise UserError(f"{name}: quick is a section, [quick] and what it changes, and claim a line of text")
         if quick:
             table = toml.merge(table, over)
         if only:
@@ -104,6 +106,8 @@ def names() -> list[str]:
 
 def find(name: str) -> Path:
     if name.endswith(".toml"):
+        if not Path(name).is_file():
+            raise UserError(f"there is no recipe {name}: those of experiments/ are there to start from")
         return Path(name)
     known = names()
     if name not in known:

@@ -126,7 +126,7 @@ class Measured:
 
 
 def known_measures(given: Any, key: str) -> tuple[str, ...]:
-    if not isinstance(given, list) or not given or set(given) - set(MEASURES):
+    if not isinstance(given, list) or not given or any(measure not in list(MEASURES) for measure in given):
         raise UserError(f"{key} is a list of measures ({', '.join(MEASURES)}), not {given!r}")
     return tuple(given)
 
