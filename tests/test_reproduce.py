@@ -16,11 +16,12 @@ from fedrfq import toml
 from fedrfq.errors import UserError
 from fedrfq.grid import Grid
 from fedrfq.reproduce.axes import Axes
+from fedrfq.reproduce.claims import Judged
 from fedrfq.reproduce.figure import Figure
 from fedrfq.reproduce.kinds import plan
 from fedrfq.reproduce.paper import printed
 from fedrfq.reproduce.recipe import Recipe, names
-from fedrfq.reproduce.runs import MEASURES, Judged, Measured
+from fedrfq.reproduce.runs import MEASURES, Measured
 from fedrfq.reproduce.table import PaperTable
 from fedrfq.session import pick_device
 from fedrfq.statistics import difference

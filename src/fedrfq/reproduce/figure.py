@@ -5,7 +5,7 @@
     x = "λ"                               an axis, by numbers if all its labels are; or "round"; or a measure
     series = "data"                       an axis: a line each
     panel = ["attack"]                    optional, axes: a row of pictures for each of their combinations
-and the keys of a grid (axes.py) and of claims (runs.py).
+and the keys of a grid (axes.py) and of claims (claims.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from fedrfq.experiment import Experiment, known
 from fedrfq.grid import Ended
 from fedrfq.reproduce import axes as grids
 from fedrfq.reproduce.axes import Axes, Labels
+from fedrfq.reproduce.claims import Claim, claims, claims_sheet, judge
 from fedrfq.reproduce.drawing import Facet, Line, draw
 from fedrfq.reproduce.recipe import Recipe, Shown, Tell
-from fedrfq.reproduce.runs import MEASURES, Claim, Measured, claims, claims_sheet, judge, known_measures
+from fedrfq.reproduce.runs import MEASURES, Measured, known_measures
 from fedrfq.sheets import NOTHING, Sheet
 from fedrfq.statistics import Spread, spread
 

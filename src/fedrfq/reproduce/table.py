@@ -2,7 +2,7 @@
 
     kind = "table"
     paper = "table1"                      which of `paper.toml`; its rows and columns are the labels of the axes
-and an axis `method`, an axis `setting`, the other keys of a grid (axes.py), and claims (runs.py).
+and an axis `method`, an axis `setting`, the other keys of a grid (axes.py), and claims (claims.py).
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from fedrfq.experiment import Experiment, known
 from fedrfq.grid import Ended
 from fedrfq.reproduce import axes as grids
 from fedrfq.reproduce.axes import Axes
+from fedrfq.reproduce.claims import Claim, claims, claims_sheet, judge
 from fedrfq.reproduce.drawing import Facet, Line, draw
 from fedrfq.reproduce.paper import Printed, printed
 from fedrfq.reproduce.recipe import Recipe, Shown, Tell
-from fedrfq.reproduce.runs import Claim, Measured, claims, claims_sheet, judge
+from fedrfq.reproduce.runs import Measured
 from fedrfq.sheets import NOTHING, Sheet
 from fedrfq.statistics import Spread
 
