@@ -221,15 +221,17 @@ def test_impossible_models_are_refused(kind: type[Model], options: dict[str, Any
         kind(**options)
 
 
-def test_imagenets_weights_replace_all_but_the_first_and_last_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "kept"), [("imagenet", ("conv1", "bn1", "fc")), ("imagenet-stem", ("fc",))])
+def test_imagenets_weights_replace_all_but_the_first_and_last_layers(
+    name: str, kept: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = ResNet18().start((3, 32, 32), CLASSES, torch.Generator().manual_seed(0))
     stored = {name: torch.full_like(p, 0.125) for name, p in plain.items()} | {"fc.weight": torch.zeros(1000, 512)}
     monkeypatch.setattr(weights, "load_weights", lambda name: stored)
-    params = ResNet18(weights="imagenet").start((3, 32, 32), CLASSES, torch.Generator().manual_seed(0))
+    params = ResNet18(weights=name).start((3, 32, 32), CLASSES, torch.Generator().manual_seed(0))
     assert list(params) == list(plain)
-    for name, p in params.items():
-        at_random = name.split(".")[0] in ("conv1", "bn1", "fc")
-        assert torch.equal(p, plain[name] if at_random else stored[name])
+    for key, p in params.items():
+        assert torch.equal(p, plain[key] if key.split(".")[0] in kept else stored[key])
 
 
 # BatchNorm

@@ -27,7 +27,7 @@ from fedrfq.session import pick_device
 from fedrfq.statistics import difference
 
 GRIDS = ["table1", "table2", "table3", "rounds", "silhouette", "pooling", "poisoning", "lambda", "servers", "scarce"]
-GRIDS += ["redundancy", "ablation"]
+GRIDS += ["redundancy", "ablation", "shortfall"]
 COMPUTED = ["security", "lipschitz", "bound", "failures"]
 SMALL = {"rounds": 2, "clients": 4, "partition": {"ways": 2, "spread": 0}, "data": {"name": "mnist5k"}}
 METHODS = {name: {"method": {"name": name}} for name in ("local", "fedproto", "fedrfq")}

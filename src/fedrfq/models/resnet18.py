@@ -2,8 +2,8 @@
 
 The 7×7 stem and the max-pool are kept for 32×32 images, as FedProto's reference does; the prototype is the vector of
 512 before the last layer. With `weights = "imagenet"` every client starts from torchvision's ImageNet weights except
-conv1, bn1 and fc, which start at random; all layers are trained. `stem` and `pool` are the strides of the first
-convolution and of the max-pool: cohorts may differ in them (2, 2 or 1, 4).
+conv1, bn1 and fc, which start at random; with "imagenet-stem" from ImageNet's conv1 and bn1, too. All layers are trained.
+`stem` and `pool` are the strides of the first convolution and of the max-pool: cohorts may differ in them (2, 2 or 1, 4).
 
 A batch of one sample has no variance in the last block of a 32×32 image (one pixel): it is normalised to 0 there, where
 PyTorch would refuse.
@@ -22,7 +22,7 @@ from fedrfq.models.model import Model, at_least_one, start_linear
 from fedrfq.stacked import Layout, Params, Step, batch_norm, linear, mean_pixels
 
 _WIDTHS = (64, 128, 256, 512)
-_AT_RANDOM = ("conv1.", "bn1.", "fc.")  # what ImageNet's weights do not replace
+_AT_RANDOM = {"imagenet": ("conv1.", "bn1.", "fc."), "imagenet-stem": ("fc.",)}  # what ImageNet's weights do not replace
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class ResNet18(Model):
 
     def __post_init__(self) -> None:
         at_least_one(self, "stem", "pool")
-        if self.weights not in ("none", "imagenet"):
-            raise UserError(f"model.weights is 'none' or 'imagenet', not '{self.weights}'")
+        if self.weights not in ("none", *_AT_RANDOM):
+            raise UserError(f"model.weights is 'none', 'imagenet' or 'imagenet-stem', not '{self.weights}'")
 
     def head(self, name: str) -> bool:
         return name.startswith("fc.")
@@ -50,7 +50,7 @@ class ResNet18(Model):
             params |= _start_block(f"layer{layer}.1", width, width, generator)
             inputs = width
         params |= start_linear("fc", inputs, classes, generator)
-        return params if self.weights == "none" else params | _imagenet(params)
+        return params if self.weights == "none" else params | _imagenet(params, _AT_RANDOM[self.weights])
 
     def forward(self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
         h = layout.conv(layout.enter(x_KBCHW), params["conv1.weight"], None, self.stem, 3)
@@ -104,8 +104,8 @@ def _start_norm(name: str, width: int) -> Params:
     }
 
 
-def _imagenet(params: Params) -> Params:
+def _imagenet(params: Params, at_random: tuple[str, ...]) -> Params:
     from fedrfq.data.weights import load_weights
 
     stored = load_weights("resnet18")
-    return {name: stored[name] for name in params if not name.startswith(_AT_RANDOM)}
+    return {name: stored[name] for name in params if not name.startswith(at_random)}

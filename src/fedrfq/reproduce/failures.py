@@ -124,7 +124,7 @@ def needed(experiment: Experiment) -> str:
     source = data.DATASETS.get(name)
     if source is not None and not source.built_in and not stored.path(name).is_file():
         return f"`fedrfq data get {name}` gets its samples"
-    if isinstance(model, ResNet18) and model.weights == "imagenet" and not weights.path("resnet18").is_file():
+    if isinstance(model, ResNet18) and model.weights != "none" and not weights.path("resnet18").is_file():
         return "`fedrfq data get resnet18` gets the weights it starts from"
     return ""
 
