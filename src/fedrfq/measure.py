@@ -125,7 +125,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class _Figures:
+class Figures:
     """One run's accuracies: by the own head; by the nearest global prototype, among all and among the own classes."""
 
     head_K: Floats
@@ -137,16 +137,16 @@ class _Figures:
 
 def measure(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[Outcome]:
     """Each run's outcome of a round. What needs the samples is computed for all runs at once."""
-    return [_outcome(done, figures) for done, figures in zip(rounds, _figures(rounds, tested, held_KJ), strict=True)]
+    return [outcome(done, figures) for done, figures in zip(rounds, _figures(rounds, tested, held_KJ), strict=True)]
 
 
-def _figures(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[_Figures]:
+def _figures(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[Figures]:
     runs = len(rounds)
     heads = np.split(metrics.accuracies(tested.logits_KNJ.argmax(-1), tested.y_KN, tested.weight_KN), runs)
     dead_K = metrics.collapsed(tested.c_KND, tested.p_KNV, tested.weight_KN, held_KJ.sum(1))
     dead = dead_K.view(runs, -1).sum(1).tolist()
     if not rounds[0].experiment.method.exchanges:
-        return [_Figures(head_K, collapsed, None, None, None) for head_K, collapsed in zip(heads, dead, strict=True)]
+        return [Figures(head_K, collapsed, None, None, None) for head_K, collapsed in zip(heads, dead, strict=True)]
     globals_ = [done.decision.globals_ for done in rounds]
     values_RJV = torch.from_numpy(np.stack([g.floats() for g in globals_])).to(tested.p_KNV)
     present_RJ = torch.from_numpy(np.stack([g.present_J for g in globals_])).to(held_KJ.device)
@@ -157,10 +157,11 @@ def _figures(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[_
     everything, own = (np.split(metrics.accuracies(guess, tested.y_KN, tested.weight_KN), runs) for guess in guesses)
     distance_RNJ, y_RN, weight_RN = (t.reshape(runs, -1, *t.shape[2:]) for t in (distance_KNJ, tested.y_KN, tested.weight_KN))
     failures = metrics.prototype_failure(distance_RNJ, y_RN, weight_RN.bool(), present_RJ).tolist()
-    return [_Figures(*found) for found in zip(heads, dead, everything, own, failures, strict=True)]
+    return [Figures(*found) for found in zip(heads, dead, everything, own, failures, strict=True)]
 
 
-def _outcome(done: Round, figures: _Figures) -> Outcome:
+def outcome(done: Round, figures: Figures) -> Outcome:
+    """A round's record, and its rows of clients, from what it left behind and how its clients were tested."""
     record = RoundRecord(
         round=done.number,
         **_head(done, figures.head_K),
@@ -202,7 +203,7 @@ def _head(done: Round, head_K: Floats) -> dict[str, Any]:
     return {"accuracy_mean": float(head_K.mean()), "accuracy_std": float(head_K.std()), "accuracy_std_running": running}
 
 
-def _prototypes(found: _Figures) -> dict[str, Any]:
+def _prototypes(found: Figures) -> dict[str, Any]:
     return {
         "prototype_accuracy_mean": _mean(found.all_K),
         "prototype_accuracy_std": None if found.all_K is None else float(found.all_K.std()),
@@ -211,7 +212,7 @@ def _prototypes(found: _Figures) -> dict[str, Any]:
     }
 
 
-def _honest(done: Round, found: _Figures) -> dict[str, Any]:
+def _honest(done: Round, found: Figures) -> dict[str, Any]:
     honest_K = ~np.isin(np.arange(len(found.head_K)), done.malicious)
     return {
         "honest_accuracy_mean": _mean(found.head_K[honest_K]),
@@ -273,7 +274,7 @@ def attacking_in(done: Round) -> set[int]:
     return set(done.malicious) & set(done.who) if attack.harms and done.number >= attack.start_round else set()
 
 
-def _client(done: Round, k: int, figures: _Figures, row: int | None) -> dict[str, Any]:
+def _client(done: Round, k: int, figures: Figures, row: int | None) -> dict[str, Any]:
     trained, exchanges = k in done.who, done.experiment.method.exchanges
     verdict, refused = done.decision.verdict, done.decision.uploads.refused
     judged = "refused" if k in refused else "" if row is None else "kept" if verdict.kept_K[row] else "filtered"

@@ -47,16 +47,31 @@ class Charter:
     servers: tuple[bytes, ...]
     clients: tuple[bytes, ...]
     network: Network | None = None  # none where it is simulated
+    couriers: tuple[bytes, ...] = ()  # their keys sign a request to take part, and nothing else
 
     def __post_init__(self) -> None:
+        keys = self.servers + self.clients + self.couriers
         if self.network is not None:
-            _check(self.network, self.experiment, len(self.servers), len(self.clients))
+            _check(self.network, self.experiment, len(self.servers), len(keys))
+        if self.couriers and (self.network is None or len(set(keys)) < len(keys)):
+            raise UserError("couriers are of a federation on a network, and each has a key of its own")
 
     @cached_property
     def seats(self) -> dict[int, Seat]:
-        """Of servers by their number, of client k by ~k; none where it is simulated."""
-        parties = [*range(len(self.servers)), *(~k for k in range(len(self.clients)))]
-        return dict(zip(parties, self.network.seats, strict=True)) if self.network else {}
+        """Of servers by their number, of client k by ~k, then of the couriers; none where it is simulated."""
+        return dict(zip(self.keys, self.network.seats, strict=True)) if self.network else {}
+
+    @cached_property
+    def keys(self) -> dict[int, bytes]:
+        """Of all parties, in the order of their seats."""
+        parties = [*range(len(self.servers)), *(~k for k in range(len(self.clients))), *self.carriers]
+        return dict(zip(parties, self.servers + self.clients + self.couriers, strict=True))
+
+    @cached_property
+    def carriers(self) -> range:
+        """Couriers as parties: courier c is ~(K + n + c), after the K clients and the n numbers by which servers move."""
+        first = len(self.clients) + len(self.servers)
+        return range(~first, ~(first + len(self.couriers)), -1)
 
     @cached_property
     def holders(self) -> dict[bytes, int]:
@@ -77,13 +92,13 @@ class Charter:
             "values": task.values,
             "detector": {"name": _name(task.detector), **vars(task.detector)},
         }
-        rows = [{"key": key.hex()} for key in self.servers + self.clients]
+        rows = [{"key": key.hex()} for key in self.keys.values()]
         if self.network:
             table["network"] = {"follows": self.network.follows, "experiment": self.network.experiment}
-            pairs = zip(self.network.seats, self.servers + self.clients, strict=True)
-            rows = [seat.row(key) for seat, key in pairs]
-        n = len(self.servers)
-        return toml.dump({**table, "servers": rows[:n], "clients": rows[n:]})
+            rows = [seat.row(self.keys[party]) for party, seat in self.seats.items()]
+        clients, couriers = len(self.servers), len(self.servers + self.clients)
+        carrying = {"couriers": rows[couriers:]} if self.couriers else {}
+        return toml.dump({**table, "servers": rows[:clients], "clients": rows[clients:couriers], **carrying})
 
     @cached_property
     def roster(self) -> Roster:
@@ -119,26 +134,27 @@ def _parsed(table: Mapping[str, Any]) -> Charter:
         raise ValueError(f"version {table['version']} is not {VERSION}")
     if table["rule"] not in RULES:
         raise ValueError(f"there is no rule {table['rule']!r}")
-    servers, clients = (tuple(bytes.fromhex(row["key"]) for row in table[key]) for key in ("servers", "clients"))
+    parties = [table["servers"], table["clients"], table.get("couriers", [])]
+    servers, clients, couriers = (tuple(bytes.fromhex(row["key"]) for row in rows) for rows in parties)
     precision, classes, values = (numbers.pop(key) for key in ("bits", "classes", "values"))
     if not 1 <= classes * values <= _MOST:
         raise ValueError(f"{classes} classes of {values} values")
     task = Task(_detector(table["detector"]), table["rule"], Precision(precision), len(clients), classes, values)
-    network = _network(table["network"], [*table["servers"], *table["clients"]]) if "network" in table else None
-    return Charter(table["experiment"], Timings(**numbers), task, servers, clients, network)
+    network = _network(table["network"], [row for rows in parties for row in rows]) if "network" in table else None
+    return Charter(table["experiment"], Timings(**numbers), task, servers, clients, network, couriers)
 
 
 def _network(section: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> Network:
     return Network(section["follows"], section["experiment"], tuple(map(Seat.of, rows)))
 
 
-def _check(network: Network, digest: str, servers: int, clients: int) -> None:
+def _check(network: Network, digest: str, servers: int, parties: int) -> None:
     """That all have a seat, servers and only they an address, and that the experiment is the one agreed on."""
-    if len(network.seats) != servers + clients:
-        raise UserError(f"{servers} servers and {clients} clients on {len(network.seats)} seats")
+    if len(network.seats) != parties:
+        raise UserError(f"{parties} parties on {len(network.seats)} seats")
     for number, seat in enumerate(network.seats):
         if bool(seat.address) != (number < servers):
-            raise UserError(f"servers have an address, and clients none: {seat.name}")
+            raise UserError(f"servers have an address, and nobody else: {seat.name}")
     if experiment_digest(toml.strict(network.experiment)) != digest:
         raise UserError("the experiment is not the one of this digest")
 

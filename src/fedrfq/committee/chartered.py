@@ -108,5 +108,4 @@ def _remembered(old: Charter, state: State, new: Charter) -> State:
 
 
 def _names(charter: Charter) -> list[str]:
-    assert charter.network is not None
-    return [seat.name for seat in charter.network.seats[len(charter.servers) :]]
+    return [charter.seats[~k].name for k in range(len(charter.clients))]

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from fedrfq.aggregation import Decision
 from fedrfq.committee import layouts
-from fedrfq.committee.application import Prototypes
+from fedrfq.committee.application import Prototypes, Task
 from fedrfq.committee.committee import Agreed, Report
 from fedrfq.committee.journal import packed, parts
 from fedrfq.committee.sitting import Sitting
 from fedrfq.consensus.machine import Decided, Outcome
 from fedrfq.consensus.messages import Body, Cert, Evidence, Kind, Message, Upload, author, decode_entries, part_digest
+from fedrfq.consensus.rules import Rules
+from fedrfq.detectors import Verdict
 from fedrfq.errors import UserError
-from fedrfq.prototypes import Uploads
+from fedrfq.prototypes import Uploads, admit
 from fedrfq.simulator.world import Node, World
 
 LEFT_OUT = "it reached too few servers in time"
+FORGED = "its client has not signed it for this round"
 
 
 def minutes(sitting: Sitting, world: World, sent: Uploads) -> Agreed:
@@ -84,7 +87,21 @@ def _evidence(honest: Sequence[Node]) -> list[Message]:
 def _decision(application: Prototypes, outcome: Outcome, sent: Uploads) -> Decision:
     """As the round loop has it from one trusted server."""
     globals_, state = application.memory(outcome)
-    clients, verdict = layouts.decode_verdicts(outcome.verdicts)
+    return Decision(*judged(application.task, outcome.verdicts, sent), state, globals_)
+
+
+def judged(task: Task, verdicts: bytes, sent: Uploads) -> tuple[Uploads, Verdict]:
+    """The uploads as they counted before the filter, and the verdict on them; whoever sent one and has none was left out."""
+    clients, verdict = layouts.decode_verdicts(verdicts)
     left_out = {client: LEFT_OUT for client in sent.clients if client not in clients}
-    taken = replace(sent.only(np.isin(sent.clients, clients)), refused={**sent.refused, **left_out})
-    return Decision(application.task.detector.admitted(taken), verdict, state, globals_)
+    counted = replace(sent.only(np.isin(sent.clients, clients)), refused={**sent.refused, **left_out})
+    return task.detector.admitted(counted), verdict
+
+
+def taken(rules: Rules, task: Task, round_: int, uploads: Mapping[int, Message]) -> Uploads:
+    """What clients say in the uploads that they signed for this round; of the others, why they are refused."""
+    signed = {client: m.body for client, m in uploads.items() if isinstance(m.body, Upload) and rules.authentic(m)}
+    right = {client: b.content for client, b in signed.items() if (b.client, b.round) == (client, round_)}
+    forged = {client: FORGED for client in uploads if client not in right}
+    found = admit(round_, right, task.classes, task.values, task.precision)
+    return replace(found, refused={**found.refused, **forged})

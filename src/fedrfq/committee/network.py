@@ -21,7 +21,7 @@ _RUN = re.compile(r"([0-9a-f]{64})?")
 
 @dataclass(frozen=True)
 class Seat:
-    """A party as the others know it: its name, where it listens (clients: "") and its TLS certificate, as DER."""
+    """A party as the others know it: its name, where it listens ("" but for servers) and its TLS certificate, as DER."""
 
     name: str
     address: str
@@ -49,7 +49,7 @@ class Seat:
 @dataclass(frozen=True)
 class Network:
     """`follows` is the id of the run that this one succeeds, in hex, and "" for a federation's first; `experiment` the file
-    by which clients train; the seats are those of the servers, then the clients'."""
+    by which clients train; the seats are those of the servers, then the clients', then the couriers'."""
 
     follows: str
     experiment: str

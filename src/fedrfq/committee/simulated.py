@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
+from typing import TYPE_CHECKING
 
 from fedrfq import signatures
 from fedrfq.committee.charter import Charter, Timings
 from fedrfq.committee.committee import Agreed, Committee, Mandate
+from fedrfq.consensus.messages import Message
 from fedrfq.consensus.roster import MOST_SERVERS, faults
 from fedrfq.detectors import State
 from fedrfq.errors import UserError, nearest
 from fedrfq.prototypes import Globals, Uploads
+
+if TYPE_CHECKING:
+    from fedrfq.committee.sitting import Sitting
 
 TIMINGS = Timings(deadline_ms=10_000)  # of virtual time: longer than any of the networks misbehaves for
 
@@ -56,13 +62,29 @@ class Simulated(Committee):
     ) -> Agreed:
         """The outcome that a quorum certified. The round before is taken from `last`, where it is certified too."""
         from fedrfq.committee.minutes import minutes
+
+        sitting, sent = self.sitting(mandate, round_, last), uploads.checked()  # what no message can carry is not sent
+        return minutes(sitting, sitting.held(sent), sent)
+
+    def carry(self, mandate: Mandate, round_: int, last: bytes, uploads: Mapping[int, Message]) -> Agreed:
+        """The same of uploads that come signed, by client. None of the clients' keys is needed for it, and what is not
+        signed by them the servers ignore."""
+        from fedrfq.committee.minutes import minutes, taken
+
+        sitting = self.sitting(mandate, round_, last)
+        sent = taken(sitting.rules, mandate.task, round_, uploads)
+        if not sent.clients:
+            raise UserError(f"no upload of round {round_} is one of its client, and the committee waits for one at least")
+        return minutes(sitting, sitting.carried(uploads), sent)
+
+    def sitting(self, mandate: Mandate, round_: int, last: bytes) -> Sitting:
+        """The servers, before they hear of the round's uploads."""
         from fedrfq.committee.sitting import Sitting
         from fedrfq.simulator.network import NETWORKS
 
         faulty = frozenset(Random(f"{mandate.seed}, faulty").sample(range(self.servers), self.faulty))
-        links, sent = NETWORKS[self.network](self.servers), uploads.checked()  # what no message can carry is not sent
-        sitting = Sitting(self.charter(mandate), mandate.seed, round_, last, faulty, self.behaviour, links)
-        return minutes(sitting, sitting.held(sent), sent)
+        links = NETWORKS[self.network](self.servers)
+        return Sitting(self.charter(mandate), mandate.seed, round_, last, faulty, self.behaviour, links)
 
 
 @lru_cache(maxsize=64)

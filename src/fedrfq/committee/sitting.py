@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
@@ -13,7 +13,7 @@ from fedrfq.committee.charter import Charter
 from fedrfq.committee.journal import outcome, unpacked
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.machine import Decided, Effect, Event, Trained
-from fedrfq.consensus.messages import Cert, Message
+from fedrfq.consensus.messages import Cert, Message, Upload
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
@@ -48,10 +48,20 @@ class Sitting:
     links: Links
 
     def held(self, sent: Uploads) -> World:
-        """The world once every honest server has decided on these uploads."""
-        if not sent.clients:
+        """The world once every honest server has decided on these uploads, signed by the clients as they are simulated."""
+        contents = dict(zip(sent.clients, sent.encoded(self.round), strict=True))
+        return self._decided(contents, lambda client: signatures.simulated(self.seed, "client", client))
+
+    def carried(self, uploads: Mapping[int, Message]) -> World:
+        """The same of uploads that come signed, by client: what is sent is what they say, and the signature that came with
+        it. Whether it holds, the servers find out."""
+        contents = {client: message.body.content for client, message in uploads.items() if isinstance(message.body, Upload)}
+        return self._decided(contents, lambda client: lambda _: uploads[client].signature)
+
+    def _decided(self, contents: Mapping[int, bytes], signer: Callable[[int], Signer]) -> World:
+        if not contents:
             raise UserError(f"no upload of round {self.round} can be sent, and the committee waits for one at least")
-        world = self._world(sent)
+        world = self._world(contents, signer)
         if not world.run(MOST_MS, MOST_EVENTS):
             raise UserError(f"the simulated committee did not agree on round {self.round} in an hour of its own time")
         return world
@@ -65,18 +75,19 @@ class Sitting:
         """The last round's certificate and outcome; nothing before the first."""
         return [placed.message for placed in unpacked(self.last)]
 
-    def _world(self, sent: Uploads) -> World:
+    def _world(self, contents: Mapping[int, bytes], signer: Callable[[int], Signer]) -> World:
         servers, clients = range(len(self.charter.servers)), range(len(self.charter.clients))
         world = World(len(servers), len(clients), self.links, Random(f"{self.seed}, round {self.round}"))
         world.measured, world.on_decided = True, self._until_all_decided(world)
-        ring, present = self._ring(world.rng), set(sent.clients)
+        ring = self._ring(world.rng)
         for server in servers:
             faulty = server in self.faulty
             world.add(server, self._adversary(ring, server) if faulty else self._server(server), self.before, not faulty)
         for client in clients:
-            world.add(~client, self._client(client) if client in present else lambda log: Absent(), self.before)
+            here = client in contents
+            world.add(~client, self._client(client, signer(client)) if here else lambda log: Absent(), self.before)
         world.start()
-        for client, content in zip(sent.clients, sent.encoded(self.round), strict=True):
+        for client, content in contents.items():
             world.give(~client, Trained(self.round, content))
         return world
 
@@ -94,8 +105,7 @@ class Sitting:
         application, signer = Prototypes(self.charter.task), self._signer(server)
         return lambda log: Replica(self.rules, server, signer, application, log)
 
-    def _client(self, client: int) -> Maker:
-        signer = signatures.simulated(self.seed, "client", client)
+    def _client(self, client: int, signer: Signer) -> Maker:
         return lambda log: Client(self.rules, client, signer, log)
 
     def _adversary(self, ring: Ring, server: int) -> Maker:
