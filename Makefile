@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test check bench setup clean
+.PHONY: run test check bench setup compiled clean
 run: $(VENV)/.installed
 	$(BIN)/fedrfq run examples/quickstart.toml
 
@@ -17,6 +17,10 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/engine.py
 
 setup: $(VENV)/.installed-dev
+
+# A wheel whose committee is compiled (docs/operating.md), in dist/; needs a C compiler
+compiled:
+	FEDRFQ_COMPILE=1 $(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("fedrfq needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'

@@ -151,7 +151,7 @@ def test_an_image_runs_its_party_as_nobody_special_and_stops_when_asked(party: s
 
 def test_nothing_is_copied_into_an_image_but_the_program() -> None:
     sources = [word for stage in stages().values() for copy in stage.all("COPY") for word in copy.split()[:-1]]
-    assert sources == ["pyproject.toml", "README.md", "LICENSE", "src"]
+    assert sources == ["pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "src"]
     assert not any(stage.all("ADD") for stage in stages().values())
     ignored = (DEPLOY / "Containerfile.dockerignore").read_text().split()
     assert ignored[0] == "*"

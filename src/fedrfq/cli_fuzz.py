@@ -103,7 +103,7 @@ def _settings(servers: int, schedules: int, seed: int, signatures: str, wire: bo
     if signatures not in SIGNATURES:
         raise UserError(f"--signatures is one of {', '.join(SIGNATURES)}, not '{signatures}'")
     if mutant is not None and mutant not in MUTANTS:
-        raise UserError(f"--mutant is one of {', '.join(MUTANTS)}, not '{mutant}'")
+        raise UserError(f"--mutant is one of {', '.join(MUTANTS) or 'none, as this program is compiled'}, not '{mutant}'")
     SIGNATURES[signatures]()  # refused here, not in the workers, where its library is missing
     return Settings(servers, schedules, seed, mutant, signatures, wire)
 
@@ -129,6 +129,8 @@ def _fuzz(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
 
 def _hunt(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
     """With --out, a table in Markdown stands beside the JSON."""
+    if not MUTANTS:
+        raise UserError("mutants are made of interpreted replicas: install without FEDRFQ_COMPILE=1 to run them")
     hunt = Hunt(settings, out)
     with _driving(jobs, out) as (pool, show):
         for name, survived in hunt.advance(pool, jobs):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
@@ -80,7 +80,8 @@ class Upload:
 
     @staticmethod
     def read(round_: int, r: Reader) -> Upload:
-        return Upload(round_, r.u32(), r.sized())
+        client, size = _UPLOAD.unpack(r.take(_UPLOAD.size))
+        return Upload(round_, client, r.take(size))
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -314,7 +315,7 @@ Any = Upload | Receipt | List | PrePrepare | Prepare | Commit | ViewChange | Cer
 KINDS: dict[int, type[Any]] = {
     cls.kind: cls for cls in (Upload, Receipt, List, PrePrepare, Prepare, Commit, ViewChange, Cert, Evidence, Fetch, Body)
 }
-SIGNED = (Kind.UPLOAD, Kind.RECEIPT, Kind.LIST, Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
+SIGNED = frozenset((Kind.UPLOAD, Kind.RECEIPT, Kind.LIST, Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE))
 _BY_SERVERS = frozenset((Receipt, List, PrePrepare, Prepare, Commit, ViewChange))
 _IN_VIEWS = frozenset((PrePrepare, Prepare, Commit, ViewChange))
 _VOTES = frozenset((Prepare, Commit))
@@ -393,10 +394,10 @@ def unsigned(run: bytes, body: Any) -> Message:
 
 def decode(data: bytes) -> Message:
     """The message in these bytes; any bytes but those of `Message.wire` are refused."""
-    return _decode(data, tuple(KINDS))
+    return _decode(data, KINDS)
 
 
-def _decode(data: bytes, allowed: tuple[int, ...]) -> Message:
+def _decode(data: bytes, allowed: Container[int]) -> Message:
     if len(data) < _HEADER.size:
         raise Refused(f"{len(data)} bytes are shorter than a header of {_HEADER.size}")
     tag, kind, run, round_ = _HEADER.unpack_from(data)
@@ -412,17 +413,17 @@ def _decode(data: bytes, allowed: tuple[int, ...]) -> Message:
     reader.at = _HEADER.size
     body = KINDS[kind].read(round_, reader)
     reader.end()
-    message = Message(run, body, raw, data[end:])
-    if any(nested.run != run for nested in nested_in(body)):
-        raise Refused("a message of one run inside one of another")
-    return message
+    for nested in nested_in(body):
+        if nested.run != run:
+            raise Refused("a message of one run inside one of another")
+    return Message(run, body, raw, data[end:])
 
 
 def nested_in(body: Any) -> tuple[Message, ...]:
     """The messages a body carries."""
-    if isinstance(body, PrePrepare):
+    if type(body) is PrePrepare:
         return body.lists + body.changes
-    return (body.first, body.second) if isinstance(body, Evidence) else ()
+    return (body.first, body.second) if type(body) is Evidence else ()
 
 
 def author(body: Any) -> int | None:
@@ -456,7 +457,7 @@ def decode_entries(content: bytes) -> tuple[Entry, ...]:
     return entries
 
 
-def _nested(r: Reader, allowed: tuple[int, ...]) -> Message:
+def _nested(r: Reader, allowed: Container[int]) -> Message:
     return _decode(r.sized(), allowed)
 
 

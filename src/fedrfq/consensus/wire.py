@@ -24,10 +24,11 @@ class Reader:
         return len(self.data) - self.at
 
     def take(self, size: int) -> bytes:
-        if size > self.left():
-            raise Refused(f"{size} bytes expected at offset {self.at}, {self.left()} are there")
-        self.at += size
-        return self.data[self.at - size : self.at]
+        start, end = self.at, self.at + size
+        if end > len(self.data):
+            raise Refused(f"{size} bytes expected at offset {start}, {self.left()} are there")
+        self.at = end
+        return self.data[start:end]
 
     def u8(self) -> int:
         return int(_U8.unpack(self.take(1))[0])

@@ -323,7 +323,7 @@ def _patient(effect: Effect) -> bool:
     if type(effect) is Persist:
         body = effect.message.body
         return type(body) is Upload or (type(body) is Cert and body.certificate.phase == Kind.COMMIT)
-    return type(effect.message.body) is Receipt if type(effect) is Send else type(effect) in (*_AT_ONCE, Decided)
+    return type(effect.message.body) is Receipt if type(effect) is Send else type(effect) in _PATIENT
 
 
 def _nothing(_: object) -> None:
@@ -331,6 +331,7 @@ def _nothing(_: object) -> None:
 
 
 _AT_ONCE = (Publish, SetTimer)  # even of a batch that waits
+_PATIENT = (*_AT_ONCE, Decided)
 _DO: dict[type, Callable[..., None]] = {
     Send: Driver._send,
     Broadcast: Driver._broadcast,

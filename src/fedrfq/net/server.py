@@ -14,6 +14,7 @@ from typing import Any
 from fedrfq.committee import layouts
 from fedrfq.committee.charter import Charter
 from fedrfq.committee.chartered import chartered
+from fedrfq.consensus.build import BUILD
 from fedrfq.consensus.machine import Decided, Outcome, Trained, Waiting
 from fedrfq.consensus.messages import Cert, Fetch, Message, ViewChange, What
 from fedrfq.consensus.replica import Replica
@@ -114,7 +115,7 @@ class Server:
 
     def _greet(self, port: int) -> None:
         run, (host, bound) = self._charter.roster.run.hex(), self._links.address
-        say("started", name=self._identity.seat.name, run=run, listen=f"{host}:{bound}", status_port=port)
+        say("started", name=self._identity.seat.name, run=run, listen=f"{host}:{bound}", status_port=port, build=BUILD)
         if self._store.dropped:
             say("a flush that never ended was dropped", "warning", log=self._store.dropped)
         if self._replica.silent:

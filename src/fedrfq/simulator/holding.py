@@ -7,22 +7,22 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from fedrfq.consensus.messages import Kind, Message, What, nested_in
+from fedrfq.consensus.messages import Body, Certificate, Fetch, Kind, Message, Record, What, nested_in
 
 _LEAVES = (str, bytes, int, float, Enum, type(None))
 _MANY = (list, tuple, set, frozenset)
-_PLAIN = frozenset((str, bytes, int, bool, type(None), Kind, What))  # the most frequent of them
+_PLAIN = frozenset((str, bytes, int, bool, type(None), Kind, What, Record, Certificate, Body, Fetch))  # no message is in them
 
 
 def attributes(thing: Any) -> dict[str, Any]:
-    """By name: those in its slots, none where nothing is, and those in its dictionary."""
+    """By name: those in its slots, or of a compiled class, none where nothing is; and those in its dictionary."""
     slots = _slots(type(thing).__mro__)
     return {name: getattr(thing, name, None) for name in slots} | getattr(thing, "__dict__", {})
 
 
 @cache
 def _slots(kinds: tuple[type, ...]) -> tuple[str, ...]:
-    return tuple(name for kind in kinds for name in getattr(kind, "__slots__", ()))
+    return tuple(name for kind in kinds for name in vars(kind).get("__slots__", vars(kind).get("__mypyc_attrs__", ())))
 
 
 def messages_held(replica: object, shared: Iterable[object] = ()) -> int:
