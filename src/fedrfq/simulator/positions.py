@@ -170,10 +170,9 @@ def _noticed(effect: Effect) -> bool:
 
 def fork(replica: Replica) -> Replica:
     """A copy that shares only what does not change in the play."""
-    twin = copy(replica)
+    twin = type(replica)(replica.rules, replica.me, replica.signer, replica.application)  # compiled ones cannot be copied
     for name, item in attributes(replica).items():
-        if isinstance(item, dict | list | set):
-            setattr(twin, name, copy(item))
+        setattr(twin, name, copy(item) if isinstance(item, dict | list | set) else item)
     return twin
 
 
