@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from fedrfq.committee.application import Task
 from fedrfq.committee.charter import Charter, Timings
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.machine import Decided, Trained
-from fedrfq.consensus.messages import Message
+from fedrfq.consensus.messages import Message, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.detectors.adaptive import Adaptive
 from fedrfq.net import founding, identity
@@ -42,17 +42,30 @@ def ports(number: int) -> list[int]:
     return found
 
 
-def founded(folder: Path, servers: int = 4, clients: int = 3, rounds: int = 3, **timings: int) -> Charter:
+def founded(folder: Path, servers: int = 4, clients: int = 3, rounds: int = 3, couriers: int = 0, **timings: int) -> Charter:
     """The folders of all parties."""
     table = {"rounds": rounds, "clients": clients, "committee": {"name": "simulated", "servers": servers}}
     task = Task(Adaptive(), "weighted", WHOLE, clients, CLASSES, VALUES)
     made = [founding.Keys.new(f"server-{k}", f"127.0.0.1:{port}") for k, port in enumerate(ports(servers))]
     made += [founding.Keys.new(f"client-{k}") for k in range(clients)]
+    made += [founding.Keys.new(f"courier-{k}", courier=True) for k in range(couriers)]
     quick = Timings(**{"minimum": 1, "deadline_ms": 2_000, "view_ms": 1_000, "resend_ms": 100, **timings})
     purpose = founding.Purpose(toml.dump(table), task)
     charter = founding.charter(purpose, [keys.request for keys in made], quick)
     founding.found(folder, charter, made)
     return charter
+
+
+def signed(folder: Path, round_: int, clients: Sequence[int] = range(3)) -> list[Message]:
+    """What these of three clients send in a round."""
+    contents = uploads(mandate(3), round_).encoded(round_)
+    return [upload(folder / f"client-{k}", round_, k, contents[k]) for k in clients]
+
+
+def upload(folder: Path, round_: int, client: int, content: bytes) -> Message:
+    """Signed by the party of this folder."""
+    own = identity.load(folder)
+    return Rules(own.charter.roster).signed(Upload(round_, client, content), own.signer)
 
 
 class Nowhere:

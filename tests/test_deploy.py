@@ -151,7 +151,7 @@ def test_an_image_runs_its_party_as_nobody_special_and_stops_when_asked(party: s
 
 def test_nothing_is_copied_into_an_image_but_the_program() -> None:
     sources = [word for stage in stages().values() for copy in stage.all("COPY") for word in copy.split()[:-1]]
-    assert sources == ["pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "src"]
+    assert sources == ["pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "src", "experiments"]
     assert not any(stage.all("ADD") for stage in stages().values())
     ignored = (DEPLOY / "Containerfile.dockerignore").read_text().split()
     assert ignored[0] == "*"
@@ -255,7 +255,13 @@ def parse(arguments: list[str]) -> list[str]:
         command = command.commands[name]
     found, extra, _ = command.make_parser(command.context_class(command)).parse_args(list(arguments))
     assert not extra, f"{command.name} takes no {extra}"
-    return [param.name for param in command.params if param.required and not found.get(param.name)]
+    given = {name for name, value in found.items() if value and _said(value)}
+    return [param.name for param in command.params if param.required and param.name not in given]
+
+
+def _said(value: Any) -> bool:
+    """What was written down; anything else stands for what was not."""
+    return isinstance(value, str) or (isinstance(value, list | tuple) and all(map(_said, value)))
 
 
 PROGRAM = re.compile(r"(?:sudo -u fedrfq )?(?:/opt/fedrfq/bin/)?fedrfq (.*)")

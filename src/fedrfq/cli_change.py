@@ -59,7 +59,7 @@ def approve(
 
     identity, console = load(folder), Console()
     if not identity.is_server:
-        raise UserError(f"{folder} is a client's: only servers decide who takes part")
+        raise UserError(f"{folder} is a {identity.role}'s: only servers decide who takes part")
     if withdraw:
         say(console, "withdrawn" if withdrawn(folder) else "there was nothing to withdraw")
         return

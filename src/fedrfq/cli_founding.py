@@ -9,12 +9,14 @@ import typer
 from rich.console import Console
 
 from fedrfq.cli_keys import DAYS, Days
+from fedrfq.committee.network import ROLES
 from fedrfq.consensus.roster import MOST_CLIENTS, MOST_SERVERS
 from fedrfq.errors import UserError
 from fedrfq.terminal import say
 
 _SERVERS = 4  # where nobody asked to be one
 _MS = 1000
+_MOST_COURIERS = 100
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder; made if it is not there.")]
 Servers = Annotated[
@@ -23,6 +25,10 @@ Servers = Annotated[
 Clients = Annotated[
     int | None,
     typer.Option(min=0, max=MOST_CLIENTS, help="Clients to make keys for; the experiment's unless some were added."),
+]
+Couriers = Annotated[
+    int,
+    typer.Option(min=0, max=_MOST_COURIERS, help="Couriers to make keys for; they carry clients' uploads."),
 ]
 Hosts = Annotated[list[str] | None, typer.Option("--host", help="Where servers run: once for all, or once for each.")]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="Of the first server; others on its host count up from it.")]
@@ -39,6 +45,7 @@ def init(
     folder: Folder,
     servers: Servers = None,
     clients: Clients = None,
+    couriers: Couriers = 0,
     host: Hosts = None,
     port: Port = 7400,
     experiment: Experiment = None,
@@ -59,14 +66,10 @@ def init(
 
     makes = _SERVERS if servers is None and not founding.requests(folder) else servers or 0
     waits = {"minimum": minimum, "deadline_ms": round(deadline * _MS), "view_ms": round(timeout * _MS)}
-    charter = founding.init(
-        folder, addresses(host or ["127.0.0.1"], makes, port), clients, waits, experiment, sets or [], days
-    )
+    places = addresses(host or ["127.0.0.1"], makes, port)
+    charter = founding.init(folder, places, clients, waits, experiment, sets or [], days, couriers)
     roster, console = charter.roster, Console()
-    say(
-        console,
-        f"wrote {folder / 'federation.toml'}: {roster.n} servers, {len(roster.clients)} clients, run {roster.run.hex()}",
-    )
+    say(console, f"wrote {folder / 'federation.toml'}: {charter.about()}")
     if roster.n == 1:
         say(console, "note: one server is a committee that everybody has to trust; 4 bear one that lies")
     say(console, "each party needs its own folder with this file in it, and nobody else's; check it with `fedrfq doctor`")
@@ -83,8 +86,9 @@ def add(
     from fedrfq.net import founding
 
     there = founding.add(folder, requests)
-    servers = sum(request.is_server for request in there)
-    say(Console(), f"{folder}: {servers} servers and {len(there) - servers} clients have asked to take part")
+    servers, clients, couriers = (sum(request.role == role for request in there) for role in ROLES)
+    carrying = f", and {couriers} couriers" if couriers else ""
+    say(Console(), f"{folder}: {servers} servers and {clients} clients{carrying} have asked to take part")
 
 
 def addresses(hosts: list[str], servers: int, port: int) -> list[str]:

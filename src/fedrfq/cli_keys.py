@@ -26,6 +26,7 @@ def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The party's folder; made if it is not there.")],
     name: Annotated[str, typer.Option(help="What the others will call this party.")],
     address: Annotated[str, typer.Option(help="A server's host:port; a client has none.")] = "",
+    courier: Annotated[bool, typer.Option("--courier", help="Of one that carries clients' uploads to the servers.")] = False,
     days: Days = DAYS,
 ) -> None:
     """Make a party's keys and a request to send to whoever founds the federation. The keys stay here.
@@ -35,7 +36,7 @@ def new(
     from fedrfq.net.folder import REQUEST
     from fedrfq.net.founding import Keys
 
-    Keys.new(name, address, days).write(folder)
+    Keys.new(name, address, days, courier).write(folder)
     say(Console(), f"wrote the keys of {name}; send in {folder / REQUEST}, and never a .key file")
 
 
@@ -55,6 +56,6 @@ def rotate(
     from fedrfq.net.founding import Keys
     from fedrfq.net.identity import read_seat
 
-    seat = read_seat(folder)
-    Keys.new(seat.name, address or seat.address, days).write(folder / ROTATION)
+    seat, role = read_seat(folder)
+    Keys.new(seat.name, address or seat.address, days, role == "courier").write(folder / ROTATION)
     say(Console(), f"wrote new keys of {seat.name}; send in {folder / ROTATION / REQUEST}, and never a .key file")

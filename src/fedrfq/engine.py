@@ -36,7 +36,7 @@ from fedrfq.upload import class_means
 T = TypeVar("T")
 _CPU_CLIENTS = 64  # in a shard at most: bounds the memory of a step, and is past where larger stacks gain
 _CUDA_CLIENTS = 4096
-_EVALUATED_AT_ONCE = 64  # samples a client
+_EVALUATED_AT_ONCE = {"cpu": 16, "cuda": 64}  # samples a client; on a CPU more do not stay in its cache
 _GRAPHS = 24  # CUDA graphs kept at most; further widths run eagerly
 _EAGER_RUNS = 3  # steps of one width before it is captured: they also warm up the libraries
 _MOST_RATE = 1e38  # float32 holds it
@@ -304,13 +304,13 @@ class Engine:
     @torch.no_grad()
     def _forward(self, params: Params, shares: Shares, part: list[int]) -> tuple[Tensor, Tensor]:
         """Some clients' samples, a slice of each at a time; clients that have none left are not computed."""
-        layout, model = LAYOUTS[self.device.type], self.program.model
+        layout, model, most = LAYOUTS[self.device.type], self.program.model, _EVALUATED_AT_ONCE[self.device.type]
         own = {name: p[part] for name, p in params.items()}
         index_KN = shares.index_KN[part]
         found = []
-        for first in range(0, index_KN.shape[1], _EVALUATED_AT_ONCE):
+        for first in range(0, index_KN.shape[1], most):
             width = max(1, sum(shares.counts[k] > first for k in part))
-            index = index_KN[:width, first : first + _EVALUATED_AT_ONCE]
+            index = index_KN[:width, first : first + most]
             c, logits = model.forward(layout, {name: p[:width] for name, p in own.items()}, shares.x[index], None)
             missing = (0, 0, 0, 0, 0, len(part) - width)
             found.append((F.pad(c, missing), F.pad(logits, missing)))

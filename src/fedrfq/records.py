@@ -100,7 +100,10 @@ class RunDirectory:
 
     def stack(self) -> list[Path]:
         """The directories of the runs it is stacked with, its own among them."""
-        stack = self.environment().get("stack")
+        environment = self.environment()
+        if environment.get("engine") == "flower":
+            raise UserError(f"{self.path} was run on Flower, and goes on there: `flwr run` with resume='{self.path}'")
+        stack = environment.get("stack")
         if not isinstance(stack, list) or not all(isinstance(other, str) for other in stack):
             raise UserError(f"{self.path / 'environment.json'} does not say what the run is stacked with: restore it")
         return [self.path if other == "." else (self.path.resolve() / other).resolve() for other in stack]
@@ -140,13 +143,14 @@ class RunDirectory:
     def append(self, outcome: Outcome) -> None:
         """The round's proofs first: no record is without them."""
         if outcome.report is not None:
-            self._append_proofs(outcome.report)
+            self.prove(outcome.report)
         table = io.StringIO()
         csv.DictWriter(table, CLIENT_COLUMNS, lineterminator="\n").writerows(outcome.clients)
         self._append("clients.csv", table.getvalue())
         self._append("rounds.jsonl", to_json(asdict(outcome.record)) + "\n")
 
-    def _append_proofs(self, report: Report) -> None:
+    def prove(self, report: Report) -> None:
+        """What proves a round."""
         with writing(self.path):
             chain.append(self.path / "bodies.bin", report.run, report.bodies)
             chain.append(self.path / "audit.log", report.run, report.entry)
@@ -185,11 +189,15 @@ class RunDirectory:
         numbers = [(path.stem.removeprefix("round-"), path) for path in found]
         return {int(number): path for number, path in numbers if number.isdecimal()}
 
-    def save(self, state: State) -> Path:
-        """A checkpoint; the records of its rounds reach the disk before it does."""
+    def sync(self) -> None:
+        """All records and proofs so far, on the disk."""
         for name in ("rounds.jsonl", "clients.csv", *(AUDITED if self.audited() else ())):
             with writing(self.path), (self.path / name).open("rb+") as file:
                 os.fsync(file.fileno())
+
+    def save(self, state: State) -> Path:
+        """A checkpoint; the records of its rounds reach the disk before it does."""
+        self.sync()
         named = {f"cohort{i}/{name}": p for i, params in enumerate(state.params) for name, p in params.items()}
         named["globals/values"] = torch.from_numpy(state.globals_[0].values_JV)
         named["globals/present"] = torch.from_numpy(state.globals_[0].present_J)

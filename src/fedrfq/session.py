@@ -132,7 +132,7 @@ class Session:
             if sent.clients:
                 Prototypes.of(self.state.round, sent, globals_).save(run.path)
         for r, silhouettes in enumerate(self.federation.silhouettes(self.state)):
-            result = summary(self.runs[r], self.federation, r, silhouettes)
+            result = summary(self.runs[r], self.federation.experiments[r], silhouettes)
             self.runs[r].write("result.json", to_json(result, indent=2) + "\n")
             results.append(result)
         return results
@@ -176,9 +176,11 @@ def _stacked(runs: Sequence[Params]) -> Params:
     return {name: torch.cat([own[name] for own in runs]) for name in runs[0]}
 
 
-def summary(run: RunDirectory, federation: Federation, r: int, silhouettes: tuple[float, float]) -> dict[str, Any]:
+def summary(
+    run: RunDirectory, experiment: Experiment, silhouettes: tuple[float, float] | tuple[None, None]
+) -> dict[str, Any]:
     """What `--json` prints: the last round's figures, totals over all rounds."""
-    experiment, records = federation.experiments[r], run.rounds()
+    records = run.rounds()
     last, train = records[-1], sum(record.seconds_train for record in records)
     return {
         "method": name_of(METHODS, experiment.method),

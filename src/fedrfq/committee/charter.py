@@ -15,7 +15,7 @@ from typing import Any
 from fedrfq import toml
 from fedrfq.centres import RULES
 from fedrfq.committee.application import Task
-from fedrfq.committee.network import Network, Seat
+from fedrfq.committee.network import ROLES, Network, Seat
 from fedrfq.consensus.roster import Roster
 from fedrfq.detectors import DETECTORS, Detector
 from fedrfq.errors import UserError
@@ -97,8 +97,17 @@ class Charter:
             table["network"] = {"follows": self.network.follows, "experiment": self.network.experiment}
             rows = [seat.row(self.keys[party]) for party, seat in self.seats.items()]
         clients, couriers = len(self.servers), len(self.servers + self.clients)
-        carrying = {"couriers": rows[couriers:]} if self.couriers else {}
-        return toml.dump({**table, "servers": rows[:clients], "clients": rows[clients:couriers], **carrying})
+        parties = {"servers": rows[:clients], "clients": rows[clients:couriers], "couriers": rows[couriers:]}
+        return toml.dump({**table, **parties})  # of no couriers there is no word in it
+
+    def role(self, party: int) -> str:
+        """One of `ROLES`."""
+        return ROLES[0 if party >= 0 else 2 if party in self.carriers else 1]
+
+    def about(self) -> str:
+        """Who they are, in a line."""
+        carrying = f", {len(self.couriers)} couriers" if self.couriers else ""
+        return f"{len(self.servers)} servers, {len(self.clients)} clients{carrying}, run {self.roster.run.hex()}"
 
     @cached_property
     def roster(self) -> Roster:

@@ -91,8 +91,11 @@ def _decision(application: Prototypes, outcome: Outcome, sent: Uploads) -> Decis
 
 
 def judged(task: Task, verdicts: bytes, sent: Uploads) -> tuple[Uploads, Verdict]:
-    """The uploads as they counted before the filter, and the verdict on them; whoever sent one and has none was left out."""
+    """The uploads as they counted before the filter, and the verdict on them; whoever sent one and has none was left out.
+    Verdicts on uploads that reached the servers by another way are passed over."""
     clients, verdict = layouts.decode_verdicts(verdicts)
+    known_K = np.isin(clients, sent.clients)
+    verdict = Verdict(verdict.kept_K[known_K], verdict.score_K[known_K])
     left_out = {client: LEFT_OUT for client in sent.clients if client not in clients}
     counted = replace(sent.only(np.isin(sent.clients, clients)), refused={**sent.refused, **left_out})
     return task.detector.admitted(counted), verdict

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedrfq.errors import UserError
 
+ROLES = ("server", "client", "courier")  # in the order of their seats
 MOST_CERTIFICATE = 4096  # bytes
 MOST_EXPERIMENT = 1 << 16  # characters
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")  # a folder's, and nobody's else once letters are folded

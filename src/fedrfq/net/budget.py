@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedrfq.committee.charter import Charter
 
@@ -27,6 +27,7 @@ class Limits:
 
     server: Pace | None = None
     client: Pace | None = None
+    courier: Pace | None = None
     pending: int = 1024  # connections not yet identified: some 60 MB of handshakes at worst
     pending_per_address: int = 256  # of them from one address; many clients may stand behind one
     queues: int = 256 * MIB  # bytes that wait for all peers together; where there are more, the slowest is disconnected
@@ -50,6 +51,11 @@ def client_pace(charter: Charter) -> Pace:
     certificates and results, a few rounds of them; a result may hold the text of a federation."""
     frame = _upload(charter) + 4 * KIB
     return Pace(frame, queue=MIB + 8 * frame + 2 * len(charter.text), frames_s=1_000, bytes_s=max(4 * MIB, 100.0 * frame))
+
+
+def courier_pace(charter: Charter) -> Pace:
+    """All clients' uploads a round, each in a frame no larger than a client's; what waits for it are their receipts, too."""
+    return replace(server_pace(charter), frame=client_pace(charter).frame)
 
 
 def _upload(charter: Charter) -> int:

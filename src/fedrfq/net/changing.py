@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedrfq.committee.charter import Charter
 from fedrfq.committee.chartered import next_of
-from fedrfq.committee.network import Seat
+from fedrfq.committee.network import ROLES, Seat
 from fedrfq.errors import UserError, nearest
 from fedrfq.net.request import Request
 
@@ -31,12 +31,12 @@ def changed(
     _check_names(charter, expelled)
     if not requests and not expelled and minimum is None:
         raise UserError("nothing would change: give requests, --expel or --minimum")
-    n, rows = len(charter.servers), list(map(_Row, charter.network.seats, charter.servers + charter.clients))
-    servers = _seated(rows[:n], [request for request in requests if request.is_server], expelled)
-    clients = _seated(rows[n:], [request for request in requests if not request.is_server], expelled)
+    servers, clients, couriers = (
+        _seated(_rows(charter, role), [request for request in requests if request.role == role], expelled) for role in ROLES
+    )
     if not servers or not clients:
         raise UserError("a federation has servers and clients: not all of them can be expelled")
-    follows, seats = charter.roster.run.hex(), tuple(row.seat for row in servers + clients)
+    follows, seats = charter.roster.run.hex(), tuple(row.seat for row in servers + clients + couriers)
     made = replace(
         charter,
         timings=replace(charter.timings, minimum=charter.timings.minimum if minimum is None else minimum),
@@ -44,8 +44,13 @@ def changed(
         servers=tuple(row.key for row in servers),
         clients=tuple(row.key for row in clients),
         network=replace(charter.network, follows=follows, seats=seats),
+        couriers=tuple(row.key for row in couriers),
     )
     return next_of(charter, made.text.encode())
+
+
+def _rows(charter: Charter, role: str) -> list[_Row]:
+    return [_Row(seat, charter.keys[party]) for party, seat in charter.seats.items() if charter.role(party) == role]
 
 
 def _check_names(charter: Charter, expelled: Sequence[str]) -> None:
@@ -94,5 +99,4 @@ _LABELS = ("key", "seat", "role")
 
 
 def _parties(charter: Charter) -> dict[str, tuple[bytes, Seat, str]]:
-    roles = {party: "server" if party >= 0 else "client" for party in charter.seats}
-    return {seat.name: (charter.roster.keys[party], seat, roles[party]) for party, seat in charter.seats.items()}
+    return {seat.name: (charter.keys[party], seat, charter.role(party)) for party, seat in charter.seats.items()}

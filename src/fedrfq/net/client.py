@@ -21,7 +21,7 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.data import DATASETS
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
-from fedrfq.net import board, epochs, holding, identity
+from fedrfq.net import board, epochs, holding, hosting, identity
 from fedrfq.net.chronicle import Chronicle
 from fedrfq.net.compacting import Compacting
 from fedrfq.net.diary import Diary, Line
@@ -173,6 +173,7 @@ def _nothing(_: Line) -> None:
 
 
 def _opened(own: Identity) -> Store:
+    hosting.check_own(own.folder)
     try:
         return Store.open(own.folder, own.charter.roster.run)
     except Damaged as error:
@@ -184,6 +185,8 @@ def participant(own: Identity, data: str, device: torch.device) -> Participant:
     """The learning of the client whose folder this is, on `data`: a dataset's name, or a path."""
     if own.is_server:
         raise UserError(f"{own.folder} is a server's folder: `fedrfq server {own.folder}`")
+    if own.role == "courier":
+        raise UserError(f"{own.folder} is a courier's folder: it carries clients' uploads, and has no data")
     experiment, run = _experiment(own), own.charter.roster.run.hex()
     client = _place(own, experiment, data)
     found = holding.find(experiment, client, own.charter.task.classes, data)
@@ -195,8 +198,8 @@ def _place(own: Identity, experiment: Experiment, data: str) -> int:
     """Who the client is in the experiment: its number in the federation's first run. Who came later has no share of the
     experiment's data, and is for the rest like one of those who have."""
     charters = [run.charter for run in epochs.ended(own.folder)] + [own.charter]
-    for client, seat in ((~party, seat) for party, seat in charters[0].seats.items() if party < 0):
-        if seat.name == own.seat.name:
+    for client in range(len(charters[0].clients)):
+        if charters[0].seats[~client].name == own.seat.name:
             return client
     if data in DATASETS:
         raise UserError(f"{own.seat.name} came later and has no share of {data}: give its own samples, --data PATH")

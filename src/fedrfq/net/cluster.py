@@ -53,7 +53,7 @@ def free_ports(number: int) -> list[int]:
 
 
 class Cluster:
-    """The processes of a federation's folder: servers by their number, client k by ~k; of all parties unless some are named.
+    """The processes of a federation's folder: servers by their number, client k by ~k; of all of them unless some are named.
 
     `more` are further arguments of a party's command.
     """
@@ -62,7 +62,8 @@ class Cluster:
         self, folder: Path, parties: Iterable[int] | None = None, more: Mapping[int, Sequence[object]] | None = None
     ) -> None:
         self.folder, self.charter = folder, read_charter(folder / FEDERATION)
-        self.children = {party: self._child(party, (more or {}).get(party, ())) for party in (parties or self.charter.seats)}
+        parties = parties or [party for party in self.charter.seats if party not in self.charter.carriers]
+        self.children = {party: self._child(party, (more or {}).get(party, ())) for party in parties}
 
     def _child(self, party: int, more: Sequence[object]) -> Child:
         own = self.own(party)

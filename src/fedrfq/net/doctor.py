@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fedrfq.committee.charter import Charter
 from fedrfq.committee.network import endpoint
 from fedrfq.errors import UserError
 from fedrfq.net import certificates, reach, tls
@@ -44,7 +43,7 @@ def examine(folder: Path, now: datetime | None = None, patience_s: float = 5.0) 
     """All findings; those that need sound keys only where these are."""
     now = now or datetime.now(UTC)
     files = [
-        _tried(FEDERATION, lambda: _about(read_charter(folder / FEDERATION))),
+        _tried(FEDERATION, lambda: read_charter(folder / FEDERATION).about()),
         _tried(VOTE_KEY, lambda: read_signer(folder).public.hex()),
         _tried(TLS_KEY, lambda: secret(folder / TLS_KEY) and "private"),
         _certificate(folder / TLS_CERTIFICATE, now),
@@ -91,15 +90,11 @@ def _tried(what: str, look: Callable[[], str]) -> Finding:
         return Finding(what, FAILED, str(error))
 
 
-def _about(charter: Charter) -> str:
-    return f"{charter.roster.n} servers, {len(charter.clients)} clients, run {charter.roster.run.hex()}"
-
-
 def _who(identity: Identity) -> str:
     """With keys that fit each other, or OpenSSL would not take them."""
     tls.client_context(identity)
-    kind, number = ("server", identity.party) if identity.is_server else ("client", ~identity.party)
-    return f"{kind} {number}, {identity.seat.name}"
+    number = [p for p in identity.charter.seats if identity.charter.role(p) == identity.role].index(identity.party)
+    return f"{identity.role} {number}, {identity.seat.name}"
 
 
 def _certificate(path: Path, now: datetime) -> Finding:

@@ -81,9 +81,14 @@ class Driver:
 
     A view whose leader is not connected is given up after a grace instead of its whole time. Agreement does not depend on
     when a timer goes off, to the machine that is an event like any other. Progress does not suffer: without a connection the
-    leader's proposal cannot come, and where it is only we who have none, one server's view change moves nobody else."""
+    leader's proposal cannot come, and where it is only we who have none, one server's view change moves nobody else.
 
-    def __init__(self, machine: Machine, party: int, roster: Roster, store: Disk, links: Wires) -> None:
+    `couriers` are peers that carry clients' uploads and ask questions; what else they say is not heard. They are told of
+    every decision, and shown all clients' receipts: whose upload they carried, they know."""
+
+    def __init__(
+        self, machine: Machine, party: int, roster: Roster, store: Disk, links: Wires, couriers: Sequence[int] = ()
+    ) -> None:
         self.machine, self.party, self.store, self.links = machine, party, store, links
         self.failed: str | None = None
         self.counts: Counter[str] = Counter()
@@ -99,11 +104,12 @@ class Driver:
         self.answer: Callable[[Fetch], Message | None] = _nothing  # what can be said once nothing can be kept
         self._servers = [server for server in range(roster.n) if server != party]
         self._clients = [~client for client in served(party, roster.n, len(roster.clients))] if party >= 0 else []
-        self._turns, self._rung, self._timers = Turns(), set[Timer](), dict[Timer, asyncio.TimerHandle]()
+        self._couriers = couriers
+        self._turns, self._rung, self._timers = Turns(couriers), set[Timer](), dict[Timer, asyncio.TimerHandle]()
         self._held, self._ripe = list[Effect](), False  # effects that wait, and whether they have for long enough
         self._patience: asyncio.TimerHandle | None = None
         self._resend_s = roster.resend_ms / 1000
-        self._receipts = Receipts(links.send, _RECEIPTS * self._resend_s)
+        self._receipts = Receipts(self._hand, _RECEIPTS * self._resend_s)
         self._due = self._stopped = False
         self._registered, self._motions = len(roster.clients), dict[int, Allowance]()
         self._loop = asyncio.get_running_loop()
@@ -134,6 +140,9 @@ class Driver:
             message = decode(data)
         except Refused:
             self.links.drop(peer, "no message")
+            return
+        if peer in self._couriers and not isinstance(message.body, Upload | Fetch):
+            self.counts["not for a courier to say"] += 1
             return
         if type(message.body) is Upload and not self._admits(peer, message.body):
             return
@@ -256,9 +265,13 @@ class Driver:
 
     def _publish(self, effect: Publish) -> None:
         data, here = effect.message.wire, self.links.connected()
-        for client in self._clients:
-            if client in here:
-                self.links.send(client, data)
+        for peer in (*self._clients, *self._couriers):
+            if peer in here:
+                self.links.send(peer, data)
+
+    def _hand(self, client: int, receipt: bytes) -> None:
+        for peer in (client, *self._couriers):
+            self.links.send(peer, receipt)
 
     def _set_timer(self, effect: SetTimer) -> None:
         timer, delay_ms = effect

@@ -93,7 +93,7 @@ def seated(identity: Identity, successor: bytes) -> bool:
     own = {identity.signer.public}
     if (identity.folder / ROTATION).is_dir():
         own.add(read_signer(identity.folder / ROTATION).public)
-    return not own.isdisjoint(new.servers + new.clients)
+    return not own.isdisjoint(new.keys.values())
 
 
 def _rotate(folder: Path, past: Path) -> None:

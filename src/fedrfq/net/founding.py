@@ -15,7 +15,7 @@ from pathlib import Path
 from fedrfq import toml
 from fedrfq.committee.application import Task
 from fedrfq.committee.charter import Charter, Timings, experiment_digest
-from fedrfq.committee.network import Network, Seat
+from fedrfq.committee.network import ROLES, Network, Seat
 from fedrfq.errors import UserError
 from fedrfq.net import certificates
 from fedrfq.net.folder import (
@@ -43,12 +43,12 @@ class Keys:
     request: Request
 
     @staticmethod
-    def new(name: str, address: str = "", days: int = certificates.DAYS) -> Keys:
-        """`address` is a server's, host:port; a client has none."""
-        Seat(name, address, b"-")  # refused before anything is made of it
+    def new(name: str, address: str = "", days: int = certificates.DAYS, courier: bool = False) -> Keys:
+        """`address` is a server's, host:port; clients and couriers have none."""
+        Request(Seat(name, address, b"-"), b"", courier=courier)  # refused before anything is made of it
         seed, (tls_key, der) = secrets.token_bytes(KEY), certificates.make(name, days)
         signer = Signer(seed)
-        return Keys(seed, tls_key, Request(Seat(name, address, der), signer.public).signed(signer))
+        return Keys(seed, tls_key, Request(Seat(name, address, der), signer.public, courier=courier).signed(signer))
 
     def write(self, folder: Path) -> None:
         """The folder of the party, which nobody else may enter."""
@@ -86,13 +86,13 @@ def charter(purpose: Purpose, requests: Sequence[Request], timings: Timings, fol
     """The federation of these parties, each kind in the order of their names, numbers in them as numbers."""
     for request in requests:
         request.check()
-    ordered = sorted(requests, key=lambda request: (not request.is_server, _natural(request.seat.name)))
-    servers, clients = (tuple(r.key for r in ordered if r.is_server == kind) for kind in (True, False))
+    ordered = sorted(requests, key=lambda request: (ROLES.index(request.role), _natural(request.seat.name)))
+    servers, clients, couriers = (tuple(r.key for r in ordered if r.role == role) for role in ROLES)
     if len(clients) != purpose.task.clients:
         raise UserError(f"the experiment has {purpose.task.clients} clients, and {len(clients)} ask to take part")
     network = Network(follows, purpose.experiment, tuple(request.seat for request in ordered))
     digest = experiment_digest(toml.strict(purpose.experiment))
-    made = Charter(digest, timings, purpose.task, servers, clients, network)
+    made = Charter(digest, timings, purpose.task, servers, clients, network, couriers)
     return Charter.read(made.text, FEDERATION)
 
 
@@ -115,18 +115,20 @@ def init(
     file: Path | None = None,
     sets: Sequence[str] = (),
     days: int = certificates.DAYS,
+    couriers: int = 0,
 ) -> Charter:
-    """Found a federation of the parties that asked (`requests`), and of servers server-0, … at these addresses and clients
-    client-0, … with keys made here. Without `clients`, as many as the experiment has, or as have asked. `waits` are fields of
-    `Timings`; a round needs more than half of the clients unless they say otherwise."""
+    """Found a federation of the parties that asked (`requests`), and of servers server-0, … at these addresses, clients
+    client-0, … and couriers courier-0, … with keys made here. Without `clients`, as many as the experiment has, or as have
+    asked. `waits` are fields of `Timings`; a round needs more than half of the clients unless they say otherwise."""
     asked = requests(folder)
-    servers, waiting = (sum(request.is_server == kind for request in asked) for kind in (True, False))
+    servers, waiting, _ = (sum(request.role == role for request in asked) for role in ROLES)
     total = waiting + (clients or 0) if waiting or clients is not None else None
     aim = purpose(servers + len(addresses), total, file, sets)
     given = {key: value for key, value in (waits or {}).items() if value is not None}
     timings = Timings(**{"minimum": aim.task.clients // 2 + 1, **given})
     made = [Keys.new(f"server-{k}", address, days) for k, address in enumerate(addresses)]
     made += [Keys.new(f"client-{k}", days=days) for k in range(aim.task.clients - waiting)]
+    made += [Keys.new(f"courier-{k}", days=days, courier=True) for k in range(couriers)]
     agreed = charter(aim, [*asked, *(keys.request for keys in made)], timings)
     found(folder, agreed, made)
     return agreed

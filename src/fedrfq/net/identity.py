@@ -16,7 +16,7 @@ from fedrfq.signatures import KEY, Signer
 
 @dataclass(frozen=True)
 class Identity:
-    """Who one is: servers are numbered from 0, client k is ~k."""
+    """Who one is: servers are numbered from 0, client k is ~k, and couriers come after (`Charter.carriers`)."""
 
     folder: Path
     charter: Charter
@@ -31,6 +31,10 @@ class Identity:
     def is_server(self) -> bool:
         return self.party >= 0
 
+    @property
+    def role(self) -> str:
+        return self.charter.role(self.party)
+
 
 def load(folder: Path) -> Identity:
     """The party of this folder, once its keys were found to be private, valid and those that the federation knows."""
@@ -43,10 +47,11 @@ def load(folder: Path) -> Identity:
     return identity
 
 
-def read_seat(folder: Path) -> Seat:
-    """Of the party of this folder, even if its certificate has expired."""
+def read_seat(folder: Path) -> tuple[Seat, str]:
+    """Of the party of this folder, and its role, even if its certificate has expired."""
     charter = read_charter(folder / FEDERATION)
-    return charter.seats[_party(folder, charter, read_signer(folder))]
+    party = _party(folder, charter, read_signer(folder))
+    return charter.seats[party], charter.role(party)
 
 
 def read_charter(path: Path) -> Charter:
@@ -69,7 +74,7 @@ def read_signer(folder: Path) -> Signer:
 
 
 def _party(folder: Path, charter: Charter, signer: Signer) -> int:
-    for party, key in charter.roster.keys.items():
+    for party, key in charter.keys.items():
         if key == signer.public:
             return party
     raise UserError(

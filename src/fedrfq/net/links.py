@@ -15,7 +15,7 @@ from random import Random
 
 from fedrfq.committee.network import endpoint
 from fedrfq.net import tls
-from fedrfq.net.budget import Budget, Limits, client_pace, open_files, server_pace
+from fedrfq.net.budget import Budget, Limits, Pace, client_pace, courier_pace, open_files, server_pace
 from fedrfq.net.identity import Identity
 from fedrfq.net.link import Link
 from fedrfq.net.link_dial import keep
@@ -41,6 +41,7 @@ class Links:
         self._limits, self._rng = limits or Limits(), rng or Random()
         self._servers = self._limits.server or server_pace(self._charter)
         self._clients = self._limits.client or client_pace(self._charter)
+        self._couriers = self._limits.courier or courier_pace(self._charter)
         self.addresses = {server: endpoint(self._charter.seats[server].address) for server in range(self._charter.roster.n)}
         self._bind = bind or self.addresses.get(self._me)
         self._budgets: dict[int, Budget] = {}
@@ -98,6 +99,11 @@ class Links:
     def connected(self) -> set[int]:
         return set(self._peers)
 
+    def unread(self, peer: int) -> int:
+        """Bytes that wait for a peer to read them."""
+        link = self._peers.get(peer)
+        return 0 if link is None else link.unread
+
     # For a link
 
     def came(self, link: Link) -> None:
@@ -151,9 +157,13 @@ class Links:
     def _budget(self, party: int) -> Budget:
         """Kept when the party goes, so that coming back does not renew it."""
         if party not in self._budgets:
-            pace = self._clients if party < 0 else self._servers
-            self._budgets[party] = Budget(pace, asyncio.get_running_loop().time())
+            self._budgets[party] = Budget(self._pace(party), asyncio.get_running_loop().time())
         return self._budgets[party]
+
+    def _pace(self, party: int) -> Pace:
+        if party >= 0:
+            return self._servers
+        return self._couriers if party in self._charter.carriers else self._clients
 
     def _welcome(self, link: Link, peer: int) -> None:
         """From now on this is the connection to the peer; an older one is taken to be dead."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from fedrfq.net import meters
 from fedrfq.net.driver import Driver
@@ -18,7 +18,7 @@ def metrics(seen: Seen, driver: Driver, links: Links) -> str:
     return meters.text(
         [
             *_each(meters.gauge, _present(seen, driver)),
-            *_each(meters.gauge, _connected(links.connected())),
+            *_each(meters.gauge, _connected(links.connected(), seen.couriers)),
             *_each(meters.counter, _past(seen, driver)),
             *_each(meters.counter, _traffic(links.counts)),
             meters.counters("fedrfq_ignored_total", "Messages that did not count.", "reason", seen.replica.ignored),
@@ -43,10 +43,10 @@ def _present(seen: Seen, driver: Driver) -> Figures:
     }
 
 
-def _connected(parties: set[int]) -> Figures:
+def _connected(parties: set[int], couriers: Container[int]) -> Figures:
     return {
         "servers_connected": ("Other servers connected.", sum(party >= 0 for party in parties)),
-        "clients_connected": ("Clients connected.", sum(party < 0 for party in parties)),
+        "clients_connected": ("Clients connected.", sum(party < 0 and party not in couriers for party in parties)),
     }
 
 

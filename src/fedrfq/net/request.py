@@ -22,10 +22,19 @@ class Request:
     seat: Seat
     key: bytes  # for votes
     signature: bytes = b""
+    courier: bool = False  # it asks to carry others' uploads, and to have none itself
+
+    def __post_init__(self) -> None:
+        if self.courier and self.seat.address:
+            raise UserError(f"a courier has no address, it dials the servers: {self.seat.name}")
+
+    @property
+    def role(self) -> str:
+        return "courier" if self.courier else "server" if self.seat.address else "client"
 
     @property
     def is_server(self) -> bool:
-        return bool(self.seat.address)
+        return self.role == "server"
 
     @property
     def text(self) -> str:
@@ -49,7 +58,8 @@ class Request:
         """From the file's text, which must be exactly what this program writes; checked."""
         try:
             table = toml.strict(text)
-            found = Request(Seat.of(table), bytes.fromhex(table["key"]), bytes.fromhex(table["signature"]))
+            key, signature = bytes.fromhex(table["key"]), bytes.fromhex(table["signature"])
+            found = Request(Seat.of(table), key, signature, table["role"] == "courier")
             if found.text != text:
                 raise ValueError("it is not as this program writes it")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -60,8 +70,7 @@ class Request:
         return found
 
     def _said(self) -> dict[str, Any]:
-        role = "server" if self.is_server else "client"
-        return {"version": VERSION, "role": role, **self.seat.row(self.key)}
+        return {"version": VERSION, "role": self.role, **self.seat.row(self.key)}
 
     def _signed(self) -> bytes:
         return _TAG + toml.dump(self._said()).encode()

@@ -24,7 +24,7 @@ class Seen:
 
     def __init__(self, identity: Identity, replica: Replica, store: Store, rounds: int) -> None:
         self._charter, self._party, self.replica, self.store = identity.charter, identity.party, replica, store
-        self.rounds, self.decided = rounds, replica.round - 1
+        self.rounds, self.decided, self.couriers = rounds, replica.round - 1, identity.charter.carriers
         self.commits = self.views = self.waits = self.evidence = 0
         self._charges: deque[Charge] = deque(maxlen=_CHARGES)
         for message in store.messages:
@@ -93,7 +93,7 @@ class Seen:
             changing=names([server for server, message in replica.changes.items() if message.view > replica.view]),
             peers=peers,
             behind=tuple(peer.name for peer in peers if peer.round < replica.round),
-            connected_clients=sum(party < 0 for party in connected),
+            connected_clients=sum(party < 0 for party in connected.difference(self.couriers)),
             last=self.last,
             evidence=self.evidence,
             charges=tuple(self._charges),

@@ -16,7 +16,7 @@ from fedrfq.committee.charter import Charter
 from fedrfq.committee.chartered import chartered
 from fedrfq.consensus.build import BUILD
 from fedrfq.consensus.machine import Decided, Outcome, Trained, Waiting
-from fedrfq.consensus.messages import Cert, Fetch, Message, ViewChange, What
+from fedrfq.consensus.messages import Body, Cert, Fetch, Message, ViewChange, What
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.standing import lost
@@ -67,7 +67,8 @@ class Server:
         self._seen = Seen(identity, self._replica, self._store, epochs.rounds_left(identity))
         self._archive = Archive(identity)
         self._links = Links(identity, self._hear, bind=options.listen)
-        self._driver = Driver(self._replica, identity.party, self._charter.roster, self._store, self._links)
+        couriers = self._charter.carriers
+        self._driver = Driver(self._replica, identity.party, self._charter.roster, self._store, self._links, couriers)
         self._compacting, self._told = Compacting(self._store, self._chronicle), asyncio.Event()
         self.told = False  # to stop, by a signal
         self.ended: tuple[bytes, bytes] | None = None  # how the run ended, and the federation.toml that takes its place
@@ -244,6 +245,13 @@ class Server:
         hear("connected" if here else "disconnected", "debug" if peer < 0 else "info", peer=board.name(self._charter, peer))
         if not here:
             self._driver.lost(peer)
+        elif peer in self._charter.carriers:
+            self._links.send(peer, self._standing().wire)
+
+    def _standing(self) -> Message:
+        """Where this server stands: the last round whose decision is on the disk, or none. Couriers are greeted so."""
+        found = self._replica.chain.get(self._seen.decided)
+        return self._rules.unsigned(Body(self._seen.decided, What.STANDING, found.write() if found is not None else b""))
 
     def _certificate(self, fetch: Fetch) -> Message | None:
         """Of a round whose decision was written down: all that can be given out when nothing can be written."""
@@ -287,7 +295,7 @@ def _opened(identity: Identity, rules: Rules, rejoin: bool) -> Store:
 
 async def serve(identity: Identity, options: Options) -> None:
     if not identity.is_server:
-        raise UserError(f"{identity.folder} is a client's folder: `fedrfq client {identity.folder} --data …`")
+        raise UserError(f"{identity.folder} is a {identity.role}'s folder: `fedrfq client DIR --data …` is for a client's")
     gc.set_threshold(_GARBAGE)
     while True:
         server = Server(identity, options)

@@ -47,7 +47,7 @@ class Store:
     @classmethod
     def open(cls, folder: Path, run: bytes, *, segment_bytes: int = _SEGMENT) -> Self:
         """The log of an earlier life, or a new one. Damaged where it is not what was written."""
-        lock = _locked(folder)
+        lock = locked(folder)
         try:
             with _failing(folder / FOLDER):
                 (folder / FOLDER).mkdir(mode=0o700, exist_ok=True)
@@ -61,7 +61,7 @@ class Store:
     def reset(folder: Path) -> Path:
         """Set a log aside, as log.damaged-1 and so on; where it is now. Nothing is ever removed, and of a log that is not
         there an empty folder says that it was missed."""
-        lock, log = _locked(folder), folder / FOLDER
+        lock, log = locked(folder), folder / FOLDER
         try:
             number = 1
             while (aside := folder / f"{FOLDER}.damaged-{number}").exists():
@@ -174,7 +174,7 @@ def _failing(where: Path) -> Iterator[None]:
         raise Full(f"{why}: nothing more is signed; make room or replace the disk, and start again") from error
 
 
-def _locked(folder: Path) -> int:
+def locked(folder: Path) -> int:
     """The folder, for this process alone until the handle is closed or the process dies."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,0 +1,97 @@
+"""Model, data and training of one client, in stock PyTorch: fedrfq's `cnn`, and a client's share of its partition."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from fedrfq import data, experiment
+from fedrfq.experiment import Experiment
+from fedrfq.federation import deal
+from fedrfq.partition import Ints, Partition
+from fedrfq.shares import normalised
+
+CLASSES, VALUES = 10, 50
+
+
+class CNN(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
+        self.drop2d, self.drop = nn.Dropout2d(), nn.Dropout()
+        self.fc1, self.fc2 = nn.Linear(320, VALUES), nn.Linear(VALUES, CLASSES)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Feature vectors, which are the samples' prototypes, and logits."""
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.drop2d(self.conv2(x)), 2))
+        c = F.relu(self.fc1(x.flatten(1)))
+        return c, self.fc2(self.drop(c))
+
+
+class Share(Dataset[tuple[Tensor, int]]):
+    """Some samples of a dataset; images are normalised as they are taken."""
+
+    def __init__(self, whole: data.Dataset, index: Ints, test: bool) -> None:
+        self._x, self._y = (whole.test_x, whole.test_y) if test else (whole.train_x, whole.train_y)
+        self._index, self._moments = index, (whole.mean, whole.std)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        row = self._index[i]
+        return normalised(torch.from_numpy(self._x[row]), *self._moments), int(self._y[row])
+
+
+@cache
+def everything(path: str) -> tuple[Experiment, data.Dataset, Partition]:
+    """Read once a process."""
+    found = experiment.load(Path(path))
+    whole = data.load(found.data.name)
+    return found, whole, deal(found, whole)
+
+
+def loaders(path: str, client: int) -> tuple[DataLoader[tuple[Tensor, int]], DataLoader[tuple[Tensor, int]]]:
+    """A client's samples, to train and to test."""
+    found, whole, partition = everything(path)
+    train, test = Share(whole, partition.train[client], False), Share(whole, partition.test[client], True)
+    return DataLoader(train, found.train.batch_size, shuffle=True), DataLoader(test, 64)
+
+
+def train(model: CNN, loader: DataLoader[tuple[Tensor, int]], globals_JV: Tensor | None, found: Experiment) -> None:
+    optimiser = torch.optim.SGD(model.parameters(), lr=found.train.lr, momentum=found.train.momentum)
+    model.train()
+    for _ in range(found.train.epochs):
+        for x, y in loader:
+            c, logits = model(x)
+            loss = F.cross_entropy(logits, y)
+            if globals_JV is not None:
+                loss = loss + found.method.lam * F.mse_loss(c, globals_JV[y])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+
+
+@torch.no_grad()
+def class_means(model: CNN, loader: DataLoader[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
+    """The mean prototype of each class, and of how many samples."""
+    sums_JV, counts_J = torch.zeros(CLASSES, VALUES), torch.zeros(CLASSES, dtype=torch.int64)
+    model.eval()
+    for x, y in DataLoader(loader.dataset, 64):
+        sums_JV.index_add_(0, y, model(x)[0])
+        counts_J += torch.bincount(y, minlength=CLASSES)
+    return sums_JV / counts_J.clamp(min=1)[:, None], counts_J
+
+
+@torch.no_grad()
+def accuracy(model: CNN, loader: DataLoader[tuple[Tensor, int]]) -> float:
+    """In percent."""
+    model.eval()
+    right = sum(int((model(x)[1].argmax(1) == y).sum()) for x, y in loader)
+    return 100 * right / len(loader.dataset)

@@ -1,0 +1,143 @@
+"""The server app: a courier between Flower's nodes and a committee. It trains nothing, signs nothing and decides nothing: it
+hands signed uploads on, brings back what was certified, and writes down how it went.
+
+One message to a node a round: with a round's result it is asked for what it finds with it, and for its uploads of the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedrfq import toml
+from fedrfq.committee.minutes import taken
+from fedrfq.consensus.messages import Message, decode
+from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.wire import Refused
+from fedrfq.errors import UserError
+from fedrfq.flower.book import Book
+from fedrfq.flower.carrying import Carrier, letter
+from fedrfq.flower.decided import Decided, by_client
+from fedrfq.flower.letters import Answer, Order
+from fedrfq.flower.options import Options, opened
+from fedrfq.flower.roll import PAUSE_S, Roll
+from fedrfq.measure import RoundRecord
+
+LOG = logging.getLogger("flwr")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """A run from where it stands to its last round. What a user can mend is one line in the log, and ends it as failed."""
+    try:
+        options = Options.of(context.run_config)
+        book, carrier = opened(options)
+        LOG.info("fedrfq: %s", book.run.path)
+        Run(grid, options, book, carrier).finish()
+    except UserError as error:
+        LOG.error("fedrfq: %s", error)
+        raise
+
+
+class Run:
+    """The round loop."""
+
+    def __init__(self, grid: Grid, options: Options, book: Book, carrier: Carrier) -> None:
+        self._options, self._book, self._carrier = options, book, carrier
+        self._roll = Roll(grid, book.experiment.clients, options.deadline_s)
+        self._least = carrier.charter.timings.minimum if carrier.charter else 1
+        self._text, self._began = toml.dump(book.experiment.table()), time.monotonic()
+
+    def finish(self) -> None:
+        self._roll.gather(self._order(hello=True), self._options.patience_s)
+        while not self.step():
+            pass
+        result = self._book.finish()
+        LOG.info("fedrfq: accuracy %.2f after %d rounds: %s", result["accuracy_mean"], result["rounds"], result["run_dir"])
+
+    def step(self) -> bool:
+        """The last result to the nodes, and their next uploads to the committee; whether no round is left."""
+        book, order = self._book, self._order()
+        answers = self._asked(order)
+        book.hear(answers)
+        if order.round:
+            _show(book.record(), book.experiment.rounds)
+        if order.train:
+            book.certify(self._carried(order.round + 1, answers))
+        return not order.train
+
+    def _order(self, hello: bool = False) -> Order:
+        book, charter = self._book, self._carrier.charter
+        run = charter.roster.run.hex() if charter else ""
+        train = book.round < book.experiment.rounds and not hello
+        state = self._options.state or str(book.run.path.resolve() / "state")
+        return Order(run, self._text, book.round, letter(book.last), train, hello, state)
+
+    def _asked(self, order: Order) -> list[Answer]:
+        """The nodes' answers: where they are to train, of so many clients as a round needs, or the run waits, or stops."""
+        began, hello, answers = time.monotonic(), self._order(hello=True), dict[int, Answer]()
+        while True:
+            answers |= self._roll.ask(order, hello)
+            if not order.train or (ready := self._ready(order.round + 1, answers.values())) >= self._least:
+                return list(answers.values())
+            if self._options.patience_s and time.monotonic() - began > self._options.patience_s:
+                raise UserError(self._too_few(ready, order.round + 1))
+            time.sleep(PAUSE_S)
+
+    def _ready(self, number: int, answers: Iterable[Answer]) -> int:
+        """Clients that are done with a round: whose signed upload is here, whatever their node says; or, where nothing is
+        exchanged, that trained."""
+        charter, trained = self._carrier.charter, [answer for answer in answers if answer.round == number]
+        if charter is None:
+            return sum(len(answer.trained) for answer in trained)
+        return len(taken(Rules(charter.roster), charter.task, number, _uploads(trained)).clients)
+
+    def _too_few(self, ready: int, number: int) -> str:
+        found = f"{ready} clients trained round {number} within {self._options.patience_s:g} s, and it needs {self._least}"
+        return f"{found}: start the nodes, and go on with resume='{self._book.run.path}'"
+
+    def _carried(self, number: int, answers: list[Answer]) -> Decided:
+        trained = [answer for answer in answers if answer.round == number]
+        uploads = _uploads(trained)
+        agreed = self._carrier.carry(number, self._book.last, uploads)
+        losses = {k: row for answer in trained for k, row in zip(answer.trained, answer.losses, strict=True)}
+        now, before = time.monotonic(), self._began
+        self._began = now
+        seconds = max((answer.seconds for answer in trained), default=0.0)
+        return Decided(number, uploads, dict(sorted(losses.items())), agreed.last, agreed.report, seconds, now - before)
+
+
+def _uploads(answers: Iterable[Answer]) -> dict[int, Message]:
+    return by_client([upload for answer in answers for upload in uploaded(answer)])
+
+
+def uploaded(answer: Answer) -> Iterable[Message]:
+    """Of the clients that the node hosts; what is no message at all is left out."""
+    for wire in answer.uploads:
+        try:
+            message = decode(wire)
+        except Refused as error:
+            LOG.warning("fedrfq: an upload is no message: %s", error)
+            continue
+        if message.author is not None and ~message.author in answer.trained:
+            yield message
+
+
+def _show(record: RoundRecord, rounds: int) -> None:
+    """A line a round."""
+    parts = [f"accuracy {record.accuracy_mean:.2f} ± {record.accuracy_std:.2f}"]
+    if record.prototype_accuracy_mean is not None:
+        parts.append(f"by prototypes {record.prototype_accuracy_mean:.2f}")
+    parts += [f"{record.participants} clients", f"{len(record.filtered)} filtered"]
+    if record.refused:
+        client, why = next(iter(record.refused.items()))
+        parts.append(f"{len(record.refused)} refused (client {client}: {why})")
+    if record.view is not None:
+        parts.append(f"view {record.view}")
+    LOG.info("fedrfq: round %d/%d: %s, %.1f s", record.round, rounds, ", ".join(parts), record.seconds)

@@ -1,0 +1,179 @@
+"""Whose keys a node has, and by whose word it goes: what a result has to be before a client learns from it.
+
+Keys come from the experiment's seed, as its simulated committee's do, or lie in the folders of a real federation's clients.
+The server app has no part in it: it can neither sign for a client nor make up what a committee decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fedrfq import signatures, toml
+from fedrfq.committee import Simulated, journal, layouts
+from fedrfq.committee.charter import Charter
+from fedrfq.consensus.messages import Body, Cert, Kind, Message, Upload, What, part_digest
+from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.wire import Refused
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment, from_table, name_of
+from fedrfq.federation import mandate
+from fedrfq.methods import METHODS
+from fedrfq.net.folder import FEDERATION, VOTE_KEY
+from fedrfq.net.hosting import HOSTED
+from fedrfq.net.identity import read_charter, read_signer
+from fedrfq.net.loaded import FOLDER as LOG
+from fedrfq.prototypes import Globals
+from fedrfq.signatures import Signer
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was decided in a round: the global prototypes, and whose uploads there is a verdict on."""
+
+    globals_: Globals
+    judged: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Trust:
+    """The clients that a node speaks for, in ascending order, and the committee that it believes: none where nothing is
+    exchanged, and then there are no keys either."""
+
+    experiment: Experiment
+    clients: tuple[int, ...]
+    charter: Charter | None
+    signers: Mapping[int, Signer]
+    folders: tuple[Path, ...] = ()  # of the clients, where their keys lie in such
+
+    @property
+    def run(self) -> str:
+        """The federation's, in hex."""
+        return self.charter.roster.run.hex() if self.charter else ""
+
+    @cached_property
+    def _rules(self) -> Rules:
+        assert self.charter is not None
+        return Rules(self.charter.roster)
+
+    def signed(self, client: int, round_: int, content: bytes) -> bytes:
+        """The client's upload as it goes over the wire."""
+        return self._rules.signed(Upload(round_, client, content), self.signers[client]).wire
+
+    def verified(self, round_: int, last: bytes) -> Result:
+        """What these bytes say of a round, once this federation's committee is found to have certified it."""
+        if self.charter is None or round_ == 0:
+            return self._nothing(round_, last)
+        task = self.charter.task
+        try:
+            globals_, verdicts = self._certified(round_, last)
+            if layouts.successor(verdicts):
+                raise UserError(
+                    f"the federation was changed in round {round_}: its clients go on by `fedrfq client`, once {HOSTED} is "
+                    f"removed from their folders"
+                )
+            judged = frozenset(layouts.decode_verdicts(verdicts)[0])
+            return Result(layouts.decode_globals(globals_, task.classes, task.values), judged)
+        except Refused as error:
+            raise UserError(
+                f"the result of round {round_} is refused, this federation did not certify it: {error}"
+            ) from error
+
+    def _nothing(self, round_: int, last: bytes) -> Result:
+        if last:
+            raise UserError(f"a result of round {round_} is refused: there can be none")
+        return Result(Globals.none(0, 0) if self.charter is None else _unknown(self.charter))
+
+    def _certified(self, round_: int, last: bytes) -> tuple[bytes, bytes]:
+        """Global prototypes and verdicts, as certified."""
+        messages = [placed.message for placed in journal.unpacked(last)]
+        cert = messages[0].body if messages else None
+        if not isinstance(cert, Cert):
+            raise Refused("it does not begin with a certificate")
+        if any(message.run != self._rules.run for message in messages):
+            raise Refused("it is of another run")
+        record = cert.certificate.record
+        if record.round != round_:
+            raise Refused(f"its certificate is of round {record.round}")
+        if not self._rules.certifies(cert.certificate, Kind.COMMIT):
+            raise Refused("its certificate does not have enough servers' signatures")
+        globals_, verdicts = (_part(messages[1:], what) for what in (What.GLOBALS, What.VERDICTS))
+        if part_digest(What.GLOBALS, globals_) != record.globals_ or part_digest(What.VERDICTS, verdicts) != record.verdicts:
+            raise Refused("what it says is not what was certified")
+        return globals_, verdicts
+
+
+def _part(messages: list[Message], what: What) -> bytes:
+    found = [message.body.content for message in messages if isinstance(message.body, Body) and message.body.what == what]
+    if len(found) != 1 or len(messages) != 2:
+        raise Refused(f"it has {len(found)} times {what.name}, among {len(messages)} parts")
+    return found[0]
+
+
+def _unknown(charter: Charter) -> Globals:
+    return Globals.none(charter.task.classes, charter.task.values)
+
+
+# Simulated federations
+
+
+def experiment_of(text: str) -> Experiment:
+    """An experiment as the server app sends it."""
+    try:
+        return from_table(toml.strict(text))
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"the server app's experiment cannot be read: {error}") from error
+
+
+def simulated(experiment: Experiment, clients: range, classes: int) -> Trust:
+    """Of a federation whose committee is simulated, or that has none because nothing is exchanged."""
+    if not experiment.method.exchanges:
+        if experiment.method.centres:
+            name = name_of(METHODS, experiment.method)
+            raise UserError(f"'{name}' averages models, which no committee can certify: use `fedrfq run`")
+        return Trust(experiment, tuple(clients), None, {})
+    if not isinstance(experiment.committee, Simulated):
+        raise UserError(
+            'nodes believe what a committee certified, and this experiment has none: set committee.name = "simulated"'
+        )
+    charter = experiment.committee.charter(mandate(experiment, classes))
+    signers = {client: signatures.simulated(experiment.seed, "client", client) for client in clients}
+    return Trust(experiment, tuple(clients), charter, signers)
+
+
+# Real federations
+
+
+def of_folders(path: Path) -> Trust:
+    """Of the client whose folder this is, or of all clients whose folders lie in it."""
+    found = [path] if (path / VOTE_KEY).exists() else sorted(key.parent for key in path.glob(f"*/{VOTE_KEY}"))
+    if not found:
+        raise UserError(f"{path} has no keys of a client: name the folder with its {VOTE_KEY} and {FEDERATION}")
+    charters = {folder: read_charter(folder / FEDERATION) for folder in found}
+    charter = charters[found[0]]
+    for folder, other in charters.items():
+        if other.text != charter.text:
+            raise UserError(f"{folder} and {found[0]} are of two federations: a node hosts clients of one")
+    assert charter.network is not None
+    if charter.network.follows:
+        raise UserError(f"the federation of {path} was changed since it was founded: its clients go on by `fedrfq client`")
+    pairs = {folder: _signer(folder, charter) for folder in found}
+    folders = tuple(folder for folder, (client, _) in pairs.items() if client >= 0)
+    signers = dict(sorted((pairs[folder] for folder in folders), key=lambda pair: pair[0]))
+    if not signers:
+        raise UserError(f"{path} is of no client: nodes host clients, servers run by `fedrfq server`")
+    return Trust(experiment_of(charter.network.experiment), tuple(signers), charter, signers, folders)
+
+
+def _signer(folder: Path, charter: Charter) -> tuple[int, Signer]:
+    """A client with its key; −1 is a server or a courier."""
+    signer = read_signer(folder)
+    if signer.public in charter.servers + charter.couriers:
+        return -1, signer
+    if signer.public not in charter.clients:
+        raise UserError(f"the key in {folder / VOTE_KEY} is none of {FEDERATION}'s: copy the one that knows it")
+    if (folder / LOG).exists():
+        raise UserError(f"{folder} has taken part by `fedrfq client`: go on so, or it might sign two uploads of one round")
+    return charter.clients.index(signer.public), signer
