@@ -1,6 +1,6 @@
 """Seconds a round on Flower's simulation engine: this package's app in shards, against a plain Flower app of FedProto.
 
-    python bench/flower.py [--clients 100] [--nodes 4] [--rounds 8] [--repeats 3]
+    python bench/flower.py [--clients 100] [--nodes 2] [--rounds 8] [--repeats 3]
 
 The plain app (`bench/plainflower/`) is what one would write without this package, in the manner of Flower's first example: a
 client a node, stock PyTorch and its loaders, the model in the context's state, a message to train and one to evaluate, a
@@ -110,7 +110,7 @@ def measured(clients: int, nodes: int, rounds: int, repeats: int) -> dict[str, l
 def main() -> None:
     parser = arguments(__doc__, "speed.json")
     parser.set_defaults(out=ROOT / "results" / "flower" / "speed.json")
-    for name, usual in {"clients": 100, "nodes": 4, "rounds": 8, "repeats": 3}.items():
+    for name, usual in {"clients": 100, "nodes": 2, "rounds": 8, "repeats": 3}.items():
         parser.add_argument(f"--{name}", type=int, default=usual)
     args = parser.parse_args()
     runs = measured(args.clients, args.nodes, args.rounds, args.repeats)

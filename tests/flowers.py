@@ -83,7 +83,7 @@ class Nodes(Grid):
         order = self.to(node, Order.read(message.content))
         self.orders.append(order)
         if node in self.broken:
-            self._replies[id_] = Message(Error(code=1, reason="it fell\nover"), reply_to=message)
+            self._replies[id_] = Message(Error(code=1, reason="it fell\nover\x1b[2J"), reply_to=message)
         elif node not in self.away:
             answer = self.back(node, answered(order.record(), self.config(node), {}))
             self._replies[id_] = Message(answer.record(), reply_to=message)

@@ -179,6 +179,7 @@ STRANGE = [
     "\n[data]\nname = 7\n",
     f"\n[train]\nlr = {10**400}\n",
     "x = 1\n",
+    "clients = 1048577\n",
 ]
 
 

@@ -141,7 +141,7 @@ class Answer:
         _check(0 <= found["seconds"] < MOST_SECONDS, "seconds")
         figures = Figures.read(found["figures"], len(clients)) if found["figures"] else None
         losses, uploads = _losses(found["losses"], len(trained)), _uploads(found["uploads"], len(trained))
-        error = _line(found["error"])
+        error = one_line(found["error"])
         return Answer(clients, found["round"], uploads, trained, losses, figures, left_out, found["seconds"], error)
 
 
@@ -232,6 +232,6 @@ def _rows(reader: Reader, kind: str, rows: int, columns: int) -> NDArray[Any]:
     return found.reshape(rows, columns)
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """Somebody else's words as one line that does no harm to a terminal or a log."""
     return "".join(c if c.isprintable() else " " for c in text[:_MOST_LINE])

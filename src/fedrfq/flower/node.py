@@ -44,7 +44,7 @@ class Node:
         if order.round < kept.round:
             raise UserError(
                 f"the result of round {order.round} is refused, that of round {kept.round} is known here: go on with the "
-                f"run from there, or begin anew with another folder as state"
+                f"run from there; a simulated one may begin anew with another folder as state"
             )
         result = self.trust.verified(order.round, order.last)
         if kept.answer is None or kept.round < order.round:

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
-from fedrfq.flower.letters import Answer, Order
+from fedrfq.flower.letters import Answer, Order, one_line
 
 LOG = logging.getLogger("flwr")
 PAUSE_S = 0.05  # between two looks for answers
@@ -112,7 +112,7 @@ class Roll:
 
     def _say(self, node: int, why: str | None) -> None:
         """Once, until something else is wrong."""
-        line = " ".join(str(why).split())
+        line = one_line(" ".join(str(why).split()))
         if self._said.get(node) != line:
             LOG.warning("node %s: %s", node, line)
         self._said[node] = line

@@ -31,7 +31,7 @@ from fedrfq.stacked import Params, stack
 from fedrfq.upload import quantise
 
 # Of a program at most: bytes of parameters, of which training needs several times as many, and clients.
-_MOST_BYTES, _MOST_CLIENTS = {"cpu": 1 << 26, "cuda": 1 << 29}, {"cpu": 128, "cuda": 4096}
+_MOST_BYTES, _MOST_CLIENTS = {"cpu": 1 << 26, "cuda": 1 << 29}, {"cpu": 64, "cuda": 4096}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table, name_of
 from fedrfq.federation import mandate
+from fedrfq.flower.letters import MOST_CLIENTS
 from fedrfq.methods import METHODS
 from fedrfq.net.folder import FEDERATION, VOTE_KEY
 from fedrfq.net.hosting import HOSTED
@@ -122,7 +123,11 @@ def _unknown(charter: Charter) -> Globals:
 def experiment_of(text: str) -> Experiment:
     """An experiment as the server app sends it."""
     try:
-        return from_table(toml.strict(text))
+        table = toml.strict(text)
+        clients = table.get("clients")
+        if isinstance(clients, int) and clients > MOST_CLIENTS:  # or they would all be gone through
+            raise ValueError(f"of its {clients} clients {MOST_CLIENTS} can be hosted")
+        return from_table(table)
     except (ValueError, OverflowError) as error:
         raise UserError(f"the server app's experiment cannot be read: {error}") from error
 
