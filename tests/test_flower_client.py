@@ -255,6 +255,18 @@ def test_a_hosted_client_may_move_with_its_state(parties: Path, mnist: Dataset) 
     assert after.uploads == before.uploads != ()
 
 
+def test_a_node_that_lost_its_state_does_not_sign_anew(parties: Path, mnist: Dataset) -> None:
+    own = {"folders": str(parties), "device": "cpu"}
+    before = answered(real(parties).record(), own, {}).uploads
+    clientapp._real.cache_clear()
+    assert answered(real(parties).record(), own, {}).uploads == before  # it goes on with the state it has
+    clientapp._real.cache_clear()
+    shutil.rmtree(parties / "flower")
+    answer = answered(real(parties).record(), own, {})
+    assert "has lost what its clients signed: restore it" in answer.error
+    assert not answer.uploads
+
+
 def test_a_state_of_others_hosts_nobody(parties: Path, mnist: Dataset, tmp_path: Path) -> None:
     """Another is to be named, and can be."""
     own = {"folders": str(parties / "client-0"), "device": "cpu", "state": str(tmp_path / "one")}

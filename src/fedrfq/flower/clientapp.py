@@ -112,7 +112,7 @@ def _real(folders: Path, name: str, device: str, state: Path) -> Node:
         stock = Stock.dealt(experiment, clients, _load(name), honest=True)
     shard = Shard(experiment, clients, stock, pick_device(device))
     keeping = Keeping(state, keys.run, shard.programs)
-    keeping.read()  # or it is somebody else's, and another is to be named
+    keeping.begin(clients, any(hosting.hosted(folder, state) for folder in keys.folders))
     for folder in keys.folders:
         hosting.claim(folder, state)
     return Node(keys, shard, keeping)

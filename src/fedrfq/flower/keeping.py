@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,17 @@ class Keeping:
             raise UserError(f"{self.folder} is in use by another process: a client is hosted by one node") from error
         finally:
             os.close(handle)
+
+    def begin(self, clients: tuple[int, ...], before: bool) -> None:
+        """Write down that nothing was signed yet, so that a lost state can be told from none; `before`: there was one."""
+        with self.locked():
+            nothing = self.read()
+            if nothing.answer is None and before:
+                raise UserError(
+                    f"{self.folder} has lost what its clients signed: restore it, or they might sign two uploads of one round"
+                )
+            if nothing.answer is None:
+                self.save(replace(nothing, answer=Answer(clients)))
 
     def read(self) -> Kept:
         """Where the node stands; before the first round, if there is nothing."""

@@ -15,14 +15,25 @@ _MOST = 1 << 14
 
 def claim(folder: Path, state: Path) -> None:
     """The client of this folder is hosted from now on, with this state; UserError if it is already, with another."""
-    path, own = folder / HOSTED, os.path.relpath(state.resolve(), folder.resolve())
+    if not hosted(folder, state):
+        write(folder / HOSTED, f"{_seen_from(folder, state)}\n".encode())
+
+
+def hosted(folder: Path, state: Path) -> bool:
+    """Whether the client of this folder is hosted with this state already; UserError if it is with another."""
+    path = folder / HOSTED
     if not path.exists():
-        write(path, f"{own}\n".encode())
-    elif (found := read_text(path, _MOST).removesuffix("\n")) != own:
+        return False
+    if (found := read_text(path, _MOST).removesuffix("\n")) != _seen_from(folder, state):
         raise UserError(
             f"{folder} is hosted with its state in {(folder / found).resolve()}, not in {state}: name that as state, or it "
             f"might sign two uploads of one round"
         )
+    return True
+
+
+def _seen_from(folder: Path, state: Path) -> str:
+    return os.path.relpath(state.resolve(), folder.resolve())
 
 
 def check_own(folder: Path) -> None:
