@@ -198,6 +198,7 @@ def test_paper_and_measured_stand_side_by_side(table1: tuple[Path, Any]) -> None
     assert list(whole["made"]["data"]) == ["mnist5k"]
     text = (folder / "out/reproduce/small/table.md").read_text()
     assert "The paper: FedRFQ is first." in text
+    assert "mean over 2 seeds ±" in text
     assert f"98.41 → {cells['3 ± 2', 'fedrfq']['own']['mean']:.2f}" in text
     assert [claim["where"] for claim in whole["claims"]] == ["3 ± 2", "4 ± 2", "all together"]
     assert {claim["verdict"] for claim in whole["claims"]} <= {"holds", "fails", "undecided"}
@@ -226,6 +227,18 @@ def test_what_has_ended_is_never_computed_again_whichever_recipe_asks(table1: tu
         ("2", "3 ± 2", "local"),
         ("1", "3 ± 2", "fedrfq"),
     ]
+
+
+def test_a_figure_says_of_how_many_seeds_each_mean_is(table1: tuple[Path, Any]) -> None:
+    folder, _ = table1
+    text = (folder / "small.toml").read_text(encoding="utf-8").replace('kind = "table"', 'kind = "figure"')
+    text = text.replace('paper = "table1"', 'measures = ["own"]\nx = "setting"\nseries = "method"')
+    (folder / "fewer.toml").write_text(text + '\n[[where]]\nmethod = "local"\nseeds = 1', encoding="utf-8")
+    fedrfq("reproduce", folder / "fewer.toml", "--out", folder / "out", "--device", "cpu")
+    text = (folder / "out/reproduce/fewer/table.md").read_text(encoding="utf-8")
+    assert "| 3 ± 2 | local | 1 |" in text
+    assert "| 3 ± 2 | fedrfq | 2 |" in text
+    assert "mean over 1 to 2 seeds" in text
 
 
 def test_some_labels_on_the_command_line(table1: tuple[Path, Any]) -> None:

@@ -115,14 +115,18 @@ class Figure:
 
     def _sheet(self, measured: Measured, panel: Labels) -> Sheet:
         at = [i for i, axis in enumerate(self.axes.labels) if axis not in self.panel]
-        shown = (*self._x_measure(), *self.measures)
-        header = (*(list(self.axes.labels)[i] for i in at), *(MEASURES[measure].title for measure in shown))
+        shown, inside = (*self._x_measure(), *self.measures), self._inside(panel)
+        header = (*(list(self.axes.labels)[i] for i in at), "seeds", *(MEASURES[measure].title for measure in shown))
         rows = [
-            (*(labels[i] for i in at), *(_text(measured.spread(m, labels), MEASURES[m].digits) for m in shown))
-            for labels in self._inside(panel)
+            (
+                *(labels[i] for i in at),
+                str(measured.count(labels)),
+                *(_text(measured.spread(m, labels), MEASURES[m].digits) for m in shown),
+            )
+            for labels in inside
         ]
         lost = f"; {len(measured.diverged)} runs diverged" if measured.diverged else ""
-        note = f"mean over {len(self.recipe.seeds)} seeds ± half of its 95 % interval{lost}"
+        note = f"mean over {measured.over(inside)} ± half of its 95 % interval{lost}"
         return Sheet(self.recipe.title + (f": {', '.join(panel)}" if panel else ""), header, tuple(rows), note, len(at))
 
     def _facets(self, measured: Measured) -> list[list[Facet]]:

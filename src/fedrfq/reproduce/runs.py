@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -100,6 +100,16 @@ class Measured:
 
     def spread(self, measure: str, labels: Labels) -> Spread | None:
         return spread(self.values(measure, labels))
+
+    def count(self, labels: Labels) -> int:
+        """Of runs that ended well: a rule may ask for fewer of some."""
+        return sum(at == labels and (at, seed) not in self.diverged for at, seed in self.axes.experiments)
+
+    def over(self, combinations: Iterable[Labels]) -> str:
+        """Of how many seeds the figures of these are the means, in words."""
+        counts = sorted({self.count(labels) for labels in combinations})
+        most = counts[-1] if counts else 0
+        return f"{counts[0]} to {most} seeds" if len(counts) > 1 else f"{most} seed{'' if most == 1 else 's'}"
 
     def seeds(self) -> list[int]:
         return list(dict.fromkeys(seed for _, seed in self.axes.experiments))

@@ -96,7 +96,8 @@ class PaperTable:
             "runs": measured.runs(),
         }
         details = [self._setting(cells, setting) for setting in self.axes.labels["setting"]]
-        sheets = [self._overview(cells), *([claims_sheet(judged)] if judged else []), *details]
+        overview = self._overview(cells, measured.over(self.axes.combinations()))
+        sheets = [overview, *([claims_sheet(judged)] if judged else []), *details]
         picture = draw(folder / "figure.png", self.recipe.title, [self._facets(cells)])
         return Shown(sheets, whole, [cell.flat() for cell in cells], [picture])
 
@@ -122,7 +123,7 @@ class PaperTable:
             )
         return found
 
-    def _overview(self, cells: Sequence[Cell]) -> Sheet:
+    def _overview(self, cells: Sequence[Cell], seeds: str) -> Sheet:
         """Methods × settings: the paper's figure, and ours with its interval."""
         by_place = {(cell.method, cell.setting): cell for cell in cells}
         settings = self.axes.labels["setting"]
@@ -130,8 +131,7 @@ class PaperTable:
             (method, *(_both(by_place.get((method, setting))) for setting in settings))
             for method in self.axes.labels["method"]
         ]
-        seeds = len(self.recipe.seeds)
-        note = f"test accuracy by the own head, %: paper → measured, mean over {seeds} seeds ± half of its 95 % interval"
+        note = f"test accuracy by the own head, %: paper → measured, mean over {seeds} ± half of its 95 % interval"
         return Sheet(f"{self.recipe.title}: paper → measured", ("method", *settings), tuple(rows), note)
 
     def _setting(self, cells: Sequence[Cell], setting: str) -> Sheet:
@@ -147,7 +147,7 @@ class PaperTable:
         )
         rows = [_row(cell, self.paper.get(cell.method)) for cell in cells if cell.setting == setting]
         note = (
-            f"own head: mean over {len(self.recipe.seeds)} seeds ± the true standard deviation over clients; 95 %: half of "
+            "own head: mean over seeds ± the true standard deviation over clients; 95 %: half of "
             "the interval over seeds; difference: measured less paper, in points; the paper's ± is probably that of running "
             "averages, which is far smaller (docs/findings.md)"
         )
