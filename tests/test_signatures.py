@@ -54,7 +54,7 @@ def test_other_than_canonical_points_are_weak() -> None:
 @given(st.binary(max_size=300), st.integers(0, 10), st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_signature_holds_for_its_key_and_bytes_only(message: bytes, seed: int, data: st.DataObject) -> None:
-    signer, other = simulated(seed, "client", 1), simulated(seed, "client", 2)
+    signer, other = Signer(bytes([seed]) * 32), Signer(bytes([seed + 1]) * 32)
     signature = signer(message)
     assert SCHEME.verify(signer.public, message, signature)
     assert not SCHEME.verify(other.public, message, signature)
@@ -67,13 +67,26 @@ def test_a_signature_holds_for_its_key_and_bytes_only(message: bytes, seed: int,
 def test_what_was_found_right_before_is_right_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signatures, "_REMEMBERED", 3)
     for number in range(5):
-        signer, other = simulated(number, "client", 1), simulated(number, "client", 2)
+        signer, other = Signer(bytes([number]) * 32), Signer(bytes([number + 1]) * 32)
         signature = signer(b"message")
         for _ in range(2):
             assert SCHEME.verify(signer.public, b"message", signature)
             assert not SCHEME.verify(signer.public, b"another", signature)
             assert not SCHEME.verify(other.public, b"message", signature)
         assert len(signatures._right) <= 3
+
+
+def test_what_a_simulated_party_signs_is_known_to_be_right_and_that_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real party's signature is checked, and of a simulated one's whatever it did not sign."""
+    checked = list[bytes]()
+    monkeypatch.setattr(signatures, "_opener", lambda: lambda signed, key: checked.append(signed) is not None)
+    known, real = simulated(99, "client", 1), Signer(bytes(range(32)))
+    signature = known(b"message")
+    assert SCHEME.verify(known.public, b"message", signature)
+    assert not checked
+    assert not SCHEME.verify(known.public, b"another", signature)
+    assert not SCHEME.verify(real.public, b"message", real(b"message"))
+    assert len(checked) == 2
 
 
 def test_a_signature_moved_by_the_group_order_is_refused() -> None:

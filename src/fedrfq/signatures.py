@@ -47,10 +47,19 @@ class Signer:
         return self._key.sign(data).signature
 
 
+class _Known(Signer):
+    """Those who check what it signs are simulated in the same process: it is known to be right."""
+
+    def __call__(self, data: bytes) -> bytes:
+        signature = super().__call__(data)
+        _remember(self.public, data, signature)
+        return signature
+
+
 def simulated(seed: int, role: str, number: int) -> Signer:
     """A party's key in a simulated committee: a function of the run's seed, so that a run repeats itself to the byte. Whoever
     knows the seed can sign for everyone: never for real servers."""
-    return Signer(hashlib.sha256(f"fedrfq-1 simulated key, seed {seed}, {role} {number}".encode()).digest())
+    return _Known(hashlib.sha256(f"fedrfq-1 simulated key, seed {seed}, {role} {number}".encode()).digest())
 
 
 _right: dict[bytes, tuple[bytes, bytes]] = {}  # signatures found right, whose and of what
@@ -62,10 +71,14 @@ def _verified(key: bytes, data: bytes, signature: bytes) -> bool:
         return True
     if len(key) != KEY or len(signature) != SIGNATURE or not _opener()(signature + data, key):
         return False
+    _remember(key, data, signature)
+    return True
+
+
+def _remember(key: bytes, data: bytes, signature: bytes) -> None:
     if len(_right) >= _REMEMBERED:
         _right.clear()
     _right[signature] = key, data
-    return True
 
 
 @cache
