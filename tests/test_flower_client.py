@@ -52,11 +52,14 @@ def e() -> Experiment:
     return experiment(clients=3)
 
 
-def test_the_app_answers_a_message(e: Experiment, mnist: Dataset, tmp_path: Path) -> None:
+def test_the_app_answers_a_message(e: Experiment, mnist: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = list[bool]()
+    monkeypatch.setattr(clientapp, "keep_freed", lambda: kept.append(True))
     about = Metadata(1, "message", 1, 7, "", "", time.time(), 3600.0, MessageType.TRAIN)
     sent = Message(order(e, 0, b"", True, tmp_path).record(), metadata=about)
     reply = clientapp.app(sent, Context(1, 7, OWN, RecordDict(), {}))
     assert Answer.read(reply.content).uploads == rounds(e, mnist, 1)[0].uploads
+    assert kept  # what it freed, for the next message
 
 
 def test_it_says_whom_it_hosts_and_does_nothing(e: Experiment, tmp_path: Path) -> None:

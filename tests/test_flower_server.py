@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -9,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flowers import SMALL, Nodes, context, hear, written
 
-from fedrfq import toml
-from fedrfq.consensus.messages import Message
+from fedrfq import metrics, toml
+from fedrfq.committee import layouts
+from fedrfq.committee.journal import packed, unpacked
+from fedrfq.consensus.messages import Body, Message, What
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
 from fedrfq.flower.carrying import InProcess
+from fedrfq.flower.letters import Order
 from fedrfq.flower.serverapp import main
 from fedrfq.records import RunDirectory
 from fedrfq.session import Session, pick_device
@@ -117,6 +122,62 @@ def test_a_line_a_round_says_how_it_went(tmp_path: Path, caplog: pytest.LogCaptu
     for line, record in zip(lines, found.rounds(), strict=True):
         assert f"round {record.round}/3: accuracy {record.accuracy_mean:.2f}" in line
         assert "4 clients, 0 filtered, view 0" in line
+
+
+def test_the_collector_leaves_alone_what_was_loaded_before_the_first_round(tmp_path: Path) -> None:
+    grid, frozen = Nodes(2), list[int]()
+
+    def to(_: int, order: Order) -> Order:
+        frozen.extend([gc.get_freeze_count()] * (not order.hello))
+        return order
+
+    grid.to = to
+    run(tmp_path, grid)
+    assert min(frozen) > 1000
+    assert gc.get_freeze_count() < 1000  # and when the run is over, all is as before
+
+
+def test_a_record_is_made_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one would be waited for, whatever else the machine does."""
+    threads, failure = list[int](), metrics.prototype_failure
+
+    def measured(*args: Any) -> Any:
+        threads.append(torch.get_num_threads())
+        return failure(*args)
+
+    monkeypatch.setattr(metrics, "prototype_failure", measured)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run(tmp_path, Nodes(2))
+    finally:
+        torch.set_num_threads(before)
+    assert threads == [1, 1, 1]
+
+
+def test_if_the_federation_was_changed_the_run_says_that_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    carry = InProcess.carry
+
+    def changing(self: InProcess, number: int, last: bytes, uploads: Mapping[int, Message]) -> Any:
+        agreed = carry(self, number, last, uploads)
+        return replace(agreed, last=_succeeded(agreed.last)) if number == 2 else agreed
+
+    monkeypatch.setattr(InProcess, "carry", changing)
+    grid = Nodes(2)
+    with pytest.raises(UserError, match=r"was changed in round 2, and this run is over: clients go on by `fedrfq client`"):
+        run(tmp_path, grid, patience_s=1)
+    assert max(order.round for order in grid.orders) == 1
+
+
+def _succeeded(last: bytes) -> bytes:
+    """With verdicts that name the federation that follows."""
+    messages = [placed.message for placed in unpacked(last)]
+    for i, message in enumerate(messages):
+        if isinstance(message.body, Body) and message.body.what == What.VERDICTS:
+            messages[i] = Message(
+                message.run, replace(message.body, content=layouts.succeeded(message.body.content, b"next"))
+            )
+    return packed(messages)
 
 
 # Nodes that go and come

@@ -34,6 +34,7 @@ from fedrfq.measure import Figures as Measured
 from fedrfq.measure import Outcome, Round, RoundRecord, outcome
 from fedrfq.prototypes import Globals, Uploads
 from fedrfq.records import RunDirectory
+from fedrfq.reproduce.threads import one_thread
 from fedrfq.session import here, summary
 from fedrfq.snapshot import Prototypes, save_shares
 from fedrfq.strict_json import to_json
@@ -108,6 +109,7 @@ class Book:
             if answer.figures is not None and self._fits(answer.figures):
                 self._note(answer.clients, answer.figures)
 
+    @one_thread()
     def record(self) -> RoundRecord:
         """The line of the round decided last."""
         found = self._outcome()

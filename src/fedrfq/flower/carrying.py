@@ -84,7 +84,10 @@ class ByAddress:
     def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> Agreed:
         found = asyncio.run(self._carried(number, list(uploads.values())))
         if found.round != number:
-            raise UserError(f"the committee has decided round {found.round} without this app, which carries round {number}")
+            raise UserError(
+                f"the committee has decided round {found.round} without this app, which carries round {number}: go on with "
+                f"the run that carried the others, resume='DIR'; if there is none, clients go on by `fedrfq client`"
+            )
         rules, certificate, task = Rules(self.charter.roster), found.certificate, self.charter.task
         cert, *parts = [placed.message for placed in unpacked(found.packed)]
         report = Report(
@@ -136,3 +139,9 @@ def letter(last: bytes) -> bytes:
     """What clients are told of a round: what the committee goes on from, less the detector's memory."""
     messages = [placed.message for placed in unpacked(last)]
     return packed(m for m in messages if not (isinstance(m.body, Body) and m.body.what == What.STATE))
+
+
+def changed(last: bytes) -> bool:
+    """Whether the federation was changed in the round that left this, with which its run is over."""
+    bodies = (placed.message.body for placed in unpacked(last))
+    return any(isinstance(b, Body) and b.what == What.VERDICTS and layouts.successor(b.content) for b in bodies)

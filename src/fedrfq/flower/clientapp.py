@@ -24,6 +24,7 @@ from fedrfq.errors import UserError
 from fedrfq.flower import trust
 from fedrfq.flower.keeping import Keeping
 from fedrfq.flower.letters import Answer, Order
+from fedrfq.flower.memory import keep_freed
 from fedrfq.flower.node import Node
 from fedrfq.flower.shard import Shard, Stock
 from fedrfq.net import holding, hosting
@@ -41,6 +42,7 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One order, one answer."""
+    keep_freed()
     answer = answered(message.content, context.node_config, context.run_config)
     return Message(answer.record(), reply_to=message)
 

@@ -15,8 +15,8 @@ from fedrfq.errors import UserError
 from fedrfq.flower.letters import Answer, Order, one_line
 
 LOG = logging.getLogger("flwr")
-PAUSE_S = 0.05  # between two looks for answers
-_SHARE, _SOONEST_S, _LATEST_S = 0.05, 0.005, 0.5  # while a round is trained: of the time so far, as each look is a request
+PAUSE_S = 0.05  # between two looks for nodes
+_SHARE, _SOONEST_S, _LATEST_S = 0.02, 0.01, 0.5  # between two for answers: of the time so far, as each look is a request
 _SHOWN = 8  # clients of a node, in a line of the log
 
 
@@ -42,13 +42,15 @@ class Roll:
         """What the nodes on the roll answer in time, each with the clients that it hosts there. Who does not is struck off;
         others are greeted meanwhile."""
         asked, answers = set(self.hosts), dict[int, Answer]()
-        waiting, began = set(self._push(order, asked)), time.monotonic()
+        waiting, began, greeting_s = set(self._push(order, asked)), time.monotonic(), 0.0
         while True:
             for node, answer in self._pull(waiting):
                 if answer is not None and answer.clients == self.hosts.get(node):
                     answers[node] = answer
-            self._greet(hello)
             took = time.monotonic() - began
+            if took >= greeting_s:
+                self._greet(hello)
+                greeting_s = took + PAUSE_S
             if not waiting or took > self._deadline_s:
                 break
             time.sleep(min(max(_SHARE * took, _SOONEST_S), _LATEST_S))

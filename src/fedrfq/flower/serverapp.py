@@ -6,9 +6,11 @@ One message to a node a round: with a round's result it is asked for what it fin
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -20,12 +22,13 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.flower.book import Book
-from fedrfq.flower.carrying import Carrier, letter
+from fedrfq.flower.carrying import Carrier, changed, letter
 from fedrfq.flower.decided import Decided, by_client
 from fedrfq.flower.letters import Answer, Order
 from fedrfq.flower.options import Options, opened
 from fedrfq.flower.roll import PAUSE_S, Roll
 from fedrfq.measure import RoundRecord
+from fedrfq.net.hosting import HOSTED
 
 LOG = logging.getLogger("flwr")
 
@@ -56,14 +59,20 @@ class Run:
 
     def finish(self) -> None:
         self._roll.gather(self._order(hello=True), self._options.patience_s)
-        while not self.step():
-            pass
+        with _settled():
+            while not self.step():
+                pass
         result = self._book.finish()
         LOG.info("fedrfq: accuracy %.2f after %d rounds: %s", result["accuracy_mean"], result["rounds"], result["run_dir"])
 
     def step(self) -> bool:
         """The last result to the nodes, and their next uploads to the committee; whether no round is left."""
         book, order = self._book, self._order()
+        if order.train and changed(book.last):
+            raise UserError(
+                f"the federation was changed in round {book.round}, and this run is over: clients go on by `fedrfq client`, "
+                f"once {HOSTED} is removed from their folders"
+            )
         answers = self._asked(order)
         book.hear(answers)
         if order.round:
@@ -111,6 +120,17 @@ class Run:
         self._began = now
         seconds = max((answer.seconds for answer in trained), default=0.0)
         return Decided(number, uploads, dict(sorted(losses.items())), agreed.last, agreed.report, seconds, now - before)
+
+
+@contextmanager
+def _settled() -> Iterator[None]:
+    """What is loaded by now stays: else the collector goes through all of it every few rounds, for half a round's time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _uploads(answers: Iterable[Answer]) -> dict[int, Message]:
