@@ -120,6 +120,7 @@ def test_a_liars_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     experiment = tiny(committee={"name": "alone", "behaviour": "lie"}, rounds=2, checkpoint=1)
     session = Session.begin([experiment], CPU, tmp_path)
     next(session.advance())
+    session.close()
     resumed = Session.resume(session.runs[0].path, CPU)
     assert resumed.state.agreed == session.state.agreed != (b"",)
 

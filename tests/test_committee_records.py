@@ -110,6 +110,7 @@ def test_a_run_whose_proofs_are_gone_does_not_go_on(tmp_path: Path, name: str) -
     session = small_session(tmp_path, *LIARS, "rounds=4")
     next(iter(session.advance()))
     session.checkpoint()
+    session.close()
     path = session.runs[0].path
     (path / name).unlink()
     with pytest.raises(UserError, match=name):
@@ -120,6 +121,7 @@ def test_a_log_shorter_than_the_checkpoint_is_an_error(tmp_path: Path) -> None:
     session = small_session(tmp_path, *LIARS, "rounds=4")
     next(iter(session.advance()))
     session.checkpoint()
+    session.close()
     path = session.runs[0].path
     (path / "audit.log").write_bytes((path / "audit.log").read_bytes()[:-1])
     with pytest.raises(UserError, match=r"audit\.log has 0 whole entries, not 1"):
@@ -130,6 +132,7 @@ def test_a_log_that_does_not_hold_is_not_gone_on_with(tmp_path: Path) -> None:
     session = small_session(tmp_path, *LIARS, "rounds=4")
     next(iter(session.advance()))
     session.checkpoint()
+    session.close()
     path = session.runs[0].path
     whole = (path / "audit.log").read_bytes()
     (path / "audit.log").write_bytes(whole[:500] + bytes([whole[500] ^ 1]) + whole[501:])
@@ -164,6 +167,7 @@ def test_a_checkpoint_that_the_committee_cannot_go_on_from_is_an_error(
     session = small_session(tmp_path, *LIARS, "rounds=4")
     next(iter(session.advance()))
     checkpoint = session.checkpoint()
+    session.close()
     named, metadata = tensors.load(checkpoint)
     last = named.pop(LAST)
     tensors.save(checkpoint, named | damage(last), metadata)

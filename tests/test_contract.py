@@ -161,6 +161,7 @@ def resumed(experiments: list[Experiment], folder: Path, dataset: Dataset) -> tu
     rounds = stopped.advance()
     for _ in range(3):
         next(rounds)
+    stopped.close()
     again = Session.resume(stopped.runs[-1].path, CPU)
     assert again.state.round == 2
     list(again.advance())

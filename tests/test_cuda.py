@@ -99,6 +99,7 @@ def test_deterministic_run_resumes_to_the_same_bytes(tmp_path):
         stopped = Session.begin([experiment.load(sets=SMALL)], device, tmp_path / "stopped")
         next(stopped.advance())
         next(stopped.advance())
+        stopped.close()
         resumed = Session.resume(stopped.runs[0].path, device)
         list(resumed.advance())
     finally:

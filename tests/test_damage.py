@@ -15,6 +15,7 @@ from fedrfq.session import Session
 def test_checkpoint_of_another_experiment_is_refused(tmp_path):
     session = small_session(tmp_path, "rounds=2")
     list(session.advance())
+    session.close()
     path = session.runs[0].path / "experiment.toml"
     path.write_text(path.read_text().replace("lam = 1.0", "lam = 0.5"))
     with pytest.raises(UserError, match="checkpoint of another experiment"):
@@ -23,6 +24,7 @@ def test_checkpoint_of_another_experiment_is_refused(tmp_path):
 
 def test_changed_data_is_noticed(tmp_path):
     session = small_session(tmp_path, "rounds=2")
+    session.close()
     path = session.runs[0].path / "environment.json"
     path.write_text(path.read_text().replace(session.federation.dataset.sha256, "0" * 64))
     with pytest.raises(UserError, match="the data changed"):
@@ -94,6 +96,8 @@ def test_bad_settings_are_one_line_and_leave_nothing(tmp_path, settings, says):
         ("environment.json", "[1]"),
         ("environment.json", '{"stack": ["."], "versions": null, "data": {}}'),
         ("environment.json", '{"stack": ["."], "data": 3}'),
+        ("environment.json", '{"stack": ["a\\u0000b"]}'),
+        ("environment.json", f'{{"stack": ["{"x" * 256}"]}}'),
         ("experiment.toml", "rounds = "),
     ],
 )
@@ -101,6 +105,23 @@ def test_a_damaged_directory_is_one_line(whole, tmp_path, name, text):
     done = fedrfq("resume", damaged(whole, tmp_path, name, text), expect=2)
     assert done.stderr.startswith(("error: ", "note: "))
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["show"], ["resume"], ["report"], ["predict", "0", "a.png"], ["export", "0"]])
+def test_data_that_can_have_no_such_name_are_one_line(whole, tmp_path, arguments):
+    """A part of a path has 255 bytes at most."""
+    text = (whole / "experiment.toml").read_text().replace('name = "mnist5k"\n', f'name = "{"x" * 256}"\n', 1)
+    copy = damaged(whole, tmp_path, "experiment.toml", text)
+    done = fedrfq(arguments[0], copy, *arguments[1:], expect=2)
+    assert done.stderr.count("\n") == 1
+    assert "File name too long); check data.name" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["show"], ["report"], ["committee", "status"], ["compare"], ["data", "info"]])
+def test_a_path_that_is_too_long_is_one_line(arguments):
+    done = fedrfq(*arguments, "x" * 256, expect=2)
+    assert done.stderr.count("\n") == 1
+    assert "File name too long" in done.stderr
 
 
 def test_records_shorter_than_the_checkpoint_are_refused(whole, tmp_path):
@@ -132,6 +153,7 @@ def test_a_run_from_before_there_were_committees_is_shown_and_resumed(tmp_path):
     session = small_session(tmp_path, "rounds=4")
     next(iter(session.advance()))
     session.checkpoint()
+    session.close()
     path = session.runs[0].path
     for name in ("view", "leader", "committee_messages", "committee_bytes", "evidence"):
         text = (path / "rounds.jsonl").read_text()

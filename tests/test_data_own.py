@@ -1,10 +1,12 @@
 """The user's own data: .npz in every layout, folders of images."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from fedrfq.data import info, load
+from fedrfq.data import at_path, info, load
 from fedrfq.errors import UserError
 
 RANDOM = np.random.default_rng(5)
@@ -106,6 +108,14 @@ def test_classes_and_groups(saved):
 def test_what_is_wrong_with_an_npz_is_said(saved, changes, reason):
     with pytest.raises(UserError, match=reason):
         load(saved(**changes))
+
+
+def test_where_one_may_not_look_there_is_nothing(monkeypatch):
+    def refuse(path, **options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert at_path("another's/own.npz") is None
 
 
 def test_a_file_that_is_no_npz(tmp_path):

@@ -18,6 +18,7 @@ import pytest
 from command import fedrfq
 from parties import NOW, founded
 
+from fedrfq import locks
 from fedrfq.net import doctor, identity, tls
 from fedrfq.net.doctor import FAILED, OK, WARNING, Finding
 
@@ -97,9 +98,23 @@ def test_servers_that_cannot_be_reached_are_named(federation: Path, doors: list[
         door.close()
     said = fedrfq("doctor", federation / "client-0", expect=1)
     reports = found(federation / "client-0")
-    assert {what for what, finding in reports.items() if finding.grade == FAILED} == {f"server-{k}" for k in range(4)}
-    assert "Connection refused: start it" in reports["server-2"].note
+    assert {what for what, finding in reports.items() if finding.grade == FAILED} == {
+        "servers",
+        *(f"server-{k}" for k in range(4)),
+    }
+    assert "Connection refused: its operator must start it" in reports["server-2"].note
+    assert "4 of 4 do not answer, and a round takes 3" in reports["servers"].note
     assert "failed" in said.stdout
+
+
+def test_as_many_servers_may_be_away_as_may_fail(federation: Path, doors: list[socket.socket]) -> None:
+    contexts = [tls.server_context(identity.load(federation / f"server-{k}")) for k in (1, 2)]
+    doors[3].close()
+    with listening(doors[1], contexts[0]), listening(doors[2], contexts[1]):
+        assert fedrfq("doctor", federation / "server-0", "--timeout", PATIENCE_S).returncode == 0
+        reports = found(federation / "server-0")
+    assert (reports["server-3"].grade, reports["server-2"].grade) == (WARNING, OK)
+    assert "servers" not in reports
 
 
 def test_who_answers_must_be_who_is_meant(federation: Path, doors: list[socket.socket], tmp_path: Path) -> None:
@@ -115,9 +130,10 @@ def test_who_answers_must_be_who_is_meant(federation: Path, doors: list[socket.s
 
 def test_a_silent_server_is_not_waited_for(federation: Path, doors: list[socket.socket]) -> None:
     with listening(doors[1], None):
-        report = found(federation / "server-0", patience_s=0.5)["server-1"]
-    assert report.grade == FAILED
-    assert "no answer within 0.5 s" in report.note
+        reports = found(federation / "server-0", patience_s=0.5)
+    assert reports["server-1"].grade == FAILED
+    assert "no answer within 0.5 s" in reports["server-1"].note
+    assert "3 of 4 do not answer" in reports["servers"].note
 
 
 def test_a_server_that_does_not_know_this_party_is_named(federation: Path, doors: list[socket.socket]) -> None:
@@ -157,9 +173,17 @@ def test_a_party_that_runs_is_left_alone(federation: Path) -> None:
         reports = found(federation / "server-1")
     finally:
         os.close(held)
-    assert "process" in reports
+    assert f"see `fedrfq committee status {federation / 'server-1'}`" in reports["process"].note
     assert not {"port", "server-0"} & set(reports)
-    assert not doctor.running(federation / "server-1")
+    assert not locks.taken(federation / "server-1")
+
+
+def test_what_a_client_that_runs_does_is_in_its_log(federation: Path) -> None:
+    held = locks.locked(federation / "client-0", "", "")
+    try:
+        assert found(federation / "client-0")["process"].note.endswith("see its log")
+    finally:
+        os.close(held)
 
 
 def damaged_permissions(folder: Path) -> None:

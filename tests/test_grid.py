@@ -1,6 +1,6 @@
 """Grids stopped at any point and taken up again, runs that diverge, and who is trained with whom."""
 
-import fcntl
+import os
 import shutil
 import signal
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from command import CPU, assert_same_run, command, fedrfq, records
 from grids import found, grid_file, table
 
-from fedrfq import UserError
+from fedrfq import UserError, locks
 from fedrfq.compare import Comparison, Findings
 from fedrfq.grid import Grid, linked, restack
 from fedrfq.records import RunDirectory
@@ -56,7 +56,8 @@ def test_killed_after_any_round_it_ends_as_if_never_stopped(tmp_path, whole, ste
     file, out = whole
     going = grid(file, tmp_path).advance()
     for _ in range(steps):
-        next(going)  # and then nothing more is written: kill -9
+        next(going)
+    del going  # nothing more is written: kill -9
     ended = {key: run for key, run in found(tmp_path).items() if run.result()}
     assert len(ended) == (2 if steps > 4 else 0)
     before = {f: time_ for f, time_ in states(tmp_path).items() if any(run.path in f.parents for run in ended.values())}
@@ -188,6 +189,7 @@ def test_a_stack_too_large_for_the_bound_is_taken_up_in_parts(tmp_path):
     going = grid(file, tmp_path / "out").advance()
     for _ in range(3):
         next(going)
+    del going
     parts = grid(file, tmp_path / "out", 10)
     assert [len(stack.runs) for stack in parts.stacks] == [2, 2]
     assert [step.completed for step in parts.advance()] == [6, 8, 14, 16]
@@ -213,11 +215,22 @@ def test_restacking_what_is_stacked_so_writes_nothing(whole):
 def test_a_grid_that_another_process_works_on_is_left_alone(tmp_path, whole):
     file, _ = whole
     (tmp_path / "grid").mkdir()
-    with (tmp_path / "grid" / ".lock").open("a") as file_:
-        fcntl.flock(file_, fcntl.LOCK_EX)
-        done = fedrfq("compare", file, "--out", tmp_path, "--device", "cpu", expect=2)
-    assert "another process" in done.stderr
+    lock = locks.locked(tmp_path / "grid", "", "")
+    done = fedrfq("compare", file, "--out", tmp_path, "--device", "cpu", expect=2)
+    os.close(lock)
+    assert f"{tmp_path / 'grid'} is in use by another process: wait for it" in done.stderr
     assert not found(tmp_path)
+
+
+def test_a_run_of_a_grid_is_its_own_while_it_trains(tmp_path):
+    """Nobody else can go on with it; the grid lets it go when it has ended."""
+    made = grid(grid_file(tmp_path, 'seeds = [0, 1]\nmethods = ["local"]'), tmp_path / "out")
+    next(steps := made.advance())
+    session = made.session
+    for run in session.runs:
+        assert "is in use by another process" in fedrfq("resume", run.path, "--device", "cpu", expect=2).stderr
+    list(steps)
+    assert not any(locks.taken(ended.run.path) for ended in made.ended.values())
 
 
 def test_a_finished_run_whose_records_are_not_whole_is_not_tabulated(tmp_path, whole):

@@ -5,11 +5,13 @@ import re
 
 import numpy as np
 import pytest
+import vl_convert
 from command import SMALL, fedrfq, records, sets
 from reports import ran
 
 from fedrfq.errors import UserError
-from fedrfq.report import compared, groups
+from fedrfq.report import compared, groups, marks, theme, vega
+from fedrfq.report.figure import Figure
 from fedrfq.report.groups import Brief, differing, grouped
 from fedrfq.report.places import runs_in
 
@@ -72,6 +74,36 @@ def test_curves_and_ends_are_means_over_seeds_with_their_deviation(folder):
         assert row["std"] == pytest.approx(np.std(own, ddof=1))
         assert row["runs"] == 2
     assert [row["round"] for row in curve] == [1, 2]
+
+
+def picture(series):
+    """The lines of so many series, and the strokes that stand for them in the legend, as (colour, dashes)."""
+    names = [f"series {k}" for k in range(series)]
+    rows = [{"series": name, "round": r, "mean": 1, "low": 0, "high": 2} for name in names for r in (1, 2)]
+    figure = Figure("a", "A", "", rows, marks.curves(names, marks.axis("mean", ""), [], band=True))
+    svg = vl_convert.vegalite_to_svg(figure.picture(theme.DAY), vl_version=vega._VERSION)
+    assert svg.count('role-legend"') == 1
+    looks = [(path, *re.findall(r'stroke="([^"]+)"', path), re.findall(r'dasharray="([^"]+)"', path)) for path in paths(svg)]
+    drawn = [look for path, *look in looks if "line mark" in path]
+    return drawn, [look for path, *look in looks if 'd="M-13,0L13,0"' in path]
+
+
+def paths(svg):
+    return re.findall(r'<path [^>]*stroke="#[^>]*>', svg)
+
+
+def test_lines_of_one_colour_are_told_apart_by_their_dashes_in_the_legend_too():
+    drawn, legend = picture(63)
+    assert drawn == legend
+    assert len(drawn) == 63
+    assert len({str(look) for look in drawn}) == 63
+    assert len({colour for colour, _ in drawn}) == 10 == marks.COLOURS
+
+
+def test_as_many_lines_as_there_are_colours_need_no_dashes():
+    drawn, _ = picture(10)
+    assert len({colour for colour, _ in drawn}) == 10
+    assert not any(dashes for _, dashes in drawn)
 
 
 def test_of_one_run_the_deviation_is_over_clients(folder):

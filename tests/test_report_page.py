@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 from browser import CHROMIUM, browser
@@ -193,3 +194,20 @@ def test_a_comparison_is_drawn_too(tab, page, run, whole, tmp_path):
         assert tab.js("document.documentElement.scrollWidth") <= width
         assert outgrown(tab) == []
     assert json.loads(tab.js("document.getElementById('given').textContent"))["figures"]["final"]["data"]["values"]
+
+
+def test_more_series_than_colours_have_dashes_and_can_be_singled_out(tab, whole, tmp_path):
+    for seed in range(12):
+        shutil.copytree(whole, copy := tmp_path / f"run-{seed}")
+        text = (copy / "experiment.toml").read_text()
+        (copy / "experiment.toml").write_text(text.replace("seed = 0\n", f"seed = {seed}\n", 1))
+    fedrfq("report", tmp_path, "--out", tmp_path / "all.html")
+    for width in (400, 1200):
+        tab.open(tmp_path / "all.html", width=width)
+        assert outgrown(tab) == []
+    assert tab.errors == []
+    lines = "[...document.querySelectorAll('#accuracy-head svg .mark-line.role-mark path')]"
+    assert tab.js(f"{lines}.map(p => p.getAttribute('stroke-dasharray'))") == ["1,0"] * 10 + ["7,3"] * 2
+    tab.click(*centre(tab, "document.querySelectorAll('#accuracy-head .role-legend-symbol path')[10]"))
+    opacity = tab.js(f"{lines}.map(p => +(p.getAttribute('opacity') ?? 1))")
+    assert [number for number, value in enumerate(opacity) if value == 1] == [10]

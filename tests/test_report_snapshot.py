@@ -58,6 +58,7 @@ def test_a_resumed_run_keeps_the_same(tmp_path):
     part = small_session(tmp_path / "part", "rounds=4")
     for _, _outcomes in zip(range(3), part.advance(), strict=False):
         pass
+    part.close()
     again = Session.resume(part.runs[0].path, CPU)
     list(again.advance())
     again.finish()
@@ -69,6 +70,7 @@ def test_a_finished_run_that_is_resumed_keeps_what_it_has(tmp_path):
     session = small_session(tmp_path, "rounds=2")
     list(session.advance())
     session.finish()
+    session.close()
     path = session.runs[0].path / "prototypes.safetensors"
     before = path.read_bytes()
     Session.resume(session.runs[0].path, CPU).finish()

@@ -58,7 +58,9 @@ def test_the_board_says_what_is_missing_and_who_is_behind(tmp_path: Path) -> Non
         assert (found["held"], found["clients"], found["missing"]) == (1, 3, ["client-0", "client-2"])
         assert [peer["connected"] for peer in found["peers"]] == [True, True, False]
         assert found["connected_clients"] == 1
-        assert "server-3" in found["behind"]
+        await until(lambda: set(servers[0]._driver.heard) == {1, 2})
+        found = json.loads((await fetched(tmp_path / "server-0"))[1])
+        assert (found["behind"], found["unheard"], found["needed"]) == ([], ["server-3"], 3)
         assert found["last"] is None
         await client.stop()
         await servers.stop()
@@ -305,13 +307,52 @@ def test_one_server_is_shown_in_full(told: dict[str, Any]) -> None:
     filtered = [{"name": "client-3", "score": 5}, {"name": "client-9", "score": 70}]
     told["last"] = {"round": 6, "view": 1, "value": "ab" * 32, "clients": 20, "filtered": filtered}
     told["charges"], told["evidence"] = [{"round": 2, "name": "server-2", "what": "LIST and LIST"}], 1
-    told["behind"], told["changing"] = ["server-3"], ["server-1"]
+    told["behind"], told["unheard"], told["changing"] = ["server-3"], ["server-2"], ["server-1"]
     text = printed({"server-0": told})
     assert "1 of 3, view 0, led by server-0" in text
     assert "client-9 (score 70), client-3 (score 5) of 20" in text
     assert "1: server-2 signed LIST and LIST in round 2" in text
-    assert re.search(r"servers behind +│ server-3", text)
+    assert re.search(r"servers behind +│ server-3 ", text)
+    assert re.search(r"servers not heard from +│ server-2: not since this one was started", text)
     assert re.search(r"ask for another view +│ server-1", text)
+
+
+def test_nobody_is_said_to_be_unheard_of_once_all_have_spoken(told: dict[str, Any]) -> None:
+    assert told["unheard"] == []
+    assert "not heard from" not in printed({"server-0": told})
+
+
+@pytest.mark.parametrize(("connected", "state"), [(1, "waits for servers"), (2, "ok")])
+def test_a_server_without_enough_others_waits_for_them(told: dict[str, Any], connected: int, state: str) -> None:
+    told["peers"] = [{"name": f"server-{k}", "connected": k <= connected, "round": 1} for k in (1, 2, 3)]
+    told["needed"] = 3
+    text = printed({"server-0": told})
+    assert re.search(rf"state +│ {state} ", text)
+    assert f"server-{connected} of 3, 2 are needed; clients: 0 of 1" in text
+    assert re.search(r"state +│ ok ", printed({"server-0": {**told, "finished": True}}))
+
+
+def test_a_server_that_was_left_behind_is_said_to_be(tmp_path: Path) -> None:
+    """Who has spoken, but of no round as late as ours; who has not is not."""
+    founded(tmp_path)
+
+    async def test() -> None:
+        servers = Servers(tmp_path)
+        await servers.start(0)
+        servers[0]._driver.heard.update({1: 4, 2: 3})
+        servers[0]._replica.round = 4
+        found = servers[0]._seen.board(servers[0]._driver, servers[0]._links)
+        assert (found.behind, found.unheard) == (("server-2",), ("server-3",))
+        await servers.stop()
+
+    run(test())
+
+
+def test_a_client_has_no_status(tmp_path: Path) -> None:
+    founded(tmp_path, couriers=1)
+    for name, role in (("client-0", "client"), ("courier-0", "courier")):
+        said = fedrfq("committee", "status", tmp_path / name, expect=2).stderr
+        assert f"{name}, a {role}: only servers have a status" in said
 
 
 def test_several_servers_are_shown_a_line_each(told: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ Whatever a command works with is imported when it runs: `fedrfq --help` is quick
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import typer
@@ -27,6 +28,8 @@ from fedrfq import (
     cli_verify,
 )
 from fedrfq.errors import UserError
+
+_SHOWN = 60  # letters of a path that is too long
 
 app = typer.Typer(
     help="Federated learning by pooled class prototypes.",
@@ -69,6 +72,10 @@ def main() -> None:
         if not _out_of_memory(error):
             raise
         _fail("out of memory: lower train.batch_size, clients or the model's size, or stack fewer runs")
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        _fail(f"{str(error.filename)[:_SHOWN]}…: {error.strerror}: check the path")
 
 
 def _fail(message: str) -> None:

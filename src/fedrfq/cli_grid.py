@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedrfq.errors import UserError
 from fedrfq.files import writing
+from fedrfq.locks import alone
 from fedrfq.sheets import Sheet
 from fedrfq.strict_json import to_json
 from fedrfq.terminal import INTERRUPTED, progress, say, terminated_as_interrupt
@@ -58,20 +57,25 @@ def drive(grid: Grid, dry_run: bool, again: str) -> bool:
     say(errors, f"{len(grid.wanted)} runs, {len(grid.ended)} of them done; {left} to train in {len(grid.stacks)} stacks")
     if dry_run:
         return False
-    try:
-        with _alone(grid), terminated_as_interrupt(), progress(errors) as bar:
-            task = bar.add_task("training", total=grid.rounds, completed=grid.completed(), figures="")
-            for step in grid.advance():
-                bar.update(task, completed=step.completed, description=step.what, figures=step.figures)
-            bar.update(task, completed=grid.completed(), description="done", figures="")
-    except KeyboardInterrupt:
-        grid.checkpoint()
-        say(errors, f"stopped with {len(grid.ended)} of {len(grid.wanted)} runs done; go on with: {again}")
-        raise typer.Exit(INTERRUPTED) from None
+    with _alone(grid):
+        try:
+            _advance(grid, errors)
+        except KeyboardInterrupt:
+            grid.checkpoint()
+            say(errors, f"stopped with {len(grid.ended)} of {len(grid.wanted)} runs done; go on with: {again}")
+            raise typer.Exit(INTERRUPTED) from None
     for ended in grid.ended.values():
         if ended.diverged:
             say(errors, f"diverged: {ended.run.path}: {ended.diverged}")
     return True
+
+
+def _advance(grid: Grid, errors: Console) -> None:
+    with terminated_as_interrupt(), progress(errors) as bar:
+        task = bar.add_task("training", total=grid.rounds, completed=grid.completed(), figures="")
+        for step in grid.advance():
+            bar.update(task, completed=step.completed, description=step.what, figures=step.figures)
+        bar.update(task, completed=grid.completed(), description="done", figures="")
 
 
 @contextmanager
@@ -80,12 +84,7 @@ def _alone(grid: Grid) -> Iterator[None]:
     folder = grid.out / next(iter(grid.wanted.values())).name
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / ".lock").open("a")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder} is being worked on by another process: wait for it, or choose another --out") from None
+    with alone(folder, "another --out", "wait for it, or choose another --out"):
         yield
 
 

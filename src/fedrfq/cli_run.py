@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,11 +53,12 @@ def run(
     if dry_run:
         _dry_run(experiments, where)
         return
-    _drive(Session.begin(experiments, where, out), json)
+    with closing(Session.begin(experiments, where, out)) as session:
+        _drive(session, json)
 
 
 def resume(path: RunPath, device: Device = "auto", json: Json = False, deterministic: Deterministic = False) -> None:
-    """Continue a run after Ctrl-C, a crash or kill -9: it ends as if it had never stopped.
+    """Continue a run after Ctrl-C, a crash or kill -9: it ends as if it had never stopped. One process at a time has a run.
 
     Example: fedrfq resume runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c
     """
@@ -68,7 +70,8 @@ def resume(path: RunPath, device: Device = "auto", json: Json = False, determini
     changed = differences(run_, where)
     if changed:
         say(Console(stderr=True), f"note: {', '.join(changed)}: the last bits may differ from an uninterrupted run")
-    _drive(Session.resume(path, where), json)
+    with closing(Session.resume(path, where)) as session:
+        _drive(session, json)
 
 
 def config(file: File = None, sets: Sets = None) -> None:

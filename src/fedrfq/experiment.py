@@ -17,7 +17,7 @@ from fedrfq import toml
 from fedrfq.attacks import ATTACKS, Attack
 from fedrfq.attacks.none import Peace
 from fedrfq.committee import COMMITTEES, Committee, Direct
-from fedrfq.data import DATASETS
+from fedrfq.data import DATASETS, at_path
 from fedrfq.detectors import DETECTORS, Detector
 from fedrfq.detectors.none import Nothing
 from fedrfq.engine import Train
@@ -234,8 +234,8 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
     known(given, [f.name for f in fields(Experiment)], "")
     data = {"name": Data.name, **_section(given, "data")}
     _typed(data["name"], str, "data.name")
-    if data["name"] not in DATASETS and Path(data["name"]).expanduser().exists():
-        data["name"] = str(Path(data["name"]).expanduser().resolve())  # so that the run can be resumed from anywhere
+    if data["name"] not in DATASETS and (path := at_path(data["name"])):
+        data["name"] = str(path.resolve())  # so that the run can be resumed from anywhere
     suits = DATASETS[data["name"]].settings if data["name"] in DATASETS else {}
     method = _kind("method", given, suits)
     sections: Table = {

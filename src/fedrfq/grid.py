@@ -104,6 +104,7 @@ class Grid:
                 queue.extendleft(self._without_diverged(self.session, error))
             else:
                 self._close(self.session)
+            self.session.close()
             self.session = None
 
     def checkpoint(self) -> None:

@@ -104,7 +104,7 @@ class RunDirectory:
         if environment.get("engine") == "flower":
             raise UserError(f"{self.path} was run on Flower, and goes on there: `flwr run` with resume='{self.path}'")
         stack = environment.get("stack")
-        if not isinstance(stack, list) or not all(isinstance(other, str) for other in stack):
+        if not isinstance(stack, list) or not all(isinstance(other, str) and "\0" not in other for other in stack):
             raise UserError(f"{self.path / 'environment.json'} does not say what the run is stacked with: restore it")
         return [self.path if other == "." else (self.path.resolve() / other).resolve() for other in stack]
 

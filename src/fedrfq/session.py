@@ -6,7 +6,8 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,6 +22,7 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.federation import Diverged, Federation, State
+from fedrfq.locks import alone
 from fedrfq.measure import Outcome, RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.prototypes import Uploads
@@ -51,12 +53,14 @@ def pick_device(name: str, deterministic: bool = False) -> torch.device:
 
 @dataclass
 class Session:
-    """One run, or several stacked into one program, from where they stand to their last round."""
+    """One run, or several stacked into one program, from where they stand to their last round. No other process can have
+    their directories until it is closed, or forgotten."""
 
     federation: Federation
     runs: tuple[RunDirectory, ...]
     state: State
     sent: tuple[Uploads, ...] = ()  # in the last round, a run each; none before a round was trained here
+    held: ExitStack = field(default_factory=ExitStack)  # the runs' locks
 
     @staticmethod
     def begin(experiments: Sequence[Experiment], device: torch.device, out: Path, dataset: Dataset | None = None) -> Session:
@@ -65,32 +69,27 @@ class Session:
         federation = Federation(experiments, dataset, device)
         state = federation.start()
         runs = [RunDirectory.create(out, experiment, environment(federation, r)) for r, experiment in enumerate(experiments)]
-        for run, charter, partition in zip(runs, federation.charters(), federation.partitions, strict=True):
-            save_shares(run.path, shares(partition, dataset))
-            if charter is not None:
-                run.begin_audit(charter)
-            stack = [os.path.relpath(other.path, run.path) for other in runs]
-            run.write("environment.json", to_json({**run.environment(), "stack": stack}, indent=2) + "\n")
-        return Session(federation, tuple(runs), state)
+        with _alone(runs) as held:
+            for run, charter, partition in zip(runs, federation.charters(), federation.partitions, strict=True):
+                save_shares(run.path, shares(partition, dataset))
+                if charter is not None:
+                    run.begin_audit(charter)
+                stack = [os.path.relpath(other.path, run.path) for other in runs]
+                run.write("environment.json", to_json({**run.environment(), "stack": stack}, indent=2) + "\n")
+            return Session(federation, tuple(runs), state, held=held.pop_all())
 
     @staticmethod
     def resume(path: Path, device: torch.device) -> Session:
         """From the newest checkpoint, with the runs it was stacked with: kernels depend on what is stacked."""
-        first = RunDirectory.open(path)
-        runs = tuple(RunDirectory.open(other) for other in first.stack())
-        experiments = [run.experiment() for run in runs]
-        dataset = data.load(experiments[0].data.name)
-        recorded = first.environment().get("data", {}).get("sha256")
-        if dataset.sha256 != recorded:
-            raise UserError(f"the data changed: the run began on sha256 {recorded}, found {dataset.sha256}; restore the data")
-        federation = Federation(experiments, dataset, device)
-        check_charters(runs, federation)
-        number = common_round(runs)
-        state = join([run.load(number, device) for run in runs]) if number else federation.start()
-        check_agreed(runs, federation, state)
-        for run in runs:
-            run.rewind(number)
-        return Session(federation, runs, state)
+        runs = tuple(RunDirectory.open(other) for other in RunDirectory.open(path).stack())
+        with _alone(runs) as held:
+            return Session(*_standing(runs, device), held=held.pop_all())
+
+    def close(self) -> None:
+        """Let another process have the runs."""
+        self.held.close()
+
+    __del__ = close
 
     @property
     def rounds(self) -> int:
@@ -136,6 +135,31 @@ class Session:
             self.runs[r].write("result.json", to_json(result, indent=2) + "\n")
             results.append(result)
         return results
+
+
+def _alone(runs: Sequence[RunDirectory]) -> ExitStack:
+    """The runs' directories, for this process alone."""
+    with ExitStack() as held:
+        for run in runs:
+            held.enter_context(alone(run.path, "a run's directory", "it trains this run; wait for its end, or stop it"))
+        return held.pop_all()
+
+
+def _standing(runs: tuple[RunDirectory, ...], device: torch.device) -> tuple[Federation, tuple[RunDirectory, ...], State]:
+    """Runs of one stack as they stand after their newest checkpoint; what was recorded since is forgotten."""
+    experiments = [run.experiment() for run in runs]
+    dataset = data.load(experiments[0].data.name)
+    recorded = runs[0].environment().get("data", {}).get("sha256")
+    if dataset.sha256 != recorded:
+        raise UserError(f"the data changed: the run began on sha256 {recorded}, found {dataset.sha256}; restore the data")
+    federation = Federation(experiments, dataset, device)
+    check_charters(runs, federation)
+    number = common_round(runs)
+    state = join([run.load(number, device) for run in runs]) if number else federation.start()
+    check_agreed(runs, federation, state)
+    for run in runs:
+        run.rewind(number)
+    return federation, runs, state
 
 
 def part(federation: Federation, state: State, r: int) -> State:
@@ -303,7 +327,7 @@ def _revision() -> str | None:
 
 def run(experiment: Experiment, device: str = "auto", out: Path | str = "runs") -> Iterator[RoundRecord]:
     """Runs the experiment, yielding each round's record; the directory is written as by the command line."""
-    session = Session.begin([experiment], pick_device(device), Path(out))
-    for outcomes in session.advance():
-        yield outcomes[0].record
-    session.finish()
+    with closing(Session.begin([experiment], pick_device(device), Path(out))) as session:
+        for outcomes in session.advance():
+            yield outcomes[0].record
+        session.finish()

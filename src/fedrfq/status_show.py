@@ -41,6 +41,8 @@ def _state(board: Said) -> Text:
         return Text("cannot write: no votes", "red")
     if board["abstaining"]:
         return Text("abstaining", "yellow")
+    if len(_connected_servers(board)) + 1 < board["needed"] and not board["finished"]:
+        return Text("waits for servers", "yellow")
     if board["waiting"]:
         return Text("waits for clients", "yellow")
     return Text("ok", "green")
@@ -72,8 +74,12 @@ def _round(board: Said) -> str:
 
 
 def _connected(board: Said) -> str:
-    servers = named([peer["name"] for peer in board["peers"] if peer["connected"]])
+    servers = f"{named(_connected_servers(board))} of {len(board['peers'])}, {board['needed'] - 1} are needed"
     return f"servers: {servers}; clients: {board['connected_clients']} of {board['clients']}"
+
+
+def _connected_servers(board: Said) -> list[str]:
+    return [peer["name"] for peer in board["peers"] if peer["connected"]]
 
 
 def _details(board: Said) -> Table:
@@ -82,6 +88,8 @@ def _details(board: Said) -> Table:
     if not board["finished"]:
         _row(table, "uploads missing", named(board["missing"]))
         _row(table, "servers behind", named(board["behind"]))
+        if board["unheard"]:
+            _row(table, "servers not heard from", f"{named(board['unheard'])}: not since this one was started")
     if board["last"] is not None:
         last = board["last"]
         _row(table, "last decided", f"round {last['round']} in view {last['view']}: {last['value']}")

@@ -2,7 +2,7 @@
 
 from fedrfq.data.catalogue import DATASETS
 from fedrfq.data.dataset import Dataset
-from fedrfq.data.library import get, info, load
+from fedrfq.data.library import at_path, get, info, load
 from fedrfq.data.source import Source
 
-__all__ = ["DATASETS", "Dataset", "Source", "get", "info", "load"]
+__all__ = ["DATASETS", "Dataset", "Source", "at_path", "get", "info", "load"]

@@ -32,11 +32,25 @@ def load(name_or_path: str) -> Dataset:
     return _dataset(source.name, stored.read(source), source.mean, source.std)
 
 
+def at_path(name: str) -> Path | None:
+    """The user's own data of that name, where there are any that may be looked at. UserError of what can be no path."""
+    try:
+        path = Path(name).expanduser()
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    except (OSError, RuntimeError, ValueError) as error:  # a part too long, nobody's home, a zero in it
+        why = getattr(error, "strerror", None) or error
+        what = f"{name!r:.60} ({why})"
+        raise UserError(f"dataset: expected a name or a path, found {what}; check data.name or the path") from error
+    return path
+
+
 def _own(name_or_path: str) -> Dataset:
-    path = Path(name_or_path).expanduser()
-    if not path.exists():
+    path = at_path(name_or_path)
+    if path is None:
         known = ", ".join(DATASETS)
-        raise UserError(f"dataset: expected one of {known} or a path, found {name_or_path!r}, which does not exist")
+        raise UserError(f"dataset: expected one of {known} or a path, found {name_or_path!r:.200}, which is not there")
     content = pictures.read(path) if path.is_dir() else arrays.read(path)
     mean, std = moments(content.train_x)
     return _dataset(path.stem, content, mean, std)
@@ -60,7 +74,7 @@ def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
     known = DATASETS.get(name)
     if known is None:
         raise UserError(f"data get: expected one of {', '.join(DATASETS)}, found {name!r}; name one of these")
-    if source is not None and not source.expanduser().exists():
+    if source is not None and at_path(str(source)) is None:
         raise UserError(f"{source}: expected {known.from_what}, found nothing there; check the path")
     if (source is None or known.sha256) and _valid(known):
         Console(stderr=True, quiet=not progress, markup=False, highlight=False).print(
@@ -102,10 +116,9 @@ def _from_places(known: Source, progress: bool) -> tuple[Content, str]:
 def info(name: str) -> dict[str, Any]:
     """What is known of a dataset by name or path; counts, shape and size only if it is in the cache (or a path)."""
     known = DATASETS.get(name)
-    at = stored.path(name) if known else Path(name).expanduser()
-    if known and not at.is_file():
+    if known and not stored.path(name).is_file():
         return {"name": name, "cached": False, "classes": known.classes, "sha256": known.sha256}
-    data = load(name)
+    data, at = load(name), stored.path(name) if known else Path(name).expanduser()
     return {
         "name": data.name,
         "cached": known is not None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedrfq.errors import UserError
 from fedrfq.net.folder import FEDERATION, STATUS, VOTE_KEY, read_text
-from fedrfq.net.identity import read_charter
+from fedrfq.net.identity import read_charter, read_seat
 from fedrfq.net.web import HOST
 
 _PATIENCE_S = 5.0
@@ -19,6 +19,11 @@ _MOST_STATUS, _MOST_PAGE = 1 << 10, 1 << 26  # bytes
 def servers(folder: Path) -> list[Path]:
     """The servers' folders: this one, or those in it where it is a federation's."""
     if (folder / VOTE_KEY).exists():
+        seat, role = read_seat(folder)
+        if role != "server":
+            raise UserError(
+                f"{folder} is of {seat.name}, a {role}: only servers have a status, what a {role} does is in its log"
+            )
         return [folder]
     if not (folder / FEDERATION).exists():
         raise UserError(f"{folder} is neither a server's folder nor a federation's")

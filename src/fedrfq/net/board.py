@@ -75,7 +75,9 @@ class Board:
     committed: Names
     changing: Names  # servers that ask for a later view
     peers: tuple[Peer, ...]
-    behind: Names  # servers that have spoken of no round as late as ours
+    needed: int  # servers that a round takes, this one among them
+    behind: Names  # servers that have spoken, of no round as late as ours
+    unheard: Names  # servers that have said nothing since this one was started
     connected_clients: int
     last: Last | None
     evidence: int

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
-import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,6 +18,7 @@ from pathlib import Path
 
 from fedrfq.committee.network import endpoint
 from fedrfq.errors import UserError
+from fedrfq.locks import taken
 from fedrfq.net import certificates, reach, tls
 from fedrfq.net.folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY, VOTE_KEY, secret
 from fedrfq.net.identity import Identity, load, read_charter, read_signer
@@ -61,26 +60,25 @@ def examine(folder: Path, now: datetime | None = None, patience_s: float = 5.0) 
 def _party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Finding]:
     yield _other_certificates(identity, now)
     yield _clock(identity, now)
-    if running(identity.folder):
-        yield Finding("process", OK, "this party runs: port and servers are left to it, see `fedrfq committee status`")
+    if taken(identity.folder):
+        look = f"`fedrfq committee status {identity.folder}`" if identity.is_server else "its log"
+        yield Finding("process", OK, f"this party runs: port and servers are left to it, see {look}")
         return
     if identity.is_server:
         yield _port(identity.seat.address)
-    reached = asyncio.run(reach.servers(identity, patience_s))
-    for server, (well, note) in reached.items():
-        yield Finding(identity.charter.seats[server].name, OK if well else FAILED, note)
+    yield from _servers(identity, asyncio.run(reach.servers(identity, patience_s)))
 
 
-def running(folder: Path) -> bool:
-    """Whether a process holds the folder's log."""
-    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(place)
-    return False
+def _servers(identity: Identity, reached: Mapping[int, reach.Answer]) -> Iterator[Finding]:
+    """Up to f servers may be away, and rounds are decided all the same."""
+    roster, away = identity.charter.roster, sum(not answer.there for answer in reached.values())
+    missed = WARNING if away <= roster.f else FAILED
+    for server, answer in reached.items():
+        grade = OK if answer.well else FAILED if answer.there else missed
+        yield Finding(identity.charter.seats[server].name, grade, answer.note)
+    if away > roster.f:
+        few = f"{away} of {roster.n} do not answer, and a round takes {roster.n - roster.f}"
+        yield Finding("servers", FAILED, f"{few}: start this party all the same, it dials until they do")
 
 
 def _tried(what: str, look: Callable[[], str]) -> Finding:

@@ -6,13 +6,22 @@ import asyncio
 import os
 import ssl
 import time
+from typing import NamedTuple
 
 from fedrfq.committee.network import endpoint
 from fedrfq.net import tls
 from fedrfq.net.identity import Identity
 
-Answer = tuple[bool, str]  # whether it is well, and what was found
 _AT_ONCE = 64
+_REMEDY = "its operator must start it, or let the port through"
+
+
+class Answer(NamedTuple):
+    """Whether all is well, and what was found; `there`: something answered."""
+
+    well: bool
+    note: str
+    there: bool = True
 
 
 async def servers(identity: Identity, patience_s: float) -> dict[int, Answer]:
@@ -31,17 +40,17 @@ async def _dialled(identity: Identity, server: int, context: ssl.SSLContext, pat
     address, began = identity.charter.seats[server].address, time.monotonic()
     try:
         async with asyncio.timeout(patience_s):
-            well, note = await _greeted(identity, server, context)
+            well, note, _ = await _greeted(identity, server, context)
     except ssl.SSLCertVerificationError:
-        return False, f"{address}: what answers shows no certificate of this federation: is it the right address?"
+        return Answer(False, f"{address}: what answers shows no certificate of this federation: is it the right address?")
     except ssl.SSLError as error:
-        return False, f"{address}: refuses this party ({error.reason}): has it the same federation.toml?"
+        return Answer(False, f"{address}: refuses this party ({error.reason}): has it the same federation.toml?")
     except TimeoutError:
-        return False, f"{address}: no answer within {patience_s:g} s: start it, or let the port through"
+        return Answer(False, f"{address}: no answer within {patience_s:g} s: {_REMEDY}", there=False)
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or "cannot be reached"
-        return False, f"{address}: {why}: start it, or let the port through"
-    return well, f"{address}: {note}, {1000 * (time.monotonic() - began):.0f} ms"
+        return Answer(False, f"{address}: {why}: {_REMEDY}", there=False)
+    return Answer(well, f"{address}: {note}, {1000 * (time.monotonic() - began):.0f} ms")
 
 
 async def _greeted(identity: Identity, server: int, context: ssl.SSLContext) -> Answer:
@@ -52,9 +61,9 @@ async def _greeted(identity: Identity, server: int, context: ssl.SSLContext) -> 
         shown = tls.party(identity.charter, writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
         if shown != server:
             who = "nobody" if shown is None else identity.charter.seats[shown].name
-            return False, f"answers as {who}: is it the right address?"
+            return Answer(False, f"answers as {who}: is it the right address?")
         if await reader.read(1) or 0 <= identity.party < server:
-            return True, "answers"
-        return False, "hangs up: has it the same federation.toml?"
+            return Answer(True, "answers")
+        return Answer(False, "hangs up: has it the same federation.toml?")
     finally:
         writer.transport.abort()

@@ -6,13 +6,13 @@ that opens: with everything flushed, and without the flush that was under way.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from fedrfq import locks
 from fedrfq.consensus.messages import Message
 from fedrfq.errors import UserError
 from fedrfq.net import disk, segments
@@ -175,14 +175,5 @@ def _failing(where: Path) -> Iterator[None]:
 
 
 def locked(folder: Path) -> int:
-    """The folder, for this process alone until the handle is closed or the process dies."""
-    try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be opened ({error.strerror}): name a party's folder") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise UserError(f"{folder} is in use by another process: a party runs once") from error
-    return lock
+    """A party's folder, for this process alone until the handle is closed or the process dies."""
+    return locks.locked(folder, "a party's folder", "a party runs once")

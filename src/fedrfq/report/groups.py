@@ -10,7 +10,7 @@ from typing import Any
 from fedrfq.experiment import Experiment
 from fedrfq.measure import RoundRecord
 from fedrfq.records import RunDirectory
-from fedrfq.report.run import experiment_of, records_of
+from fedrfq.report.run import records_of
 
 _LONGEST = 60  # letters of a label
 
@@ -28,7 +28,7 @@ class Brief:
     @staticmethod
     def read(path: Path) -> Brief:
         run = RunDirectory.open(path)
-        return Brief(path, experiment_of(run), records_of(run))
+        return Brief(path, run.experiment(), records_of(run))
 
     def settings(self) -> Settings:
         """All but name and seed, by their dotted keys."""

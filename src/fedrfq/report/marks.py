@@ -19,6 +19,8 @@ ZOOM: Spec = {
     "bind": "scales",
 }
 FADED = 0.06
+COLOURS = 10  # of the theme: after them it begins again
+_STROKE = 26  # the length of a line in the legend
 PERCENT = "test accuracy, %"
 WHOLE = "datum.value % 1 ? '' : format(datum.value, 'd')"  # there is no half a round
 BYTES = "replace(format(datum.value, '~s'), /([kMGT]?)$/, ' $1B')"
@@ -66,24 +68,38 @@ def rounds() -> Spec:
 
 def series(names: Sequence[str], field: str = "series", **more: Any) -> Spec:
     """Colours by name, always in the same order, and a legend with the columns that fit; the page takes fewer if it must."""
-    columns = max(1, WIDTH // (40 + 7 * min(40, max(map(len, names), default=1))))
-    return {
-        "field": field,
-        "type": "nominal",
-        "title": None,
-        "scale": {"domain": list(names)},
-        "legend": {"orient": "top", "columns": columns, "symbolLimit": 0, "symbolOpacity": 1, "labelLimit": 320},
-        **more,
-    }
+    legend = {"orient": "top", "columns": _columns(names), "symbolLimit": 0, "symbolOpacity": 1, "labelLimit": 320}
+    return {"field": field, "type": "nominal", "title": None, "scale": {"domain": list(names)}, "legend": legend, **more}
+
+
+def _columns(names: Sequence[str], symbol: int = 10) -> int:
+    return max(1, WIDTH // (30 + symbol + 7 * min(40, max(map(len, names), default=1))))
+
+
+def lines(names: Sequence[str]) -> tuple[Spec, Spec]:
+    """Colours by name, and dashes beside them where there are more series than colours: the first ten lines are drawn in one
+    piece, the next ten in dashes, those after them in dashes with ever more dots between, each so in the legend, too."""
+    colour = series(names)
+    if len(names) <= COLOURS:
+        return colour, {}
+    legend = {"symbolType": "stroke", "symbolSize": _STROKE**2, "symbolStrokeWidth": 2, "rowPadding": 0}
+    colour["legend"] = {**colour["legend"], "columns": _columns(names, _STROKE), **legend}
+    patterns = [_dash(number // COLOURS) for number in range(len(names))]
+    return colour, {"strokeDash": {**colour, "scale": {"domain": list(names), "range": patterns}}}
+
+
+def _dash(number: int) -> list[int]:
+    """Lengths that are drawn and left out, in turns."""
+    return [7, 3] + [2, 3] * (number - 1) if number else [1, 0]
 
 
 def curves(names: Sequence[str], y: Spec, tooltip: list[Spec], band: bool, height: int = 320) -> Spec:
     """A line for each series over rounds, with a band from `low` to `high`; the nearest point tells its values."""
-    colour, x = series(names), rounds()
+    (colour, dash), x = lines(names), rounds()
     line = {
         "mark": {"type": "line", "clip": True, "strokeWidth": 2},
         "params": [ZOOM, switch("series")],
-        "encoding": {"x": x, "y": y, "color": colour, "opacity": shown(1)},
+        "encoding": {"x": x, "y": y, "color": colour, **dash, "opacity": shown(1)},
     }
     limits = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
     area = {

@@ -50,7 +50,7 @@ class Run:
     @staticmethod
     def read(path: Path) -> Run:
         found, notes = RunDirectory.open(path), list[str]()
-        experiment, records = experiment_of(found), records_of(found)
+        experiment, records = found.experiment(), records_of(found)
         environment = found.environment()
         return Run(
             path,
@@ -71,13 +71,6 @@ class Run:
         known = self.environment["data"].get("classes")
         name = str(known[label]) if isinstance(known, list) and label < len(known) else str(label)
         return "".join(letter if letter.isprintable() else "·" for letter in name[:_LONGEST])
-
-
-def experiment_of(run: RunDirectory) -> Experiment:
-    try:
-        return run.experiment()
-    except OSError as error:  # its data's name may be no path that could be looked for
-        raise UserError(f"{run.path / 'experiment.toml'} names data that cannot be: {error.strerror}") from error
 
 
 def records_of(run: RunDirectory) -> list[RoundRecord]:
