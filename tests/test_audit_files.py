@@ -113,3 +113,9 @@ def test_a_missing_file_is_named(copy: Path, name: str) -> None:
     (copy / name).unlink()
     with pytest.raises(UserError, match=name):
         list(Audit(copy, recompute=True).rounds())
+
+
+def test_a_party_that_never_ran_is_told_of_as_such(copy: Path) -> None:
+    (copy / "audit.log").unlink()
+    with pytest.raises(UserError, match=r"has no audit\.log: it has never run, or the file was removed"):
+        list(Audit(copy).rounds())

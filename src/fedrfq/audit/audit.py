@@ -132,6 +132,8 @@ class Audit:
                 number += 1
         except Broken as error:
             raise Failed(name, error.offset, number, str(error)) from error
+        except FileNotFoundError:
+            raise UserError(f"{self.path} has no {name}: it has never run, or the file was removed; restore it then") from None
         except OSError as error:
             raise UserError(f"{self.path / name} cannot be read ({error.strerror}): restore it") from error
 

@@ -7,7 +7,6 @@ byte, and never trained or signed anew.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from torch import Tensor
 from fedrfq import tensors
 from fedrfq.errors import UserError
 from fedrfq.flower.letters import MOST_BYTES, NAME, Answer
+from fedrfq.locks import locked
 from fedrfq.net.folder import make_folder
 from fedrfq.stacked import Params
 
@@ -59,12 +59,9 @@ class Keeping:
     def locked(self) -> Iterator[None]:
         """Alone with the folder."""
         make_folder(self.folder, 0o700)
-        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = locked(self.folder, "a node's folder", "a client is hosted by one node")
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
-        except BlockingIOError as error:
-            raise UserError(f"{self.folder} is in use by another process: a client is hosted by one node") from error
         finally:
             os.close(handle)
 
