@@ -117,5 +117,5 @@ def test_a_missing_file_is_named(copy: Path, name: str) -> None:
 
 def test_a_party_that_never_ran_is_told_of_as_such(copy: Path) -> None:
     (copy / "audit.log").unlink()
-    with pytest.raises(UserError, match=r"has no audit\.log: it has never run, or the file was removed"):
+    with pytest.raises(UserError, match=r"has no audit\.log: it has never run, or lost the file"):
         list(Audit(copy).rounds())

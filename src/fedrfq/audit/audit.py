@@ -133,7 +133,7 @@ class Audit:
         except Broken as error:
             raise Failed(name, error.offset, number, str(error)) from error
         except FileNotFoundError:
-            raise UserError(f"{self.path} has no {name}: it has never run, or the file was removed; restore it then") from None
+            raise UserError(f"{self.path} has no {name}: it has never run, or lost the file; restore it then") from None
         except OSError as error:
             raise UserError(f"{self.path / name} cannot be read ({error.strerror}): restore it") from error
 
