@@ -17,6 +17,7 @@ from fedrfq.net.cluster import Cluster, free_ports
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from chaos import Campaign
+from crowds import Crowds, Stretch
 from ground import answering, federation, servers
 from loadclient import Crowd
 
@@ -105,3 +106,21 @@ def test_the_benchmark_measures_everything_it_promises(tmp_path: Path) -> None:
     assert set(row["best"]) == set(row["met"])
     assert row["best"]["commits_s"] > 0
     assert row["best"]["silent_leader_timeouts"] > 1
+
+
+def test_clients_of_several_processes_are_in_the_same_rounds() -> None:
+    async def stretches(cluster: Cluster) -> list[Stretch]:
+        await answering(cluster, range(4))
+        crowd = Crowds(cluster.folder, 3, rounds=4, processes=2)
+        try:
+            await crowd.connect()
+            first, second = await crowd.go(1), await crowd.go(3)
+        finally:
+            crowd.stop()
+        assert crowd.until == 4
+        return [*first, *second]
+
+    with federation(3, free_ports(4)) as folder, servers(folder) as cluster:
+        found = asyncio.run(asyncio.wait_for(stretches(cluster), 120))
+    assert [len(stretch.latencies) for stretch in found] == [2, 1, 6, 3]  # two clients and one, in one round and in three
+    assert max(found[0].decided_at, found[1].decided_at) < min(found[2].decided_at, found[3].decided_at)
