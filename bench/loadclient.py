@@ -142,7 +142,7 @@ class Line(asyncio.BufferedProtocol):
             if not frame:
                 self.write(EMPTY)  # we are here, too
             elif frame[_KIND] == Kind.CERT:
-                self.crowd.hear(self.speaker, frame)
+                self.crowd.hear(self, frame)
             elif frame[_KIND] == Kind.RECEIPT and int.from_bytes(frame[_ROUND], "little") == self.speaker.round:
                 self.speaker.receipts.add(self.server)  # taken at its word
 
@@ -212,18 +212,20 @@ class Crowd:
         if speaker.round <= self.until:
             line.write(speaker.upload() + self._question(speaker))
 
-    def hear(self, speaker: Speaker, frame: bytes) -> None:
-        """A certificate: checked once, whoever of us is told."""
-        round_ = int.from_bytes(frame[_ROUND], "little")
+    def hear(self, line: Line, frame: bytes) -> None:
+        """A certificate: checked once, whoever of us is told. Who had not spoken in its round is behind, and asks on."""
+        speaker, round_ = line.speaker, int.from_bytes(frame[_ROUND], "little")
         if round_ < speaker.round:
             return
         if frame not in self._valid:
             if len(self._valid) > _REMEMBERED:
                 self._valid.clear()
             self._valid[frame] = self._checked(frame)
-        value = self._valid[frame]
+        value, behind = self._valid[frame], speaker.spoken < round_
         if value is not None:
             self._settle(speaker, round_, value)
+            if behind:
+                line.write(self._question(speaker))
 
     def _checked(self, frame: bytes) -> bytes | None:
         """The value it certifies; none: it does not. What must never be is remembered, and raised where we are waited for."""

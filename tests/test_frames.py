@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrfq.net.budget import Bucket, open_files
+from fedrfq.files import open_files
+from fedrfq.net.budget import Bucket
 from fedrfq.net.frames import EMPTY, Frames, Oversized, header
 from fedrfq.net.link_door import Door, origin
 

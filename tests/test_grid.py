@@ -215,10 +215,11 @@ def test_restacking_what_is_stacked_so_writes_nothing(whole):
 def test_a_grid_that_another_process_works_on_is_left_alone(tmp_path, whole):
     file, _ = whole
     (tmp_path / "grid").mkdir()
-    lock = locks.locked(tmp_path / "grid", "", "")
+    (tmp_path / "grid" / ".lock").touch()
+    lock = locks.locked(tmp_path / "grid" / ".lock", "", "")
     done = fedrfq("compare", file, "--out", tmp_path, "--device", "cpu", expect=2)
     os.close(lock)
-    assert f"{tmp_path / 'grid'} is in use by another process: wait for it" in done.stderr
+    assert f"{tmp_path / 'grid' / '.lock'} is in use by another process: wait for it" in done.stderr
     assert not found(tmp_path)
 
 

@@ -25,7 +25,7 @@ from fedrfq.consensus.messages import Certificate, Evidence, Kind, Record, Uploa
 from fedrfq.consensus.rules import Rules
 from fedrfq.detectors import Verdict
 from fedrfq.errors import UserError
-from fedrfq.net import board, identity, logs, meters
+from fedrfq.net import asking, board, identity, logs, meters
 from fedrfq.net.web import Page, Web
 from fedrfq.status_show import named, shown
 
@@ -313,7 +313,7 @@ def test_one_server_is_shown_in_full(told: dict[str, Any]) -> None:
     assert "client-9 (score 70), client-3 (score 5) of 20" in text
     assert "1: server-2 signed LIST and LIST in round 2" in text
     assert re.search(r"servers behind +│ server-3 ", text)
-    assert re.search(r"servers not heard from +│ server-2: not since this one was started", text)
+    assert re.search(r"servers not heard from +│ server-2: not since server-\d was started", text)
     assert re.search(r"ask for another view +│ server-1", text)
 
 
@@ -407,6 +407,17 @@ def test_a_status_file_that_leads_nowhere_is_a_server_that_does_not_run(text: st
     founded(tmp_path, servers=1, clients=1)
     (tmp_path / "server-0" / "status.json").write_text(text)
     assert "no server of" in fedrfq("committee", "status", tmp_path, expect=2).stderr
+
+
+def test_a_server_of_another_version_is_said_to_be(
+    tmp_path: Path, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "status.json").write_text('{"port": 1}')
+    monkeypatch.setattr(asking, "_page", lambda port: told)
+    assert asking.ask(tmp_path) == told
+    monkeypatch.setattr(asking, "_page", lambda port: {key: value for key, value in told.items() if key != "needed"})
+    with pytest.raises(UserError, match="another version"):
+        asking.ask(tmp_path)
 
 
 # The log

@@ -84,7 +84,8 @@ def _alone(grid: Grid) -> Iterator[None]:
     folder = grid.out / next(iter(grid.wanted.values())).name
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder, "another --out", "wait for it, or choose another --out"):
+        (folder / ".lock").touch()  # a file: NFS keeps machines apart by locks of files, not of folders
+    with alone(folder / ".lock", "another --out", "wait for it, or choose another --out"):
         yield
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,3 +39,13 @@ def writing(where: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"cannot write to {where}: {error.strerror or error}; free space or choose another --out") from error
+
+
+def open_files(wanted: int) -> int:
+    """How many files this process may have open, once it has asked for so many. Who has none left fails at whatever
+    comes next."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if wanted > soft != resource.RLIM_INFINITY:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else soft

@@ -1,4 +1,4 @@
-"""A folder for one process alone. The lock is the system's: it goes with the process, however that ends, and is no file."""
+"""A folder, or a file, for one process alone. The lock is the system's: it goes with the process, however that ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def locked(folder: Path, what: str, remedy: str) -> int:
     """The folder, for this process alone until the handle is closed or the process dies. UserError where it cannot be had:
     `what` should be named instead of a folder that cannot be opened, `remedy` is for one that another process has."""
     try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = os.open(folder, (os.O_RDONLY if folder.is_dir() else os.O_RDWR) | os.O_CLOEXEC)
     except OSError as error:
         raise UserError(f"{folder} cannot be opened ({error.strerror}): name {what}") from error
     try:

@@ -22,6 +22,7 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.federation import Diverged, Federation, State
+from fedrfq.files import open_files
 from fedrfq.locks import alone
 from fedrfq.measure import Outcome, RoundRecord
 from fedrfq.methods import METHODS
@@ -31,6 +32,7 @@ from fedrfq.snapshot import Prototypes, save_shares, shares
 from fedrfq.stacked import Params
 from fedrfq.strict_json import to_json
 
+_SPARE = 256  # open files besides the runs'
 _VERSIONS = ("fedrfq", "torch", "numpy", "scikit-learn", "mlxtend")
 
 
@@ -139,6 +141,7 @@ class Session:
 
 def _alone(runs: Sequence[RunDirectory]) -> ExitStack:
     """The runs' directories, for this process alone."""
+    open_files(len(runs) + _SPARE)
     with ExitStack() as held:
         for run in runs:
             held.enter_context(alone(run.path, "a run's directory", "it trains this run; wait for its end, or stop it"))

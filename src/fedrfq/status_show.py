@@ -89,7 +89,7 @@ def _details(board: Said) -> Table:
         _row(table, "uploads missing", named(board["missing"]))
         _row(table, "servers behind", named(board["behind"]))
         if board["unheard"]:
-            _row(table, "servers not heard from", f"{named(board['unheard'])}: not since this one was started")
+            _row(table, "servers not heard from", f"{named(board['unheard'])}: not since {board['name']} was started")
     if board["last"] is not None:
         last = board["last"]
         _row(table, "last decided", f"round {last['round']} in view {last['view']}: {last['value']}")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from fedrfq.errors import UserError
+from fedrfq.net.board import Board
 from fedrfq.net.folder import FEDERATION, STATUS, VOTE_KEY, read_text
 from fedrfq.net.identity import read_charter, read_seat
 from fedrfq.net.web import HOST
@@ -32,12 +34,15 @@ def servers(folder: Path) -> list[Path]:
 
 
 def ask(folder: Path) -> dict[str, Any] | None:
-    """A server's board; none where no server runs."""
+    """A server's board; none where no server runs. UserError where it is of another version."""
     try:
         port = int(json.loads(read_text(folder / STATUS, _MOST_STATUS))["port"])
-        return _page(port)
+        found = _page(port)
     except (UserError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return None
+    if not found.keys() >= {field.name for field in fields(Board)}:
+        raise UserError(f"the server of {folder} runs another version of this program: restart it with this one")
+    return found
 
 
 def _page(port: int) -> dict[str, Any]:

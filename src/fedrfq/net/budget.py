@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass, replace
 
 from fedrfq.committee.charter import Charter
@@ -61,16 +60,6 @@ def courier_pace(charter: Charter) -> Pace:
 def _upload(charter: Charter) -> int:
     """Bytes of an upload, or of the globals, at most."""
     return charter.task.classes * (8 + 4 * charter.task.values)
-
-
-def open_files(wanted: int) -> int:
-    """How many files this process may have open, once it has asked for so many. Strangers must not use them up: accepting
-    connections would then fail for everybody."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if wanted > soft != resource.RLIM_INFINITY:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return wanted if soft == resource.RLIM_INFINITY else soft
 
 
 class Budget:

@@ -47,7 +47,7 @@ PATIENCE_S = 0.01  # that a batch may wait with a decision in it, for which the 
 UPLOADS_S = 0.1  # and one with uploads alone, for which nobody does: receipts come later
 MOTIONS, MOTIONS_S = 16, 4  # of a server, at once and a second
 _RECEIPTS = 0.75  # of the time after which clients repeat themselves, until they get one
-GRACE_MS = 20  # for a leader that is not connected: as long as a proposal may be on its way by others, or it comes back
+GRACE_MS = 10  # for a leader that is not connected: as long as a proposal may be on its way by others, or it comes back
 
 
 class Machine(Protocol):

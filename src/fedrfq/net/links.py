@@ -14,8 +14,9 @@ from functools import partial
 from random import Random
 
 from fedrfq.committee.network import endpoint
+from fedrfq.files import open_files
 from fedrfq.net import tls
-from fedrfq.net.budget import Budget, Limits, Pace, client_pace, courier_pace, open_files, server_pace
+from fedrfq.net.budget import Budget, Limits, Pace, client_pace, courier_pace, server_pace
 from fedrfq.net.identity import Identity
 from fedrfq.net.link import Link
 from fedrfq.net.link_dial import keep
@@ -47,6 +48,7 @@ class Links:
         self._budgets: dict[int, Budget] = {}
         self._peers: dict[int, Link] = {}
         self._links: set[Link] = set()
+        # Strangers must not use them up: accepting connections would then fail for everybody.
         room = open_files(len(self._charter.seats) + self._limits.pending + _SPARE) - len(self._charter.seats) - _SPARE
         self._door: Door[Link] = Door(max(1, min(self._limits.pending, room)), self._limits.pending_per_address)
         self._filled: list[Link] = []
