@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from fedrfq.consensus.messages import Message, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.detectors.adaptive import Adaptive
 from fedrfq.net import founding, identity
+from fedrfq.net.cluster import free_ports
 from fedrfq.net.driver import Driver
 from fedrfq.net.links import Links
 from fedrfq.net.server import Options, Server
@@ -33,20 +33,11 @@ from fedrfq.prototypes import WHOLE
 PATIENCE_S = 60.0
 
 
-def ports(number: int) -> list[int]:
-    """Free ones, at this moment."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    found = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return found
-
-
 def founded(folder: Path, servers: int = 4, clients: int = 3, rounds: int = 3, couriers: int = 0, **timings: int) -> Charter:
     """The folders of all parties."""
     table = {"rounds": rounds, "clients": clients, "committee": {"name": "simulated", "servers": servers}}
     task = Task(Adaptive(), "weighted", WHOLE, clients, CLASSES, VALUES)
-    made = [founding.Keys.new(f"server-{k}", f"127.0.0.1:{port}") for k, port in enumerate(ports(servers))]
+    made = [founding.Keys.new(f"server-{k}", f"127.0.0.1:{port}") for k, port in enumerate(free_ports(servers))]
     made += [founding.Keys.new(f"client-{k}") for k in range(clients)]
     made += [founding.Keys.new(f"courier-{k}", courier=True) for k in range(couriers)]
     quick = Timings(**{"minimum": 1, "deadline_ms": 2_000, "view_ms": 1_000, "resend_ms": 100, **timings})

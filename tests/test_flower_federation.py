@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from command import fedrfq
-from federations import PATIENCE_S, ports, process, status
+from federations import PATIENCE_S, process, status
 from flowers import SMALL, Nodes, context, hear
 
 from fedrfq import toml
@@ -23,6 +23,7 @@ from fedrfq.flower.carrying import ByAddress
 from fedrfq.flower.letters import Answer, Order
 from fedrfq.flower.serverapp import main
 from fedrfq.net import founding
+from fedrfq.net.cluster import free_ports
 from fedrfq.records import RunDirectory
 from fedrfq.session import Session, pick_device
 from fedrfq.snapshot import Prototypes
@@ -46,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
     path, file = tmp_path / "parties", tmp_path / "experiment.toml"
     file.write_text(toml.dump(from_table(SMALL).table()), encoding="utf-8")
     waits = {"minimum": 3, "deadline_ms": 2_000, "view_ms": 1_000, "resend_ms": 100}
-    founding.init(path, [f"127.0.0.1:{port}" for port in ports(4)], None, waits, file, couriers=1)
+    founding.init(path, [f"127.0.0.1:{port}" for port in free_ports(4)], None, waits, file, couriers=1)
     return path
 
 

@@ -7,8 +7,9 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Any, NamedTuple
 
 from fedrfq import toml
@@ -22,6 +23,7 @@ from fedrfq.net.identity import read_charter
 OUTPUT = "output.log"  # of a party, in its folder
 _STATUS = "status.json"
 _ASKING_S = 2.0
+_PORTS = range(20_000, 32_768)  # Linux gives out those from 32,768 on, others from 49,152
 
 
 class Size(NamedTuple):
@@ -46,10 +48,17 @@ def _experiment(charter: Charter) -> toml.Table:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports nobody listens on; they are all different, since all are taken before one is given back."""
+    """Ports nobody listens on, all different. They are none of those that systems give to whoever dials: such a one might be
+    taken again before the server has it."""
+    found: list[int] = []
     with ExitStack() as taken:
-        sockets = [taken.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
-        return [one.getsockname()[1] for one in sockets]
+        for port in SystemRandom().sample(_PORTS, len(_PORTS)):
+            if len(found) == number:
+                break
+            with suppress(OSError):
+                taken.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+    return found
 
 
 class Cluster:
