@@ -15,7 +15,7 @@ ROOT = Path(fedrfq.__file__).parent
 # stands between the round loop and the command line.
 LAYERS = [
     ["errors"],
-    ["files", "locks"],
+    ["files", "locks", "threads"],
     ["noise", "tensors", "pooling", "toml", "data", "prototypes", "consensus", "chain", "signatures"],
     ["simulator"],
     ["centres"],

@@ -1,14 +1,12 @@
-"""How servers are seen: the board, the pages on their loopback port, the tables, and the log."""
+"""How servers are seen: the board, and the tables that show it."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import json
-import logging
 import re
 import subprocess
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import fedrfq
-from federations import PATIENCE_S, Servers, Uploader, fetched, founded, process, status, until, uploaded, without_torch
+from federations import PATIENCE_S, Servers, Uploader, fetched, founded, process, status, until, without_torch
 from rich.console import Console
 
 from fedrfq.committee import layouts
@@ -25,8 +23,7 @@ from fedrfq.consensus.messages import Certificate, Evidence, Kind, Record, Uploa
 from fedrfq.consensus.rules import Rules
 from fedrfq.detectors import Verdict
 from fedrfq.errors import UserError
-from fedrfq.net import asking, board, identity, logs, meters
-from fedrfq.net.web import Page, Web
+from fedrfq.net import asking, board, identity
 from fedrfq.status_show import named, shown
 
 
@@ -143,138 +140,6 @@ def test_evidence_names_the_party_and_a_servers_motion_the_server(tmp_path: Path
         one, other = (rules.signed(Upload(4, client, content), own.signer) for content in (b"1", b"2"))
         charge = board.charge(charter, rules.unsigned(Evidence(4, one, other)))
         assert charge == board.Charge(4, name, "UPLOAD and UPLOAD")
-
-
-# The pages
-
-
-async def asked(port: int, request: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
-    try:
-        return await reader.read()
-    except ConnectionResetError:
-        return b""
-    finally:
-        writer.close()
-
-
-def get(path: str = "/page", host: str = "127.0.0.1", method: str = "GET") -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
-
-
-@pytest.mark.parametrize(
-    ("request_", "code"),
-    [
-        (get(), 200),
-        (get("/page?x=1"), 200),
-        (get(host="localhost:80"), 200),
-        (get("/sick"), 503),
-        (get("/"), 404),
-        (get("/../page"), 404),
-        (get(method="POST"), 405),
-        (get(host="evil.example"), 403),
-        (get(host="127.0.0.1.evil.example"), 403),
-        (b"GET /page HTTP/1.1\r\n\r\n", 403),
-        (b"GET /page HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n", 403),
-        (b"nonsense\r\n\r\n", 400),
-        (b"\xff\xfe \x00 \r\n\r\n", 400),
-        (b"GET /page HTTP/9\r\nHost: localhost\r\n\r\n", 400),
-    ],
-)
-def test_pages_are_for_this_machine_and_only_to_be_read(request_: bytes, code: int) -> None:
-    async def test() -> None:
-        web = Web({"/page": lambda: Page("found"), "/sick": lambda: Page("not well", code=503)})
-        answer = await asked(await web.start(), request_)
-        assert answer.startswith(b"HTTP/1.1 %d " % code)
-        assert answer.endswith(b"\r\n\r\nfound") == (code == 200)
-        await web.stop()
-
-    run(test())
-
-
-def test_a_request_is_small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrfq.net.web._MOST_S", 0.05)
-
-    async def test() -> None:
-        web = Web({"/page": lambda: Page("found")})
-        port = await web.start()
-        assert await asked(port, b"GET /page HTTP/1.1\r\nX: " + bytes(1 << 20)) == b""
-        assert await asked(port, b"GET /pa") == b""
-        assert (await asked(port, get())).endswith(b"found")
-        await web.stop()
-
-    run(test())
-
-
-def test_only_so_many_are_served_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrfq.net.web._MOST_AT_ONCE", 2)
-
-    async def test() -> None:
-        web = Web({"/page": lambda: Page("found")})
-        port = await web.start()
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        assert await asked(port, get()) == b""
-        for _, writer in idle:
-            writer.close()
-        await asyncio.sleep(0.05)
-        assert (await asked(port, get())).endswith(b"found")
-        await web.stop()
-
-    run(test())
-
-
-def test_a_port_that_is_taken_is_said() -> None:
-    async def test() -> None:
-        one, other = Web({}), Web({})
-        with pytest.raises(UserError, match="--status-port"):
-            await other.start(await one.start())
-        await one.stop()
-
-    run(test())
-
-
-METRIC = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\]|\\.)*"\})? [0-9.e+-]+|# (HELP|TYPE) [a-z_]+ .+')
-
-
-def test_metrics_are_in_prometheus_form(tmp_path: Path) -> None:
-    charter = founded(tmp_path, rounds=5)
-
-    async def test() -> None:
-        servers = Servers(tmp_path)
-        await servers.start(0, 1, 2, 3)
-        await uploaded(tmp_path, charter, 3)
-        await until(lambda: servers[0]._seen.decided == 3)
-        code, text = await fetched(tmp_path / "server-0", "/metrics")
-        assert code == 200
-        assert all(METRIC.fullmatch(line) for line in text.splitlines())
-        lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-        assert lines["fedrfq_round"] == "4"
-        assert lines["fedrfq_commits_total"] == "3" == lines["fedrfq_round_seconds_count"]
-        assert lines["fedrfq_servers_connected"] == "3"
-        assert float(lines["fedrfq_flush_seconds_total"]) > 0
-        assert all(int(lines[f"fedrfq_{key}_total"]) > 0 for key in ("frames_in", "frames_out", "bytes_in", "bytes_out"))
-        await servers.stop()
-
-    run(test())
-
-
-def test_a_histogram_counts_up_to_each_bound() -> None:
-    histogram = meters.Histogram((1.0, 2.0))
-    for seconds in (0.5, 1.0, 1.5, 9.0):
-        histogram.observe(seconds)
-    assert histogram.lines("t", "times")[2:] == [
-        't_bucket{le="1.0"} 2',
-        't_bucket{le="2.0"} 3',
-        't_bucket{le="+Inf"} 4',
-        "t_sum 12.0",
-        "t_count 4",
-    ]
-
-
-def test_labels_are_escaped() -> None:
-    assert meters.counters("c", "about", "why", {'a"\n\\': 1})[2:] == ['c{why="a\\"\\n\\\\"} 1']
 
 
 # The tables
@@ -418,76 +283,3 @@ def test_a_server_of_another_version_is_said_to_be(
     monkeypatch.setattr(asking, "_page", lambda port: {key: value for key, value in told.items() if key != "needed"})
     with pytest.raises(UserError, match="another version"):
         asking.ask(tmp_path)
-
-
-# The log
-
-
-@pytest.fixture
-def _log() -> Iterator[None]:
-    """The test's own logging, put back afterwards."""
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    root.handlers = []
-    yield
-    root.handlers = before
-    root.setLevel(level)
-
-
-def said(form: str, level: str = "info") -> io.StringIO:
-    stream = io.StringIO()
-    logs.begin(form, level, stream)
-    return stream
-
-
-@pytest.mark.usefixtures("_log")
-def test_an_event_is_a_line_for_people() -> None:
-    stream = said("text")
-    logs.say("decided", round=3, value="ab")
-    logs.say("hidden", "debug")
-    logs.say("odd", "warning", text="two\nlines", peer="a b")
-    first, second = stream.getvalue().splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info    decided  round=3  value=ab", first)
-    assert second.endswith('warning odd  text="two\\nlines"  peer=a b')
-
-
-@pytest.mark.usefixtures("_log")
-def test_an_event_is_an_object_of_json_that_of_libraries_too() -> None:
-    stream = said("json", "debug")
-    logs.say("decided", round=3, filtered={"client-1": 5})
-    logging.getLogger("asyncio").error("x\n%s", "y")
-    first, second = map(json.loads, stream.getvalue().splitlines())
-    assert first.pop("time").endswith("Z")
-    assert first == {"level": "info", "event": "decided", "round": 3, "filtered": {"client-1": 5}}
-    assert (second["level"], second["event"]) == ("error", "x\ny")
-
-
-@pytest.mark.usefixtures("_log")
-def test_an_exception_is_on_one_line() -> None:
-    stream = said("text")
-    try:
-        _ = 1 // 0
-    except ZeroDivisionError:
-        logging.getLogger("any").exception("failed")
-    (line,) = stream.getvalue().splitlines()
-    assert "ZeroDivisionError" in line
-
-
-@pytest.mark.usefixtures("_log")
-def test_what_peers_bring_about_is_said_so_often_and_then_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = said("json")
-    for number in range(100):
-        logs.hear("connected", peer=number)
-        logs.say("own")
-    logs.hear("disconnected")
-    events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
-    assert [events.count(name) for name in ("connected", "own", "disconnected")] == [20, 100, 1]
-    monkeypatch.setattr(logs, "_WINDOW_S", -1.0)
-    logs.hear("connected")
-    assert json.loads(stream.getvalue().splitlines()[-1])["held_back"] == 80
-
-
-@pytest.mark.parametrize(("form", "level", "option"), [("xml", "info", "--log-format"), ("text", "loud", "--log-level")])
-def test_unknown_forms_and_levels_are_refused(form: str, level: str, option: str) -> None:
-    with pytest.raises(UserError, match=option):
-        logs.begin(form, level)

@@ -34,10 +34,10 @@ from fedrfq.measure import Figures as Measured
 from fedrfq.measure import Outcome, Round, RoundRecord, outcome
 from fedrfq.prototypes import Globals, Uploads
 from fedrfq.records import RunDirectory
-from fedrfq.reproduce.threads import one_thread
 from fedrfq.session import here, summary
 from fedrfq.snapshot import Prototypes, save_shares
 from fedrfq.strict_json import to_json
+from fedrfq.threads import one_thread
 
 NOTHING_CAME = "it trained, and no upload of it came"
 _HEAD, _ALL, _OWN, _COLLAPSED, _SATURATED = range(5)

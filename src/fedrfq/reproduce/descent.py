@@ -24,9 +24,9 @@ from fedrfq.federation import beliefs, deal, start
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.methods.method import Guide
 from fedrfq.prototypes import Globals, Uploads
-from fedrfq.reproduce.threads import one_thread
 from fedrfq.reproduce.vantage import Client, Point, curvature
 from fedrfq.shares import hand_out
+from fedrfq.threads import one_thread
 from fedrfq.upload import class_means, quantise
 
 

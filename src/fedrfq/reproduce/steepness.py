@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedrfq.pooling import Pool
-from fedrfq.reproduce.threads import one_thread
+from fedrfq.threads import one_thread
 
 _SCALES = (0.5, 1.0, 2.0, 4.0)  # of random inputs: where windows are mixed well, and where one value leads
 _STEPS, _RATE, _MEAN, _SQUARE, _TINY = 300, 0.1, 0.9, 0.999, 1e-8  # of the ascent, as Adam names them
