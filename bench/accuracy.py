@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fedrfq import data, experiment
-from fedrfq.experiment import Experiment
-from fedrfq.federation import program_key
-from fedrfq.files import write_atomically
-from fedrfq.session import Session, pick_device
-from fedrfq.strict_json import to_json
+from fedrfq import data
+from fedrfq.experiment import Experiment, experiment
+from fedrfq.files.atomic import write_atomically
+from fedrfq.files.strict_json import to_json
+from fedrfq.learning.round_loop import program_key
+from fedrfq.runs.session import Session, pick_device
 
 SETTINGS: dict[str, list[str]] = {
     "local": ["method.name=local"],
@@ -52,7 +52,9 @@ SETTINGS: dict[str, list[str]] = {
 }
 
 
-def stacks(settings: dict[str, list[str]], seeds: int, rounds: int) -> list[list[tuple[str, Experiment]]]:
+def stacks(
+    settings: dict[str, list[str]], seeds: int, rounds: int
+) -> list[list[tuple[str, Experiment]]]:
     """The runs of all settings and seeds, those of one program together."""
     grouped: dict[Hashable, list[tuple[str, Experiment]]] = defaultdict(list)
     for name, sets in settings.items():
@@ -65,10 +67,17 @@ def stacks(settings: dict[str, list[str]], seeds: int, rounds: int) -> list[list
 def run(groups: list[list[tuple[str, Experiment]]], device: str) -> dict[str, list[dict[str, Any]]]:
     results: dict[str, list[dict[str, Any]]] = defaultdict(list)
     dataset = data.load("mnist")
-    with tempfile.TemporaryDirectory() as folder, Progress(console=Console(stderr=True)) as progress:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Progress(console=Console(stderr=True)) as progress,
+    ):
         for group in groups:
-            task = progress.add_task(f"{group[0][0]} and alike, {len(group)} runs", total=group[0][1].rounds)
-            session = Session.begin([made for _, made in group], pick_device(device), Path(folder), dataset)
+            task = progress.add_task(
+                f"{group[0][0]} and alike, {len(group)} runs", total=group[0][1].rounds
+            )
+            session = Session.begin(
+                [made for _, made in group], pick_device(device), Path(folder), dataset
+            )
             for _ in session.advance():
                 progress.advance(task)
             for (name, _), result in zip(group, session.finish(), strict=True):
@@ -78,14 +87,28 @@ def run(groups: list[list[tuple[str, Experiment]]], device: str) -> dict[str, li
 
 
 def table(settings: dict[str, list[str]], results: dict[str, list[dict[str, Any]]]) -> Table:
-    shown = Table("setting", "own head", "nearest prototype", "failure %", "silhouette", "values up", "collapsed")
+    shown = Table(
+        "setting",
+        "own head",
+        "nearest prototype",
+        "failure %",
+        "silhouette",
+        "values up",
+        "collapsed",
+    )
     for name in settings:
         runs = results[name]
         failure = [100 * r["prototype_failure"] for r in runs if r["prototype_failure"] is not None]
         shown.add_row(
             name,
             spread([r["accuracy_mean"] for r in runs]),
-            spread([r["prototype_accuracy_mean"] for r in runs if r["prototype_accuracy_mean"] is not None]),
+            spread(
+                [
+                    r["prototype_accuracy_mean"]
+                    for r in runs
+                    if r["prototype_accuracy_mean"] is not None
+                ]
+            ),
             f"{statistics.mean(failure):.2f}" if failure else "–",
             f"{statistics.mean(r['silhouette'] for r in runs):.3f}",
             f"{statistics.mean(r['parameters_per_round'] for r in runs):,.0f}",
@@ -98,15 +121,21 @@ def spread(values: list[float]) -> str:
     """Mean ± standard deviation over the seeds."""
     if not values:
         return "–"
-    return f"{statistics.mean(values):.2f}" + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
+    return f"{statistics.mean(values):.2f}" + (
+        f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--only", action="append", choices=list(SETTINGS), help="settings, all if not given")
+    parser.add_argument(
+        "--only", action="append", choices=list(SETTINGS), help="settings, all if not given"
+    )
     parser.add_argument("--out", type=Path, help="a JSON file for every run's figures")
     args = parser.parse_args()
     chosen = {name: SETTINGS[name] for name in args.only or SETTINGS}

@@ -12,22 +12,24 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from ground import answering, arguments, console, federation, record, servers
-from loadclient import Crowd, content
 from rich.table import Table
 
 from fedrfq.audit import Audit
-from fedrfq.committee.charter import Charter
-from fedrfq.committee.chartered import chartered
-from fedrfq.committee.journal import OUTCOME, charge
-from fedrfq.consensus.machine import Outcome
+from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Evidence, Upload, part_digest
-from fedrfq.net.board import name
-from fedrfq.net.children import Child, stop
-from fedrfq.net.cluster import Cluster, free_ports
+from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.reconfiguration import chartered
+from fedrfq.federation.round_log import OUTCOME, charge
+from fedrfq.node.ops.child_processes import Child, stop
+from fedrfq.node.ops.local_cluster import Cluster, free_ports
+from fedrfq.node.ops.status import name
+from ground import answering, arguments, console, federation, record, servers
+from loadclient import Crowd, content
 
 EVIL, CLIENTS = 3, 3
+SERVER = str(Path(__file__).parents[1] / "tests" / "support" / "byzantine_server.py")
 BEHAVIOURS = ("equivocate", "forge", "censor", "wrong")
 _LIMIT_S = 3.0  # a round, on average
 
@@ -48,7 +50,7 @@ def under_attack(behaviour: str) -> Iterator[Cluster]:
     """Three honest servers, and one that is not."""
     waits = {"view_ms": 300, "resend_ms": 200}
     with federation(CLIENTS, free_ports(4), waits) as folder, servers(folder, range(3)) as cluster:
-        module = [sys.executable, "-m", "fedrfq.net.byzantine", str(cluster.own(EVIL)), "--behaviour", behaviour]
+        module = [sys.executable, SERVER, str(cluster.own(EVIL)), "--behaviour", behaviour]
         evil = Child("evil", module, cluster.own(EVIL) / "output.log")
         evil.start()
         try:
@@ -62,14 +64,18 @@ async def decided(cluster: Cluster, rounds: int) -> Crowd:
     """So many rounds, with all clients."""
     crowd = Crowd(cluster.folder, range(CLIENTS), rounds)
     await answering(cluster, range(3))
-    while not all(_meets(cluster, server) for server in range(3)):  # or it would be passed over before it can lie
+    while not all(
+        _meets(cluster, server) for server in range(3)
+    ):  # or it would be passed over before it can lie
         await asyncio.sleep(0.05)
     await crowd.start()
     try:
         await crowd.all_connected()
         crowd.go(rounds)
         await asyncio.wait_for(crowd.reached(rounds), 60 + _LIMIT_S * rounds)
-        while any((cluster.status(server) or {"round": 0})["round"] <= rounds for server in range(3)):
+        while any(
+            (cluster.status(server) or {"round": 0})["round"] <= rounds for server in range(3)
+        ):
             await asyncio.sleep(0.05)
     finally:
         await crowd.stop()
@@ -86,24 +92,35 @@ def computed(charter: Charter, rounds: int) -> list[Outcome]:
     """What one honest server makes of all that the clients send."""
     application, outcomes = chartered(charter), [chartered(charter).start()]
     for round_ in range(1, rounds + 1):
-        uploads = [Upload(round_, client, content(charter.task, 0, round_, client)) for client in range(CLIENTS)]
+        uploads = [
+            Upload(round_, client, content(charter.task, 0, round_, client))
+            for client in range(CLIENTS)
+        ]
         outcomes.append(application.decide(round_, outcomes[-1], uploads))
     return outcomes[1:]
 
 
 def judged(cluster: Cluster, crowd: Crowd, rounds: int) -> Found:
-    expected = [tuple(map(part_digest, OUTCOME, outcome)) for outcome in computed(cluster.charter, rounds)]
+    expected = [
+        tuple(map(part_digest, OUTCOME, outcome)) for outcome in computed(cluster.charter, rounds)
+    ]
     run, logs, proofs = cluster.charter.roster.run, [], set()
     for server in range(3):
         audit = Audit(cluster.own(server), recompute=True)
         logs.append([audited.certificate for audited in audit.rounds()])
-        proofs |= {charge(message.body) for message in audit.evidence() if isinstance(message.body, Evidence)}
+        proofs |= {
+            charge(message.body)
+            for message in audit.evidence()
+            if isinstance(message.body, Evidence)
+        }
     records = [[certificate.record for certificate in log] for log in logs]
     seen = [{record.round: record.value(run) for record in log} for log in records]
     return Found(
         rounds=len(records[0]),
         view_changes=sum(certificate.view > 0 for certificate in logs[0]),
-        as_honest=all([(r.globals_, r.verdicts, r.state) for r in log] == expected for log in records),
+        as_honest=all(
+            [(r.globals_, r.verdicts, r.state) for r in log] == expected for log in records
+        ),
         agree=all(one == crowd.seen for one in seen),
         evidence=dict(Counter(name(cluster.charter, party) for party, *_ in proofs)),
     )
@@ -121,11 +138,18 @@ def main() -> None:
     parser.add_argument("--behaviours", nargs="+", default=BEHAVIOURS, choices=BEHAVIOURS)
     parser.add_argument("--rounds", type=int, default=100)
     options = parser.parse_args()
-    table, results = Table("behaviour", "rounds", "view changes", "as one honest server", "all agree", "proofs"), {}
+    table, results = (
+        Table("behaviour", "rounds", "view changes", "as one honest server", "all agree", "proofs"),
+        {},
+    )
     for behaviour in options.behaviours:
         found = results[behaviour] = attacked(behaviour, options.rounds)
         proofs = ", ".join(f"{who}: {number}" for who, number in found.evidence.items()) or "none"
-        table.add_row(behaviour, *map(str, (found.rounds, found.view_changes, found.as_honest, found.agree)), proofs)
+        table.add_row(
+            behaviour,
+            *map(str, (found.rounds, found.view_changes, found.as_honest, found.agree)),
+            proofs,
+        )
     console().print(table)
     record(options.out, {name: vars(found) for name, found in results.items()})
 

@@ -24,16 +24,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from fedrfq.audit import Audit
+from fedrfq.node.ops.child_processes import Child, fedrfq
+from fedrfq.node.ops.local_cluster import Cluster, free_ports
+from fedrfq.node.storage import segments
+from fedrfq.node.storage.log_reader import FOLDER
 from ground import ROOT, answering, arguments, console, federation, record, servers
 
-from fedrfq.audit import Audit
-from fedrfq.net import segments
-from fedrfq.net.children import Child, fedrfq
-from fedrfq.net.cluster import Cluster, free_ports
-from fedrfq.net.loaded import FOLDER
-
 sys.path.insert(0, str(ROOT / "tests"))  # the tests' bad network serves here, too
-from proxy import CALM, Proxy, Weather
+from support.proxy import CALM, Proxy, Weather
 
 ROUGH = Weather(delay_s=(0.0, 0.004), piece=4096)
 STORM = Weather(delay_s=(0.0, 0.02), piece=700, cut=0.02)
@@ -48,9 +47,20 @@ class Campaign:
     """What is done to whom, all of it drawn from one seed; `hits` counts it."""
 
     def __init__(
-        self, cluster: Cluster, clients: list[Child], proxies: list[Proxy], rng: Random, say: Callable[[str], None]
+        self,
+        cluster: Cluster,
+        clients: list[Child],
+        proxies: list[Proxy],
+        rng: Random,
+        say: Callable[[str], None],
     ) -> None:
-        self.cluster, self.clients, self.proxies, self.rng, self.say = cluster, clients, proxies, rng, say
+        self.cluster, self.clients, self.proxies, self.rng, self.say = (
+            cluster,
+            clients,
+            proxies,
+            rng,
+            say,
+        )
         self.servers = [cluster.children[server] for server in range(cluster.charter.roster.n)]
         self.timeout_s = cluster.charter.roster.timeout_ms(0) / 1000
         self.hits: Counter[str] = Counter()
@@ -64,22 +74,46 @@ class Campaign:
     def owner(self, port: int) -> int | None:
         """The server whose connection comes from this port; none of a client's."""
         inode = _inode(port)
-        return next((server for server, child in enumerate(self.servers) if child.running and _has(child.pid, inode)), None)
+        return next(
+            (
+                server
+                for server, child in enumerate(self.servers)
+                if child.running and _has(child.pid, inode)
+            ),
+            None,
+        )
 
     async def run(self, cycles: int) -> None:
-        ways = (self._kill_one, self._kill_all, self._kill_client, self._stop_one, self._isolate, self._storm)
+        ways = (
+            self._kill_one,
+            self._kill_all,
+            self._kill_client,
+            self._stop_one,
+            self._isolate,
+            self._storm,
+        )
         while self.cycles < cycles:
             await asyncio.sleep(self.rng.uniform(0, 0.3))
             before = self.cycles
             await self.rng.choices(ways, (75, 2, 10, 5, 5, 3))[0]()
             if self.cycles // _TOLD > before // _TOLD:
                 self.say(f"{self.cycles} cycles, round {self._round()}")
-            for child in (*self.cluster.fallen(), *(child for child in self.clients if child.code is not None)):
-                raise RuntimeError(f"{child.name} has ended with {child.code}: {' / '.join(child.said()[-5:])}")
+            for child in (
+                *self.cluster.fallen(),
+                *(child for child in self.clients if child.code is not None),
+            ):
+                raise RuntimeError(
+                    f"{child.name} has ended with {child.code}: {' / '.join(child.said()[-5:])}"
+                )
 
     def _round(self) -> int:
         return max(
-            (status["round"] for server in range(len(self.servers)) if (status := self.cluster.status(server))), default=0
+            (
+                status["round"]
+                for server in range(len(self.servers))
+                if (status := self.cluster.status(server))
+            ),
+            default=0,
         )
 
     async def _kill_one(self) -> None:
@@ -118,7 +152,14 @@ class Campaign:
         child.resume()
 
     async def _isolate(self) -> None:
-        status = next((found for server in range(len(self.servers)) if (found := self.cluster.status(server))), None)
+        status = next(
+            (
+                found
+                for server in range(len(self.servers))
+                if (found := self.cluster.status(server))
+            ),
+            None,
+        )
         if status is None:
             return
         self.isolated = self.cluster.charter.roster.leader(status["round"], status["view"])
@@ -169,10 +210,23 @@ def light(cluster: Cluster, folder: Path, seed: int, pace_s: float) -> list[Chil
     """The clients that do not train, some in each process."""
     number, found = len(cluster.charter.clients), []
     for first in range(sum(party < 0 for party in cluster.children), number, _PER_PROCESS):
-        span, seen = f"{first}-{min(first + _PER_PROCESS, number) - 1}", folder / f"seen-{first}.jsonl"
-        command = [sys.executable, str(ROOT / "bench" / "loadclient.py"), str(cluster.folder), "--clients", span]
+        span, seen = (
+            f"{first}-{min(first + _PER_PROCESS, number) - 1}",
+            folder / f"seen-{first}.jsonl",
+        )
+        command = [
+            sys.executable,
+            str(ROOT / "bench" / "loadclient.py"),
+            str(cluster.folder),
+            "--clients",
+            span,
+        ]
         options = ["--rounds", 10**9, "--seed", seed, "--pace", pace_s, "--record", seen]
-        found.append(Child(f"clients {span}", [*command, *map(str, options)], folder / f"clients-{first}.log"))
+        found.append(
+            Child(
+                f"clients {span}", [*command, *map(str, options)], folder / f"clients-{first}.log"
+            )
+        )
     return found
 
 
@@ -201,11 +255,16 @@ async def settled(cluster: Cluster, folder: Path) -> int:
     until = time.monotonic() + _CALM_S
     while True:
         rounds = [_reached(cluster, party) for party in cluster.children]
-        told = [max((round_ for round_, _ in _noted(path)), default=0) for path in folder.glob("seen-*.jsonl")]
+        told = [
+            max((round_ for round_, _ in _noted(path)), default=0)
+            for path in folder.glob("seen-*.jsonl")
+        ]
         if min([*rounds, *told]) > target:
             return target
         if time.monotonic() > until:
-            raise RuntimeError(f"not all got through round {target}: servers {rounds}, clients {told}")
+            raise RuntimeError(
+                f"not all got through round {target}: servers {rounds}, clients {told}"
+            )
         await asyncio.sleep(0.2)
 
 
@@ -216,27 +275,48 @@ def _reached(cluster: Cluster, party: int) -> int:
 
 def verified(cluster: Cluster, decisions: dict[int, set[str]]) -> list[str]:
     """What does not hold: of each log, of two against each other, and of the logs against what clients have seen."""
-    wrong = [f"two decisions of round {round_}" for round_, values in decisions.items() if len(values) > 1]
+    wrong = [
+        f"two decisions of round {round_}"
+        for round_, values in decisions.items()
+        if len(values) > 1
+    ]
     for party in cluster.children:
         values = _logged(cluster, party)
         for round_ in range(1, max(values) + 1):
-            if round_ not in values and party >= 0:  # clients may skip what was decided without them
+            if (
+                round_ not in values and party >= 0
+            ):  # clients may skip what was decided without them
                 wrong.append(f"{cluster.own(party).name} has lost round {round_}")
             elif round_ in values and values[round_] not in decisions.get(round_, {values[round_]}):
                 wrong.append(f"{cluster.own(party).name} has another decision of round {round_}")
-    return wrong + _said("verify", *(cluster.own(party) for party in cluster.children)) + _accused(cluster)
+    return (
+        wrong
+        + _said("verify", *(cluster.own(party) for party in cluster.children))
+        + _accused(cluster)
+    )
 
 
 def _logged(cluster: Cluster, party: int) -> dict[int, str]:
     """The values in a party's log, by round."""
     run = cluster.charter.roster.run
-    return {one.round: one.certificate.record.value(run).hex() for one in Audit(cluster.own(party)).rounds()}
+    return {
+        one.round: one.certificate.record.value(run).hex()
+        for one in Audit(cluster.own(party)).rounds()
+    }
 
 
 def _accused(cluster: Cluster) -> list[str]:
     """All are honest, whatever is done to them: nobody may be caught contradicting himself."""
-    charges = [charge for party in cluster.children for one in Audit(cluster.own(party)).rounds() for charge in one.charges]
-    return [f"evidence against {charge.who} in round {charge.round}: {charge.what}" for charge in charges]
+    charges = [
+        charge
+        for party in cluster.children
+        for one in Audit(cluster.own(party)).rounds()
+        for charge in one.charges
+    ]
+    return [
+        f"evidence against {charge.who} in round {charge.round}: {charge.what}"
+        for charge in charges
+    ]
 
 
 def _said(*arguments: object) -> list[str]:
@@ -245,7 +325,11 @@ def _said(*arguments: object) -> list[str]:
 
 
 async def campaign(
-    cluster: Cluster, targets: Sequence[int], ports: Sequence[int], args: argparse.Namespace, say: Callable[[str], None]
+    cluster: Cluster,
+    targets: Sequence[int],
+    ports: Sequence[int],
+    args: argparse.Namespace,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     rng = Random(args.seed)
     folder = cluster.folder.parent
@@ -254,7 +338,10 @@ async def campaign(
     training = [child for party, child in cluster.children.items() if party < 0]
     found = Campaign(cluster, clients + training, proxies, rng, say)
     for server, (proxy, port) in enumerate(zip(proxies, ports, strict=True)):
-        proxy.who, proxy.apart = found.owner, lambda source, server=server: found.apart(server, source)
+        proxy.who, proxy.apart = (
+            found.owner,
+            lambda source, server=server: found.apart(server, source),
+        )
         await proxy.start(port)
     try:
         for child in clients:
@@ -289,16 +376,31 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--clients", type=int, default=6)
-    parser.add_argument("--real", type=int, default=0, help="of them that train, each as a process of its own")
-    parser.add_argument("--pace", type=float, default=0.02, metavar="SECONDS", help="how long a client thinks, on average")
+    parser.add_argument(
+        "--real", type=int, default=0, help="of them that train, each as a process of its own"
+    )
+    parser.add_argument(
+        "--pace",
+        type=float,
+        default=0.02,
+        metavar="SECONDS",
+        help="how long a client thinks, on average",
+    )
     args = parser.parse_args()
     screen = console()
     both = free_ports(2 * args.servers)
     targets, ports = both[: args.servers], both[args.servers :]
     listen = {server: ["--listen", f"127.0.0.1:{port}"] for server, port in enumerate(targets)}
     parties = [*range(args.servers), *(~client for client in range(args.real))]
-    with federation(args.clients, ports, _WAITS) as folder, servers(folder, parties, listen) as cluster:
-        found = asyncio.run(campaign(cluster, targets, ports, args, lambda text: screen.print(text, highlight=False)))
+    with (
+        federation(args.clients, ports, _WAITS) as folder,
+        servers(folder, parties, listen) as cluster,
+    ):
+        found = asyncio.run(
+            campaign(
+                cluster, targets, ports, args, lambda text: screen.print(text, highlight=False)
+            )
+        )
     screen.print_json(json.dumps(found))
     record(args.out, {"seed": args.seed, **found})
     screen.print(f"wrote {args.out}", highlight=False)

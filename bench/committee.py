@@ -16,24 +16,29 @@ import os
 import time
 from collections.abc import Callable
 
-os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # numpy reads them once
+os.environ |= dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+)  # numpy reads them once
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from fedrfq.committee import Agreed, Committee, Direct, Mandate, Simulated
-from fedrfq.committee.application import Task
-from fedrfq.detectors.adaptive import Adaptive
-from fedrfq.prototypes import LIMIT, WHOLE, Globals, Uploads
-from fedrfq.simulator.schedule import draw, run
+from fedrfq.federation.application import Task
+from fedrfq.prototypes.fixed_point import LIMIT, WHOLE, Globals, Uploads
+from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.simulator.fuzz.schedule_run import draw, run
 
 _CLASSES, _VALUES = 10, 24
 _SCHEDULES = 150  # a repeat
 
 
 def deciding(committee: Committee, mandate: Mandate, sent: Uploads) -> Callable[[], Agreed]:
-    globals_, memory = Globals.none(_CLASSES, _VALUES), mandate.task.detector.start(mandate.task.clients)
+    globals_, memory = (
+        Globals.none(_CLASSES, _VALUES),
+        mandate.task.detector.start(mandate.task.clients),
+    )
     return lambda: committee.decide(mandate, 1, b"", memory, globals_, sent)
 
 
@@ -56,11 +61,16 @@ def best(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str,
 
 
 def rounds(clients: int, repeats: int) -> Table:
-    mandate, sent = Mandate(Task(Adaptive(), "weighted", WHOLE, clients, _CLASSES, _VALUES), 0, ""), uploads(clients)
+    mandate, sent = (
+        Mandate(Task(Adaptive(), "weighted", WHOLE, clients, _CLASSES, _VALUES), 0, ""),
+        uploads(clients),
+    )
     committees: dict[str, Committee] = {"direct": Direct()}
     for servers, faulty in ((4, 0), (4, 1), (7, 2), (10, 3)):
         committees[f"{servers} servers, {faulty} lying"] = Simulated(servers, faulty)
-    seconds = best({name: deciding(each, mandate, sent) for name, each in committees.items()}, repeats)
+    seconds = best(
+        {name: deciding(each, mandate, sent) for name, each in committees.items()}, repeats
+    )
     table = Table(f"a round, {clients} clients", "ms", "messages", "bytes")
     for name, each in committees.items():
         report = deciding(each, mandate, sent)().report
@@ -77,16 +87,25 @@ def schedules(repeats: int) -> Table:
 
     numbers = {4: _SCHEDULES, 7: _SCHEDULES // 3, 10: _SCHEDULES // 6}
     gc.set_threshold(100_000, 20, 20)  # as the campaign's processes have it
-    seconds = best({str(n): lambda n=n, m=number: work(n, m) for n, number in numbers.items()}, repeats)
+    seconds = best(
+        {str(n): lambda n=n, m=number: work(n, m) for n, number in numbers.items()}, repeats
+    )
     table = Table("fuzzing, one core", "schedules/s", "events/s", "events a schedule")
     for n, number in numbers.items():
         took = seconds[str(n)]
-        table.add_row(f"{n} servers", f"{number / took:,.0f}", f"{events[n] / took:,.0f}", f"{events[n] / number:,.0f}")
+        table.add_row(
+            f"{n} servers",
+            f"{number / took:,.0f}",
+            f"{events[n] / took:,.0f}",
+            f"{events[n] / number:,.0f}",
+        )
     return table
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()

@@ -16,16 +16,18 @@ import time
 from collections.abc import Callable
 from statistics import median
 
-os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # numpy reads them once
+os.environ |= dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+)  # numpy reads them once
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedrfq.aggregation import decide
-from fedrfq.detectors import DETECTORS, Detector, State
-from fedrfq.detectors.adaptive import Adaptive
-from fedrfq.prototypes import FRACTION_BITS, Globals, Uploads
+from fedrfq.prototypes.fixed_point import FRACTION_BITS, Globals, Uploads
+from fedrfq.robust.aggregation import decide
+from fedrfq.robust.detectors import DETECTORS, Detector, State
+from fedrfq.robust.detectors.adaptive import Adaptive
 
 _BEFORE = 3  # rounds
 _SPREAD = 0.15  # of a class's prototypes about its centre, as late in training
@@ -36,12 +38,16 @@ def uploads(clients: int, classes: int, values: int) -> tuple[Globals, Uploads]:
     centres_JV = rng.uniform(0, 1, (classes, values))
     values_KJV = centres_JV + _SPREAD * rng.standard_normal((clients, classes, values))
     values_KJV[: clients // 10] *= -1
-    whole_JV, whole_KJV = (np.rint(floats * 2**FRACTION_BITS).astype(np.int64) for floats in (centres_JV, values_KJV))
+    whole_JV, whole_KJV = (
+        np.rint(floats * 2**FRACTION_BITS).astype(np.int64) for floats in (centres_JV, values_KJV)
+    )
     sent = Uploads(tuple(range(clients)), np.full((clients, classes), 100), whole_KJV)
     return Globals(np.ones(classes, np.bool_), whole_JV), sent
 
 
-def judging(detector: Detector, rounds: int, globals_: Globals, sent: Uploads) -> Callable[[], None]:
+def judging(
+    detector: Detector, rounds: int, globals_: Globals, sent: Uploads
+) -> Callable[[], None]:
     state = after(detector, rounds, globals_, sent)
 
     def work() -> None:
@@ -73,14 +79,18 @@ def milliseconds(work: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--values", type=int, default=255)
     parser.add_argument("--repeats", type=int, default=10)
     args = parser.parse_args()
     round_ = uploads(args.clients, args.classes, args.values)
-    candidates = {name: judging(detector(), _BEFORE, *round_) for name, detector in DETECTORS.items()}
+    candidates = {
+        name: judging(detector(), _BEFORE, *round_) for name, detector in DETECTORS.items()
+    }
     candidates["adaptive, first round"] = judging(Adaptive(), 0, *round_)
     candidates["adaptive, the whole decision"] = deciding(Adaptive(), *round_)
     took: dict[str, list[float]] = {name: [] for name in candidates}

@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrfq.aggregation import Decision, decide
-from fedrfq.centres import RULES
-from fedrfq.detectors import DETECTORS, Detector
-from fedrfq.prototypes import LIMIT, MOST_COUNT, Globals, Ints, Precision, Uploads
+from fedrfq.prototypes.fixed_point import LIMIT, MOST_COUNT, Globals, Ints, Precision, Uploads
+from fedrfq.robust.aggregation import Decision, decide
+from fedrfq.robust.centres import RULES
+from fedrfq.robust.detectors import DETECTORS, Detector
 
 _CORES = ("Prescott", "Core2", "Nehalem", "Sandybridge", "Haswell", "Zen", "SkylakeX", "Cooperlake")
 _ONE = 2**14  # as a fixed-point number
@@ -63,7 +63,9 @@ SHAPES = (
     Shape(20, 10, 255, 16, 8, held=15, lone="hold"),
     Shape(20, 10, 255, 24, 8),
     Shape(60, 62, 512, 24, 3),
-    Shape(7, 3, 8192, 24, 5, held=80),  # the longest whose products need no shift: sums come close to 2⁵³
+    Shape(
+        7, 3, 8192, 24, 5, held=80
+    ),  # the longest whose products need no shift: sums come close to 2⁵³
     Shape(7, 3, 9001, 24, 5, held=80),
 )
 
@@ -93,7 +95,9 @@ def uploads(shape: Shape, round_: int) -> Uploads:
             _lie((3 * (liar // _LIARS) + 5 * round_) % 8, liar, counts_KJ, values_KJV)
     precision = Precision(shape.bits)
     values_KJV = precision.rounded(values_KJV) * (counts_KJ > 0)[:, :, None]
-    if round_ % 2:  # numbers that no message can carry: too many samples, too large a value, one off the coarse grids
+    if (
+        round_ % 2
+    ):  # numbers that no message can carry: too many samples, too large a value, one off the coarse grids
         counts_KJ[1, 0], values_KJV[3, 0, 0] = MOST_COUNT + 1, LIMIT
         values_KJV[2, 0, 0] += 1
     here_K = drawn(f"{label} here", shape.clients) % 10 > 0
@@ -122,7 +126,13 @@ def _lie(kind: int, liar: int, counts_KJ: Ints, values_KJV: Ints) -> None:
 
 def detector(name: str, shape: Shape) -> Detector:
     known: dict[str, Any] = {"psi": shape.clients // _LIARS, "lone": shape.lone}
-    return DETECTORS[name](**{field.name: known[field.name] for field in fields(DETECTORS[name]) if field.name in known})
+    return DETECTORS[name](
+        **{
+            field.name: known[field.name]
+            for field in fields(DETECTORS[name])
+            if field.name in known
+        }
+    )
 
 
 def decisions(name: str, rule: str, shape: Shape) -> Iterator[Decision]:
@@ -196,7 +206,12 @@ def about() -> dict[str, Any]:
     core = np._core if hasattr(np, "_core") else np.core
     inner = core._multiarray_umath
     usable = [name for name in inner.__cpu_dispatch__ if inner.__cpu_features__[name]]
-    return {"numpy": np.__version__, "usable": usable, "baseline": inner.__cpu_baseline__, "kernels": _kernels()}
+    return {
+        "numpy": np.__version__,
+        "usable": usable,
+        "baseline": inner.__cpu_baseline__,
+        "kernels": _kernels(),
+    }
 
 
 def _kernels() -> str:
@@ -223,9 +238,14 @@ class Place:
         """What a process there answers; None if this processor lacks the instructions."""
         ours = ("OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES")
         environment = {name: value for name, value in os.environ.items() if name not in ours}
-        environment |= {"OPENBLAS_NUM_THREADS": str(self.threads), "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+        environment |= {
+            "OPENBLAS_NUM_THREADS": str(self.threads),
+            "PYTHONPATH": str(Path(__file__).parents[1] / "src"),
+        }
         environment |= {"OPENBLAS_CORETYPE": self.core} if self.core else {}
-        environment |= {"NPY_DISABLE_CPU_FEATURES": " ".join(self.disabled)} if self.disabled else {}
+        environment |= (
+            {"NPY_DISABLE_CPU_FEATURES": " ".join(self.disabled)} if self.disabled else {}
+        )
         command = [self.python, "-W", "error", __file__, "--child", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode == -signal.SIGILL:
@@ -265,12 +285,26 @@ def without(place: Place, usable: Sequence[str]) -> str:
     """The instructions that numpy goes without there, in few words."""
     if not place.disabled:
         return "–"
-    return "all that can be" if set(place.disabled) == set(usable) else f"{place.disabled[0]} and up"
+    return (
+        "all that can be" if set(place.disabled) == set(usable) else f"{place.disabled[0]} and up"
+    )
 
 
 def compared(pythons: Sequence[str], *arguments: str) -> int:
     form = "{:<8} {:<12} {:<16} {:>7}  {:<8}  {:<9} {:<9} {:<8} {}"
-    print(form.format("numpy", "kernels", "disabled", "threads", "total", "product32", "product64", "exp32", "exp64"))
+    print(
+        form.format(
+            "numpy",
+            "kernels",
+            "disabled",
+            "threads",
+            "total",
+            "product32",
+            "product64",
+            "exp32",
+            "exp64",
+        )
+    )
     answers: list[tuple[str, dict[str, Any]]] = []
     for python in pythons:
         usable: list[str] | None = None
@@ -279,8 +313,16 @@ def compared(pythons: Sequence[str], *arguments: str) -> int:
             if answer is None:
                 continue  # the kernels are there, but not what they need
             usable = answer["usable"] if usable is None else usable
-            cells = [answer["numpy"], answer["kernels"], without(place, usable), place.threads, total(answer["cases"])]
-            kinds = (answer["control"][name] for name in ("product32", "product64", "exp32", "exp64"))
+            cells = [
+                answer["numpy"],
+                answer["kernels"],
+                without(place, usable),
+                place.threads,
+                total(answer["cases"]),
+            ]
+            kinds = (
+                answer["control"][name] for name in ("product32", "product64", "exp32", "exp64")
+            )
             row = form.format(*cells[:4], cells[4][:_SHORT], *(found[:_SHORT] for found in kinds))
             print(row, flush=True)
             words = f"numpy {cells[0]}, kernels {cells[1]}, disabled {cells[2]}, threads {cells[3]}"
@@ -297,11 +339,22 @@ def verdict(answers: Sequence[tuple[str, dict[str, Any]]]) -> int:
     for shape in dict.fromkeys(case.split(" | ")[0] for case in first["cases"]):
         cells = []
         for name in DETECTORS:
-            mine = {case: found for case, found in first["cases"].items() if case.startswith(f"{shape} | {name} |")}
-            cells.append(f"{total(mine)[:_SHORT]} {sum(first['dropped'][case] for case in mine):>4}")
+            mine = {
+                case: found
+                for case, found in first["cases"].items()
+                if case.startswith(f"{shape} | {name} |")
+            }
+            cells.append(
+                f"{total(mine)[:_SHORT]} {sum(first['dropped'][case] for case in mine):>4}"
+            )
         print(form.format(shape, *cells))
-    kinds = {name: len({answer["control"][name] for _, answer in answers}) for name in first["control"]}
-    print("\nfloating point, different results: " + ", ".join(f"{many} of {name}" for name, many in kinds.items()))
+    kinds = {
+        name: len({answer["control"][name] for _, answer in answers}) for name in first["control"]
+    }
+    print(
+        "\nfloating point, different results: "
+        + ", ".join(f"{many} of {name}" for name, many in kinds.items())
+    )
     wrong = 0
     for place, answer in answers[1:]:
         for case in sorted(first["cases"].keys() | answer["cases"].keys()):
@@ -309,13 +362,24 @@ def verdict(answers: Sequence[tuple[str, dict[str, Any]]]) -> int:
                 wrong += 1
                 print(f"DIFFERS: {case}; {place}")
     many = f"{len(first['cases'])} cases in {len(answers)} environments"
-    print(f"{many}: {wrong} differences" if wrong else f"{many}: all the same, total {total(first['cases'])}")
+    print(
+        f"{many}: {wrong} differences"
+        if wrong
+        else f"{many}: all the same, total {total(first['cases'])}"
+    )
     return 1 if wrong else 0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", action="append", default=[], help="one more interpreter, with another numpy; repeatable")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        help="one more interpreter, with another numpy; repeatable",
+    )
     parser.add_argument("--small", action="store_true", help="a few shapes, for the tests")
     parser.add_argument("--child", action="store_true", help="compute here, and print JSON")
     parser.add_argument("--about", action="store_true", help="as a child: say only what computes")

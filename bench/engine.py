@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from fedrfq import data, experiment
-from fedrfq.federation import Federation
-from fedrfq.pooling import Pool
-from fedrfq.shares import Shares
+from fedrfq import data
+from fedrfq.data.client_data import Shares
+from fedrfq.experiment import experiment
+from fedrfq.learning.round_loop import Federation
+from fedrfq.prototypes.pooling import Pool
 
 FLOP_A_SAMPLE = 2.6e6  # forward and backward of the CNN
 
@@ -39,7 +40,10 @@ class Round:
     """The training of a round, and nothing else, by the engine."""
 
     def __init__(self, runs: Federation) -> None:
-        self.runs, self.state = runs, runs.advance(runs.start())[0]  # round 1, so that there are global prototypes
+        self.runs, self.state = (
+            runs,
+            runs.advance(runs.start())[0],
+        )  # round 1, so that there are global prototypes
         self.samples = sum(sum(engine.shares.counts) for engine in runs.engines)
 
     def __call__(self) -> None:
@@ -66,7 +70,9 @@ class StockCNN(nn.Module):
         return c, self.fc2(F.dropout(c))
 
 
-def stock_epoch(model: nn.Module, x: Tensor, y: Tensor, batch: int, globals_JV: Tensor, pool: Pool) -> None:
+def stock_epoch(
+    model: nn.Module, x: Tensor, y: Tensor, batch: int, globals_JV: Tensor, pool: Pool
+) -> None:
     """One client, one epoch, as anyone would write it."""
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
     for rows in torch.randperm(len(x)).split(batch):
@@ -133,14 +139,27 @@ def on_cpu(repeats: int, console: Console) -> None:
     torch.set_num_threads(threads)
     floor = FLOP_A_SAMPLE / matrix_rate() * ours.samples
     loop = min(took for name, took in best.items() if name.startswith("plain"))
-    table = Table("", "s a round", "samples/s", "× plain loop", title=f"{ours.samples:,} samples a round, best of {repeats}")
+    table = Table(
+        "",
+        "s a round",
+        "samples/s",
+        "× plain loop",
+        title=f"{ours.samples:,} samples a round, best of {repeats}",
+    )
     for name, took in {**best, "floor: FLOPs at the matrix rate": floor}.items():
         table.add_row(name, f"{took:.3f}", f"{ours.samples / took:,.0f}", f"{loop / took:.2f}")
     console.print(table)
 
 
 def on_cuda(repeats: int, console: Console) -> None:
-    table = Table("stacked runs", "100 rounds, s", "ms a round", "samples/s", "GiB", title="training alone, after warm-up")
+    table = Table(
+        "stacked runs",
+        "100 rounds, s",
+        "ms a round",
+        "samples/s",
+        "GiB",
+        title="training alone, after warm-up",
+    )
     for runs in (1, 5, 30, 100):
         torch.cuda.reset_peak_memory_stats()
         ours = Round(federation(runs, "cuda"))
@@ -149,14 +168,22 @@ def on_cuda(repeats: int, console: Console) -> None:
         rounds = 100 if runs == 1 else 5
         took = min(sum(seconds(ours) for _ in range(rounds)) / rounds for _ in range(repeats))
         peak = torch.cuda.max_memory_allocated() / 2**30
-        table.add_row(str(runs), f"{100 * took:.2f}", f"{1e3 * took:.1f}", f"{ours.samples / took:,.0f}", f"{peak:.1f}")
+        table.add_row(
+            str(runs),
+            f"{100 * took:.2f}",
+            f"{1e3 * took:.1f}",
+            f"{ours.samples / took:,.0f}",
+            f"{peak:.1f}",
+        )
         del ours
         torch.cuda.empty_cache()
     console.print(table)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()

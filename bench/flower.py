@@ -22,14 +22,18 @@ from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
 
-from flowersim import Simulation, simulation
-from ground import ROOT, arguments, console, record
 from rich.table import Table
 
-from fedrfq.records import RunDirectory
+from fedrfq.runs.run_directory import RunDirectory
+from flowersim import Simulation, simulation
+from ground import ROOT, arguments, console, record
 
 PLAIN = ROOT / "bench" / "plainflower"
-USUAL, TUNED, OURS = "plain Flower, 2 cores a node", "plain Flower, 1 core a node", "fedrfq in shards, 1 core a node"
+USUAL, TUNED, OURS = (
+    "plain Flower, 2 cores a node",
+    "plain Flower, 1 core a node",
+    "fedrfq in shards, 1 core a node",
+)
 TIMES = 5.0  # as fast, at least
 LIMIT_S = 1200.0
 EXPERIMENT = """
@@ -71,7 +75,9 @@ class Timed:
 def plain(engine: Simulation, experiment: Path, nodes: int, cores: int) -> Timed:
     out = experiment.with_name("plain.json")
     out.unlink(missing_ok=True)
-    said = engine.run({"experiment": str(experiment), "out": str(out)}, nodes, LIMIT_S, PLAIN, cores)
+    said = engine.run(
+        {"experiment": str(experiment), "out": str(out)}, nodes, LIMIT_S, PLAIN, cores
+    )
     if not out.exists():
         raise RuntimeError(said)
     rounds = json.loads(out.read_text(encoding="utf-8"))

@@ -21,13 +21,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from flowersim import APP, simulation
-
-from fedrfq import toml
 from fedrfq.audit import Audit
 from fedrfq.experiment import Experiment, load
-from fedrfq.records import RunDirectory
-from fedrfq.session import Session, here, pick_device
+from fedrfq.files import toml
+from fedrfq.runs.run_directory import RunDirectory
+from fedrfq.runs.session import Session, here, pick_device
+from flowersim import APP, simulation
 
 RESULTS = Path(__file__).parents[1] / "results" / "flower"
 POINTS, MOST_BYTES = 0.2, 4e9
@@ -38,9 +37,18 @@ def alone(folder: Path) -> dict[str, Any]:
     experiment = load(APP / "experiment.toml")
     flower, took, peak = on_flower(folder, experiment, experiment.clients)
     direct = by_itself(folder, experiment)
-    same = {name: (flower.path / name).read_bytes() == (direct.path / name).read_bytes() for name in SAME}
+    same = {
+        name: (flower.path / name).read_bytes() == (direct.path / name).read_bytes()
+        for name in SAME
+    }
     holds = len(list(Audit(flower.path, recompute=True).rounds())) == experiment.rounds
-    found = {"same": same, "verified": holds, "seconds": took, "peak_bytes": peak, **accuracies(flower, direct)}
+    found = {
+        "same": same,
+        "verified": holds,
+        "seconds": took,
+        "peak_bytes": peak,
+        **accuracies(flower, direct),
+    }
     return {**found, "holds": all(same.values()) and holds}
 
 
@@ -48,7 +56,12 @@ def shards(folder: Path) -> dict[str, Any]:
     experiment = load(APP / "experiment.toml", ["train.alone=false"])
     flower, took, peak = on_flower(folder, experiment, 4)
     found = accuracies(flower, by_itself(folder, experiment))
-    return {"seconds": took, "peak_bytes": peak, **found, "holds": found["most_points_apart"] <= POINTS}
+    return {
+        "seconds": took,
+        "peak_bytes": peak,
+        **found,
+        "holds": found["most_points_apart"] <= POINTS,
+    }
 
 
 def thousand(folder: Path) -> dict[str, Any]:
@@ -58,7 +71,12 @@ def thousand(folder: Path) -> dict[str, Any]:
     records = flower.rounds()
     done = [record.participants for record in records] == [experiment.clients] * experiment.rounds
     seconds = [round(record.seconds, 2) for record in records]
-    return {"seconds": took, "seconds_of_rounds": seconds, "peak_bytes": peak, "holds": done and peak <= MOST_BYTES}
+    return {
+        "seconds": took,
+        "seconds_of_rounds": seconds,
+        "peak_bytes": peak,
+        "holds": done and peak <= MOST_BYTES,
+    }
 
 
 def on_flower(folder: Path, experiment: Experiment, nodes: int) -> tuple[RunDirectory, float, int]:
@@ -104,12 +122,18 @@ MEASURES = {"alone": alone, "shards": shards, "thousand": thousand}
 def record(name: str, found: Mapping[str, Any], out: Path) -> None:
     machine = {**here(), "flwr": version("flwr"), "ray": version("ray"), "cores": os.cpu_count()}
     out.mkdir(parents=True, exist_ok=True)
-    whole = {"command": f"python bench/flower_parity.py --only {name}", **found, "environment": machine}
+    whole = {
+        "command": f"python bench/flower_parity.py --only {name}",
+        **found,
+        "environment": machine,
+    }
     (out / f"{name}.json").write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=list(MEASURES))
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()

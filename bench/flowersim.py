@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedrfq.net.cluster import free_ports
+from fedrfq.node.ops.local_cluster import free_ports
 
 APP = Path(__file__).parents[1] / "examples" / "flower"
 _MARK = "FEDRFQ_SIMULATION"  # in the environment of every process, so that none is left behind
@@ -39,7 +39,16 @@ class Simulation:
 
     def start(self, limit_s: float = 60.0) -> None:
         address, port = f"127.0.0.1:{self._control}", str(self._port)
-        command = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", port]
+        command = [
+            "--insecure",
+            "--simulation",
+            "--isolation",
+            "subprocess",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            port,
+        ]
         with (self.folder / "superlink.log").open("wb") as log:
             subprocess.Popen(
                 [_program("flower-superlink"), *command, "--control-api-address", address],
@@ -56,7 +65,12 @@ class Simulation:
             time.sleep(0.1)
 
     def run(
-        self, settings: Mapping[str, str | float], nodes: int, limit_s: float = 300.0, app: Path = APP, cores: int = 1
+        self,
+        settings: Mapping[str, str | float],
+        nodes: int,
+        limit_s: float = 300.0,
+        app: Path = APP,
+        cores: int = 1,
     ) -> str:
         """A run of the app to its end, a node with so many cores; what it says."""
         with self._popen(settings, nodes, app, cores) as process:
@@ -66,7 +80,9 @@ class Simulation:
                 process.kill()
 
     @contextmanager
-    def running(self, settings: Mapping[str, str | float], nodes: int) -> Iterator[subprocess.Popen[str]]:
+    def running(
+        self, settings: Mapping[str, str | float], nodes: int
+    ) -> Iterator[subprocess.Popen[str]]:
         """A run that has begun."""
         with self._popen(settings, nodes, APP) as process:
             yield process
@@ -75,7 +91,9 @@ class Simulation:
     def statuses(self) -> list[str]:
         """Of all runs, the latest first."""
         command = [_program("flwr"), "list", "--format", "json"]
-        done = subprocess.run(command, env=self._environment(), capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            command, env=self._environment(), capture_output=True, text=True, timeout=60, check=True
+        )
         found: dict[str, Any] = json.loads(done.stdout)
         return [run["status"] for run in found["runs"]]
 
@@ -112,8 +130,13 @@ class Simulation:
             done.set()
             thread.join()
 
-    def _popen(self, settings: Mapping[str, str | float], nodes: int, app: Path, cores: int = 1) -> subprocess.Popen[str]:
-        pairs = [f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}" for key, value in settings.items()]
+    def _popen(
+        self, settings: Mapping[str, str | float], nodes: int, app: Path, cores: int = 1
+    ) -> subprocess.Popen[str]:
+        pairs = [
+            f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}"
+            for key, value in settings.items()
+        ]
         size = f"num-supernodes={nodes} client-resources-num-cpus={cores}"
         command = [
             _program("flwr"),
@@ -125,11 +148,19 @@ class Simulation:
             size,
             "--stream",
         ]
-        return subprocess.Popen(command, env=self._environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(
+            command,
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/health", timeout=1) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self._port}/health", timeout=1
+            ) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -163,7 +194,12 @@ def _program(name: str) -> str:
 
 def _command(pid: int) -> str:
     with suppress(OSError):
-        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return (
+            (Path("/proc") / str(pid) / "cmdline")
+            .read_bytes()
+            .replace(b"\0", b" ")
+            .decode(errors="replace")
+        )
     return ""
 
 

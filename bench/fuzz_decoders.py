@@ -22,7 +22,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-CODES = ["consensus.messages", "consensus.wire", "committee.layouts", "committee.journal", "prototypes", "errors"]
+CODES = [
+    "consensus.messages",
+    "consensus.wire",
+    "committee.layouts",
+    "committee.journal",
+    "prototypes",
+    "errors",
+]
 LONGEST = 8192
 SLACK, MULTIPLE = 2**16, 64  # bytes of memory: a constant, and so many a byte of input
 
@@ -38,14 +45,17 @@ def codecs() -> dict[str, Codec]:
     """All of them; imported here, so that atheris can watch what is imported."""
     import numpy as np
 
-    from fedrfq import prototypes
-    from fedrfq.committee import journal, layouts
     from fedrfq.consensus import messages
-    from fedrfq.detectors.detector import Verdict
+    from fedrfq.federation import codec as layouts
+    from fedrfq.federation import round_log
+    from fedrfq.prototypes import fixed_point
+    from fedrfq.robust.detectors.detector import Verdict
 
     said = _messages()
     values = np.arange(12, dtype=np.int64).reshape(4, 3)
-    held = prototypes.Globals(np.array([True, True, True, False]), values * np.array([[1], [1], [1], [0]]))
+    held = fixed_point.Globals(
+        np.array([True, True, True, False]), values * np.array([[1], [1], [1], [0]])
+    )
     verdict = Verdict(np.array([True, False]), np.array([1, -1]))
     entries = ((0, bytes(32)), (1, bytes(32)))
 
@@ -54,32 +64,40 @@ def codecs() -> dict[str, Codec]:
         return messages.encode(found.run, found.body) + found.signature
 
     def verdicts(data: bytes) -> bytes:
-        again, following = layouts.encode_verdicts(*layouts.decode_verdicts(data)), layouts.successor(data)
+        again, following = (
+            layouts.encode_verdicts(*layouts.decode_verdicts(data)),
+            layouts.successor(data),
+        )
         return layouts.succeeded(again, following) if following else again
 
     return {
         "messages.decode": Codec(message, said),
         "messages.decode_entries": Codec(
-            lambda data: messages.write_entries(messages.decode_entries(data)), [messages.write_entries(entries)]
+            lambda data: messages.write_entries(messages.decode_entries(data)),
+            [messages.write_entries(entries)],
         ),
         "journal.unpacked": Codec(
-            lambda data: journal.packed(placed.message for placed in journal.unpacked(data)),
-            [journal.packed(map(messages.decode, said[-3:]))],
+            lambda data: round_log.packed(placed.message for placed in round_log.unpacked(data)),
+            [round_log.packed(map(messages.decode, said[-3:]))],
         ),
         "layouts.decode_globals": Codec(
-            lambda data: layouts.encode_globals(layouts.decode_globals(data, 4, 3)), [layouts.encode_globals(held)]
+            lambda data: layouts.encode_globals(layouts.decode_globals(data, 4, 3)),
+            [layouts.encode_globals(held)],
         ),
         "layouts.decode_verdicts": Codec(
             verdicts,
-            [rows := layouts.encode_verdicts((0, 7), verdict), layouts.succeeded(rows, b"the next federation")],
+            [
+                rows := layouts.encode_verdicts((0, 7), verdict),
+                layouts.succeeded(rows, b"the next federation"),
+            ],
         ),
         "layouts.decode_state": Codec(
             lambda data: layouts.encode_state(layouts.decode_state(data)),
             [layouts.encode_state({"a": values, "b": values[0], "c": values[:0]})],
         ),
         "prototypes.decode": Codec(
-            lambda data: prototypes.encode(*prototypes.decode(data, 4, 3)),
-            [prototypes.encode(1, 2, np.array([3, 0, 1, 9]), values - 5)],
+            lambda data: fixed_point.encode(*fixed_point.decode(data, 4, 3)),
+            [fixed_point.encode(1, 2, np.array([3, 0, 1, 9]), values - 5)],
         ),
     }
 
@@ -88,14 +106,25 @@ def _messages() -> list[bytes]:
     """One of every kind."""
     from fedrfq.consensus import messages as m
 
-    run, name, record = bytes(32), bytes(range(32)), m.Record(1, *(bytes([i]) * 32 for i in range(5)))
+    run, name, record = (
+        bytes(32),
+        bytes(range(32)),
+        m.Record(1, *(bytes([i]) * 32 for i in range(5))),
+    )
 
     def said(body: m.Any) -> m.Message:
-        return m.Message(run, body, m.encode(run, body), bytes(64) if body.kind in m.SIGNED else b"")
+        return m.Message(
+            run, body, m.encode(run, body), bytes(64) if body.kind in m.SIGNED else b""
+        )
 
-    prepared = m.Certificate(m.Kind.PREPARE, 0, record, ((0, bytes(64)), (2, bytes(64)), (3, bytes(64))))
+    prepared = m.Certificate(
+        m.Kind.PREPARE, 0, record, ((0, bytes(64)), (2, bytes(64)), (3, bytes(64)))
+    )
     committed = m.Certificate(m.Kind.COMMIT, 1, record, ((1, bytes(64)),))
-    listed, change = said(m.List(1, 2, ((0, name), (5, name)))), said(m.ViewChange(1, 1, 2, prepared, committed))
+    listed, change = (
+        said(m.List(1, 2, ((0, name), (5, name)))),
+        said(m.ViewChange(1, 1, 2, prepared, committed)),
+    )
     votes = [said(kind(1, 0, name, 3)) for kind in (m.Prepare, m.Commit)]
     proposal = said(m.PrePrepare(1, 1, 2, record, (listed, listed), (change, change)))
     others = [
@@ -139,7 +168,12 @@ def watched(name: str, seconds: int, corpus: Path) -> None:
     for number, seed in enumerate(codec.seeds):
         (corpus / f"seed{number}").write_bytes(seed)
     tracemalloc.start()
-    options = [f"-max_total_time={seconds}", f"-max_len={LONGEST}", f"-artifact_prefix={corpus}/found-", "-rss_limit_mb=2048"]
+    options = [
+        f"-max_total_time={seconds}",
+        f"-max_len={LONGEST}",
+        f"-artifact_prefix={corpus}/found-",
+        "-rss_limit_mb=2048",
+    ]
     atheris.Setup([sys.argv[0], *options, str(corpus)], lambda data: check(codec, data))
     atheris.Fuzz()
 
@@ -173,7 +207,16 @@ def fuzzed(name: str, seconds: int, guided: bool) -> tuple[int, bytes | None]:
     if not guided:
         return blind(name, seconds)
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--seconds", str(seconds), "--only", name, "--corpus", folder]
+        command = [
+            sys.executable,
+            __file__,
+            "--seconds",
+            str(seconds),
+            "--only",
+            name,
+            "--corpus",
+            folder,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         found = [path.read_bytes() for path in Path(folder).glob("found-*")]
     runs = re.search(r"Done (\d+) runs", done.stderr)
@@ -184,7 +227,9 @@ def fuzzed(name: str, seconds: int, guided: bool) -> tuple[int, bytes | None]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=int, default=60, help="in all")
     parser.add_argument("--only", help="one decoder")
     parser.add_argument("--corpus", type=Path, help=argparse.SUPPRESS)
@@ -194,12 +239,15 @@ def main() -> int:
     guided = importlib.util.find_spec("atheris") is not None
     names = [arguments.only] if arguments.only else list(codecs())
     share = max(1, arguments.seconds // len(names))
-    print(f"{'guided by coverage (atheris)' if guided else 'blind (no atheris)'}, {share} s for each decoder")
+    print(
+        f"{'guided by coverage (atheris)' if guided else 'blind (no atheris)'}, {share} s for each decoder"
+    )
     bad = 0
     for name in names:
         count, found = fuzzed(name, share, guided)
         print(
-            f"{name:26}{count:>12,} executions   {'nothing found' if found is None else 'FOUND ' + found.hex()}", flush=True
+            f"{name:26}{count:>12,} executions   {'nothing found' if found is None else 'FOUND ' + found.hex()}",
+            flush=True,
         )
         bad += found is not None
     return min(bad, 1)

@@ -19,10 +19,10 @@ from typing import Any
 
 from rich.console import Console
 
-from fedrfq.net import founding
-from fedrfq.net.cluster import Cluster
-from fedrfq.net.folder import FEDERATION
-from fedrfq.net.identity import read_charter
+from fedrfq.node.membership import founding
+from fedrfq.node.membership.identity import read_charter
+from fedrfq.node.ops.local_cluster import Cluster
+from fedrfq.node.storage.party_folder import FEDERATION
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "network"
@@ -31,20 +31,34 @@ FOREVER = 10**9  # rounds: until told to stop
 
 
 @contextmanager
-def federation(clients: int, ports: Sequence[int], waits: Mapping[str, int] | None = None) -> Iterator[Path]:
+def federation(
+    clients: int, ports: Sequence[int], waits: Mapping[str, int] | None = None
+) -> Iterator[Path]:
     """A new one, with servers on these ports of this machine; in the end it is gone."""
     with TemporaryDirectory(prefix="fedrfq-") as folder:
         path = Path(folder) / "federation"
-        founding.init(path, [f"127.0.0.1:{port}" for port in ports], clients, waits, sets=[f"rounds={FOREVER}"])
+        founding.init(
+            path,
+            [f"127.0.0.1:{port}" for port in ports],
+            clients,
+            waits,
+            sets=[f"rounds={FOREVER}"],
+        )
         yield path
 
 
 @contextmanager
 def servers(
-    folder: Path, parties: Sequence[int] | None = None, more: Mapping[int, Sequence[object]] | None = None
+    folder: Path,
+    parties: Sequence[int] | None = None,
+    more: Mapping[int, Sequence[object]] | None = None,
 ) -> Iterator[Cluster]:
     """The servers of a federation, or these of its parties, as processes; stopped in the end."""
-    cluster = Cluster(folder, range(read_charter(folder / FEDERATION).roster.n) if parties is None else parties, more)
+    cluster = Cluster(
+        folder,
+        range(read_charter(folder / FEDERATION).roster.n) if parties is None else parties,
+        more,
+    )
     try:
         cluster.start()
         yield cluster
@@ -72,13 +86,19 @@ def console() -> Console:
 def memory(pid: int) -> dict[str, int]:
     """Bytes that a process holds now, and has held at most."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith(("VmRSS", "VmHWM"))}
+    found = {
+        line.split(":")[0]: int(line.split()[1]) * 1024
+        for line in lines
+        if line.startswith(("VmRSS", "VmHWM"))
+    }
     return {"now": found["VmRSS"], "peak": found["VmHWM"]}
 
 
 def arguments(about: str | None, out: str) -> argparse.ArgumentParser:
     """A benchmark's, with the place of its record."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=RESULTS / out, metavar="FILE.json")
     return parser
 
@@ -91,16 +111,29 @@ def record(path: Path, found: Mapping[str, Any]) -> None:
 
 def _circumstances() -> dict[str, Any]:
     command = f"python bench/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip()
-    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
+    git = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return {
         "command": command,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "revision": git.stdout.strip(),
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform()},
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+        },
         "python": platform.python_version(),
     }
 
 
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )

@@ -26,18 +26,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ground import answering, arguments, console, federation, memory, record, servers
-from loadclient import Crowd, content, framed, opened
-
-from fedrfq.committee.charter import Charter
-from fedrfq.committee.network import endpoint
 from fedrfq.consensus.messages import Fetch, Upload, What
 from fedrfq.consensus.rules import Rules
-from fedrfq.net import certificates, tls
-from fedrfq.net.children import Child, stop
-from fedrfq.net.cluster import Cluster, free_ports
-from fedrfq.net.folder import FEDERATION
-from fedrfq.net.identity import Identity, read_charter
+from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.members import endpoint
+from fedrfq.node.membership import certificates
+from fedrfq.node.membership.identity import Identity, read_charter
+from fedrfq.node.ops.child_processes import Child, stop
+from fedrfq.node.ops.local_cluster import Cluster, free_ports
+from fedrfq.node.storage.party_folder import FEDERATION
+from fedrfq.node.transport import tls
+from ground import answering, arguments, console, federation, memory, record, servers
+from loadclient import Crowd, content, framed, opened
 
 _AT_ONCE = 1000  # hostile connections
 _ATTACKERS = 3  # registered clients, the last ones
@@ -49,15 +49,26 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Attack:
     """All the ways, one connection each; `counts` says how each of them ended."""
 
-    def __init__(self, federation: Path, rng: Random, stranger: ssl.SSLContext, held_s: float) -> None:
+    def __init__(
+        self, federation: Path, rng: Random, stranger: ssl.SSLContext, held_s: float
+    ) -> None:
         self.charter: Charter = read_charter(federation / FEDERATION)
-        self.rules, self.rng, self.stranger, self.held_s = Rules(self.charter.roster), rng, stranger, held_s
+        self.rules, self.rng, self.stranger, self.held_s = (
+            Rules(self.charter.roster),
+            rng,
+            stranger,
+            held_s,
+        )
         clients = len(self.charter.clients)
         own = dict(opened(federation, range(clients - _ATTACKERS, clients)))
         self.contexts = {client: tls.client_context(identity) for client, identity in own.items()}
         self.identities: dict[int, Identity] = own
         honest = dict(opened(federation, range(2)))
-        self.replays = [framed(self._upload(identity, round_)) for identity in honest.values() for round_ in (1, 2)]
+        self.replays = [
+            framed(self._upload(identity, round_))
+            for identity in honest.values()
+            for round_ in (1, 2)
+        ]
         self.counts: Counter[str] = Counter()
         self.ways: dict[str, Callable[[int], Awaitable[None]]] = {
             "garbage": self.garbage,
@@ -78,7 +89,9 @@ class Attack:
             async with free:
                 await self._one(name)
 
-        floods = [asyncio.ensure_future(self._flood(server)) for server in range(self.charter.roster.n)]
+        floods = [
+            asyncio.ensure_future(self._flood(server)) for server in range(self.charter.roster.n)
+        ]
         await asyncio.gather(*(one(name) for name in islice(cycle(self.ways), connections)))
         for flood in floods:
             flood.cancel()
@@ -86,7 +99,9 @@ class Attack:
 
     async def _one(self, name: str) -> None:
         try:
-            await asyncio.wait_for(self.ways[name](self.rng.randrange(self.charter.roster.n)), self.held_s + 10)
+            await asyncio.wait_for(
+                self.ways[name](self.rng.randrange(self.charter.roster.n)), self.held_s + 10
+            )
             self.counts[f"{name}: closed by us"] += 1
         except (TimeoutError, OSError, asyncio.IncompleteReadError, ssl.SSLError):
             self.counts[f"{name}: refused, reset or closed"] += 1
@@ -140,13 +155,17 @@ class Attack:
     async def _flood(self, server: int) -> None:
         """The first attacker, all the time: uploads, all properly signed, and questions, as fast as they are taken."""
         client = next(iter(self.identities))
-        uploads = b"".join(framed(self._upload(self.identities[client], round_)) for round_ in range(1, 100))
+        uploads = b"".join(
+            framed(self._upload(self.identities[client], round_)) for round_ in range(1, 100)
+        )
         question = framed(self.rules.unsigned(Fetch(1, What.CERT)).wire)
         while True:
             with contextlib.suppress(OSError):
                 async with self._open(server, self.contexts[client]) as (reader, writer):
                     reading = asyncio.ensure_future(self._listen(reader))
-                    reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen by the loop below
+                    reading.add_done_callback(
+                        lambda task: task.cancelled() or task.exception()
+                    )  # seen by the loop below
                     while not reading.done():
                         writer.write(uploads + question * 100)
                         await writer.drain()
@@ -167,7 +186,9 @@ class Attack:
     async def _open(self, server: int, context: ssl.SSLContext | None = None) -> Any:
         host, port = endpoint(self.charter.seats[server].address)
         hostname = "" if context else None
-        reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=hostname)
+        reader, writer = await asyncio.open_connection(
+            host, port, ssl=context, server_hostname=hostname
+        )
         try:
             yield reader, writer
         finally:
@@ -199,14 +220,18 @@ def stranger(folder: Path) -> ssl.SSLContext:
 
 def attack(args: argparse.Namespace) -> None:
     """What the attackers' process does: prints how its connections ended."""
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # writing to connections that were closed is what attackers do
+    logging.getLogger("asyncio").setLevel(
+        logging.ERROR
+    )  # writing to connections that were closed is what attackers do
     with tempfile.TemporaryDirectory() as folder:
         made = Attack(args.attack, Random(args.seed), stranger(Path(folder)), args.held)
         asyncio.run(made.run(args.connections))
     sys.stdout.write(json.dumps(made.counts) + "\n")
 
 
-async def defend(cluster: Cluster, args: argparse.Namespace, say: Callable[[str], None]) -> dict[str, Any]:
+async def defend(
+    cluster: Cluster, args: argparse.Namespace, say: Callable[[str], None]
+) -> dict[str, Any]:
     roster = cluster.charter.roster
     await answering(cluster, range(roster.n))
     honest = range(len(roster.clients) - _ATTACKERS)
@@ -238,8 +263,16 @@ async def defend(cluster: Cluster, args: argparse.Namespace, say: Callable[[str]
         say(f"during: {during}")
         reached = max(crowd.seen)
         after = await _observed(cluster, crowd, lambda: max(crowd.seen) < reached + 5)
-        found = {"before": before, "during": during, "after": after, "wrong": _wrong(cluster, crowd, coming.left, attackers)}
-        found["returned"] = {"times": len(coming.took), "longest_s": round(max(coming.took, default=0.0), 2)}
+        found = {
+            "before": before,
+            "during": during,
+            "after": after,
+            "wrong": _wrong(cluster, crowd, coming.left, attackers),
+        }
+        found["returned"] = {
+            "times": len(coming.took),
+            "longest_s": round(max(coming.took, default=0.0), 2),
+        }
     finally:
         stop([attackers])
         await crowd.stop()
@@ -260,7 +293,10 @@ class Coming:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(0.5)
-            speaker, server = self.rng.choice(self.crowd.speakers), self.rng.randrange(self.crowd.charter.roster.n)
+            speaker, server = (
+                self.rng.choice(self.crowd.speakers),
+                self.rng.randrange(self.crowd.charter.roster.n),
+            )
             if server in speaker.lines:
                 speaker.lines.pop(server).abort()
                 self.left += 1
@@ -316,15 +352,26 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=10, help="honest ones")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--held", type=float, default=8.0, metavar="SECONDS", help="that a connection is kept at most")
-    parser.add_argument("--attack", type=Path, help=argparse.SUPPRESS)  # the federation's folder; the attackers' process
+    parser.add_argument(
+        "--held",
+        type=float,
+        default=8.0,
+        metavar="SECONDS",
+        help="that a connection is kept at most",
+    )
+    parser.add_argument(
+        "--attack", type=Path, help=argparse.SUPPRESS
+    )  # the federation's folder; the attackers' process
     args = parser.parse_args()
     if args.attack:
         attack(args)
         return
     screen = console()
     waits = {**_WAITS, "minimum": args.clients}
-    with federation(args.clients + _ATTACKERS, free_ports(4), waits) as folder, servers(folder) as cluster:
+    with (
+        federation(args.clients + _ATTACKERS, free_ports(4), waits) as folder,
+        servers(folder) as cluster,
+    ):
         found = asyncio.run(defend(cluster, args, lambda text: screen.print(text, highlight=False)))
     record(args.out, {"seed": args.seed, "connections": args.connections, **found})
     screen.print_json(json.dumps(found))

@@ -16,13 +16,14 @@ from contextlib import contextmanager, nullcontext
 from unittest import mock
 
 import torch
-from engine import Round, federation, seconds
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fedrfq import engine, stacked
-from fedrfq.stacked import Batched, Grouped, Layout
+from engine import Round, federation, seconds
+from fedrfq.engine import engine
+from fedrfq.models import stacked
+from fedrfq.models.stacked import Batched, Grouped, Layout
 
 _GROUPS, _PRODUCTS = "groups, channels last", "im2col and products"
 
@@ -39,7 +40,9 @@ def laid_out(layout: Layout, device: str, one_stack: bool = False) -> Callable[[
     round_ = Round(federation(1, device))
     counts = round_.runs.engines[0].shares.counts
     everyone = sorted(range(len(counts)), key=lambda k: -counts[k])
-    dealt = mock.patch.object(engine, "_dealt", return_value=[everyone]) if one_stack else nullcontext()
+    dealt = (
+        mock.patch.object(engine, "_dealt", return_value=[everyone]) if one_stack else nullcontext()
+    )
 
     def work() -> None:
         with mock.patch.dict(stacked.LAYOUTS, {device: layout}), dealt:  # type: ignore[arg-type]
@@ -61,12 +64,20 @@ def neighbour(busy: bool) -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--busy", action="store_true", help="with another program on one of the cores")
+    parser.add_argument(
+        "--busy", action="store_true", help="with another program on one of the cores"
+    )
     args = parser.parse_args()
-    layouts: dict[str, Layout] = {_GROUPS: Grouped(), "groups, planes": Planes(), _PRODUCTS: Batched()}
+    layouts: dict[str, Layout] = {
+        _GROUPS: Grouped(),
+        "groups, planes": Planes(),
+        _PRODUCTS: Batched(),
+    }
     candidates = {name: laid_out(layout, args.device) for name, layout in layouts.items()}
     if args.device == "cpu":
         candidates[f"{_GROUPS}, one stack"] = laid_out(Grouped(), "cpu", one_stack=True)

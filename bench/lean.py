@@ -23,15 +23,20 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fedrfq import data, experiment
-from fedrfq.experiment import Experiment
-from fedrfq.federation import Diverged, Federation, program_key
-from fedrfq.files import write_atomically
-from fedrfq.session import join, part, pick_device
-from fedrfq.strict_json import to_json
+from fedrfq import data
+from fedrfq.experiment import Experiment, experiment
+from fedrfq.files.atomic import write_atomically
+from fedrfq.files.strict_json import to_json
+from fedrfq.learning.round_loop import Diverged, Federation, program_key
+from fedrfq.runs.session import join, part, pick_device
 
 COMMON = ("data.name=mnist", "validation=0.2")
-MAPS = ((2, 2, 1), (2, 2, 2), (5, 3, 1), (5, 2, 2))  # rows, kernel, stride: 24, 12, 24 and 10 values of 50
+MAPS = (
+    (2, 2, 1),
+    (2, 2, 2),
+    (5, 3, 1),
+    (5, 2, 2),
+)  # rows, kernel, stride: 24, 12, 24 and 10 values of 50
 POOLS = ("softpool", "avg")
 WEIGHTS = {1: (0.1, 0.3, 1.0), 2: (0.3, 1.0, 3.0)}  # λ for the distance, and for the squared one
 SEPARATIONS = ((0.0, 1.0), *itertools.product((0.1, 0.3, 1.0), (0.2, 1.0)))  # weight, temperature
@@ -42,14 +47,33 @@ Settings = tuple[str, ...]
 def candidates() -> list[Settings]:
     found: list[Settings] = []
     for (rows, kernel, stride), pool, power in itertools.product(MAPS, POOLS, WEIGHTS):
-        shape = (f"pool.rows={rows}", f"pool.kernel={kernel}", f"pool.stride={stride}", f"pool.name={pool}")
+        shape = (
+            f"pool.rows={rows}",
+            f"pool.kernel={kernel}",
+            f"pool.stride={stride}",
+            f"pool.name={pool}",
+        )
         for lam, (separation, temperature) in itertools.product(WEIGHTS[power], SEPARATIONS):
-            numbers = (f"method.lam={lam}", f"method.separation={separation}", f"method.temperature={temperature}")
-            found.append(("method.name=fedrfq-lean", "method.bits=8", *shape, f"method.power={power}", *numbers))
+            numbers = (
+                f"method.lam={lam}",
+                f"method.separation={separation}",
+                f"method.temperature={temperature}",
+            )
+            found.append(
+                (
+                    "method.name=fedrfq-lean",
+                    "method.bits=8",
+                    *shape,
+                    f"method.power={power}",
+                    *numbers,
+                )
+            )
     return found
 
 
-def evaluate(settings: Sequence[Settings], seeds: range, rounds: int, device: str) -> dict[Settings, dict[str, Any]]:
+def evaluate(
+    settings: Sequence[Settings], seeds: range, rounds: int, device: str
+) -> dict[Settings, dict[str, Any]]:
     """Each one's figures after the last round, on what was held back; those of one program are trained together."""
     grouped: dict[Hashable, list[tuple[Settings, Experiment]]] = defaultdict(list)
     for sets, seed in itertools.product(settings, seeds):
@@ -58,7 +82,9 @@ def evaluate(settings: Sequence[Settings], seeds: range, rounds: int, device: st
     found: dict[Settings, list[Any]] = defaultdict(list)
     dataset = data.load("mnist")
     with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task(f"{len(settings)} settings, {len(grouped)} programs", total=rounds * len(grouped))
+        task = progress.add_task(
+            f"{len(settings)} settings, {len(grouped)} programs", total=rounds * len(grouped)
+        )
         for group in grouped.values():
             federation = Federation([made for _, made in group], dataset, pick_device(device))
             state = federation.start()
@@ -73,7 +99,9 @@ def evaluate(settings: Sequence[Settings], seeds: range, rounds: int, device: st
                     federation = Federation([made for _, made in group], dataset, federation.device)
             for (sets, _), outcome in zip(group, outcomes, strict=True):
                 found[sets].append(outcome.record)
-    whole = {sets: records for sets, records in found.items() if len(records) == len(seeds)}  # none of them diverged
+    whole = {
+        sets: records for sets, records in found.items() if len(records) == len(seeds)
+    }  # none of them diverged
     return {sets: figures(records) for sets, records in whole.items()}
 
 
@@ -91,7 +119,10 @@ def merit(found: dict[str, Any]) -> float:
 
 def finalists(found: dict[Settings, dict[str, Any]], most: float, count: int) -> list[Settings]:
     """The best within the bytes, each as it is, with a warm-up, and with 16 bits a value."""
-    best = sorted((sets for sets in found if found[sets]["bytes"] <= most), key=lambda sets: -merit(found[sets]))[:count]
+    best = sorted(
+        (sets for sets in found if found[sets]["bytes"] <= most),
+        key=lambda sets: -merit(found[sets]),
+    )[:count]
     changes: list[Settings] = [(), ("method.warmup=10",), ("method.bits=16",)]
     return [(*sets, *change) for sets, change in itertools.product(best, changes)]
 
@@ -110,30 +141,49 @@ def saved(path: Path | None) -> dict[str, dict[Settings, dict[str, Any]]]:
     if not path or not path.is_file():
         return {}
     stages = json.loads(path.read_text(encoding="utf-8"))
-    return {stage: {tuple(row.pop("settings")): row for row in rows} for stage, rows in stages.items()}
+    return {
+        stage: {tuple(row.pop("settings")): row for row in rows} for stage, rows in stages.items()
+    }
 
 
 def save(path: Path | None, stages: dict[str, dict[Settings, dict[str, Any]]]) -> None:
     if path:
-        rows = {stage: [{"settings": list(sets), **row} for sets, row in found.items()] for stage, found in stages.items()}
+        rows = {
+            stage: [{"settings": list(sets), **row} for sets, row in found.items()]
+            for stage, found in stages.items()
+        }
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, (to_json(rows, indent=1) + "\n").encode())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--rounds", type=int, nargs=2, default=(40, 100), help="of the first look, and of the finalists")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        nargs=2,
+        default=(40, 100),
+        help="of the first look, and of the finalists",
+    )
     parser.add_argument("--seeds", type=int, nargs=2, default=(2, 5))
     parser.add_argument("--finalists", type=int, default=8)
     parser.add_argument("--only", type=int, help="look at the first so many candidates")
-    parser.add_argument("--out", type=Path, help="a JSON file for all figures; a first look that is in it is not taken again")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="a JSON file for all figures; a first look that is in it is not taken again",
+    )
     args = parser.parse_args()
     references = list(REFERENCES.values())
     console, stages = Console(width=150), saved(args.out)
     if "first" not in stages:
         looked_at = [*candidates()[: args.only], *references]
-        stages["first"] = evaluate(looked_at, range(100, 100 + args.seeds[0]), args.rounds[0], args.device)
+        stages["first"] = evaluate(
+            looked_at, range(100, 100 + args.seeds[0]), args.rounds[0], args.device
+        )
         save(args.out, stages)
     console.print(table(stages["first"], 25))
     most = stages["first"][REFERENCES["fedproto"]]["bytes"] / 4

@@ -21,28 +21,33 @@ from random import Random
 
 import numpy as np
 
-from fedrfq.committee.application import Task
-from fedrfq.committee.network import endpoint
 from fedrfq.consensus.messages import Cert, Fetch, Kind, Upload, What, decode
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
-from fedrfq.net import tls
-from fedrfq.net.frames import EMPTY, Frames, header
-from fedrfq.net.identity import FEDERATION, Identity, read_charter, read_signer
-from fedrfq.net.link_tls import Tls
-from fedrfq.prototypes import encode
+from fedrfq.federation.application import Task
+from fedrfq.federation.members import endpoint
+from fedrfq.node.membership.identity import FEDERATION, Identity, read_charter, read_signer
+from fedrfq.node.transport import tls
+from fedrfq.node.transport.frames import EMPTY, Frames, header
+from fedrfq.node.transport.tls_stream import Tls
+from fedrfq.prototypes.fixed_point import encode
 
 _KIND, _ROUND = 8, slice(41, 45)  # where a message has them
 _DIALS = 32  # handshakes at a time
 _REMEMBERED = 1_000  # certificates
 _FRAME = 1 << 26  # bytes of a server's at most
-_TURN = memoryview(bytearray(64 << 10))  # read into by all connections, and used up before the next one's turn
+_TURN = memoryview(
+    bytearray(64 << 10)
+)  # read into by all connections, and used up before the next one's turn
 
 
 def content(task: Task, seed: int, round_: int, client: int) -> bytes:
     """Prototypes at random, as the task allows."""
     rng, precision = np.random.default_rng((seed, round_, client)), task.precision
-    values_JV = rng.integers(-precision.most // 2, precision.most // 2, (task.classes, task.values)) * precision.step
+    values_JV = (
+        rng.integers(-precision.most // 2, precision.most // 2, (task.classes, task.values))
+        * precision.step
+    )
     return encode(round_, client, rng.integers(1, 50, task.classes), values_JV, precision)
 
 
@@ -61,7 +66,9 @@ def framed(data: bytes) -> bytes:
 class Speaker:
     """One client: what it has to say, and where it is."""
 
-    def __init__(self, client: int, identity: Identity, rules: Rules, rounds: int, seed: int) -> None:
+    def __init__(
+        self, client: int, identity: Identity, rules: Rules, rounds: int, seed: int
+    ) -> None:
         self.client, self.identity, self.rules = client, identity, rules
         self.task, self.seed = identity.charter.task, seed
         self.context: ssl.SSLContext = tls.client_context(identity)
@@ -102,7 +109,10 @@ class Line(asyncio.BufferedProtocol):
     def __init__(self, crowd: Crowd, speaker: Speaker, server: int) -> None:
         self.crowd, self.speaker, self.server = crowd, speaker, server
         self.tls, self.frames = Tls(speaker.context, server_side=False), Frames(_FRAME)
-        self.up, self.lost = asyncio.Event(), asyncio.Event()  # `up` is set, too, if it never will be
+        self.up, self.lost = (
+            asyncio.Event(),
+            asyncio.Event(),
+        )  # `up` is set, too, if it never will be
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -143,7 +153,10 @@ class Line(asyncio.BufferedProtocol):
                 self.write(EMPTY)  # we are here, too
             elif frame[_KIND] == Kind.CERT:
                 self.crowd.hear(self, frame)
-            elif frame[_KIND] == Kind.RECEIPT and int.from_bytes(frame[_ROUND], "little") == self.speaker.round:
+            elif (
+                frame[_KIND] == Kind.RECEIPT
+                and int.from_bytes(frame[_ROUND], "little") == self.speaker.round
+            ):
                 self.speaker.receipts.add(self.server)  # taken at its word
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -159,18 +172,27 @@ class Crowd:
     They speak in rounds up to `until`; `reached(round)` waits for all of them to have seen it decided.
     """
 
-    def __init__(self, federation: Path, clients: Sequence[int], rounds: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self, federation: Path, clients: Sequence[int], rounds: int = 0, seed: int = 0
+    ) -> None:
         found = dict(opened(federation, clients))
         self.charter = next(iter(found.values())).charter
         self.rules, self.rng = Rules(self.charter.roster), Random(seed)
-        self.speakers = [Speaker(client, one, self.rules, rounds, seed) for client, one in found.items()]
-        self.until, self.pace_s = 0, 0.0  # the last round they speak in, and how long they think before each
+        self.speakers = [
+            Speaker(client, one, self.rules, rounds, seed) for client, one in found.items()
+        ]
+        self.until, self.pace_s = (
+            0,
+            0.0,
+        )  # the last round they speak in, and how long they think before each
         self.seen: dict[int, bytes] = {}
         self.seen_at: dict[int, float] = {}
         self.latencies: list[float] = []
         self.connected, self.wrong = 0, list[str]()
         self.on_decided: Callable[[int, bytes], None] = lambda round_, value: None
-        self._valid: dict[bytes, bytes | None] = {}  # certificates, as bytes, and the values of those that hold
+        self._valid: dict[
+            bytes, bytes | None
+        ] = {}  # certificates, as bytes, and the values of those that hold
         self._tasks: list[asyncio.Task[None]] = []
         self._dialling = asyncio.Semaphore(_DIALS)
 
@@ -258,7 +280,9 @@ class Crowd:
 
     def _next(self, speaker: Speaker) -> None:
         if self.pace_s:
-            asyncio.get_running_loop().call_later(self.rng.uniform(0, 2 * self.pace_s), speaker.speak)
+            asyncio.get_running_loop().call_later(
+                self.rng.uniform(0, 2 * self.pace_s), speaker.speak
+            )
         else:
             speaker.speak()
 
@@ -286,8 +310,13 @@ class Crowd:
     async def _dialled(self, speaker: Speaker, server: int) -> Line:
         """A line, with its handshake over or lost."""
         host, port = endpoint(self.charter.seats[server].address)
-        async with self._dialling, asyncio.timeout(30):  # wait_for loses a cancellation that meets a refusal
-            dial = asyncio.get_running_loop().create_connection(lambda: Line(self, speaker, server), host, port)
+        async with (
+            self._dialling,
+            asyncio.timeout(30),
+        ):  # wait_for loses a cancellation that meets a refusal
+            dial = asyncio.get_running_loop().create_connection(
+                lambda: Line(self, speaker, server), host, port
+            )
             transport, line = await dial
             try:
                 await line.up.wait()
@@ -305,7 +334,11 @@ def span(text: str) -> range:
 
 async def drive(args: argparse.Namespace) -> None:
     crowd = Crowd(args.folder, span(args.clients), seed=args.seed)
-    with args.record.open("a", encoding="utf-8") if args.record else contextlib.nullcontext() as record:
+    with (
+        args.record.open("a", encoding="utf-8")
+        if args.record
+        else contextlib.nullcontext() as record
+    ):
 
         def write(round_: int, value: bytes) -> None:
             if record is not None:
@@ -321,11 +354,19 @@ async def drive(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="as `fedrfq committee init` wrote it")
     parser.add_argument("--clients", required=True, help="K, or FIRST-LAST")
     parser.add_argument("--rounds", type=int, required=True, help="the last one")
-    parser.add_argument("--pace", type=float, default=0.0, metavar="SECONDS", help="how long a client thinks, on average")
+    parser.add_argument(
+        "--pace",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="how long a client thinks, on average",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path, help="where decisions are written to, a line each")
     asyncio.run(drive(parser.parse_args()))

@@ -18,14 +18,31 @@ from rich.table import Table
 
 COMMANDS = {
     "make run (20 clients, 100 rounds)": ["examples/quickstart.toml"],
-    "1,000 clients, 2 rounds": ["--set", "clients=1000", "--set", "partition.share=true", "--set", "rounds=2"],
+    "1,000 clients, 2 rounds": [
+        "--set",
+        "clients=1000",
+        "--set",
+        "partition.share=true",
+        "--set",
+        "rounds=2",
+    ],
 }
 
 
 def peak(arguments: list[str]) -> tuple[float, float]:
     """GiB and seconds of one run of the command."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "fedrfq.cli", "run", *arguments, "--device", "cpu", "--out", folder]
+        command = [
+            sys.executable,
+            "-m",
+            "fedrfq.cli",
+            "run",
+            *arguments,
+            "--device",
+            "cpu",
+            "--out",
+            folder,
+        ]
         began = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)

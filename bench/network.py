@@ -18,14 +18,21 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from crowds import Crowds
-from ground import answering, arguments, console, federation, memory, record, servers
 from rich.console import Console
 from rich.table import Table
 
-from fedrfq.net.cluster import Cluster, free_ports
+from crowds import Crowds
+from fedrfq.node.ops.local_cluster import Cluster, free_ports
+from ground import answering, arguments, console, federation, memory, record, servers
 
-TARGETS = {(4, 20): 100.0, (7, 20): 50.0, (10, 20): 40.0, (4, 1000): 4.0, (7, 1000): 2.4, (10, 1000): 2.1}  # commits/s
+TARGETS = {
+    (4, 20): 100.0,
+    (7, 20): 50.0,
+    (10, 20): 40.0,
+    (4, 1000): 4.0,
+    (7, 1000): 2.4,
+    (10, 1000): 2.1,
+}  # commits/s
 P99_MS, KEPT, TIMEOUTS, MEMORY = 50.0, 0.5, 2.0, 400e6
 _SILENCES = 3
 _PATIENCE_S = 60.0  # for a round, on average, before it is taken for hanging
@@ -52,7 +59,9 @@ async def measure(cluster: Cluster, plan: Plan) -> dict[str, Any]:
     roster = cluster.charter.roster
     await answering(cluster, range(roster.n))
     clients = len(roster.clients)
-    crowd = Crowds(cluster.folder, clients, plan.total(), min(clients, max(1, (os.cpu_count() or 1) // 4)))
+    crowd = Crowds(
+        cluster.folder, clients, plan.total(), min(clients, max(1, (os.cpu_count() or 1) // 4))
+    )
     try:
         async with asyncio.timeout(_PATIENCE_S * plan.total()):
             await crowd.connect()
@@ -91,7 +100,9 @@ async def _silence(cluster: Cluster, crowd: Crowds) -> float:
         rate, _ = await _rate(crowd, 1)
     finally:
         leader.resume()
-    while (cluster.status(roster.leader(round_, 0)) or {"round": 0})["round"] <= round_:  # until it has caught up
+    while (cluster.status(roster.leader(round_, 0)) or {"round": 0})[
+        "round"
+    ] <= round_:  # until it has caught up
         await asyncio.sleep(0.1)
     return 1000 / rate / roster.timeout_ms(0)
 
@@ -107,9 +118,17 @@ def repeated(
     found: dict[tuple[int, int], list[dict[str, Any]]] = {setting: [] for setting in settings}
     for repeat in range(repeats):
         for number, clients in settings:
-            screen.print(f"repeat {repeat + 1} of {repeats}: {number} servers, {clients} clients", highlight=False)
-            with federation(clients, free_ports(number), {"view_ms": timeout_ms}) as folder, servers(folder) as cluster:
-                found[number, clients].append(asyncio.run(measure(cluster, Plan.of(number, clients, rounds))))
+            screen.print(
+                f"repeat {repeat + 1} of {repeats}: {number} servers, {clients} clients",
+                highlight=False,
+            )
+            with (
+                federation(clients, free_ports(number), {"view_ms": timeout_ms}) as folder,
+                servers(folder) as cluster,
+            ):
+                found[number, clients].append(
+                    asyncio.run(measure(cluster, Plan.of(number, clients, rounds)))
+                )
     return found
 
 
@@ -121,7 +140,9 @@ def summary(number: int, clients: int, rows: list[dict[str, Any]]) -> dict[str, 
         "commits_s": max(rates),
         "p99_ms": min(row["p99_ms"] for row in rows),
         "dead_share": median(row["commits_s_dead"] / row["commits_s"] for row in rows),
-        "silent_leader_timeouts": max(max(row["silent_leader_timeouts"]) for row in rows),  # the worst: it must never be more
+        "silent_leader_timeouts": max(
+            max(row["silent_leader_timeouts"]) for row in rows
+        ),  # the worst: it must never be more
         "memory": max(row["memory"] for row in rows),
     }
     met = {
@@ -131,17 +152,39 @@ def summary(number: int, clients: int, rows: list[dict[str, Any]]) -> dict[str, 
         "silent_leader_timeouts": best["silent_leader_timeouts"] < TIMEOUTS,
         "memory": best["memory"] < MEMORY,
     }
-    middle = {"commits_s": median(rates), "commits_s_dead": median(dead), "p50_ms": median(row["p50_ms"] for row in rows)}
-    return {"servers": number, "clients": clients, "best": best, "median": middle, "met": met, "repeats": rows}
+    middle = {
+        "commits_s": median(rates),
+        "commits_s_dead": median(dead),
+        "p50_ms": median(row["p50_ms"] for row in rows),
+    }
+    return {
+        "servers": number,
+        "clients": clients,
+        "best": best,
+        "median": middle,
+        "met": met,
+        "repeats": rows,
+    }
 
 
 def shown(rows: list[dict[str, Any]]) -> Table:
     table = Table(
-        "n", "clients", "commits/s", "median", "target", "p50 ms", "p99 ms", f"{'f'} dead", "silent leader", "memory"
+        "n",
+        "clients",
+        "commits/s",
+        "median",
+        "target",
+        "p50 ms",
+        "p99 ms",
+        f"{'f'} dead",
+        "silent leader",
+        "memory",
     )
     for row in rows:
         best, middle, key = row["best"], row["median"], (row["servers"], row["clients"])
-        marked = {name: f"{text}{'' if row['met'][name] else ' ✗'}" for name, text in _texts(best).items()}
+        marked = {
+            name: f"{text}{'' if row['met'][name] else ' ✗'}" for name, text in _texts(best).items()
+        }
         target = f"{TARGETS[key]:g}" if key in TARGETS else "–"
         table.add_row(
             str(row["servers"]),

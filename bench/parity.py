@@ -23,20 +23,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ground import record
 
-from fedrfq import chain, data, tensors, toml
+from fedrfq import data
 from fedrfq.committee import Simulated
-from fedrfq.committee.application import Prototypes
-from fedrfq.committee.journal import outcome, unpacked
-from fedrfq.consensus.machine import Outcome
+from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Upload
 from fedrfq.experiment import Experiment, from_table
-from fedrfq.federation import Federation, State, mandate
-from fedrfq.net import founding
-from fedrfq.net.client import MODEL
-from fedrfq.net.cluster import Cluster, Size, free_ports
-from fedrfq.prototypes import admit
+from fedrfq.federation.application import Prototypes
+from fedrfq.federation.round_log import outcome, unpacked
+from fedrfq.files import hash_chain, tensors, toml
+from fedrfq.learning.round_loop import Federation, State, mandate
+from fedrfq.node.client import MODEL
+from fedrfq.node.membership import founding
+from fedrfq.node.ops.local_cluster import Cluster, Size, free_ports
+from fedrfq.prototypes.fixed_point import admit
+from ground import record
 
 _LOOK_S, _CPU = 0.2, torch.device("cpu")
 
@@ -60,7 +61,9 @@ def held(folder: Path, size: Size, sets: Sequence[str], limit_s: float) -> Clust
         while not cluster.finished():
             if cluster.fallen() or time.monotonic() > until:
                 names = [child.name for child in cluster.fallen()]
-                raise RuntimeError(f"the federation did not end: {names or 'it took too long'}, see {folder}")
+                raise RuntimeError(
+                    f"the federation did not end: {names or 'it took too long'}, see {folder}"
+                )
             time.sleep(_LOOK_S)
     finally:
         cluster.stop()
@@ -69,7 +72,7 @@ def held(folder: Path, size: Size, sets: Sequence[str], limit_s: float) -> Clust
 
 def recorded(path: Path, run: bytes) -> list[Recorded]:
     """The rounds of a bodies.bin."""
-    return [_round(entry.payload) for entry in chain.entries(path, run)]
+    return [_round(entry.payload) for entry in hash_chain.entries(path, run)]
 
 
 def _round(payload: bytes) -> Recorded:
@@ -109,9 +112,15 @@ def decided(experiment: Experiment, classes: int, rounds: Sequence[Recorded]) ->
 
 def models(cluster: Cluster, state: State) -> list[bool]:
     """Whether each client's model on its disk is that of the run."""
-    found = [tensors.load(cluster.own(~k) / MODEL / "model.safetensors")[0] for k in range(len(state.params))]
+    found = [
+        tensors.load(cluster.own(~k) / MODEL / "model.safetensors")[0]
+        for k in range(len(state.params))
+    ]
     pairs = zip(found, state.params, strict=True)
-    return [own.keys() == p.keys() and all(torch.equal(own[name], p[name][0]) for name in p) for own, p in pairs]
+    return [
+        own.keys() == p.keys() and all(torch.equal(own[name], p[name][0]) for name in p)
+        for own, p in pairs
+    ]
 
 
 def compared(cluster: Cluster) -> dict[str, Any]:
@@ -119,7 +128,9 @@ def compared(cluster: Cluster) -> dict[str, Any]:
     charter = cluster.charter
     assert charter.network is not None
     experiment = from_table(toml.strict(charter.network.experiment))
-    servers = [recorded(cluster.own(s) / "bodies.bin", charter.roster.run) for s in range(charter.roster.n)]
+    servers = [
+        recorded(cluster.own(s) / "bodies.bin", charter.roster.run) for s in range(charter.roster.n)
+    ]
     real, (state, run) = servers[0], simulated(experiment)
     again = list(decided(experiment, charter.task.classes, real))
     return {
@@ -132,17 +143,25 @@ def compared(cluster: Cluster) -> dict[str, Any]:
         "outcomes": [one.outcome for one in real] == [one.outcome for one in run],
         "outcomes of the recorded uploads": again == [one.outcome for one in real],
         "models": all(models(cluster, state)),
-        "sha256 of all outcomes": hashlib.sha256(b"".join(part for one in real for part in one.outcome)).hexdigest(),
+        "sha256 of all outcomes": hashlib.sha256(
+            b"".join(part for one in real for part in one.outcome)
+        ).hexdigest(),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the experiment")
-    parser.add_argument("--limit", type=float, default=3600.0, help="seconds that the federation may take")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="of the experiment"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=3600.0, help="seconds that the federation may take"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

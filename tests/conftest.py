@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import SMALL, fedrfq, only_run, sets
 
 from fedrfq import data
-from fedrfq.aggregation import Decision, decide
 from fedrfq.data import Dataset
 from fedrfq.data.cache import folder
-from fedrfq.prototypes import Uploads
+from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.robust.aggregation import Decision, decide
+from support.command import SMALL, fedrfq, only_run, sets
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedrfq.errors import UserError
     from fedrfq.experiment import Experiment, load
-    from fedrfq.measure import RoundRecord
-    from fedrfq.session import run
+    from fedrfq.learning.evaluation import RoundRecord
+    from fedrfq.runs.session import run
 
 __all__ = ["Experiment", "RoundRecord", "UserError", "load", "run"]
 
-_HOMES = {"Experiment": "experiment", "RoundRecord": "measure", "UserError": "errors", "load": "experiment", "run": "session"}
+_HOMES = {
+    "Experiment": "experiment",
+    "RoundRecord": "learning.evaluation",
+    "UserError": "errors",
+    "load": "experiment",
+    "run": "runs.session",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,9 @@ def train(message: Message, context: Context) -> Message:
     task.train(model, loader, globals_JV, task.everything(path)[0])
     means, counts = task.class_means(model, loader)
     context.state["model"] = ArrayRecord(model.state_dict())
-    return Message(RecordDict({"means": ArrayRecord({"means": means, "counts": counts})}), reply_to=message)
+    return Message(
+        RecordDict({"means": ArrayRecord({"means": means, "counts": counts})}), reply_to=message
+    )
 
 
 @app.evaluate()

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from fedrfq import experiment
+from fedrfq.experiment import experiment
 
 app = ServerApp()
 LOG = logging.getLogger("flwr")
@@ -40,10 +40,16 @@ def main(grid: Grid, context: Context) -> None:
     globals_, rounds = ArrayRecord(), []
     for number in range(1, found.rounds + 1):
         began = time.perf_counter()
-        sent = [one["means"].to_torch_state_dict() for one in _asked(grid, MessageType.TRAIN, globals_, nodes)]
+        sent = [
+            one["means"].to_torch_state_dict()
+            for one in _asked(grid, MessageType.TRAIN, globals_, nodes)
+        ]
         means, counts = (torch.stack([one[name] for one in sent]) for name in ("means", "counts"))
         globals_ = ArrayRecord({"means": _weighted(means, counts)})
-        tested = [one["metrics"]["accuracy"] for one in _asked(grid, MessageType.EVALUATE, globals_, nodes)]
+        tested = [
+            one["metrics"]["accuracy"]
+            for one in _asked(grid, MessageType.EVALUATE, globals_, nodes)
+        ]
         accuracy = sum(tested) / len(tested)
         rounds.append({"seconds": time.perf_counter() - began, "accuracy": accuracy})
         LOG.info("round %d: %.1f %% in %.2f s", number, accuracy, rounds[-1]["seconds"])

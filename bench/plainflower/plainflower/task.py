@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedrfq import data, experiment
-from fedrfq.experiment import Experiment
-from fedrfq.federation import deal
-from fedrfq.partition import Ints, Partition
-from fedrfq.shares import normalised
+from fedrfq import data
+from fedrfq.data.client_data import normalised
+from fedrfq.data.partition import Ints, Partition
+from fedrfq.experiment import Experiment, experiment
+from fedrfq.learning.round_loop import deal
 
 CLASSES, VALUES = 10, 50
 
@@ -57,15 +57,24 @@ def everything(path: str) -> tuple[Experiment, data.Dataset, Partition]:
     return found, whole, deal(found, whole)
 
 
-def loaders(path: str, client: int) -> tuple[DataLoader[tuple[Tensor, int]], DataLoader[tuple[Tensor, int]]]:
+def loaders(
+    path: str, client: int
+) -> tuple[DataLoader[tuple[Tensor, int]], DataLoader[tuple[Tensor, int]]]:
     """A client's samples, to train and to test."""
     found, whole, partition = everything(path)
-    train, test = Share(whole, partition.train[client], False), Share(whole, partition.test[client], True)
+    train, test = (
+        Share(whole, partition.train[client], False),
+        Share(whole, partition.test[client], True),
+    )
     return DataLoader(train, found.train.batch_size, shuffle=True), DataLoader(test, 64)
 
 
-def train(model: CNN, loader: DataLoader[tuple[Tensor, int]], globals_JV: Tensor | None, found: Experiment) -> None:
-    optimiser = torch.optim.SGD(model.parameters(), lr=found.train.lr, momentum=found.train.momentum)
+def train(
+    model: CNN, loader: DataLoader[tuple[Tensor, int]], globals_JV: Tensor | None, found: Experiment
+) -> None:
+    optimiser = torch.optim.SGD(
+        model.parameters(), lr=found.train.lr, momentum=found.train.momentum
+    )
     model.train()
     for _ in range(found.train.epochs):
         for x, y in loader:

@@ -28,7 +28,10 @@ class Fork:
     @property
     def evidence(self) -> list[Message]:
         """Of each of these its two votes, where they are of one view: nobody honest signs both."""
-        rules, (one, other) = self.one[0].rules, (self.one[1].certificate, self.other[1].certificate)
+        rules, (one, other) = (
+            self.one[0].rules,
+            (self.one[1].certificate, self.other[1].certificate),
+        )
         if one.view != other.view:
             return []
         pairs = [(_vote(rules, one, server), _vote(rules, other, server)) for server in self.both]
@@ -36,9 +39,14 @@ class Fork:
 
     def why(self) -> str:
         """What there is to say, on one line."""
-        places = [f"{audit.path / LOG}, byte {found.offset}" for audit, found in (self.one, self.other)]
+        places = [
+            f"{audit.path / LOG}, byte {found.offset}" for audit, found in (self.one, self.other)
+        ]
         audit, found = self.one
-        f, names = audit.charter.roster.f, ", ".join(audit.auditor.name(server) for server in self.both)
+        f, names = (
+            audit.charter.roster.f,
+            ", ".join(audit.auditor.name(server) for server in self.both),
+        )
         proof = "in one view, which is proof against each" if self.evidence else "in two views"
         return (
             f"round {found.round} is certified with two values: {places[0]}, and {places[1]}. MORE THAN {f} SERVERS HAVE"

@@ -7,24 +7,32 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from fedrfq import chain, toml
 from fedrfq.audit.bodies import recomputed
+from fedrfq.audit.location import Misplaced
 from fedrfq.audit.log import Audited, Auditor, audited
-from fedrfq.audit.place import Misplaced
-from fedrfq.chain import Broken, Entry
-from fedrfq.committee.application import Prototypes
-from fedrfq.committee.charter import Charter, experiment_digest
-from fedrfq.committee.chartered import chartered
-from fedrfq.committee.journal import unpacked
-from fedrfq.consensus.machine import Outcome
+from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
+from fedrfq.federation.application import Prototypes
+from fedrfq.federation.federation_file import Charter, experiment_digest
+from fedrfq.federation.reconfiguration import chartered
+from fedrfq.federation.round_log import unpacked
+from fedrfq.files import hash_chain, toml
+from fedrfq.files.hash_chain import Broken, Entry
 
-FEDERATION, LOG, BODIES, EXPERIMENT, ROUNDS = "federation.toml", "audit.log", "bodies.bin", "experiment.toml", "rounds.jsonl"
+FEDERATION, LOG, BODIES, EXPERIMENT, ROUNDS = (
+    "federation.toml",
+    "audit.log",
+    "bodies.bin",
+    "experiment.toml",
+    "rounds.jsonl",
+)
 RESULT = "result.json"
-_LONGEST = 1 << 27  # bytes of a file that is read as a whole: a federation of the most clients has fewer
+_LONGEST = (
+    1 << 27
+)  # bytes of a file that is read as a whole: a federation of the most clients has fewer
 _CHUNK = 1 << 20
 
 
@@ -39,14 +47,20 @@ class Failed(Exception):
 class Audit:
     """`recompute`: with the bodies, too. `heritage` is what the run started from, where it follows another."""
 
-    def __init__(self, path: Path, recompute: bool = False, heritage: Outcome | None = None) -> None:
+    def __init__(
+        self, path: Path, recompute: bool = False, heritage: Outcome | None = None
+    ) -> None:
         self.path, self.recompute, self.heritage = path, recompute, heritage
         self.charter = Charter.read(self._text(FEDERATION), str(path / FEDERATION))
         self.network = self.charter.network
         self.experiment = self._experiment()
         self.rules = Rules(self.charter.roster)
         self.auditor = Auditor(self.charter, self.rules, partial=self.network is not None)
-        self.application = Prototypes(self.charter.task) if self.network is None else chartered(self.charter, heritage)
+        self.application = (
+            Prototypes(self.charter.task)
+            if self.network is None
+            else chartered(self.charter, heritage)
+        )
 
     def expected(self) -> int:
         """Rounds that the run has when it has ended."""
@@ -61,12 +75,20 @@ class Audit:
         bodies = self._entries(BODIES) if self.recompute else iter(())
         for entry in self._entries(LOG):
             with self._within(LOG, entry, done + 1):
-                found = replace(audited(self.auditor, done, previous, entry.payload), offset=entry.offset)
+                found = replace(
+                    audited(self.auditor, done, previous, entry.payload), offset=entry.offset
+                )
             if self.recompute:
-                before, anew = self._recomputed(found, before if found.round == done + 1 else None, next(bodies, None))
+                before, anew = self._recomputed(
+                    found, before if found.round == done + 1 else None, next(bodies, None)
+                )
                 found = replace(found, recomputed=anew)
             yield found
-            previous, done, end = found.certificate.record.value(self.rules.run), found.round, entry.end
+            previous, done, end = (
+                found.certificate.record.value(self.rules.run),
+                found.round,
+                entry.end,
+            )
         if self.network is None:
             self._check_end(done, end, bodies)
         if not done and not self._follows():
@@ -94,14 +116,23 @@ class Audit:
         bodies one round ahead of its log when it is stopped in between."""
         for file, recorded in ((ROUNDS, self._recorded()), (RESULT, self._finished())):
             if done < recorded:
-                raise Failed(LOG, end, done + 1, f"the log ends, and {file} is of {recorded} rounds")
+                raise Failed(
+                    LOG, end, done + 1, f"the log ends, and {file} is of {recorded} rounds"
+                )
         for entry in bodies:
-            raise Failed(BODIES, entry.offset, done + 1, f"{LOG} has no such round (if the run was stopped: resume it)")
+            raise Failed(
+                BODIES,
+                entry.offset,
+                done + 1,
+                f"{LOG} has no such round (if the run was stopped: resume it)",
+            )
 
     def _experiment(self) -> toml.Table:
         """Of a file that this program did not write, one that no federation names."""
         try:
-            return toml.strict(self._text(EXPERIMENT) if self.network is None else self.network.experiment)
+            return toml.strict(
+                self._text(EXPERIMENT) if self.network is None else self.network.experiment
+            )
         except ValueError:
             return {}
 
@@ -111,9 +142,16 @@ class Audit:
         except AttributeError:  # a table that no experiment is written as
             return False
 
-    def _recomputed(self, found: Audited, before: Outcome | None, entry: Entry | None) -> tuple[Outcome | None, bool]:
+    def _recomputed(
+        self, found: Audited, before: Outcome | None, entry: Entry | None
+    ) -> tuple[Outcome | None, bool]:
         if entry is None:
-            raise Failed(BODIES, (self.path / BODIES).stat().st_size, found.round, "the file ends before this round")
+            raise Failed(
+                BODIES,
+                (self.path / BODIES).stat().st_size,
+                found.round,
+                "the file ends before this round",
+            )
         with self._within(BODIES, entry, found.round):
             return recomputed(self.auditor, self.application, found, before, entry.payload)
 
@@ -122,20 +160,26 @@ class Audit:
         try:
             yield
         except Misplaced as error:
-            raise Failed(file, entry.offset if error.at is None else entry.at(error.at), number, str(error)) from error
+            raise Failed(
+                file, entry.offset if error.at is None else entry.at(error.at), number, str(error)
+            ) from error
 
     def _entries(self, name: str) -> Iterator[Entry]:
         number = 1
         try:
-            for entry in chain.entries(self._plain(name), self.rules.run):
+            for entry in hash_chain.entries(self._plain(name), self.rules.run):
                 yield entry
                 number += 1
         except Broken as error:
             raise Failed(name, error.offset, number, str(error)) from error
         except FileNotFoundError:
-            raise UserError(f"{self.path} has no {name}: it has never run, or lost the file; restore it then") from None
+            raise UserError(
+                f"{self.path} has no {name}: it has never run, or lost the file; restore it then"
+            ) from None
         except OSError as error:
-            raise UserError(f"{self.path / name} cannot be read ({error.strerror}): restore it") from error
+            raise UserError(
+                f"{self.path / name} cannot be read ({error.strerror}): restore it"
+            ) from error
 
     def _text(self, name: str) -> str:
         """Byte for byte: no end of line is made another."""

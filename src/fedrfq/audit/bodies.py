@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from fedrfq.audit.location import Misplaced, at
 from fedrfq.audit.log import Audited, Auditor
-from fedrfq.audit.place import Misplaced, at
-from fedrfq.committee.application import Prototypes
-from fedrfq.committee.journal import OUTCOME, Placed, outcome, unpacked
-from fedrfq.consensus.machine import Outcome
+from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Body, Entry, Upload, What, part_digest
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
+from fedrfq.federation.application import Prototypes
+from fedrfq.federation.round_log import OUTCOME, Placed, outcome, unpacked
 
 
 def recomputed(
-    auditor: Auditor, application: Prototypes, audited: Audited, before: Outcome | None, payload: bytes
+    auditor: Auditor,
+    application: Prototypes,
+    audited: Audited,
+    before: Outcome | None,
+    payload: bytes,
 ) -> tuple[Outcome | None, bool]:
     """The round's outcome, and whether it was made anew from its uploads; Misplaced where that is not what was certified. Of
     a partial log, it may be the certified one, or none, for want of uploads or of what was before."""
@@ -35,32 +39,54 @@ def recomputed(
         computed = application.decide(audited.round, before, taken)
     for what, content in zip(OUTCOME, computed, strict=True):
         if part_digest(what, content) != due[what]:
-            raise Misplaced(_place(parts, what), f"computed anew, {what.name} is not what was certified")
+            raise Misplaced(
+                _place(parts, what), f"computed anew, {what.name} is not what was certified"
+            )
     return computed, True
 
 
-def _shape(auditor: Auditor, audited: Audited, messages: list[Placed]) -> tuple[list[Placed], list[Placed]]:
+def _shape(
+    auditor: Auditor, audited: Audited, messages: list[Placed]
+) -> tuple[list[Placed], list[Placed]]:
     """The set's uploads, and what was decided on them; in a partial log, all uploads or none, and some of the parts."""
     uploads = [one for one in messages if isinstance(one.message.body, Upload)]
     parts = messages[len(uploads) :]
     found = [one.message.body.what for one in parts if isinstance(one.message.body, Body)]
     due = [what for what in OUTCOME if what in found] if auditor.partial else list(OUTCOME)
     numbers = (0, len(audited.entries or ())) if auditor.partial else (len(audited.entries or ()),)
-    if messages[: len(uploads)] != uploads or len(found) != len(parts) or found != due or len(uploads) not in numbers:
-        raise Misplaced(None, "the entry does not have the set's uploads and what was decided on them")
+    if (
+        messages[: len(uploads)] != uploads
+        or len(found) != len(parts)
+        or found != due
+        or len(uploads) not in numbers
+    ):
+        raise Misplaced(
+            None, "the entry does not have the set's uploads and what was decided on them"
+        )
     return uploads, parts
 
 
 def _place(parts: list[Placed], what: What) -> int | None:
-    return next((at for at, message in parts if isinstance(message.body, Body) and message.body.what == what), None)
+    return next(
+        (
+            at
+            for at, message in parts
+            if isinstance(message.body, Body) and message.body.what == what
+        ),
+        None,
+    )
 
 
-def _upload(rules: Rules, application: Prototypes, round_: int, one: Placed, named: Entry) -> Upload:
+def _upload(
+    rules: Rules, application: Prototypes, round_: int, one: Placed, named: Entry
+) -> Upload:
     body = one.message.body
     if not isinstance(body, Upload) or (body.client, one.message.digest) != named:
         raise Refused(f"this is not the upload of client {named[0]} that is in the set")
     if body.round != round_ or not rules.authentic(one.message):
-        raise Refused(f"the upload of client {body.client} is not one that it signed for this round")
+        raise Refused(
+            f"the upload of client {body.client} is not one that it signed for this round"
+        )
     if (reason := application.refuses(body)) is not None:
         raise Refused(f"the upload of client {body.client} is unfit: {reason}")
     return body
@@ -69,5 +95,7 @@ def _upload(rules: Rules, application: Prototypes, round_: int, one: Placed, nam
 def _check_part(rules: Rules, round_: int, one: Placed, due: dict[What, bytes]) -> None:
     body = one.message.body
     assert isinstance(body, Body)
-    if (one.message.run, body.round) != (rules.run, round_) or part_digest(body.what, body.content) != due[body.what]:
+    if (one.message.run, body.round) != (rules.run, round_) or part_digest(
+        body.what, body.content
+    ) != due[body.what]:
         raise Refused(f"{body.what.name} is not the certified one")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedrfq.audit.place import Misplaced, at
-from fedrfq.committee.charter import Charter
-from fedrfq.committee.journal import Placed, charge, unpacked
+from fedrfq.audit.location import Misplaced, at
 from fedrfq.consensus.messages import (
     Body,
     Cert,
@@ -22,6 +20,8 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.rules import Entries, Rules
 from fedrfq.consensus.wire import Refused
+from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.round_log import Placed, charge, unpacked
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ class Audited:
 
     round: int
     certificate: Certificate
-    entries: Entries | None  # the set of uploads; none where the party that wrote this has not seen it
+    entries: (
+        Entries | None
+    )  # the set of uploads; none where the party that wrote this has not seen it
     traced: bool  # the lists are there, and the set follows from them
     charges: tuple[Charge, ...]
     offset: int = 0  # of the entry in its file
@@ -87,42 +89,63 @@ def audited(auditor: Auditor, done: int, previous: bytes, payload: bytes) -> Aud
     return Audited(certificate.record.round, certificate, entries, bool(lists), tuple(charges))
 
 
-def _shape(auditor: Auditor, messages: list[Placed]) -> tuple[Placed, list[Placed], Placed | None, list[Placed]]:
+def _shape(
+    auditor: Auditor, messages: list[Placed]
+) -> tuple[Placed, list[Placed], Placed | None, list[Placed]]:
     """A CERT, n − f LISTs, a SET, and any number of EVIDENCEs, all of this run; in a partial log, LISTs and SET or not."""
     rules = auditor.rules
     lists = rules.roster.n - rules.roster.f
     due = [Kind.CERT, *[Kind.LIST] * lists, Kind.BODY]
     if auditor.partial:
         second = messages[1].message.body.kind if len(messages) > 1 else None
-        due = due if second == Kind.LIST else [Kind.CERT, Kind.BODY] if second == Kind.BODY else [Kind.CERT]
+        due = (
+            due
+            if second == Kind.LIST
+            else [Kind.CERT, Kind.BODY]
+            if second == Kind.BODY
+            else [Kind.CERT]
+        )
     for number, (place, message) in enumerate(messages):
         kind = due[number] if number < len(due) else Kind.EVIDENCE
         if message.body.kind != kind or message.run != rules.run:
             raise Misplaced(place, f"a {kind.name} of this run is due here")
     if len(messages) < len(due):
-        raise Misplaced(None, f"the entry has {len(messages)} messages: a CERT, {lists} LISTs and a SET are due")
+        raise Misplaced(
+            None, f"the entry has {len(messages)} messages: a CERT, {lists} LISTs and a SET are due"
+        )
     rest = messages[len(due) :]
-    return messages[0], messages[1 : len(due) - 1], messages[len(due) - 1] if len(due) > 1 else None, rest
+    return (
+        messages[0],
+        messages[1 : len(due) - 1],
+        messages[len(due) - 1] if len(due) > 1 else None,
+        rest,
+    )
 
 
 def _certified(auditor: Auditor, done: int, previous: bytes, cert: Placed) -> Certificate:
     body, rules = cert.message.body, auditor.rules
     assert isinstance(body, Cert)
     record = body.certificate.record
-    later = auditor.partial and record.round > done + 1  # a client that was away, and has not seen those in between
+    later = (
+        auditor.partial and record.round > done + 1
+    )  # a client that was away, and has not seen those in between
     if body.round != record.round or not (record.round == done + 1 or later):
         raise Refused(f"the certificate is of round {record.round}")
     if record.previous != previous and not later:
         raise Refused("the certificate does not follow from the value of the round before")
     if not rules.certifies(body.certificate, Kind.COMMIT):
-        raise Refused(f"the certificate does not hold: {rules.roster.quorum} servers must have signed it")
+        raise Refused(
+            f"the certificate does not hold: {rules.roster.quorum} servers must have signed it"
+        )
     return body.certificate
 
 
 def _set(record: Record, set_: Placed) -> Entries:
     body = set_.message.body
     assert isinstance(body, Body)
-    if (body.round, body.what) != (record.round, What.SET) or part_digest(What.SET, body.content) != record.set_:
+    if (body.round, body.what) != (record.round, What.SET) or part_digest(
+        What.SET, body.content
+    ) != record.set_:
         raise Refused("the set of uploads is not the certified one")
     return decode_entries(body.content)
 

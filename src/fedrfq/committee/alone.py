@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedrfq.aggregation import Decision, decide
-from fedrfq.committee import layouts
 from fedrfq.committee.committee import Agreed, Committee, Mandate
-from fedrfq.detectors import State, Verdict
 from fedrfq.errors import UserError, nearest
-from fedrfq.prototypes import Globals, Uploads
+from fedrfq.federation import codec
+from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.robust.aggregation import Decision, decide
+from fedrfq.robust.detectors import State, Verdict
 
 BEHAVIOURS = ("honest", "lie", "forget", "crash")
 DOWN = "the server is down"
@@ -41,19 +41,30 @@ class Alone(Committee):
             raise UserError(f"committee.at is a round, from 1 on, not {self.at}")
 
     def about(self) -> str:
-        when = {"forget": f" every {self.at} rounds", "crash": f" in round {self.at}"}.get(self.behaviour, "")
+        when = {"forget": f" every {self.at} rounds", "crash": f" in round {self.at}"}.get(
+            self.behaviour, ""
+        )
         return f"one server alone ({self.behaviour}{when})"
 
     def decide(
-        self, mandate: Mandate, round_: int, last: bytes, memory: State, globals_: Globals, uploads: Uploads
+        self,
+        mandate: Mandate,
+        round_: int,
+        last: bytes,
+        memory: State,
+        globals_: Globals,
+        uploads: Uploads,
     ) -> Agreed:
         if self.behaviour == "crash" and round_ >= self.at:
             return Agreed(_unanswered(memory, globals_, uploads))
         task = mandate.task
-        known = layouts.decode_globals(last, task.classes, task.values) if last else globals_
+        known = codec.decode_globals(last, task.classes, task.values) if last else globals_
         right = decide(task.detector, task.rule, memory, known, uploads)
         if self.behaviour == "lie":  # it goes on from what is right, not from what it said
-            return Agreed(replace(right, globals_=_swapped(right.globals_)), layouts.encode_globals(right.globals_))
+            return Agreed(
+                replace(right, globals_=_swapped(right.globals_)),
+                codec.encode_globals(right.globals_),
+            )
         if self.behaviour == "forget" and round_ % self.at == 0:
             nothing = Globals.none(task.classes, task.values)
             return Agreed(replace(right, state=task.detector.start(task.clients), globals_=nothing))

@@ -6,11 +6,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from fedrfq.aggregation import Decision
-from fedrfq.committee.application import Task
-from fedrfq.committee.charter import Charter
-from fedrfq.detectors import State
-from fedrfq.prototypes import Globals, Uploads
+from fedrfq.federation.application import Task
+from fedrfq.federation.federation_file import Charter
+from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.robust.aggregation import Decision
+from fedrfq.robust.detectors import State
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,13 @@ class Committee(ABC):
 
     @abstractmethod
     def decide(
-        self, mandate: Mandate, round_: int, last: bytes, memory: State, globals_: Globals, uploads: Uploads
+        self,
+        mandate: Mandate,
+        round_: int,
+        last: bytes,
+        memory: State,
+        globals_: Globals,
+        uploads: Uploads,
     ) -> Agreed:
         """Round `round_`'s outcome, after one that left `last` (nothing before the first), the detector's memory and the
         global prototypes."""

@@ -8,19 +8,21 @@ from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING
 
-from fedrfq import signatures
-from fedrfq.committee.charter import Charter, Timings
 from fedrfq.committee.committee import Agreed, Committee, Mandate
 from fedrfq.consensus.messages import Message
 from fedrfq.consensus.roster import MOST_SERVERS, faults
-from fedrfq.detectors import State
 from fedrfq.errors import UserError, nearest
-from fedrfq.prototypes import Globals, Uploads
+from fedrfq.federation import signatures
+from fedrfq.federation.federation_file import Charter, Timings
+from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.robust.detectors import State
 
 if TYPE_CHECKING:
-    from fedrfq.committee.sitting import Sitting
+    from fedrfq.committee.simulated_round import Sitting
 
-TIMINGS = Timings(deadline_ms=10_000)  # of virtual time: longer than any of the networks misbehaves for
+TIMINGS = Timings(
+    deadline_ms=10_000
+)  # of virtual time: longer than any of the networks misbehaves for
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Simulated(Committee):
         from fedrfq.simulator.network import NETWORKS
 
         if self.servers != 1 and not 4 <= self.servers <= MOST_SERVERS:
-            raise UserError(f"committee.servers is 1, or 4 to {MOST_SERVERS} (3f + 1 bear f faults), not {self.servers}")
+            raise UserError(
+                f"committee.servers is 1, or 4 to {MOST_SERVERS} (3f + 1 bear f faults), not {self.servers}"
+            )
         if not 0 <= self.faulty <= faults(self.servers):
             raise UserError(
                 f"committee.faulty = {self.faulty} of {self.servers} servers: {faults(self.servers)} at most, "
@@ -46,7 +50,9 @@ class Simulated(Committee):
         for key, known in (("behaviour", BEHAVIOURS), ("network", NETWORKS)):
             if getattr(self, key) not in known:
                 found = getattr(self, key)
-                raise UserError(f"committee.{key} is one of {', '.join(known)}, not '{found}'{nearest(found, known)}")
+                raise UserError(
+                    f"committee.{key} is one of {', '.join(known)}, not '{found}'{nearest(found, known)}"
+                )
 
     def about(self) -> str:
         if self.servers == 1:
@@ -58,33 +64,50 @@ class Simulated(Committee):
         return _charter(self.servers, mandate)
 
     def decide(
-        self, mandate: Mandate, round_: int, last: bytes, memory: State, globals_: Globals, uploads: Uploads
+        self,
+        mandate: Mandate,
+        round_: int,
+        last: bytes,
+        memory: State,
+        globals_: Globals,
+        uploads: Uploads,
     ) -> Agreed:
         """The outcome that a quorum certified. The round before is taken from `last`, where it is certified too."""
-        from fedrfq.committee.minutes import minutes
+        from fedrfq.committee.round_result import minutes
 
-        sitting, sent = self.sitting(mandate, round_, last), uploads.checked()  # what no message can carry is not sent
+        sitting, sent = (
+            self.sitting(mandate, round_, last),
+            uploads.checked(),
+        )  # what no message can carry is not sent
         return minutes(sitting, sitting.held(sent), sent)
 
-    def carry(self, mandate: Mandate, round_: int, last: bytes, uploads: Mapping[int, Message]) -> Agreed:
+    def carry(
+        self, mandate: Mandate, round_: int, last: bytes, uploads: Mapping[int, Message]
+    ) -> Agreed:
         """The same of uploads that come signed, by client. None of the clients' keys is needed for it, and what is not
         signed by them the servers ignore."""
-        from fedrfq.committee.minutes import minutes, taken
+        from fedrfq.committee.round_result import minutes, taken
 
         sitting = self.sitting(mandate, round_, last)
         sent = taken(sitting.rules, mandate.task, round_, uploads)
         if not sent.clients:
-            raise UserError(f"no upload of round {round_} is one of its client, and the committee waits for one at least")
+            raise UserError(
+                f"no upload of round {round_} is one of its client, and the committee waits for one at least"
+            )
         return minutes(sitting, sitting.carried(uploads), sent)
 
     def sitting(self, mandate: Mandate, round_: int, last: bytes) -> Sitting:
         """The servers, before they hear of the round's uploads."""
-        from fedrfq.committee.sitting import Sitting
+        from fedrfq.committee.simulated_round import Sitting
         from fedrfq.simulator.network import NETWORKS
 
-        faulty = frozenset(Random(f"{mandate.seed}, faulty").sample(range(self.servers), self.faulty))
+        faulty = frozenset(
+            Random(f"{mandate.seed}, faulty").sample(range(self.servers), self.faulty)
+        )
         links = NETWORKS[self.network](self.servers)
-        return Sitting(self.charter(mandate), mandate.seed, round_, last, faulty, self.behaviour, links)
+        return Sitting(
+            self.charter(mandate), mandate.seed, round_, last, faulty, self.behaviour, links
+        )
 
 
 @lru_cache(maxsize=64)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from fedrfq.consensus.machine import (
+from fedrfq.consensus.events import (
     RESEND,
     Broadcast,
     Decided,
@@ -55,7 +55,12 @@ class Client:
     """
 
     def __init__(
-        self, rules: Rules, me: int, signer: Signer, log: Iterable[Message] = (), wants: tuple[What, ...] = ()
+        self,
+        rules: Rules,
+        me: int,
+        signer: Signer,
+        log: Iterable[Message] = (),
+        wants: tuple[What, ...] = (),
     ) -> None:
         self.rules, self.me, self.signer, self.wants = rules, me, signer, wants
         self.ignored: Counter[str] = Counter()
@@ -103,7 +108,9 @@ class Client:
             self.effects += [Send(server, self.upload) for server in missing]
         self.asks += 1
         fetches = [Fetch(self.round, What.CERT), *self.lacking()]
-        self.effects += [Send(self.asks % self.rules.roster.n, self.rules.unsigned(fetch)) for fetch in fetches]
+        self.effects += [
+            Send(self.asks % self.rules.roster.n, self.rules.unsigned(fetch)) for fetch in fetches
+        ]
         self._set_timer()
         self.resends += 1
 
@@ -112,7 +119,11 @@ class Client:
         if self.last is None:
             return []
         record = self.last.record
-        return [Fetch(record.round, what, _named(record, what)) for what in self.wants if what not in self.parts]
+        return [
+            Fetch(record.round, what, _named(record, what))
+            for what in self.wants
+            if what not in self.parts
+        ]
 
     def _set_timer(self) -> None:
         self.effects.append(SetTimer(RESEND, self.rules.roster.wait_ms(self.resends)))
@@ -142,7 +153,10 @@ class Client:
         keeps them back. The timer runs on then, or rounds in quick succession would set it back for ever."""
         record, asked, starved = certificate.record, {peer}, bool(self.lacking())
         self.last, self.parts = certificate, {}
-        self.effects += [Persist(self.rules.unsigned(Cert(record.round, certificate))), Decided(certificate, None, ())]
+        self.effects += [
+            Persist(self.rules.unsigned(Cert(record.round, certificate))),
+            Decided(certificate, None, ()),
+        ]
         self.promises = self.receipts if record.round == self.round else {}
         self._enter(record.round + 1)
         if len(self.promises) <= 2 * self.rules.roster.f and (self.me + record.round) % SHOWS == 0:
@@ -152,27 +166,46 @@ class Client:
             asked.add(self.asks % self.rules.roster.n)
         else:
             self._set_timer()
-        self.effects += [Send(server, self.rules.unsigned(fetch)) for server in sorted(asked) for fetch in self.lacking()]
+        self.effects += [
+            Send(server, self.rules.unsigned(fetch))
+            for server in sorted(asked)
+            for fetch in self.lacking()
+        ]
 
     def _on_receipt(self, message: Message) -> None:
         body = message.body
         assert isinstance(body, Receipt)
-        ours = self.upload is not None and (body.round, body.client, body.digest) == (self.round, self.me, self.upload.digest)
+        ours = self.upload is not None and (body.round, body.client, body.digest) == (
+            self.round,
+            self.me,
+            self.upload.digest,
+        )
         if ours and self.rules.authentic(message):
             self.receipts[body.server] = message
         else:
             self.ignored["not a receipt of ours"] += 1
 
     def _on_body(self, body: Body) -> None:
-        fetch = next((fetch for fetch in self.lacking() if fetch.digest == part_digest(body.what, body.content)), None)
+        fetch = next(
+            (
+                fetch
+                for fetch in self.lacking()
+                if fetch.digest == part_digest(body.what, body.content)
+            ),
+            None,
+        )
         if fetch is None:
             self.ignored["nobody asked"] += 1
             return
         self.parts[body.what] = body.content
-        self.effects.append(Persist(self.rules.unsigned(Body(fetch.round, body.what, body.content))))
+        self.effects.append(
+            Persist(self.rules.unsigned(Body(fetch.round, body.what, body.content)))
+        )
         if not self.lacking():
             assert self.last is not None
-            outcome = Outcome(*(self.parts.get(what, b"") for what in (What.GLOBALS, What.VERDICTS, What.STATE)))
+            outcome = Outcome(
+                *(self.parts.get(what, b"") for what in (What.GLOBALS, What.VERDICTS, What.STATE))
+            )
             self.effects.append(Decided(self.last, outcome, ()))
 
     def _complain(self, round_: int) -> None:
@@ -194,4 +227,8 @@ class Client:
 
 def _named(record: Record, what: What) -> bytes:
     """A part's digest, as the record names it."""
-    return {What.GLOBALS: record.globals_, What.VERDICTS: record.verdicts, What.STATE: record.state}[what]
+    return {
+        What.GLOBALS: record.globals_,
+        What.VERDICTS: record.verdicts,
+        What.STATE: record.state,
+    }[what]

@@ -5,12 +5,7 @@ Of each sender one message of a kind is kept, that of the highest view, so nobod
 
 from __future__ import annotations
 
-from fedrfq.consensus.ledger import Slots
-from fedrfq.consensus.machine import (
-    Broadcast,
-    Persist,
-    Send,
-)
+from fedrfq.consensus.events import Broadcast, Persist, Send
 from fedrfq.consensus.messages import (
     COMMIT,
     LIST,
@@ -33,14 +28,17 @@ from fedrfq.consensus.messages import (
     decode_entries,
     part_digest,
 )
+from fedrfq.consensus.rejoin import Standing
+from fedrfq.consensus.replica_state import Slots
 from fedrfq.consensus.rules import Entries
-from fedrfq.consensus.standing import Standing
 from fedrfq.consensus.wire import Refused
 
 _AN_UPLOAD, _STANDING, _WORDS = What.UPLOAD, What.STANDING, What.WORDS
 _PRIVATE = (What.UPLOAD, What.STATE, What.STANDING)  # no client gets another's upload
 _OF_ROUNDS = (What.CERT, What.WORDS)  # asked for by the round, not by a digest
-_PERISHABLE = frozenset((Upload, Prepare, Commit))  # once their round is over, they are not worth a look at the signature
+_PERISHABLE = frozenset(
+    (Upload, Prepare, Commit)
+)  # once their round is over, they are not worth a look at the signature
 _TAKERS: dict[type[Any], str] = {
     Upload: "_on_upload",
     Receipt: "_on_receipt",
@@ -100,7 +98,11 @@ class Inbox(Standing):
         changes = [m.body for m in body.changes] if isinstance(body, PrePrepare) else [body]
         for change in changes:
             last = change.last if isinstance(change, ViewChange) else None
-            if last is not None and last.record.round == self.round and self.rules.certifies(last, COMMIT):
+            if (
+                last is not None
+                and last.record.round == self.round
+                and self.rules.certifies(last, COMMIT)
+            ):
                 self._settle(last, peer)
 
     def _set_aside(self, peer: int, message: Message) -> None:
@@ -128,7 +130,9 @@ class Inbox(Standing):
         self._ignore("old round")
         certificate = self.chain.get(body.round)
         if certificate is not None and (type(body) is List or type(body) is ViewChange):
-            self.effects.append(Send(body.server, self.rules.unsigned(Cert(body.round, certificate))))
+            self.effects.append(
+                Send(body.server, self.rules.unsigned(Cert(body.round, certificate)))
+            )
 
     def _take(self, peer: int, message: Message) -> None:
         getattr(self, _TAKERS[type(message.body)])(peer, message)
@@ -142,7 +146,11 @@ class Inbox(Standing):
         entry = body.client, digest
         if entry not in self.holdings.uploads:
             self._store(entry, message)
-        if entry in self.holdings.promised and body.client < len(self.roster.clients) and not self.silent:
+        if (
+            entry in self.holdings.promised
+            and body.client < len(self.roster.clients)
+            and not self.silent
+        ):
             self.effects.append(Send(~body.client, self._receipt(body.client, digest)))
 
     def _store(self, entry: Entry, message: Message) -> None:
@@ -159,7 +167,11 @@ class Inbox(Standing):
             self.wanted.pop(digest, None)
             self.holdings.store(entry, message, promise=not closed)
             self.effects.append(Persist(message))
-            self.moved |= self.late or bool(self.lists or self.proposals) or self.holdings.held >= self.holdings.clients
+            self.moved |= (
+                self.late
+                or bool(self.lists or self.proposals)
+                or self.holdings.held >= self.holdings.clients
+            )
         if first is not None:
             self._accuse(first, message)
 
@@ -194,7 +206,9 @@ class Inbox(Standing):
         """Whether we hold all these uploads; what is missing is fetched."""
         missing = self.holdings.missing(entries)
         for _, digest in missing:
-            if self.holdings.find(digest) is None:  # else it is another client's, and there is nothing to be had
+            if (
+                self.holdings.find(digest) is None
+            ):  # else it is another client's, and there is nothing to be had
                 self._want(Fetch(self.round, What.UPLOAD, digest), peer)
         return not missing
 

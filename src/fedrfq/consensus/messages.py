@@ -49,7 +49,9 @@ class Kind(IntEnum):
     BODY = 11
 
 
-UPLOAD, RECEIPT, LIST, PREPREPARE, PREPARE, COMMIT, VIEWCHANGE, CERT, EVIDENCE, FETCH, BODY = Kind  # quicker than Kind.LIST
+UPLOAD, RECEIPT, LIST, PREPREPARE, PREPARE, COMMIT, VIEWCHANGE, CERT, EVIDENCE, FETCH, BODY = (
+    Kind  # quicker than Kind.LIST
+)
 
 
 class What(IntEnum):
@@ -129,10 +131,14 @@ class Record:
     globals_: bytes
     verdicts: bytes
     state: bytes
-    _named: tuple[bytes, bytes] = field(default=(b"", b""), init=False, repr=False, compare=False)  # a run, and the value
+    _named: tuple[bytes, bytes] = field(
+        default=(b"", b""), init=False, repr=False, compare=False
+    )  # a run, and the value
 
     def write(self) -> bytes:
-        return _RECORD.pack(self.round, self.previous, self.set_, self.globals_, self.verdicts, self.state)
+        return _RECORD.pack(
+            self.round, self.previous, self.set_, self.globals_, self.verdicts, self.state
+        )
 
     @staticmethod
     def read(r: Reader) -> Record:
@@ -159,7 +165,9 @@ class Certificate:
     signatures: tuple[tuple[int, bytes], ...]
 
     def write(self) -> bytes:
-        votes = b"".join([_SERVER.pack(server) + signature for server, signature in self.signatures])
+        votes = b"".join(
+            [_SERVER.pack(server) + signature for server, signature in self.signatures]
+        )
         return _PROOF.pack(self.phase, self.view, self.record.write(), len(self.signatures)) + votes
 
     @staticmethod
@@ -192,7 +200,14 @@ class PrePrepare:
     @staticmethod
     def read(round_: int, r: Reader) -> PrePrepare:
         view, server, record = r.u32(), r.u16(), Record.read(r)
-        return PrePrepare(round_, view, server, record, _read_nested(r, Kind.LIST), _read_nested(r, Kind.VIEWCHANGE))
+        return PrePrepare(
+            round_,
+            view,
+            server,
+            record,
+            _read_nested(r, Kind.LIST),
+            _read_nested(r, Kind.VIEWCHANGE),
+        )
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -234,7 +249,11 @@ class ViewChange:
     last: Certificate | None
 
     def write(self) -> bytes:
-        return _PLACE.pack(self.view, self.server) + _write_maybe(self.prepared) + _write_maybe(self.last)
+        return (
+            _PLACE.pack(self.view, self.server)
+            + _write_maybe(self.prepared)
+            + _write_maybe(self.last)
+        )
 
     @staticmethod
     def read(round_: int, r: Reader) -> ViewChange:
@@ -311,11 +330,46 @@ class Body:
 
 
 _PART_TAGS = {what: _TAG + b"part" + u8(what) for what in What}
-Any = Upload | Receipt | List | PrePrepare | Prepare | Commit | ViewChange | Cert | Evidence | Fetch | Body
+Any = (
+    Upload
+    | Receipt
+    | List
+    | PrePrepare
+    | Prepare
+    | Commit
+    | ViewChange
+    | Cert
+    | Evidence
+    | Fetch
+    | Body
+)
 KINDS: dict[int, type[Any]] = {
-    cls.kind: cls for cls in (Upload, Receipt, List, PrePrepare, Prepare, Commit, ViewChange, Cert, Evidence, Fetch, Body)
+    cls.kind: cls
+    for cls in (
+        Upload,
+        Receipt,
+        List,
+        PrePrepare,
+        Prepare,
+        Commit,
+        ViewChange,
+        Cert,
+        Evidence,
+        Fetch,
+        Body,
+    )
 }
-SIGNED = frozenset((Kind.UPLOAD, Kind.RECEIPT, Kind.LIST, Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE))
+SIGNED = frozenset(
+    (
+        Kind.UPLOAD,
+        Kind.RECEIPT,
+        Kind.LIST,
+        Kind.PREPREPARE,
+        Kind.PREPARE,
+        Kind.COMMIT,
+        Kind.VIEWCHANGE,
+    )
+)
 _BY_SERVERS = frozenset((Receipt, List, PrePrepare, Prepare, Commit, ViewChange))
 _IN_VIEWS = frozenset((PrePrepare, Prepare, Commit, ViewChange))
 _VOTES = frozenset((Prepare, Commit))
@@ -327,10 +381,26 @@ class Message:
     """A body with the bytes that say it, and its author's signature of them where the kind has one: as bytes, or, for what
     may never be sent, as the one who signs it when it is first asked for."""
 
-    __slots__ = ("_digest", "_raw", "_signature", "author", "body", "run", "server", "sound", "value", "view", "vouched")
+    __slots__ = (
+        "_digest",
+        "_raw",
+        "_signature",
+        "author",
+        "body",
+        "run",
+        "server",
+        "sound",
+        "value",
+        "view",
+        "vouched",
+    )
 
     def __init__(
-        self, run: bytes, body: Any, raw: bytes | None = None, signature: bytes | Callable[[bytes], bytes] = b""
+        self,
+        run: bytes,
+        body: Any,
+        raw: bytes | None = None,
+        signature: bytes | Callable[[bytes], bytes] = b"",
     ) -> None:
         self.run, self.body, self._raw, self._signature = run, body, raw, signature
         self.vouched: object = None  # the rules by which the signature was found right
@@ -373,7 +443,11 @@ class Message:
         return self.raw + self.signature
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Message) and self.raw == other.raw and self.signature == other.signature
+        return (
+            isinstance(other, Message)
+            and self.raw == other.raw
+            and self.signature == other.signature
+        )
 
     def __hash__(self) -> int:
         return hash(self.raw)

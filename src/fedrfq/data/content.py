@@ -59,32 +59,53 @@ def checked(content: Content, what: str) -> Content:
     _check_classes(content.classes, what)
     if content.train_x.shape[1:] != content.test_x.shape[1:]:
         found = f"{content.train_x.shape[1:]} and {content.test_x.shape[1:]}"
-        raise UserError(f"{what}: expected train and test images of one shape, found {found}; make them the same")
+        raise UserError(
+            f"{what}: expected train and test images of one shape, found {found}; make them the same"
+        )
     for part in ("train", "test"):
         _check_part(content, part, what)
     if (content.train_groups is None) != (content.test_groups is None):
-        raise UserError(f"{what}: expected groups for both train and test, found only one; add the other or drop both")
-    return replace(content, train_x=np.ascontiguousarray(content.train_x), test_x=np.ascontiguousarray(content.test_x))
+        raise UserError(
+            f"{what}: expected groups for both train and test, found only one; add the other or drop both"
+        )
+    return replace(
+        content,
+        train_x=np.ascontiguousarray(content.train_x),
+        test_x=np.ascontiguousarray(content.test_x),
+    )
 
 
 def _check_classes(classes: tuple[str, ...], what: str) -> None:
     if not 2 <= len(classes) <= MOST_CLASSES:
-        raise UserError(f"{what}: expected 2 to {MOST_CLASSES} classes, found {len(classes)}; check the labels")
+        raise UserError(
+            f"{what}: expected 2 to {MOST_CLASSES} classes, found {len(classes)}; check the labels"
+        )
     if len(set(classes)) != len(classes):
         raise UserError(f"{what}: expected distinct class names, found one twice; rename it")
     bad = [name for name in classes if not name.isprintable() or not 0 < len(name) <= 100]
     if bad:
-        raise UserError(f"{what}: expected printable class names of 1 to 100 letters, found {bad[0]!r:.120}; rename it")
+        raise UserError(
+            f"{what}: expected printable class names of 1 to 100 letters, found {bad[0]!r:.120}; rename it"
+        )
 
 
 def _check_part(content: Content, part: str, what: str) -> None:
     images, labels = getattr(content, f"{part}_x"), getattr(content, f"{part}_y")
     if images.ndim != 4 or images.dtype != np.uint8 or 0 in images.shape:
         found = f"{images.dtype} {images.shape}"
-        raise UserError(f"{what}: expected {part}_x as uint8 N×C×H×W and not empty, found {found}; convert the images")
-    for name, array in ((f"{part}_y", labels), (f"{part}_groups", getattr(content, f"{part}_groups"))):
+        raise UserError(
+            f"{what}: expected {part}_x as uint8 N×C×H×W and not empty, found {found}; convert the images"
+        )
+    for name, array in (
+        (f"{part}_y", labels),
+        (f"{part}_groups", getattr(content, f"{part}_groups")),
+    ):
         if array is not None and array.shape != (len(images),):
-            raise UserError(f"{what}: expected {len(images)} entries in {name}, found shape {array.shape}; one an image")
+            raise UserError(
+                f"{what}: expected {len(images)} entries in {name}, found shape {array.shape}; one an image"
+            )
     if labels.min() < 0 or labels.max() >= len(content.classes):
         found = f"{labels.min()} to {labels.max()}"
-        raise UserError(f"{what}: expected {part} labels 0 to {len(content.classes) - 1}, found {found}; mend the labels")
+        raise UserError(
+            f"{what}: expected {part} labels 0 to {len(content.classes) - 1}, found {found}; mend the labels"
+        )

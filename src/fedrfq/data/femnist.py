@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from fedrfq.data import arrays, idx, leaf
+from fedrfq.data import array_file, idx, leaf
 from fedrfq.data.archives import gunzip, read_zip
 from fedrfq.data.content import Content, checked
 from fedrfq.data.fetch import download
-from fedrfq.data.places import Place
+from fedrfq.data.origins import Place
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError
 
@@ -30,7 +30,9 @@ def from_file(path: Path) -> Content:
     content = _form(path)(path)
     if content.classes != CLASSES or content.train_x.shape[1:] != (1, 28, 28):
         found = f"{len(content.classes)} classes of {content.train_x.shape[1:]}"
-        raise UserError(f"{path}: expected the 62 classes 0-9, A-Z, a-z of grey 28×28 images, found {found}; use its path")
+        raise UserError(
+            f"{path}: expected the 62 classes 0-9, A-Z, a-z of grey 28×28 images, found {found}; use its path"
+        )
     return content
 
 
@@ -46,7 +48,7 @@ def _form(path: Path) -> Callable[[Path], Content]:
 
 
 def _arrays(path: Path) -> Content:
-    return arrays.read(path, CLASSES)
+    return array_file.read(path, CLASSES)
 
 
 def _leaf(path: Path) -> Content:
@@ -65,7 +67,9 @@ def _zip(path: Path) -> Content:
 def _emnist(read: Callable[[str], bytes]) -> Content:
     train_x, train_y, test_x, test_y = STEMS
     content = Content(
-        train_x=idx.images(read(train_x), train_x).swapaxes(2, 3),  # EMNIST stores images transposed
+        train_x=idx.images(read(train_x), train_x).swapaxes(
+            2, 3
+        ),  # EMNIST stores images transposed
         train_y=idx.labels(read(train_y), train_y),
         test_x=idx.images(read(test_x), test_x).swapaxes(2, 3),
         test_y=idx.labels(read(test_y), test_y),

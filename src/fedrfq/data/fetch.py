@@ -19,7 +19,12 @@ _PIECE = 1 << 18
 
 def meter(show: bool) -> Progress:
     """A progress bar in bytes on standard error, silent if not `show`."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=not show)
 
 

@@ -18,11 +18,15 @@ def parse(data: bytes, dimensions: int, what: str) -> NDArray[np.uint8]:
     """The array of unsigned bytes in `data`, which must hold exactly the sizes its header states."""
     start = 4 + 4 * dimensions
     if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < start:
-        raise UserError(f"{what}: expected IDX bytes in {dimensions} dimensions, found {data[:4]!r}; fetch it again")
+        raise UserError(
+            f"{what}: expected IDX bytes in {dimensions} dimensions, found {data[:4]!r}; fetch it again"
+        )
     shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4))
     if len(data) - start != math.prod(shape):
         found = f"{len(data) - start} bytes"
-        raise UserError(f"{what}: expected {math.prod(shape)} bytes after its header, found {found}; fetch it again")
+        raise UserError(
+            f"{what}: expected {math.prod(shape)} bytes after its header, found {found}; fetch it again"
+        )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
@@ -43,4 +47,6 @@ def read(folder: Path, stem: str) -> bytes:
         return gunzip(read_file(packed, LIMIT), LIMIT, packed.name)
     if (folder / stem).is_file():
         return read_file(folder / stem, LIMIT)
-    raise UserError(f"{folder}: expected {stem} or {stem}.gz in it, found neither; put the four IDX files there")
+    raise UserError(
+        f"{folder}: expected {stem} or {stem}.gz in it, found neither; put the four IDX files there"
+    )

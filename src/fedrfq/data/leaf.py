@@ -30,7 +30,9 @@ def _folder(path: Path, classes: tuple[str, ...]) -> Content:
     train_x, train_y, train_who = _part(path / "train")
     test_x, test_y, test_who = _part(path / "test")
     groups = _numbers(train_who + test_who)
-    return Content(train_x, train_y, test_x, test_y, classes, groups[: len(train_y)], groups[len(train_y) :])
+    return Content(
+        train_x, train_y, test_x, test_y, classes, groups[: len(train_y)], groups[len(train_y) :]
+    )
 
 
 def _single(path: Path, classes: tuple[str, ...]) -> Content:
@@ -43,7 +45,9 @@ def _single(path: Path, classes: tuple[str, ...]) -> Content:
 def _part(folder: Path) -> Part:
     files = sorted(folder.glob("*.json"))
     if not files:
-        raise UserError(f"{folder}: expected LEAF's .json files in it, found none; name the folder above train and test")
+        raise UserError(
+            f"{folder}: expected LEAF's .json files in it, found none; name the folder above train and test"
+        )
     return _joined(files)
 
 
@@ -70,13 +74,19 @@ def _writer(data: Any, who: str, path: Path) -> Part:
     try:
         x, y = np.array(data["x"], np.float64), np.atleast_1d(data["y"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"{path}: expected numbers x and y for writer {who!r:.40}, found: {error!r:.80}") from error
+        raise UserError(
+            f"{path}: expected numbers x and y for writer {who!r:.40}, found: {error!r:.80}"
+        ) from error
     if len(y) == 0 and x.size == 0:
         return np.empty((0, 1, 28, 28), np.uint8), np.empty(0, np.int64), []
     if not _fit(x, y):
         expected = "rows of 784 numbers in [0, 1] and a whole number each"
-        raise UserError(f"{path}: expected {expected} for {who!r:.40}, found x {x.shape}, y {y.shape}; fetch it again")
-    inverted = np.rint((1 - x) * 255).astype(np.uint8)  # LEAF draws black on white, EMNIST white on black
+        raise UserError(
+            f"{path}: expected {expected} for {who!r:.40}, found x {x.shape}, y {y.shape}; fetch it again"
+        )
+    inverted = np.rint((1 - x) * 255).astype(
+        np.uint8
+    )  # LEAF draws black on white, EMNIST white on black
     return inverted.reshape(-1, 1, 28, 28), y.astype(np.int64), [who] * len(y)
 
 

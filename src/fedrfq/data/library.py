@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from fedrfq.data import arrays, pictures, stored
+from fedrfq.data import array_file, cached_dataset, image_folder
 from fedrfq.data.cache import folder
 from fedrfq.data.catalogue import DATASETS
 from fedrfq.data.content import Content, sha256
 from fedrfq.data.dataset import Dataset
-from fedrfq.data.places import first
+from fedrfq.data.origins import first
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError
 
@@ -27,9 +27,9 @@ def load(name_or_path: str) -> Dataset:
     source = DATASETS.get(name_or_path)
     if source is None:
         return _own(name_or_path)
-    if source.built_in and not stored.path(source.name).is_file():
+    if source.built_in and not cached_dataset.path(source.name).is_file():
         get(source.name, progress=False)
-    return _dataset(source.name, stored.read(source), source.mean, source.std)
+    return _dataset(source.name, cached_dataset.read(source), source.mean, source.std)
 
 
 def at_path(name: str) -> Path | None:
@@ -39,10 +39,16 @@ def at_path(name: str) -> Path | None:
         path.stat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
-    except (OSError, RuntimeError, ValueError) as error:  # a part too long, nobody's home, a zero in it
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # a part too long, nobody's home, a zero in it
         why = getattr(error, "strerror", None) or error
         what = f"{name!r:.60} ({why})"
-        raise UserError(f"dataset: expected a name or a path, found {what}; check data.name or the path") from error
+        raise UserError(
+            f"dataset: expected a name or a path, found {what}; check data.name or the path"
+        ) from error
     return path
 
 
@@ -50,8 +56,10 @@ def _own(name_or_path: str) -> Dataset:
     path = at_path(name_or_path)
     if path is None:
         known = ", ".join(DATASETS)
-        raise UserError(f"dataset: expected one of {known} or a path, found {name_or_path!r:.200}, which is not there")
-    content = pictures.read(path) if path.is_dir() else arrays.read(path)
+        raise UserError(
+            f"dataset: expected one of {known} or a path, found {name_or_path!r:.200}, which is not there"
+        )
+    content = image_folder.read(path) if path.is_dir() else array_file.read(path)
     mean, std = moments(content.train_x)
     return _dataset(path.stem, content, mean, std)
 
@@ -59,13 +67,20 @@ def _own(name_or_path: str) -> Dataset:
 def moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel, of values scaled to [0, 1]; 1 where all values are the same."""
     values = np.arange(256) / 255
-    counts = [np.bincount(images[:, channel].ravel(), minlength=256) for channel in range(images.shape[1])]
+    counts = [
+        np.bincount(images[:, channel].ravel(), minlength=256) for channel in range(images.shape[1])
+    ]
     means = [float(np.average(values, weights=count)) for count in counts]
-    spreads = [float(np.average((values - m) ** 2, weights=c)) ** 0.5 for m, c in zip(means, counts, strict=True)]
+    spreads = [
+        float(np.average((values - m) ** 2, weights=c)) ** 0.5
+        for m, c in zip(means, counts, strict=True)
+    ]
     return tuple(means), tuple(spread or 1.0 for spread in spreads)
 
 
-def _dataset(name: str, content: Content, mean: tuple[float, ...], std: tuple[float, ...]) -> Dataset:
+def _dataset(
+    name: str, content: Content, mean: tuple[float, ...], std: tuple[float, ...]
+) -> Dataset:
     return Dataset(name=name, **vars(content), mean=mean, std=std, sha256=sha256(content))
 
 
@@ -73,21 +88,25 @@ def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
     """Fetch the dataset (or convert it from `source`), check it and store it; says so if it is there already."""
     known = DATASETS.get(name)
     if known is None:
-        raise UserError(f"data get: expected one of {', '.join(DATASETS)}, found {name!r}; name one of these")
+        raise UserError(
+            f"data get: expected one of {', '.join(DATASETS)}, found {name!r}; name one of these"
+        )
     if source is not None and at_path(str(source)) is None:
-        raise UserError(f"{source}: expected {known.from_what}, found nothing there; check the path")
+        raise UserError(
+            f"{source}: expected {known.from_what}, found nothing there; check the path"
+        )
     if (source is None or known.sha256) and _valid(known):
         Console(stderr=True, quiet=not progress, markup=False, highlight=False).print(
-            f"{name} is there and valid: {stored.path(name)}", soft_wrap=True
+            f"{name} is there and valid: {cached_dataset.path(name)}", soft_wrap=True
         )
-        return stored.path(name)
+        return cached_dataset.path(name)
     content, origin = _from_file(known, source) if source else _from_places(known, progress)
-    return stored.write(name, content, origin)
+    return cached_dataset.write(name, content, origin)
 
 
 def _valid(source: Source) -> bool:
     try:
-        stored.read(source)
+        cached_dataset.read(source)
     except UserError:
         return False
     return True
@@ -96,14 +115,16 @@ def _valid(source: Source) -> bool:
 def _from_file(known: Source, path: Path) -> tuple[Content, str]:
     content = known.from_file(path.expanduser())
     if known.sha256:
-        stored.check(content, known.sha256, str(path), f"use the original files ({known.from_what})")
+        cached_dataset.check(
+            content, known.sha256, str(path), f"use the original files ({known.from_what})"
+        )
     return content, path.name
 
 
 def _from_places(known: Source, progress: bool) -> tuple[Content, str]:
     def check(content: Content) -> None:
         if known.sha256:
-            stored.check(content, known.sha256, known.name, "not the original")
+            cached_dataset.check(content, known.sha256, known.name, "not the original")
 
     files = f"{known.name}.npz" if known.sha256 else f"{known.name}.npz and {known.name}.json"
     hint = f"Run: fedrfq data get {known.name} --from FILE ({known.from_what}), or copy {files} into {folder()}"
@@ -116,9 +137,9 @@ def _from_places(known: Source, progress: bool) -> tuple[Content, str]:
 def info(name: str) -> dict[str, Any]:
     """What is known of a dataset by name or path; counts, shape and size only if it is in the cache (or a path)."""
     known = DATASETS.get(name)
-    if known and not stored.path(name).is_file():
+    if known and not cached_dataset.path(name).is_file():
         return {"name": name, "cached": False, "classes": known.classes, "sha256": known.sha256}
-    data, at = load(name), stored.path(name) if known else Path(name).expanduser()
+    data, at = load(name), cached_dataset.path(name) if known else Path(name).expanduser()
     return {
         "name": data.name,
         "cached": known is not None,
@@ -130,7 +151,7 @@ def info(name: str) -> dict[str, Any]:
         "test": _counts(data.test_y, data.classes),
         "writers": None if data.train_groups is None else len(np.unique(data.train_groups)),
         "sha256": data.sha256,
-        "source": stored.note(name).get("source") if known else str(at),
+        "source": cached_dataset.note(name).get("source") if known else str(at),
     }
 
 

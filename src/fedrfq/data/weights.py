@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedrfq.data import resnet18
 from fedrfq.data.cache import folder
-from fedrfq.data.places import Place, first
+from fedrfq.data.origins import Place, first
 from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,12 +57,18 @@ def info(name: str) -> dict[str, object]:
     """What is known of the weights."""
     weights, at = _known(name), path(name)
     size = at.stat().st_size if at.is_file() else None
-    return {"name": name, "cached": size is not None, "path": str(at), "bytes": size, "sha256": weights.sha256}
+    return {
+        "name": name,
+        "cached": size is not None,
+        "path": str(at),
+        "bytes": size,
+        "sha256": weights.sha256,
+    }
 
 
 def get_weights(name: str, progress: bool = True) -> Path:
     """Fetch the weights, check them and store them; says so if they are there already."""
-    from fedrfq import tensors
+    from fedrfq.files import tensors
 
     weights = _known(name)
     if _valid(name):
@@ -78,14 +84,16 @@ def get_weights(name: str, progress: bool = True) -> Path:
 def _from_places(weights: Weights, progress: bool) -> tuple[dict[str, Tensor], str]:
     hint = f"Copy {path(weights.name).name} into {folder()}"
     try:
-        return first(weights.places, lambda state: _check(state, weights, weights.name), hint, progress)
+        return first(
+            weights.places, lambda state: _check(state, weights, weights.name), hint, progress
+        )
     except UserError as error:
         raise UserError(f"{weights.name}: {error}") from error
 
 
 def load_weights(name: str) -> dict[str, Tensor]:
     """The stored weights, checked against their hash."""
-    from fedrfq import tensors
+    from fedrfq.files import tensors
 
     weights = _known(name)
     if not path(name).is_file():
@@ -97,7 +105,9 @@ def load_weights(name: str) -> dict[str, Tensor]:
 
 def _known(name: str) -> Weights:
     if name not in WEIGHTS:
-        raise UserError(f"weights: expected one of {', '.join(WEIGHTS)}, found {name!r}; name one of these")
+        raise UserError(
+            f"weights: expected one of {', '.join(WEIGHTS)}, found {name!r}; name one of these"
+        )
     return WEIGHTS[name]
 
 
@@ -113,4 +123,6 @@ def _check(state: dict[str, Tensor], weights: Weights, what: str) -> None:
     found = sha256(state)
     if found != weights.sha256:
         remedy = f"run: fedrfq data get {weights.name}"
-        raise UserError(f"{what}: expected tensors of sha256 {weights.sha256}, found {found}; {remedy}")
+        raise UserError(
+            f"{what}: expected tensors of sha256 {weights.sha256}, found {found}; {remedy}"
+        )

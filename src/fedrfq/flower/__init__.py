@@ -21,7 +21,9 @@ def require() -> None:
     numbers = re.match(r"(\d+)\.(\d+)", found)
     if numbers is None or not LEAST <= tuple(map(int, numbers.groups())) < BELOW:
         known = f"from {_dotted(LEAST)} on, below {_dotted(BELOW)}"
-        raise UserError(f"Flower {found} is installed, and versions {known} are known here: {wanted}")
+        raise UserError(
+            f"Flower {found} is installed, and versions {known} are known here: {wanted}"
+        )
 
 
 def _dotted(numbers: tuple[int, int]) -> str:

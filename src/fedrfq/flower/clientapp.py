@@ -22,13 +22,13 @@ from fedrfq import data
 from fedrfq.data import DATASETS, Dataset
 from fedrfq.errors import UserError
 from fedrfq.flower import trust
-from fedrfq.flower.keeping import Keeping
-from fedrfq.flower.letters import Answer, Order
 from fedrfq.flower.memory import keep_freed
+from fedrfq.flower.messages import Answer, Order
 from fedrfq.flower.node import Node
+from fedrfq.flower.node_state import Keeping
 from fedrfq.flower.shard import Shard, Stock
-from fedrfq.net import holding, hosting
-from fedrfq.session import pick_device
+from fedrfq.node import hosting, local_dataset
+from fedrfq.runs.session import pick_device
 
 Config = Mapping[str, bool | float | int | str]
 STATE = "flower"  # beside a client's keys
@@ -57,7 +57,11 @@ def answered(content: RecordDict, own: Config, run: Config) -> Answer:
         return Answer(error=str(error))
     if answer.left_out:
         who = ", ".join(map(str, answer.left_out))
-        _log.warning("fedrfq: round %d was decided without the uploads that clients %s had sent", order.round, who)
+        _log.warning(
+            "fedrfq: round %d was decided without the uploads that clients %s had sent",
+            order.round,
+            who,
+        )
     return answer
 
 
@@ -66,13 +70,28 @@ def node(order: Order, own: Config, run: Config) -> Node:
     device = str(own.get("device", "auto"))
     if "folders" in own:
         folders = Path(str(own["folders"])).expanduser()
-        return _real(folders, str(own.get("data", "")), device, Path(str(own.get("state", folders / STATE))).expanduser())
+        return _real(
+            folders,
+            str(own.get("data", "")),
+            device,
+            Path(str(own.get("state", folders / STATE))).expanduser(),
+        )
     if "partition-id" not in own or "num-partitions" not in own:
-        raise UserError("this node has no clients: say `--node-config 'folders=\"…\"'`, the folder with a client's keys")
+        raise UserError(
+            "this node has no clients: say `--node-config 'folders=\"…\"'`, the folder with a client's keys"
+        )
     state = own.get("state") or run.get("state") or order.state
     if not state:
-        raise UserError("it is not said where this node keeps its models: set `state` in its configuration")
-    return _simulated(order.experiment, _int(own, "partition-id"), _int(own, "num-partitions"), device, Path(str(state)))
+        raise UserError(
+            "it is not said where this node keeps its models: set `state` in its configuration"
+        )
+    return _simulated(
+        order.experiment,
+        _int(own, "partition-id"),
+        _int(own, "num-partitions"),
+        device,
+        Path(str(state)),
+    )
 
 
 @lru_cache(_NODES)
@@ -82,11 +101,24 @@ def _simulated(text: str, place: int, nodes: int, device: str, state: Path) -> N
         raise UserError(f"partition-id is 0 to {nodes - 1}, not {place}")
     clients = range(place * experiment.clients // nodes, (place + 1) * experiment.clients // nodes)
     if not clients:
-        raise UserError(f"{nodes} nodes for {experiment.clients} clients: this one has none, start fewer")
+        raise UserError(
+            f"{nodes} nodes for {experiment.clients} clients: this one has none, start fewer"
+        )
     dataset = _load(experiment.data.name)
     keys = trust.simulated(experiment, clients, len(dataset.classes))
-    shard = Shard(experiment, clients, Stock.dealt(experiment, clients, dataset, honest=False), pick_device(device))
-    return Node(keys, shard, Keeping(_folder(state.expanduser(), clients), keys.run or experiment.hash(), shard.programs))
+    shard = Shard(
+        experiment,
+        clients,
+        Stock.dealt(experiment, clients, dataset, honest=False),
+        pick_device(device),
+    )
+    return Node(
+        keys,
+        shard,
+        Keeping(
+            _folder(state.expanduser(), clients), keys.run or experiment.hash(), shard.programs
+        ),
+    )
 
 
 def _folder(state: Path, clients: range) -> Path:
@@ -94,8 +126,15 @@ def _folder(state: Path, clients: range) -> Path:
     own = state / f"clients-{clients.start}-{clients.stop - 1}"
     for other in state.glob("clients-*"):
         numbers = _RANGE.fullmatch(other.name)
-        if other != own and numbers and int(numbers[1]) < clients.stop and int(numbers[2]) >= clients.start:
-            raise UserError(f"{other} has the models of some of this node's clients: start as many nodes as before")
+        if (
+            other != own
+            and numbers
+            and int(numbers[1]) < clients.stop
+            and int(numbers[2]) >= clients.start
+        ):
+            raise UserError(
+                f"{other} has the models of some of this node's clients: start as many nodes as before"
+            )
     return own
 
 
@@ -106,9 +145,11 @@ def _real(folders: Path, name: str, device: str, state: Path) -> Node:
     experiment, clients, classes = keys.experiment, keys.clients, keys.charter.task.classes
     name = name or experiment.data.name
     if len(clients) == 1:
-        stock = Stock.own(holding.find(experiment, clients[0], classes, name))
+        stock = Stock.own(local_dataset.find(experiment, clients[0], classes, name))
     elif name not in DATASETS or name != experiment.data.name:
-        own = f"clients with samples of their own have a node each, and this one hosts {len(clients)}"
+        own = (
+            f"clients with samples of their own have a node each, and this one hosts {len(clients)}"
+        )
         raise UserError(f"data = {name} is not the federation's {experiment.data.name}: {own}")
     else:
         stock = Stock.dealt(experiment, clients, _load(name), honest=True)

@@ -6,7 +6,10 @@ from __future__ import annotations
 import ctypes
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
-_KEPT, _LARGEST = 1 << 28, 1 << 25  # bytes: kept at most, and of a piece, the most that glibc takes for it
+_KEPT, _LARGEST = (
+    1 << 28,
+    1 << 25,
+)  # bytes: kept at most, and of a piece, the most that glibc takes for it
 
 
 def keep_freed() -> None:

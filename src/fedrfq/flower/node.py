@@ -10,12 +10,12 @@ import numpy as np
 
 from fedrfq.consensus.messages import Upload, decode
 from fedrfq.errors import UserError
-from fedrfq.federation import participants
-from fedrfq.flower.keeping import Keeping, Kept
-from fedrfq.flower.letters import Answer, Order, Row
+from fedrfq.flower.messages import Answer, Order, Row
+from fedrfq.flower.node_state import Keeping, Kept
 from fedrfq.flower.shard import Shard, joined
 from fedrfq.flower.trust import Result, Trust
-from fedrfq.stacked import Params
+from fedrfq.learning.round_loop import participants
+from fedrfq.models.stacked import Params
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,16 @@ class Node:
         """Asked again, the same to the byte. What cannot be believed is a UserError, and nothing has changed."""
         if order.run != self.trust.run:
             found, own = (run[:16] or "nothing is exchanged" for run in (order.run, self.trust.run))
-            raise UserError(f"the server app speaks of another federation ({found}) than this node's keys are of ({own})")
+            raise UserError(
+                f"the server app speaks of another federation ({found}) than this node's keys are of ({own})"
+            )
         if order.hello:
             return Answer(self.trust.clients)
         rounds = self.trust.experiment.rounds
         if order.round + order.train > rounds:
-            raise UserError(f"round {order.round + order.train} is refused: this experiment has {rounds}, and ends there")
+            raise UserError(
+                f"round {order.round + order.train} is refused: this experiment has {rounds}, and ends there"
+            )
         with self.keeping.locked():
             return self._answer(order)
 
@@ -56,7 +60,11 @@ class Node:
         if kept is not before:
             self.keeping.save(kept)
         assert kept.answer is not None
-        return kept.answer if order.train else Answer(answer.clients, figures=answer.figures, left_out=answer.left_out)
+        return (
+            kept.answer
+            if order.train
+            else Answer(answer.clients, figures=answer.figures, left_out=answer.left_out)
+        )
 
     def _tested(self, kept: Kept, order: Order, result: Result) -> Kept:
         """After the result of a round was taken."""
@@ -67,15 +75,28 @@ class Node:
                 self.shard.test(clients, self._models(kept, i), result.globals_, order.round)
                 for i, clients in enumerate(self.shard.programs)
             )
-            figures = replace(joined(list(parts)), saturated_K=np.array(kept.cut if same else kept.nothing_cut(), np.int64))
-        sent = [decode(upload).body for upload in kept.answer.uploads] if same and kept.answer else []
-        left_out = tuple(body.client for body in sent if isinstance(body, Upload) and body.client not in result.judged)
+            figures = replace(
+                joined(list(parts)),
+                saturated_K=np.array(kept.cut if same else kept.nothing_cut(), np.int64),
+            )
+        sent = (
+            [decode(upload).body for upload in kept.answer.uploads] if same and kept.answer else []
+        )
+        left_out = tuple(
+            body.client
+            for body in sent
+            if isinstance(body, Upload) and body.client not in result.judged
+        )
         answer = Answer(self.trust.clients, figures=figures, left_out=left_out)
         return Kept(order.round, order.last, kept.models, kept.nothing_cut(), answer)
 
     def _advanced(self, kept: Kept, answer: Answer, number: int, result: Result) -> Kept:
         """After round `number` was trained. The new models are on disk, and count once what is returned is."""
-        who, models, seconds = set(participants(self.trust.experiment, number)), list(kept.models), 0.0
+        who, models, seconds = (
+            set(participants(self.trust.experiment, number)),
+            list(kept.models),
+            0.0,
+        )
         losses: dict[int, Row] = {}
         cut: dict[int, int] = {}
         contents: dict[int, bytes] = {}
@@ -91,7 +112,9 @@ class Node:
         answer = replace(
             answer,
             round=number,
-            uploads=tuple(self.trust.signed(client, number, content) for client, content in contents.items()),
+            uploads=tuple(
+                self.trust.signed(client, number, content) for client, content in contents.items()
+            ),
             trained=tuple(losses),
             losses=tuple(losses.values()),
             seconds=seconds,

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fedrfq.errors import UserError, nearest
 from fedrfq.experiment import load
-from fedrfq.federation import mandate
-from fedrfq.flower.book import Book
-from fedrfq.flower.carrying import ByAddress, Carrier, carrier
-from fedrfq.flower.ground import Dealt, Reported
-from fedrfq.records import RunDirectory
+from fedrfq.flower.committee_gateway import ByAddress, Carrier, carrier
+from fedrfq.flower.run_directory import Book
+from fedrfq.flower.sample_knowledge import Dealt, Reported
+from fedrfq.learning.round_loop import mandate
+from fedrfq.runs.run_directory import RunDirectory
 
 Config = Mapping[str, bool | float | int | str]
 
@@ -36,14 +36,22 @@ class Options:
         values: dict[str, bool | float | int | str] = {}
         for key, value in config.items():
             if key not in kinds:
-                raise UserError(f"the app has no setting {key}{nearest(key, kinds)}; it has {', '.join(kinds)}")
+                raise UserError(
+                    f"the app has no setting {key}{nearest(key, kinds)}; it has {', '.join(kinds)}"
+                )
             kind = kinds[key]
-            if isinstance(value, bool) or not isinstance(value, str if kind is str else int | float):
-                raise UserError(f"{key} is {'a text' if kind is str else 'a number'}, not {value!r}")
+            if isinstance(value, bool) or not isinstance(
+                value, str if kind is str else int | float
+            ):
+                raise UserError(
+                    f"{key} is {'a text' if kind is str else 'a number'}, not {value!r}"
+                )
             values[key.replace("-", "_")] = value
         found = Options(**values)  # type: ignore[arg-type]
         if found.deadline_s <= 0 or found.patience_s < 0:
-            raise UserError("deadline-s is more than 0 seconds, and patience-s 0 (for ever) or more")
+            raise UserError(
+                "deadline-s is more than 0 seconds, and patience-s 0 (for ever) or more"
+            )
         return found
 
 
@@ -58,7 +66,9 @@ def _here(options: Options) -> tuple[Book, Carrier]:
     elif options.experiment:
         experiment = load(_found(options.experiment))
     else:
-        raise UserError("no experiment: --run-config \"experiment='FILE.toml'\"; `fedrfq config > FILE.toml` writes one")
+        raise UserError(
+            "no experiment: --run-config \"experiment='FILE.toml'\"; `fedrfq config > FILE.toml` writes one"
+        )
     ground = Dealt(experiment)
     asked = mandate(experiment, len(ground.dataset.classes))
     way = carrier(experiment, asked)

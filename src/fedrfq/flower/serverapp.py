@@ -15,20 +15,20 @@ from contextlib import contextmanager
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedrfq import toml
-from fedrfq.committee.minutes import taken
+from fedrfq.committee.round_result import taken
 from fedrfq.consensus.messages import Message, decode
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
-from fedrfq.flower.book import Book
-from fedrfq.flower.carrying import Carrier, changed, letter
-from fedrfq.flower.decided import Decided, by_client
-from fedrfq.flower.letters import Answer, Order
+from fedrfq.files import toml
+from fedrfq.flower.committee_gateway import Carrier, changed, letter
+from fedrfq.flower.decided_round import Decided, by_client
+from fedrfq.flower.messages import Answer, Order
+from fedrfq.flower.node_registry import PAUSE_S, Roll
 from fedrfq.flower.options import Options, opened
-from fedrfq.flower.roll import PAUSE_S, Roll
-from fedrfq.measure import RoundRecord
-from fedrfq.net.hosting import HOSTED
+from fedrfq.flower.run_directory import Book
+from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.node.hosting import HOSTED
 
 LOG = logging.getLogger("flwr")
 
@@ -63,7 +63,12 @@ class Run:
             while not self.step():
                 pass
         result = self._book.finish()
-        LOG.info("fedrfq: accuracy %.2f after %d rounds: %s", result["accuracy_mean"], result["rounds"], result["run_dir"])
+        LOG.info(
+            "fedrfq: accuracy %.2f after %d rounds: %s",
+            result["accuracy_mean"],
+            result["rounds"],
+            result["run_dir"],
+        )
 
     def step(self) -> bool:
         """The last result to the nodes, and their next uploads to the committee; whether no round is left."""
@@ -93,7 +98,10 @@ class Run:
         began, hello, answers = time.monotonic(), self._order(hello=True), dict[int, Answer]()
         while True:
             answers |= self._roll.ask(order, hello)
-            if not order.train or (ready := self._ready(order.round + 1, answers.values())) >= self._least:
+            if (
+                not order.train
+                or (ready := self._ready(order.round + 1, answers.values())) >= self._least
+            ):
                 return list(answers.values())
             if self._options.patience_s and time.monotonic() - began > self._options.patience_s:
                 raise UserError(self._too_few(ready, order.round + 1))
@@ -102,7 +110,10 @@ class Run:
     def _ready(self, number: int, answers: Iterable[Answer]) -> int:
         """Clients that are done with a round: whose signed upload is here, whatever their node says; or, where nothing is
         exchanged, that trained."""
-        charter, trained = self._carrier.charter, [answer for answer in answers if answer.round == number]
+        charter, trained = (
+            self._carrier.charter,
+            [answer for answer in answers if answer.round == number],
+        )
         if charter is None:
             return sum(len(answer.trained) for answer in trained)
         return len(taken(Rules(charter.roster), charter.task, number, _uploads(trained)).clients)
@@ -115,11 +126,23 @@ class Run:
         trained = [answer for answer in answers if answer.round == number]
         uploads = _uploads(trained)
         agreed = self._carrier.carry(number, self._book.last, uploads)
-        losses = {k: row for answer in trained for k, row in zip(answer.trained, answer.losses, strict=True)}
+        losses = {
+            k: row
+            for answer in trained
+            for k, row in zip(answer.trained, answer.losses, strict=True)
+        }
         now, before = time.monotonic(), self._began
         self._began = now
         seconds = max((answer.seconds for answer in trained), default=0.0)
-        return Decided(number, uploads, dict(sorted(losses.items())), agreed.last, agreed.report, seconds, now - before)
+        return Decided(
+            number,
+            uploads,
+            dict(sorted(losses.items())),
+            agreed.last,
+            agreed.report,
+            seconds,
+            now - before,
+        )
 
 
 @contextmanager
@@ -160,4 +183,6 @@ def _show(record: RoundRecord, rounds: int) -> None:
         parts.append(f"{len(record.refused)} refused (client {client}: {why})")
     if record.view is not None:
         parts.append(f"view {record.view}")
-    LOG.info("fedrfq: round %d/%d: %s, %.1f s", record.round, rounds, ", ".join(parts), record.seconds)
+    LOG.info(
+        "fedrfq: round %d/%d: %s, %.1f s", record.round, rounds, ", ".join(parts), record.seconds
+    )

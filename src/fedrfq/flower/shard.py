@@ -15,20 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrfq import metrics, noise
 from fedrfq.data import Dataset
-from fedrfq.engine import Engine, Program
+from fedrfq.data.client_data import hand_out
+from fedrfq.data.partition import Ints, Partition
+from fedrfq.engine import counter_rng
+from fedrfq.engine.engine import Engine, Program
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
-from fedrfq.federation import attackers, beliefs, deal, held, participants, start, tested
-from fedrfq.flower.letters import Figures, Row
-from fedrfq.measure import Tested
-from fedrfq.net.holding import Holding
-from fedrfq.partition import Ints, Partition
-from fedrfq.prototypes import Globals, Uploads
-from fedrfq.shares import hand_out
-from fedrfq.stacked import Params, stack
-from fedrfq.upload import quantise
+from fedrfq.flower.messages import Figures, Row
+from fedrfq.learning import metrics
+from fedrfq.learning.evaluation import Tested
+from fedrfq.learning.round_loop import attackers, beliefs, deal, held, participants, start, tested
+from fedrfq.models.stacked import Params, stack
+from fedrfq.node.local_dataset import Holding
+from fedrfq.prototypes.class_means import quantise
+from fedrfq.prototypes.fixed_point import Globals, Uploads
 
 # Of a program at most: bytes of parameters, of which training needs several times as many, and clients.
 _MOST_BYTES, _MOST_CLIENTS = {"cpu": 1 << 26, "cuda": 1 << 29}, {"cpu": 64, "cuda": 4096}
@@ -42,17 +43,26 @@ class Stock:
     labels: tuple[Ints, ...]
 
     @staticmethod
-    def dealt(experiment: Experiment, clients: Sequence[int], dataset: Dataset, honest: bool) -> Stock:
+    def dealt(
+        experiment: Experiment, clients: Sequence[int], dataset: Dataset, honest: bool
+    ) -> Stock:
         """The clients' shares of the experiment; unless all are honest, its attackers have the labels it gives them."""
         whole = deal(experiment, dataset)
-        train, test, classes = (tuple(rows[k] for k in clients) for rows in (whole.train, whole.test, whole.classes))
+        train, test, classes = (
+            tuple(rows[k] for k in clients) for rows in (whole.train, whole.test, whole.classes)
+        )
         labels = beliefs(experiment, whole, [] if honest else attackers(experiment), dataset)
-        return Stock(Holding(dataset, Partition(train, test, classes, whole.held_out)), tuple(labels[k] for k in clients))
+        return Stock(
+            Holding(dataset, Partition(train, test, classes, whole.held_out)),
+            tuple(labels[k] for k in clients),
+        )
 
     @staticmethod
     def own(holding: Holding) -> Stock:
         """Samples of one client that are not the experiment's."""
-        return Stock(holding, tuple(holding.dataset.train_y[index] for index in holding.partition.train))
+        return Stock(
+            holding, tuple(holding.dataset.train_y[index] for index in holding.partition.train)
+        )
 
 
 class Trained(NamedTuple):
@@ -68,12 +78,16 @@ class Trained(NamedTuple):
 class Shard:
     """`programs` are the clients computed together: of one model each, and with `train.alone` one client each."""
 
-    def __init__(self, experiment: Experiment, clients: Sequence[int], stock: Stock, device: torch.device) -> None:
+    def __init__(
+        self, experiment: Experiment, clients: Sequence[int], stock: Stock, device: torch.device
+    ) -> None:
         self.experiment, self.clients, self.device = experiment, tuple(clients), device
         self.dataset, partition = stock.holding.dataset, stock.holding.partition
         self._malicious = frozenset(attackers(experiment))
         self._rows = {client: row for row, client in enumerate(clients)}
-        self._shares = hand_out([partition], stock.labels, self.dataset, experiment.data.augment, device)
+        self._shares = hand_out(
+            [partition], stock.labels, self.dataset, experiment.data.augment, device
+        )
         self._held_KJ = held([partition], len(self.dataset.classes)).to(device)
         self.programs = self._divided()
 
@@ -81,21 +95,29 @@ class Shard:
         """Clients' models before the first round, on the CPU."""
         return stack([start(self.experiment, client, self.dataset) for client in clients])
 
-    def train(self, clients: Sequence[int], params: Params, number: int, globals_: Globals) -> Trained:
+    def train(
+        self, clients: Sequence[int], params: Params, number: int, globals_: Globals
+    ) -> Trained:
         """Round `number` of a program, given its models and the global prototypes of the round before."""
         who = [client for client in participants(self.experiment, number) if client in clients]
         with self.experiment.train.kernels():
             engine, own = self._engine(clients), self._on_device(params)
-            keys_K = noise.key(self.experiment.seed, torch.tensor(list(clients)), number).to(self.device)
+            keys_K = counter_rng.key(self.experiment.seed, torch.tensor(list(clients)), number).to(
+                self.device
+            )
             guide = self._on_device(self.experiment.method.guide(number, globals_, own))
-            new, losses_K3 = engine.train(own, guide, keys_K, [clients.index(client) for client in who])
+            new, losses_K3 = engine.train(
+                own, guide, keys_K, [clients.index(client) for client in who]
+            )
             losses = dict(zip(who, map(_row, losses_K3.tolist()), strict=True))
             self._check("loss", who, losses_K3, number)
             if not self.experiment.method.exchanges:
                 return Trained(new, losses, {}, {})
             return Trained(new, losses, *self._uploads(engine, clients, who, new, number))
 
-    def test(self, clients: Sequence[int], params: Params, globals_: Globals, number: int) -> Figures:
+    def test(
+        self, clients: Sequence[int], params: Params, globals_: Globals, number: int
+    ) -> Figures:
         """A program's figures with the result of round `number`; nothing is said of what was cut."""
         with self.experiment.train.kernels(), torch.no_grad():
             found = tested(self._engine(clients), self._on_device(params))
@@ -105,15 +127,28 @@ class Shard:
     def _figures(self, clients: Sequence[int], found: Tested, globals_: Globals) -> Figures:
         held_KJ = self._held_KJ[[self._rows[client] for client in clients]]
         head_K = metrics.accuracies(found.logits_KNJ.argmax(-1), found.y_KN, found.weight_KN)
-        dead_K = metrics.collapsed(found.c_KND, found.p_KNV, found.weight_KN, held_KJ.sum(1)).long().cpu().numpy()
-        samples_K, nobody = found.weight_KN.sum(1).long().cpu().numpy(), np.zeros(len(clients), np.int64)
+        dead_K = (
+            metrics.collapsed(found.c_KND, found.p_KNV, found.weight_KN, held_KJ.sum(1))
+            .long()
+            .cpu()
+            .numpy()
+        )
+        samples_K, nobody = (
+            found.weight_KN.sum(1).long().cpu().numpy(),
+            np.zeros(len(clients), np.int64),
+        )
         y_N = found.y_KN[found.weight_KN.bool()].cpu().numpy()
         if not self.experiment.method.exchanges:
             unknown_K, nowhere = np.full(len(clients), np.nan), np.zeros((len(y_N), 0), np.float32)
             return Figures(head_K, unknown_K, unknown_K, dead_K, nobody, samples_K, y_N, nowhere)
-        distance_KNJ = metrics.distances(found.p_KNV, torch.from_numpy(globals_.floats()).to(found.p_KNV))
+        distance_KNJ = metrics.distances(
+            found.p_KNV, torch.from_numpy(globals_.floats()).to(found.p_KNV)
+        )
         present_KJ = torch.from_numpy(globals_.present_J).to(self.device).expand_as(held_KJ)
-        guesses = [metrics.nearest(distance_KNJ, allowed_KJ) for allowed_KJ in (present_KJ, held_KJ & present_KJ)]
+        guesses = [
+            metrics.nearest(distance_KNJ, allowed_KJ)
+            for allowed_KJ in (present_KJ, held_KJ & present_KJ)
+        ]
         all_K, own_K = (metrics.accuracies(guess, found.y_KN, found.weight_KN) for guess in guesses)
         distance_NJ = distance_KNJ[found.weight_KN.bool()].cpu().numpy()
         return Figures(head_K, all_K, own_K, dead_K, nobody, samples_K, y_N, distance_NJ)
@@ -122,13 +157,22 @@ class Shard:
         self, engine: Engine, clients: Sequence[int], who: list[int], params: Params, number: int
     ) -> tuple[dict[int, int], dict[int, bytes]]:
         """How many values of each client were cut, and each one's message."""
-        precision, rows = self.experiment.method.precision(), [clients.index(client) for client in who]
+        precision, rows = (
+            self.experiment.method.precision(),
+            [clients.index(client) for client in who],
+        )
         means_KJV, counts_KJ = engine.class_means(params, len(self.dataset.classes))
         values, cut, missing = (found[rows] for found in quantise(means_KJV, precision))
         finite = missing == 0
-        sent = Uploads(tuple(who), counts_KJ[rows].cpu().numpy(), values, precision=precision).only(finite).checked()
+        sent = (
+            Uploads(tuple(who), counts_KJ[rows].cpu().numpy(), values, precision=precision)
+            .only(finite)
+            .checked()
+        )
         contents = dict(zip(sent.clients, sent.encoded(number), strict=True))
-        return {client: int(n) for client, n in zip(who, cut, strict=True) if client in contents}, contents
+        return {
+            client: int(n) for client, n in zip(who, cut, strict=True) if client in contents
+        }, contents
 
     def _engine(self, clients: Sequence[int]) -> Engine:
         """Made anew every time: an engine keeps the models that it trained."""
@@ -145,8 +189,12 @@ class Shard:
         for _, group in groupby(self.clients, lambda client: self.experiment.place(client)[0]):
             alike = list(group)
             size = sum(p.numel() * p.element_size() for p in self.start(alike[:1]).values())
-            most = max(1, min(_MOST_BYTES[self.device.type] // size, _MOST_CLIENTS[self.device.type]))
-            found += [tuple(part.tolist()) for part in np.array_split(alike, -(-len(alike) // most))]
+            most = max(
+                1, min(_MOST_BYTES[self.device.type] // size, _MOST_CLIENTS[self.device.type])
+            )
+            found += [
+                tuple(part.tolist()) for part in np.array_split(alike, -(-len(alike) // most))
+            ]
         return found
 
     def _check(self, what: str, clients: Sequence[int], values: Tensor, number: int) -> None:
@@ -164,7 +212,12 @@ class Shard:
 
 def joined(parts: Sequence[Figures]) -> Figures:
     """Programs' figures, one after the other."""
-    return Figures(*(np.concatenate(column) for column in zip(*(vars(part).values() for part in parts), strict=True)))
+    return Figures(
+        *(
+            np.concatenate(column)
+            for column in zip(*(vars(part).values() for part in parts), strict=True)
+        )
+    )
 
 
 def _row(values: list[float]) -> Row:

@@ -11,23 +11,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fedrfq import signatures, toml
-from fedrfq.committee import Simulated, journal, layouts
-from fedrfq.committee.charter import Charter
+from fedrfq.committee import Simulated
 from fedrfq.consensus.messages import Body, Cert, Kind, Message, Upload, What, part_digest
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table, name_of
-from fedrfq.federation import mandate
-from fedrfq.flower.letters import MOST_CLIENTS
+from fedrfq.federation import codec, round_log, signatures
+from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.signatures import Signer
+from fedrfq.files import toml
+from fedrfq.flower.messages import MOST_CLIENTS
+from fedrfq.learning.round_loop import mandate
 from fedrfq.methods import METHODS
-from fedrfq.net.folder import FEDERATION, VOTE_KEY
-from fedrfq.net.hosting import HOSTED
-from fedrfq.net.identity import read_charter, read_signer
-from fedrfq.net.loaded import FOLDER as LOG
-from fedrfq.prototypes import Globals
-from fedrfq.signatures import Signer
+from fedrfq.node.hosting import HOSTED
+from fedrfq.node.membership.identity import read_charter, read_signer
+from fedrfq.node.storage.log_reader import FOLDER as LOG
+from fedrfq.node.storage.party_folder import FEDERATION, VOTE_KEY
+from fedrfq.prototypes.fixed_point import Globals
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,13 @@ class Trust:
         task = self.charter.task
         try:
             globals_, verdicts = self._certified(round_, last)
-            if layouts.successor(verdicts):
+            if codec.successor(verdicts):
                 raise UserError(
                     f"the federation was changed in round {round_}: its clients go on by `fedrfq client`, once {HOSTED} is "
                     f"removed from their folders"
                 )
-            judged = frozenset(layouts.decode_verdicts(verdicts)[0])
-            return Result(layouts.decode_globals(globals_, task.classes, task.values), judged)
+            judged = frozenset(codec.decode_verdicts(verdicts)[0])
+            return Result(codec.decode_globals(globals_, task.classes, task.values), judged)
         except Refused as error:
             raise UserError(
                 f"the result of round {round_} is refused, this federation did not certify it: {error}"
@@ -89,7 +90,7 @@ class Trust:
 
     def _certified(self, round_: int, last: bytes) -> tuple[bytes, bytes]:
         """Global prototypes and verdicts, as certified."""
-        messages = [placed.message for placed in journal.unpacked(last)]
+        messages = [placed.message for placed in round_log.unpacked(last)]
         cert = messages[0].body if messages else None
         if not isinstance(cert, Cert):
             raise Refused("it does not begin with a certificate")
@@ -101,13 +102,20 @@ class Trust:
         if not self._rules.certifies(cert.certificate, Kind.COMMIT):
             raise Refused("its certificate does not have enough servers' signatures")
         globals_, verdicts = (_part(messages[1:], what) for what in (What.GLOBALS, What.VERDICTS))
-        if part_digest(What.GLOBALS, globals_) != record.globals_ or part_digest(What.VERDICTS, verdicts) != record.verdicts:
+        if (
+            part_digest(What.GLOBALS, globals_) != record.globals_
+            or part_digest(What.VERDICTS, verdicts) != record.verdicts
+        ):
             raise Refused("what it says is not what was certified")
         return globals_, verdicts
 
 
 def _part(messages: list[Message], what: What) -> bytes:
-    found = [message.body.content for message in messages if isinstance(message.body, Body) and message.body.what == what]
+    found = [
+        message.body.content
+        for message in messages
+        if isinstance(message.body, Body) and message.body.what == what
+    ]
     if len(found) != 1 or len(messages) != 2:
         raise Refused(f"it has {len(found)} times {what.name}, among {len(messages)} parts")
     return found[0]
@@ -137,14 +145,18 @@ def simulated(experiment: Experiment, clients: range, classes: int) -> Trust:
     if not experiment.method.exchanges:
         if experiment.method.centres:
             name = name_of(METHODS, experiment.method)
-            raise UserError(f"'{name}' averages models, which no committee can certify: use `fedrfq run`")
+            raise UserError(
+                f"'{name}' averages models, which no committee can certify: use `fedrfq run`"
+            )
         return Trust(experiment, tuple(clients), None, {})
     if not isinstance(experiment.committee, Simulated):
         raise UserError(
             'nodes believe what a committee certified, and this experiment has none: set committee.name = "simulated"'
         )
     charter = experiment.committee.charter(mandate(experiment, classes))
-    signers = {client: signatures.simulated(experiment.seed, "client", client) for client in clients}
+    signers = {
+        client: signatures.simulated(experiment.seed, "client", client) for client in clients
+    }
     return Trust(experiment, tuple(clients), charter, signers)
 
 
@@ -153,23 +165,37 @@ def simulated(experiment: Experiment, clients: range, classes: int) -> Trust:
 
 def of_folders(path: Path) -> Trust:
     """Of the client whose folder this is, or of all clients whose folders lie in it."""
-    found = [path] if (path / VOTE_KEY).exists() else sorted(key.parent for key in path.glob(f"*/{VOTE_KEY}"))
+    found = (
+        [path]
+        if (path / VOTE_KEY).exists()
+        else sorted(key.parent for key in path.glob(f"*/{VOTE_KEY}"))
+    )
     if not found:
-        raise UserError(f"{path} has no keys of a client: name the folder with its {VOTE_KEY} and {FEDERATION}")
+        raise UserError(
+            f"{path} has no keys of a client: name the folder with its {VOTE_KEY} and {FEDERATION}"
+        )
     charters = {folder: read_charter(folder / FEDERATION) for folder in found}
     charter = charters[found[0]]
     for folder, other in charters.items():
         if other.text != charter.text:
-            raise UserError(f"{folder} and {found[0]} are of two federations: a node hosts clients of one")
+            raise UserError(
+                f"{folder} and {found[0]} are of two federations: a node hosts clients of one"
+            )
     assert charter.network is not None
     if charter.network.follows:
-        raise UserError(f"the federation of {path} was changed since it was founded: its clients go on by `fedrfq client`")
+        raise UserError(
+            f"the federation of {path} was changed since it was founded: its clients go on by `fedrfq client`"
+        )
     pairs = {folder: _signer(folder, charter) for folder in found}
     folders = tuple(folder for folder, (client, _) in pairs.items() if client >= 0)
     signers = dict(sorted((pairs[folder] for folder in folders), key=lambda pair: pair[0]))
     if not signers:
-        raise UserError(f"{path} is of no client: nodes host clients, servers run by `fedrfq server`")
-    return Trust(experiment_of(charter.network.experiment), tuple(signers), charter, signers, folders)
+        raise UserError(
+            f"{path} is of no client: nodes host clients, servers run by `fedrfq server`"
+        )
+    return Trust(
+        experiment_of(charter.network.experiment), tuple(signers), charter, signers, folders
+    )
 
 
 def _signer(folder: Path, charter: Charter) -> tuple[int, Signer]:
@@ -178,7 +204,11 @@ def _signer(folder: Path, charter: Charter) -> tuple[int, Signer]:
     if signer.public in charter.servers + charter.couriers:
         return -1, signer
     if signer.public not in charter.clients:
-        raise UserError(f"the key in {folder / VOTE_KEY} is none of {FEDERATION}'s: copy the one that knows it")
+        raise UserError(
+            f"the key in {folder / VOTE_KEY} is none of {FEDERATION}'s: copy the one that knows it"
+        )
     if (folder / LOG).exists():
-        raise UserError(f"{folder} has taken part by `fedrfq client`: go on so, or it might sign two uploads of one round")
+        raise UserError(
+            f"{folder} has taken part by `fedrfq client`: go on so, or it might sign two uploads of one round"
+        )
     return charter.clients.index(signer.public), signer

@@ -6,8 +6,8 @@ from fedrfq.methods.fedproto import FedProto
 from fedrfq.methods.fedprox import FedProx
 from fedrfq.methods.fedrep import FedRep
 from fedrfq.methods.fedrfq import FedRFQ
+from fedrfq.methods.fedrfq_lean import FedRFQLean
 from fedrfq.methods.fesem import FeSEM
-from fedrfq.methods.lean import FedRFQLean
 from fedrfq.methods.local import Local
 from fedrfq.methods.method import Method
 

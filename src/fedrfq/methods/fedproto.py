@@ -17,11 +17,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedrfq.centres import RULES
 from fedrfq.errors import UserError
 from fedrfq.methods.method import MOST_WEIGHT, Batch, Guide, Method, cross_entropy
-from fedrfq.prototypes import Globals
-from fedrfq.stacked import Params
+from fedrfq.models.stacked import Params
+from fedrfq.prototypes.fixed_point import Globals
+from fedrfq.robust.centres import RULES
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,13 @@ class FedProto(Method):
 
     def __post_init__(self) -> None:
         if self.aggregate not in RULES:
-            raise UserError(f"method.aggregate is one of {', '.join(RULES)}, not '{self.aggregate}'")
+            raise UserError(
+                f"method.aggregate is one of {', '.join(RULES)}, not '{self.aggregate}'"
+            )
         if not 0 <= self.lam <= MOST_WEIGHT:
-            raise UserError(f"method.lam must be a number from 0 to {MOST_WEIGHT:g}, it is {self.lam}")
+            raise UserError(
+                f"method.lam must be a number from 0 to {MOST_WEIGHT:g}, it is {self.lam}"
+            )
 
     def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
         clients = len(next(iter(own.values())))

@@ -17,8 +17,8 @@ from torch import Tensor
 from fedrfq.errors import UserError
 from fedrfq.methods.fedavg import FedAvg
 from fedrfq.methods.method import MOST_WEIGHT, Batch, Guide, cross_entropy
-from fedrfq.prototypes import Globals
-from fedrfq.stacked import Params, trained
+from fedrfq.models.stacked import Params, trained
+from fedrfq.prototypes.fixed_point import Globals
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,24 @@ class FedProx(FedAvg):
 
     def __post_init__(self) -> None:
         if not 0 <= self.mu <= MOST_WEIGHT:
-            raise UserError(f"method.mu must be a number from 0 to {MOST_WEIGHT:g}, it is {self.mu}")
+            raise UserError(
+                f"method.mu must be a number from 0 to {MOST_WEIGHT:g}, it is {self.mu}"
+            )
 
     def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
         clients = len(next(iter(own.values())))
-        return {"mu_K": torch.full((clients,), self.mu), **{name: p for name, p in own.items() if trained(name)}}
+        return {
+            "mu_K": torch.full((clients,), self.mu),
+            **{name: p for name, p in own.items() if trained(name)},
+        }
 
     def losses(self, batch: Batch, guide: Guide) -> tuple[Tensor, Tensor, Tensor]:
         classification = batch.mean(cross_entropy(batch))
-        moved = [(batch.params[name] - start).square().flatten(1).sum(1) for name, start in guide.items() if name != "mu_K"]
+        moved = [
+            (batch.params[name] - start).square().flatten(1).sum(1)
+            for name, start in guide.items()
+            if name != "mu_K"
+        ]
         proximal = torch.stack(moved).sum(0) / 2
         return classification + guide["mu_K"] * proximal, classification, proximal
 

@@ -38,7 +38,9 @@ class FedRFQ(FedProto):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reduction not in REDUCTIONS:
-            raise UserError(f"method.reduction is one of {', '.join(REDUCTIONS)}, not '{self.reduction}'")
+            raise UserError(
+                f"method.reduction is one of {', '.join(REDUCTIONS)}, not '{self.reduction}'"
+            )
 
     def distance(self, difference_KBV: Tensor) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(difference_KBV, dim=-1)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.methods.fedavg import FedAvg
-from fedrfq.stacked import Params
+from fedrfq.models.stacked import Params
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class FeSEM(FedAvg):
         clients_RKP, centres_RMP = _flat(sent), _flat(centres)
         if first:
             centres_RMP = farthest(clients_RKP, weight_RK > 0, self.clusters)
-        return torch.cdist(clients_RKP, centres_RMP, compute_mode="donot_use_mm_for_euclid_dist").argmin(-1)
+        return torch.cdist(
+            clients_RKP, centres_RMP, compute_mode="donot_use_mm_for_euclid_dist"
+        ).argmin(-1)
 
 
 def farthest(clients_RKP: Tensor, present_RK: Tensor, centres: int) -> Tensor:

@@ -14,11 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrfq.prototypes import WHOLE, Globals, Precision
-from fedrfq.stacked import Params
+from fedrfq.models.stacked import Params
+from fedrfq.prototypes.fixed_point import WHOLE, Globals, Precision
 
 MOST_WEIGHT = 1e38  # of a part of the loss: float32 holds it
-Guide = dict[str, Tensor]  # what a client knows of the federation while it trains; every tensor has a row per client
+Guide = dict[
+    str, Tensor
+]  # what a client knows of the federation while it trains; every tensor has a row per client
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ class Batch:
 class Method:
     """Trains alone with cross-entropy and exchanges nothing: what a method does not override. Fields are its options."""
 
-    pool: ClassVar[Mapping[str, Any]] = {"name": "none"}  # what the experiment's `pool` is unless it says otherwise
+    pool: ClassVar[Mapping[str, Any]] = {
+        "name": "none"
+    }  # what the experiment's `pool` is unless it says otherwise
     pools: ClassVar[bool] = False  # whether `pool` may be anything but none
     exchanges: ClassVar[bool] = False  # whether prototypes leave the clients
     centres: ClassVar[int] = 0  # global models that the server holds

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.models.model import Model, at_least_one, start_conv, start_linear
-from fedrfq.stacked import Layout, Params, Step, linear
+from fedrfq.models.stacked import Layout, Params, Step, linear
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,9 @@ class CNN(Model):
             **start_linear("fc2", self.hidden, classes, generator),
         }
 
-    def forward(self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None
+    ) -> tuple[Tensor, Tensor]:
         clients = x_KBCHW.shape[0]
         keep = None if step is None else step.keep_KBU
         h = layout.conv(layout.enter(x_KBCHW), params["conv1.weight"], params["conv1.bias"], 1, 0)
@@ -66,5 +68,7 @@ def _after(side: int) -> int:
     """The side of the map after two rounds of conv 5×5 and max-pool 2."""
     left = ((side - 4) // 2 - 4) // 2
     if left < 1:
-        raise UserError(f"model 'cnn' needs images of at least 16×16 pixels, these have a side of {side}: use model 'mlp'")
+        raise UserError(
+            f"model 'cnn' needs images of at least 16×16 pixels, these have a side of {side}: use model 'mlp'"
+        )
     return left

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrfq.models.model import Model, at_least_one, start_linear
-from fedrfq.stacked import Layout, Params, Step, linear
+from fedrfq.models.stacked import Layout, Params, Step, linear
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class MLP(Model):
             **start_linear("fc3", self.hidden, classes, generator),
         }
 
-    def forward(self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None
+    ) -> tuple[Tensor, Tensor]:
         h = F.relu(linear(x_KBCHW.flatten(2), params["fc1.weight"], params["fc1.bias"]))
         c_KBD = F.relu(linear(h, params["fc2.weight"], params["fc2.bias"]))
         return c_KBD, linear(c_KBD, params["fc3.weight"], params["fc3.bias"])

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
-from fedrfq.stacked import Layout, Params, Step
+from fedrfq.models.stacked import Layout, Params, Step
 
 
 def at_least_one(model: Model, *names: str) -> None:
@@ -35,7 +35,9 @@ class Model(ABC):
         """One client's parameters before training, initialised as PyTorch does by default."""
 
     @abstractmethod
-    def forward(self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None
+    ) -> tuple[Tensor, Tensor]:
         """The feature vectors C (K × B × features) and the logits made from them. Without `step`: evaluation."""
 
     def dropout(self) -> tuple[float, int]:

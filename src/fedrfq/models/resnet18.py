@@ -19,10 +19,13 @@ from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.models.model import Model, at_least_one, start_linear
-from fedrfq.stacked import Layout, Params, Step, batch_norm, linear, mean_pixels
+from fedrfq.models.stacked import Layout, Params, Step, batch_norm, linear, mean_pixels
 
 _WIDTHS = (64, 128, 256, 512)
-_AT_RANDOM = {"imagenet": ("conv1.", "bn1.", "fc."), "imagenet-stem": ("fc.",)}  # what ImageNet's weights do not replace
+_AT_RANDOM = {
+    "imagenet": ("conv1.", "bn1.", "fc."),
+    "imagenet-stem": ("fc.",),
+}  # what ImageNet's weights do not replace
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,9 @@ class ResNet18(Model):
     def __post_init__(self) -> None:
         at_least_one(self, "stem", "pool")
         if self.weights not in ("none", *_AT_RANDOM):
-            raise UserError(f"model.weights is 'none', 'imagenet' or 'imagenet-stem', not '{self.weights}'")
+            raise UserError(
+                f"model.weights is 'none', 'imagenet' or 'imagenet-stem', not '{self.weights}'"
+            )
 
     def head(self, name: str) -> bool:
         return name.startswith("fc.")
@@ -50,9 +55,15 @@ class ResNet18(Model):
             params |= _start_block(f"layer{layer}.1", width, width, generator)
             inputs = width
         params |= start_linear("fc", inputs, classes, generator)
-        return params if self.weights == "none" else params | _imagenet(params, _AT_RANDOM[self.weights])
+        return (
+            params
+            if self.weights == "none"
+            else params | _imagenet(params, _AT_RANDOM[self.weights])
+        )
 
-    def forward(self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None
+    ) -> tuple[Tensor, Tensor]:
         h = layout.conv(layout.enter(x_KBCHW), params["conv1.weight"], None, self.stem, 3)
         h = F.relu(batch_norm(layout, h, params, "bn1", step))
         h = layout.max_pool(h, 3, self.pool, 1)
@@ -63,7 +74,9 @@ class ResNet18(Model):
         return c_KBD, linear(c_KBD, params["fc.weight"], params["fc.bias"])
 
 
-def _block(layout: Layout, h: Tensor, params: Params, name: str, step: Step | None, stride: int) -> Tensor:
+def _block(
+    layout: Layout, h: Tensor, params: Params, name: str, step: Step | None, stride: int
+) -> Tensor:
     """Two 3×3 convolutions and the way around them, which is a 1×1 convolution where the shape changes."""
     out = layout.conv(h, params[f"{name}.conv1.weight"], None, stride, 1)
     out = F.relu(batch_norm(layout, out, params, f"{name}.bn1", step))
@@ -91,7 +104,11 @@ def _start_block(name: str, inputs: int, outputs: int, generator: Generator) -> 
 def _start_conv(name: str, inputs: int, outputs: int, kernel: int, generator: Generator) -> Params:
     """torchvision's start for ResNets: normal, scaled to the outputs (Kaiming, fan-out)."""
     spread = (2 / (outputs * kernel * kernel)) ** 0.5
-    return {f"{name}.weight": torch.empty(outputs, inputs, kernel, kernel).normal_(0, spread, generator=generator)}
+    return {
+        f"{name}.weight": torch.empty(outputs, inputs, kernel, kernel).normal_(
+            0, spread, generator=generator
+        )
+    }
 
 
 def _start_norm(name: str, width: int) -> Params:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from fedrfq.measure import RoundRecord
+from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.report import marks
 from fedrfq.report.figure import Figure, Row
-from fedrfq.report.run import Run
+from fedrfq.report.run_data import Run
 
 HEAD, PROTOTYPE = "own head", "nearest prototype"
 _HONEST = {
@@ -19,7 +19,9 @@ _HONEST = {
 
 def accuracy(run: Run) -> Figure | None:
     """The clients' mean accuracies with bands of one standard deviation; of honest clients too where some attack."""
-    rows = banded(run.records, HEAD, "accuracy") + banded(run.records, PROTOTYPE, "prototype_accuracy")
+    rows = banded(run.records, HEAD, "accuracy") + banded(
+        run.records, PROTOTYPE, "prototype_accuracy"
+    )
     if run.experiment.attack.clients:
         rows += [row for name, field in _HONEST.items() for row in _plain(run.records, name, field)]
     if not rows:
@@ -41,7 +43,16 @@ def banded(records: Sequence[RoundRecord], name: str, field: str) -> list[Row]:
         mean, std = getattr(record, f"{field}_mean"), getattr(record, f"{field}_std") or 0.0
         if mean is not None:
             low, high = max(0.0, mean - std), min(100.0, mean + std)
-            rows.append({"series": name, "round": record.round, "mean": mean, "std": std, "low": low, "high": high})
+            rows.append(
+                {
+                    "series": name,
+                    "round": record.round,
+                    "mean": mean,
+                    "std": std,
+                    "low": low,
+                    "high": high,
+                }
+            )
     return rows
 
 
@@ -57,8 +68,16 @@ def _plain(records: Sequence[RoundRecord], name: str, field: str) -> list[Row]:
 def traffic(run: Run) -> Figure | None:
     """Bytes from the first round on: up from clients, down to clients, and among the committee."""
     rows: list[Row] = []
-    for name, field in (("up from clients", "bytes_up"), ("down to clients", "bytes_down"), ("committee", "committee_bytes")):
-        each = [(record.round, getattr(record, field)) for record in run.records if getattr(record, field)]
+    for name, field in (
+        ("up from clients", "bytes_up"),
+        ("down to clients", "bytes_down"),
+        ("committee", "committee_bytes"),
+    ):
+        each = [
+            (record.round, getattr(record, field))
+            for record in run.records
+            if getattr(record, field)
+        ]
         totals = accumulate(length for _, length in each)
         rows += [
             {"series": name, "round": number, "bytes": length, "total": total}
@@ -70,6 +89,10 @@ def traffic(run: Run) -> Figure | None:
     tooltip = marks.tips(series="", round="round", bytes="this round, bytes", total="so far, bytes")
     y = marks.amount("total", "bytes so far", max(float(row["total"] or 0) for row in rows))
     caption = "Bytes since the first round: what all clients sent, what came back to them" + (
-        ", and every message of the committee's agreeing, uploads and votes included." if "committee" in names else "."
+        ", and every message of the committee's agreeing, uploads and votes included."
+        if "committee" in names
+        else "."
     )
-    return Figure("traffic", "Traffic", caption, rows, marks.curves(names, y, tooltip, band=False, height=260))
+    return Figure(
+        "traffic", "Traffic", caption, rows, marks.curves(names, y, tooltip, band=False, height=260)
+    )

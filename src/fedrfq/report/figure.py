@@ -30,7 +30,11 @@ class Figure:
 
     def page(self) -> Spec:
         """As the page draws it: as wide as it can be."""
-        return {**self._whole(self.drawn()), "width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+        return {
+            **self._whole(self.drawn()),
+            "width": "container",
+            "autosize": {"type": "fit-x", "contains": "padding"},
+        }
 
     def picture(self, config: Spec) -> Spec:
         """As a picture by itself."""
@@ -52,7 +56,9 @@ class Figure:
         rows = list(self.rows)
         if len(rows) > _MOST_ROWS and "round" in rows[0]:
             every, last = -(-len(rows) // _MOST_ROWS), rows[-1]["round"]
-            rows = [row for row in rows if int(row["round"] or 0) % every == 0 or row["round"] == last]
+            rows = [
+                row for row in rows if int(row["round"] or 0) % every == 0 or row["round"] == last
+            ]
         return [{key: _short(value) for key, value in row.items()} for row in rows[:_MOST_ROWS]]
 
     def _whole(self, rows: list[Row]) -> Spec:

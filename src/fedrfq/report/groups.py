@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedrfq.experiment import Experiment
-from fedrfq.measure import RoundRecord
-from fedrfq.records import RunDirectory
-from fedrfq.report.run import records_of
+from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.report.run_data import records_of
+from fedrfq.runs.run_directory import RunDirectory
 
 _LONGEST = 60  # letters of a label
 
@@ -32,7 +32,11 @@ class Brief:
 
     def settings(self) -> Settings:
         """All but name and seed, by their dotted keys."""
-        return {key: value for key, value in _flat(self.experiment.table()) if key not in ("name", "seed")}
+        return {
+            key: value
+            for key, value in _flat(self.experiment.table())
+            if key not in ("name", "seed")
+        }
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,14 @@ def grouped(runs: Sequence[Brief]) -> list[Group]:
     found = list(by_settings.values())
     if len(found) == 1:
         seeds = [f"seed {run.experiment.seed}" for run in runs]
-        labels = seeds if len(set(seeds)) == len(seeds) else [str(run.path)[-_LONGEST:] for run in runs]
+        labels = (
+            seeds if len(set(seeds)) == len(seeds) else [str(run.path)[-_LONGEST:] for run in runs]
+        )
         return [Group(label, [run]) for label, run in zip(labels, runs, strict=True)]
-    return [Group(label, own) for label, own in zip(_labels([own[0].settings() for own in found]), found, strict=True)]
+    return [
+        Group(label, own)
+        for label, own in zip(_labels([own[0].settings() for own in found]), found, strict=True)
+    ]
 
 
 def differing(all_: Sequence[Settings]) -> list[str]:
@@ -73,7 +82,12 @@ def _labels(all_: Sequence[Settings]) -> list[str]:
     for key in differing(all_):
         if _distinct(all_, [*chosen, key]) > _distinct(all_, chosen):
             chosen.append(key)
-    return _unique([", ".join(_said(settings, key) for key in chosen if key in settings)[:_LONGEST] for settings in all_])
+    return _unique(
+        [
+            ", ".join(_said(settings, key) for key in chosen if key in settings)[:_LONGEST]
+            for settings in all_
+        ]
+    )
 
 
 def _distinct(all_: Sequence[Settings], keys: Sequence[str]) -> int:
@@ -84,12 +98,17 @@ def _said(settings: Settings, key: str) -> str:
     section, _, setting = key.rpartition(".")
     if setting != "name":
         return f"{key}={settings[key]}"
-    return Path(settings[key]).stem if section in ("data", "method") else f"{section} {settings[key]}"
+    return (
+        Path(settings[key]).stem if section in ("data", "method") else f"{section} {settings[key]}"
+    )
 
 
 def _unique(labels: Sequence[str]) -> list[str]:
     """With a number where shortening, or a setting that one has and the other has not, made two alike or left nothing."""
-    return [label if label and labels.count(label) == 1 else f"{label} ({i})".strip() for i, label in enumerate(labels, 1)]
+    return [
+        label if label and labels.count(label) == 1 else f"{label} ({i})".strip()
+        for i, label in enumerate(labels, 1)
+    ]
 
 
 def _flat(table: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, str]]:

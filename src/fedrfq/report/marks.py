@@ -28,7 +28,11 @@ BYTES = "replace(format(datum.value, '~s'), /([kMGT]?)$/, ' $1B')"
 
 def switch(field: str) -> Spec:
     """Clicks on the legend single series out."""
-    return {"name": "shown", "select": {"type": "point", "fields": [field], "toggle": "true"}, "bind": "legend"}
+    return {
+        "name": "shown",
+        "select": {"type": "point", "fields": [field], "toggle": "true"},
+        "bind": "legend",
+    }
 
 
 def shown(value: float) -> Spec:
@@ -44,7 +48,11 @@ def tips(**titles: str) -> list[Spec]:
 def _format(title: str) -> Spec:
     if title.endswith("%"):
         return {"type": "quantitative", "format": ".2f"}
-    return {"type": "quantitative", "format": ","} if title.endswith(("bytes", "messages")) else {"type": "nominal"}
+    return (
+        {"type": "quantitative", "format": ","}
+        if title.endswith(("bytes", "messages"))
+        else {"type": "nominal"}
+    )
 
 
 def axis(field: str, title: str, **more: Any) -> Spec:
@@ -59,7 +67,12 @@ def axis(field: str, title: str, **more: Any) -> Spec:
 
 def amount(field: str, title: str, most: float) -> Spec:
     """An axis of bytes, from 0 to a little above the most."""
-    return axis(field, title, axis={"labelExpr": BYTES}, scale={"nice": False, "domainMin": 0, "domainMax": 1.06 * most})
+    return axis(
+        field,
+        title,
+        axis={"labelExpr": BYTES},
+        scale={"nice": False, "domainMin": 0, "domainMax": 1.06 * most},
+    )
 
 
 def rounds() -> Spec:
@@ -68,8 +81,21 @@ def rounds() -> Spec:
 
 def series(names: Sequence[str], field: str = "series", **more: Any) -> Spec:
     """Colours by name, always in the same order, and a legend with the columns that fit; the page takes fewer if it must."""
-    legend = {"orient": "top", "columns": _columns(names), "symbolLimit": 0, "symbolOpacity": 1, "labelLimit": 320}
-    return {"field": field, "type": "nominal", "title": None, "scale": {"domain": list(names)}, "legend": legend, **more}
+    legend = {
+        "orient": "top",
+        "columns": _columns(names),
+        "symbolLimit": 0,
+        "symbolOpacity": 1,
+        "labelLimit": 320,
+    }
+    return {
+        "field": field,
+        "type": "nominal",
+        "title": None,
+        "scale": {"domain": list(names)},
+        "legend": legend,
+        **more,
+    }
 
 
 def _columns(names: Sequence[str], symbol: int = 10) -> int:
@@ -82,7 +108,12 @@ def lines(names: Sequence[str]) -> tuple[Spec, Spec]:
     colour = series(names)
     if len(names) <= COLOURS:
         return colour, {}
-    legend = {"symbolType": "stroke", "symbolSize": _STROKE**2, "symbolStrokeWidth": 2, "rowPadding": 0}
+    legend = {
+        "symbolType": "stroke",
+        "symbolSize": _STROKE**2,
+        "symbolStrokeWidth": 2,
+        "rowPadding": 0,
+    }
     colour["legend"] = {**colour["legend"], "columns": _columns(names, _STROKE), **legend}
     patterns = [_dash(number // COLOURS) for number in range(len(names))]
     return colour, {"strokeDash": {**colour, "scale": {"domain": list(names), "range": patterns}}}
@@ -93,7 +124,9 @@ def _dash(number: int) -> list[int]:
     return [7, 3] + [2, 3] * (number - 1) if number else [1, 0]
 
 
-def curves(names: Sequence[str], y: Spec, tooltip: list[Spec], band: bool, height: int = 320) -> Spec:
+def curves(
+    names: Sequence[str], y: Spec, tooltip: list[Spec], band: bool, height: int = 320
+) -> Spec:
     """A line for each series over rounds, with a band from `low` to `high`; the nearest point tells its values."""
     (colour, dash), x = lines(names), rounds()
     line = {
@@ -104,9 +137,18 @@ def curves(names: Sequence[str], y: Spec, tooltip: list[Spec], band: bool, heigh
     limits = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
     area = {
         "mark": {"type": "area", "clip": True},
-        "encoding": {"x": x, **limits, "color": colour, "fillOpacity": shown(0.16), "opacity": {"value": 1}},
+        "encoding": {
+            "x": x,
+            **limits,
+            "color": colour,
+            "fillOpacity": shown(0.16),
+            "opacity": {"value": 1},
+        },
     }
-    near = {"name": "hover", "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}}
+    near = {
+        "name": "hover",
+        "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"},
+    }
     visible = {"condition": {"param": "hover", "empty": False, "value": 1}, "value": 0}
     point = {
         "name": HOVER,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from fedrfq.report import html
+from fedrfq.report import markup
 from fedrfq.report.figure import Figure
 from fedrfq.report.theme import DAY, NIGHT
 
@@ -39,17 +39,17 @@ class Page:
         """The whole file; `program` is what defines vegaEmbed."""
         style, script = _part("page.css"), _part("page.js")
         drawn = {figure.name: figure.page() for figure in self.figures()}
-        given = html.data({"figures": drawn, "day": DAY, "night": NIGHT})
-        scripts = " ".join(f"'{html.digest(code)}'" for code in (program, script))
+        given = markup.data({"figures": drawn, "day": DAY, "night": NIGHT})
+        scripts = " ".join(f"'{markup.digest(code)}'" for code in (program, script))
         policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src 'unsafe-eval' {scripts}"
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             '<meta name="color-scheme" content="light dark">\n'
-            f"<title>{html.text(self.title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-            f"<header><h1>{html.text(self.title)}</h1><p>{html.text(self.subtitle)}</p></header>\n{self.head}\n"
-            f'<p class="how">{html.text(_HOW)}</p>\n'
+            f"<title>{markup.text(self.title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+            f"<header><h1>{markup.text(self.title)}</h1><p>{markup.text(self.subtitle)}</p></header>\n{self.head}\n"
+            f'<p class="how">{markup.text(_HOW)}</p>\n'
             + "\n".join(_section(section) for section in self.sections)
             + f'\n</main>\n<script type="application/json" id="given">{given}</script>\n'
             f"<script>{program}</script>\n<script>{script}</script>\n</body>\n</html>\n"
@@ -57,16 +57,19 @@ class Page:
 
 
 def _section(section: Section) -> str:
-    drawn = "".join(_figure(figure, len(section.figures) > 1 or figure.title != section.title) for figure in section.figures)
-    return f"<section><h2>{html.text(section.title)}</h2>{section.body}{drawn}</section>"
+    drawn = "".join(
+        _figure(figure, len(section.figures) > 1 or figure.title != section.title)
+        for figure in section.figures
+    )
+    return f"<section><h2>{markup.text(section.title)}</h2>{section.body}{drawn}</section>"
 
 
 def _figure(figure: Figure, titled: bool) -> str:
-    title = f"<h3>{html.text(figure.title)}</h3>" if titled else ""
+    title = f"<h3>{markup.text(figure.title)}</h3>" if titled else ""
     save = '<span class="save"><button data-save="png">PNG</button><button data-save="csv">CSV</button></span>'
     return (
         f'<figure id="{figure.name}">{title}<div class="chart"></div>'
-        f"<figcaption>{html.text(figure.caption)} {save}</figcaption></figure>"
+        f"<figcaption>{markup.text(figure.caption)} {save}</figcaption></figure>"
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrfq.prototypes import FRACTION_BITS
+from fedrfq.prototypes.fixed_point import FRACTION_BITS
 from fedrfq.report import marks
 from fedrfq.report.figure import Figure, Row, Spec
-from fedrfq.report.run import Run
-from fedrfq.snapshot import Prototypes
+from fedrfq.report.run_data import Run
+from fedrfq.runs.snapshot import Prototypes
 
 _MOST_POINTS = 3000
 _MANY = 20  # classes
@@ -31,7 +31,11 @@ def projection(run: Run) -> Figure | None:
         f"{share[0]:.0%} and {share[1]:.0%} of their variance. "
         f"{'Names' if len(names) > _MANY else 'Diamonds'} are global prototypes"
     )
-    caption += ", dots what single clients sent." if len(found.client_R) else "; what the clients sent was not recorded."
+    caption += (
+        ", dots what single clients sent."
+        if len(found.client_R)
+        else "; what the clients sent was not recorded."
+    )
     if len(found.client_R) > _MOST_POINTS:
         caption += f" The first {_MOST_POINTS:,} of {len(found.client_R):,} dots."
     if any(row["kind"] == _KINDS[1] for row in rows):
@@ -75,8 +79,14 @@ def _rows(run: Run, found: Prototypes, flat: Floats) -> list[Row]:
 
 
 def _scatter(names: list[str]) -> Spec:
-    bare = {"axis": {"labels": False, "ticks": False, "grid": False}, "scale": {"zero": False, "nice": False, "padding": 24}}
-    x, y = (marks.axis(field, f"component {number}", **bare) for number, field in enumerate("xy", start=1))
+    bare = {
+        "axis": {"labels": False, "ticks": False, "grid": False},
+        "scale": {"zero": False, "nice": False, "padding": 24},
+    }
+    x, y = (
+        marks.axis(field, f"component {number}", **bare)
+        for number, field in enumerate("xy", start=1)
+    )
     tooltip = [{"field": field, "title": field} for field in ("class", "kind", "client", "samples")]
     common = {"x": x, "y": y, "color": marks.series(names, "class"), "tooltip": tooltip}
     shapes = {"domain": _KINDS[:2], "range": ["circle", "cross"]}
@@ -97,9 +107,19 @@ def _scatter(names: list[str]) -> Spec:
     }
     text: Spec = {
         "transform": [{"filter": f"datum.kind === '{_KINDS[2]}'"}],
-        "mark": {"type": "text", "dy": -15, "fontWeight": "bold", "fontSize": 13, "clip": True, "limit": 90},
+        "mark": {
+            "type": "text",
+            "dy": -15,
+            "fontWeight": "bold",
+            "fontSize": 13,
+            "clip": True,
+            "limit": 90,
+        },
         "encoding": {"x": x, "y": y, "text": {"field": "class"}, "opacity": marks.shown(1)},
     }
     if len(names) > _MANY:  # names in the place of diamonds: both would hide each other
-        text["mark"]["dy"], text["encoding"] = 0, {**common, "text": {"field": "class"}, "opacity": marks.shown(1)}
+        text["mark"]["dy"], text["encoding"] = (
+            0,
+            {**common, "text": {"field": "class"}, "opacity": marks.shown(1)},
+        )
     return {"height": 440, "layer": [dots, *([] if len(names) > _MANY else [diamonds]), text]}

@@ -55,4 +55,6 @@ def png(figure: Figure) -> bytes:
     try:
         return vl_convert.vegalite_to_png(figure.picture(DAY), vl_version=_VERSION, scale=_SCALE)
     except ValueError as error:
-        raise UserError(f"the figure '{figure.name}' cannot be drawn: {' '.join(str(error).split())[:200]}") from error
+        raise UserError(
+            f"the figure '{figure.name}' cannot be drawn: {' '.join(str(error).split())[:200]}"
+        ) from error

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedrfq.errors import UserError
-from fedrfq.files import write_atomically, writing
+from fedrfq.files.atomic import write_atomically, writing
 from fedrfq.report import vega
 from fedrfq.report.page import Page
 

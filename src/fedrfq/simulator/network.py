@@ -48,10 +48,14 @@ class Links:
     calm_ms: int = 0
     loss: float = 0.0
     double: float = 0.0
-    straggle: float = 0.0  # the share of messages that take up to twenty times as long, and so come out of order
+    straggle: float = (
+        0.0  # the share of messages that take up to twenty times as long, and so come out of order
+    )
     splits: tuple[Split, ...] = ()
     holes: tuple[Hole, ...] = ()
-    favoured: frozenset[int] = frozenset()  # whose messages pass: the faulty may have the network on their side
+    favoured: frozenset[int] = (
+        frozenset()
+    )  # whose messages pass: the faulty may have the network on their side
     echoes: bool = False  # whether answers to those who rejoin come again and again, long after they were given
 
 

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import NamedTuple
 
-from fedrfq.consensus.machine import (
+from fedrfq.consensus.events import (
     Accused,
     Broadcast,
     Decided,
@@ -29,9 +29,9 @@ from fedrfq.consensus.machine import (
 from fedrfq.consensus.messages import Message, decode
 from fedrfq.consensus.roster import served
 from fedrfq.consensus.wire import Refused
+from fedrfq.simulator.message_text import shown
 from fedrfq.simulator.network import Links, Network
-from fedrfq.simulator.node import Action, Crash, Machine, Node, Noise, Relay, Watch, name
-from fedrfq.simulator.shown import shown
+from fedrfq.simulator.party import Action, Crash, Machine, Node, Noise, Relay, Watch, name
 from fedrfq.simulator.violation import Violation
 
 
@@ -52,10 +52,17 @@ class World:
     """Add the nodes, `start`, and `run` until `done` is set; `on_decided` and `on_restart` are the driver's to hear, and
     `on_crash` its to say what is left of the log."""
 
-    def __init__(self, servers: int, clients: int, links: Links, rng: Random, watch: Watch | None = None) -> None:
+    def __init__(
+        self, servers: int, clients: int, links: Links, rng: Random, watch: Watch | None = None
+    ) -> None:
         self.servers, self.clients = range(servers), [~k for k in range(clients)]
-        self._served = {server: [~k for k in served(server, servers, clients)] for server in self.servers}
-        self._others = {party: [s for s in range(servers) if s != party] for party in [*self.servers, *self.clients]}
+        self._served = {
+            server: [~k for k in served(server, servers, clients)] for server in self.servers
+        }
+        self._others = {
+            party: [s for s in range(servers) if s != party]
+            for party in [*self.servers, *self.clients]
+        }
         self.rng, self.network, self.watch = rng, Network(links, rng), watch
         self.nodes: dict[int, Node] = {}
         self.now = self.events = self._number = 0
@@ -70,7 +77,11 @@ class World:
         self._heap: list[tuple[int, int, int, Event | _Ring | _Restart | bytes]] = []
 
     def add(
-        self, party: int, make: Callable[[list[Message]], Machine], log: Iterable[Message] = (), honest: bool = True
+        self,
+        party: int,
+        make: Callable[[list[Message]], Machine],
+        log: Iterable[Message] = (),
+        honest: bool = True,
     ) -> Node:
         """A party; `make` is given the log, at first and after each crash."""
         self.nodes[party] = node = Node(party, make, log, honest)
@@ -135,7 +146,10 @@ class World:
         except Exception as error:
             if not node.honest:
                 raise
-            raise Violation("exception", f"{name(node.party)} at {shown(event)}: {type(error).__name__}: {error}") from error
+            raise Violation(
+                "exception",
+                f"{name(node.party)} at {shown(event)}: {type(error).__name__}: {error}",
+            ) from error
         crash = None
         if node.crashes:
             crash, actions = self._crash_due(node, actions)
@@ -154,7 +168,9 @@ class World:
         if crash is not None:
             self._crash(node, crash)
 
-    def _crash_due(self, node: Node, actions: Sequence[Action]) -> tuple[Crash | None, Sequence[Action]]:
+    def _crash_due(
+        self, node: Node, actions: Sequence[Action]
+    ) -> tuple[Crash | None, Sequence[Action]]:
         """The crash that happens in this step, if one does, and what is done before."""
         node.steps += 1
         for crash in node.crashes:
@@ -191,7 +207,9 @@ class World:
             self._push(1, effect.to, _packed(node.party, effect.data))
 
     def _carry(self, origin: int, targets: Sequence[int], message: Message) -> None:
-        event: Received | bytes = _packed(origin, message.wire) if self.wire else Received(origin, message)
+        event: Received | bytes = (
+            _packed(origin, message.wire) if self.wire else Received(origin, message)
+        )
         now, number, heap, network = self.now, self._number, self._heap, self.network
         self.messages += len(targets)
         if self.measured:

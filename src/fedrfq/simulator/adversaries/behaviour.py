@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrfq.consensus.machine import Broadcast, Decided, Effect, Event, Persist, Received, Send
+from fedrfq.consensus.events import Broadcast, Decided, Effect, Event, Persist, Received, Send
 from fedrfq.consensus.messages import Message
 from fedrfq.consensus.replica import Replica
 from fedrfq.simulator.adversaries.ring import Ring
@@ -18,7 +18,9 @@ class Behaviour:
         self.inner = self.honest(log)
 
     def honest(self, log: tuple[Message, ...]) -> Replica:
-        return Replica(self.ring.rules, self.me, self.ring.signers[self.me], self.ring.application, log)
+        return Replica(
+            self.ring.rules, self.me, self.ring.signers[self.me], self.ring.application, log
+        )
 
     def step(self, event: Event) -> list[Action]:
         self.ring.learn(event)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrfq.consensus.machine import Broadcast, Effect, Event, Received
+from fedrfq.consensus.events import Broadcast, Effect, Event, Received
 from fedrfq.consensus.messages import Certificate, Kind, Message, PrePrepare, Record, ViewChange
-from fedrfq.simulator.adversaries.attacks import ATTACKS, Attack
+from fedrfq.simulator.adversaries.bad_new_views import ATTACKS, Attack
 from fedrfq.simulator.adversaries.behaviour import proposal_of
 from fedrfq.simulator.adversaries.forging import Forge
 from fedrfq.simulator.adversaries.ring import Ring
@@ -81,7 +81,11 @@ class Mutate(Forge):
             return self._on_change(body)
         if not isinstance(body, PrePrepare):
             return []
-        return self._help(body) if body.view else self._strange_votes(body.round, body.view, body.record)
+        return (
+            self._help(body)
+            if body.view
+            else self._strange_votes(body.round, body.view, body.record)
+        )
 
     def _help(self, body: PrePrepare) -> list[Action]:
         """An honest leader's mistake, if it is one: those who vote for it need the set and our votes."""
@@ -101,7 +105,11 @@ class Mutate(Forge):
             value = self.rng.randbytes(32)
         view = max(0, view + self.rng.choice((-1, 0, 0, 0, 1, 2)))
         kinds = self.rng.sample((Kind.PREPARE, Kind.COMMIT), 1 + int(self.rng.random() * 2))
-        return [a for kind in kinds for a in self.to_some(self.ring.vote(kind, self.me, round_, view, value))]
+        return [
+            a
+            for kind in kinds
+            for a in self.to_some(self.ring.vote(kind, self.me, round_, view, value))
+        ]
 
     def _on_change(self, body: ViewChange) -> list[Action]:
         """Hurry others along; and where one of us leads the view, attack."""
@@ -112,7 +120,11 @@ class Mutate(Forge):
         if self.attacks.get(place, 0) >= _MOST_ATTACKS or self.rng.random() < 0.3:
             return []
         self.attacks[place] = self.attacks.get(place, 0) + 1
-        return [action for attack in self.rng.sample(ATTACKS, 4) for action in self._attack(attack, *place)]
+        return [
+            action
+            for attack in self.rng.sample(ATTACKS, 4)
+            for action in self._attack(attack, *place)
+        ]
 
     def _attack(self, attack: Attack, round_: int, view: int) -> list[Action]:
         made = attack(self, round_, view)
@@ -128,4 +140,6 @@ class Mutate(Forge):
     def known(self, round_: int, view: int) -> dict[int, Message]:
         """The view changes there are, with those of all the faulty: nothing prepared, they say."""
         ours = {server: self.ring.change(server, round_, view) for server in self.ring.servers}
-        return self.ring.changes.get((round_, view), {}) | {s: m for s, m in ours.items() if m is not None}
+        return self.ring.changes.get((round_, view), {}) | {
+            s: m for s, m in ours.items() if m is not None
+        }

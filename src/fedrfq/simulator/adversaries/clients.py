@@ -6,7 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fedrfq.consensus.client import Client
-from fedrfq.consensus.machine import Broadcast, Effect, Event, Expired, Send, SetTimer, Timer, Trained
+from fedrfq.consensus.events import (
+    Broadcast,
+    Effect,
+    Event,
+    Expired,
+    Send,
+    SetTimer,
+    Timer,
+    Trained,
+)
 from fedrfq.consensus.messages import SIGNATURE, Message, Upload
 from fedrfq.simulator.adversaries.ring import Ring
 from fedrfq.simulator.world import Action
@@ -46,7 +55,10 @@ class Equivocating(FaultyClient):
         if body.round not in self.versions:
             number = self.rng.choice((1, 2))
             others = [replace(body, content=self.ring.content(body.round)) for _ in range(number)]
-            self.versions[body.round] = [message, *(self.ring.sign(~self.me, other) for other in others)]
+            self.versions[body.round] = [
+                message,
+                *(self.ring.sign(~self.me, other) for other in others),
+            ]
         versions = self.versions[body.round]
         return [Send(to, self.rng.choice(versions)) for _ in range(self.rng.choice((1, 1, 1, 2)))]
 
@@ -63,7 +75,10 @@ class Malformed(FaultyClient):
             lambda: ring.sign(~self.me, replace(body, content=bytes(len(body.content)))),
             lambda: ring.sign(~self.me, replace(body, content=body.content[:-1] + b"\x7f")),
             lambda: Message(message.run, body, message.raw, self.rng.randbytes(SIGNATURE)),
-            lambda: ring.rules.signed(replace(body, client=(self.me + 1) % len(ring.roster.clients)), ring.signers[~self.me]),
+            lambda: ring.rules.signed(
+                replace(body, client=(self.me + 1) % len(ring.roster.clients)),
+                ring.signers[~self.me],
+            ),
             lambda: ring.rules.signed(replace(body, client=self.me + 1000), ring.signers[~self.me]),
             lambda: message,
         )
@@ -87,4 +102,8 @@ class Late(FaultyClient):
         return []
 
 
-CLIENTS: dict[str, type[FaultyClient]] = {"equivocating": Equivocating, "malformed": Malformed, "late": Late}
+CLIENTS: dict[str, type[FaultyClient]] = {
+    "equivocating": Equivocating,
+    "malformed": Malformed,
+    "late": Late,
+}

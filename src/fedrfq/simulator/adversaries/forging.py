@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrfq.consensus.machine import Broadcast, Effect, Event, Publish, Received, Send
+from fedrfq.consensus.events import Broadcast, Effect, Event, Publish, Received, Send
 from fedrfq.consensus.messages import (
     SIGNATURE,
     Cert,
@@ -38,11 +38,20 @@ class Forge(Behaviour):
         """With no signature worth the name, or with that of a key everybody has."""
         raw = encode(self.ring.rules.run, body)
         everybodys = self.ring.weak.get(body.client) if isinstance(body, Upload) else None
-        return Message(self.ring.rules.run, body, raw, everybodys(raw) if everybodys else self.rng.randbytes(SIGNATURE))
+        return Message(
+            self.ring.rules.run,
+            body,
+            raw,
+            everybodys(raw) if everybodys else self.rng.randbytes(SIGNATURE),
+        )
 
     def _upload(self, round_: int) -> Message:
         """Of any client; those who ask for it get it."""
-        client = self.rng.choice(sorted(self.ring.weak)) if self.ring.weak else int(self.rng.random() * self._clients())
+        client = (
+            self.rng.choice(sorted(self.ring.weak))
+            if self.ring.weak
+            else int(self.rng.random() * self._clients())
+        )
         message = self._forged(Upload(round_, client, self.ring.content(round_)))
         self.ring.uploads.setdefault(round_, {})[message.digest] = message
         return message
@@ -72,7 +81,9 @@ class Forge(Behaviour):
         choice = self.ring.follow(body.round, lists)
         if choice is None:
             return list(self.ring.propose(body, self.ring.honest))
-        return list(self.ring.propose(replace(body, record=choice.record, lists=lists), self.ring.honest))
+        return list(
+            self.ring.propose(replace(body, record=choice.record, lists=lists), self.ring.honest)
+        )
 
     def _list_of_another(self, message: Message) -> Message:
         body = message.body
@@ -82,11 +93,21 @@ class Forge(Behaviour):
         return self._forged(replace(body, entries=body.entries[1:]))
 
     def extra(self, event: Event) -> list[Action]:
-        if not isinstance(event, Received) or event.peer in self.ring.servers or self.rng.random() > 0.2:
+        if (
+            not isinstance(event, Received)
+            or event.peer in self.ring.servers
+            or self.rng.random() > 0.2
+        ):
             return []  # two forgers would spur each other on without end
         if isinstance(event.message.body, Prepare | Commit):
             return self._vote_of_another(event.message.body)
-        ways = (self._some_upload, self._evidence, self._certificate, self._prepared_only, self._noise)
+        ways = (
+            self._some_upload,
+            self._evidence,
+            self._certificate,
+            self._prepared_only,
+            self._noise,
+        )
         return self.rng.choice(ways)(event.message)
 
     def _some_upload(self, message: Message) -> list[Action]:
@@ -98,7 +119,12 @@ class Forge(Behaviour):
         second = self.rng.choice(past) if past else message
         if isinstance(body, Upload) and self.rng.random() < 0.5:
             second = self._forged(replace(body, content=self.ring.content(body.round)))
-        alike = [m for m in past if m.body.kind == body.kind and getattr(m.body, "server", 0) == getattr(body, "server", 0)]
+        alike = [
+            m
+            for m in past
+            if m.body.kind == body.kind
+            and getattr(m.body, "server", 0) == getattr(body, "server", 0)
+        ]
         if alike and self.rng.random() < 0.5:
             second = self.rng.choice(alike)
         if not message.signature or not second.signature:
@@ -112,7 +138,9 @@ class Forge(Behaviour):
         if choice is None:
             return []
         certificate = self.fake(Kind.COMMIT, 0, round_, choice.record.value(self.ring.rules.run))
-        whole = self.ring.rules.unsigned(Cert(round_, Certificate(Kind.COMMIT, 0, choice.record, certificate)))
+        whole = self.ring.rules.unsigned(
+            Cert(round_, Certificate(Kind.COMMIT, 0, choice.record, certificate))
+        )
         return [Broadcast(whole), Publish(whole)]
 
     def _prepared_only(self, message: Message) -> list[Action]:
@@ -128,22 +156,35 @@ class Forge(Behaviour):
         for (kind, of, at, value), votes in sorted(self.ring.votes.items()):
             record = self.ring.records.get(round_, {}).get(value)
             if kind == Kind.PREPARE and of == round_ and at < view and record is not None:
-                whole = dict(votes) | {s: self.ring.vote(kind, s, of, at, value) for s in self.ring.servers}
+                whole = dict(votes) | {
+                    s: self.ring.vote(kind, s, of, at, value) for s in self.ring.servers
+                }
                 if len(whole) >= self.ring.roster.quorum:
                     return self.ring.rules.certificate(list(whole.values()), record)
         return None
 
     def _vote_of_another(self, body: Prepare | Commit) -> list[Action]:
         """For what was just voted on, in the name of an honest server."""
-        others = [replace(body, server=server) for server in self.ring.honest if server != body.server]
+        others = [
+            replace(body, server=server) for server in self.ring.honest if server != body.server
+        ]
         return [Broadcast(self._forged(other)) for other in others]
 
-    def fake(self, kind: Kind, view: int, round_: int, value: bytes) -> tuple[tuple[int, bytes], ...]:
+    def fake(
+        self, kind: Kind, view: int, round_: int, value: bytes
+    ) -> tuple[tuple[int, bytes], ...]:
         """Not the signatures of a quorum."""
-        mine = [(server, self.ring.vote(kind, server, round_, view, value).signature) for server in self.ring.servers]
+        mine = [
+            (server, self.ring.vote(kind, server, round_, view, value).signature)
+            for server in self.ring.servers
+        ]
         missing = self.ring.roster.quorum - len(mine)
         others = [(server, self.rng.randbytes(SIGNATURE)) for server in self.ring.honest]
-        ways = (sorted(mine), (mine * self.ring.roster.quorum)[: self.ring.roster.quorum], sorted(mine + others[:missing]))
+        ways = (
+            sorted(mine),
+            (mine * self.ring.roster.quorum)[: self.ring.roster.quorum],
+            sorted(mine + others[:missing]),
+        )
         return tuple(self.rng.choice(ways))
 
     def _noise(self, message: Message) -> list[Action]:
@@ -151,4 +192,9 @@ class Forge(Behaviour):
         data = bytearray(message.wire)
         data[int(self.rng.random() * len(data))] ^= 1 << int(self.rng.random() * 8)
         to = self.rng.choice(self.others)
-        return [Noise(to, bytes(data)), Noise(to, message.wire[:-1]), Noise(to, self.rng.randbytes(60)), Send(to, message)]
+        return [
+            Noise(to, bytes(data)),
+            Noise(to, message.wire[:-1]),
+            Noise(to, self.rng.randbytes(60)),
+            Send(to, message),
+        ]

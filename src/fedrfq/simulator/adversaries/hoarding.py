@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrfq.consensus.machine import Broadcast, Effect, Event, Received, Send
-from fedrfq.consensus.messages import Body, Certificate, Fetch, Kind, Message, PrePrepare, Record, ViewChange
+from fedrfq.consensus.events import Broadcast, Effect, Event, Received, Send
+from fedrfq.consensus.messages import (
+    Body,
+    Certificate,
+    Fetch,
+    Kind,
+    Message,
+    PrePrepare,
+    Record,
+    ViewChange,
+)
 from fedrfq.simulator.adversaries.behaviour import Behaviour, proposal_of
 from fedrfq.simulator.adversaries.ring import Ring
 from fedrfq.simulator.world import Action
@@ -21,12 +30,18 @@ class Hoard(Behaviour):
 
     def __init__(self, ring: Ring, me: int, log: tuple[Message, ...] = ()) -> None:
         super().__init__(ring, me, log)
-        self.hidden: dict[int, tuple[int, Record]] = {}  # by round, the view and what was proposed in it
+        self.hidden: dict[
+            int, tuple[int, Record]
+        ] = {}  # by round, the view and what was proposed in it
 
     def step(self, event: Event) -> list[Action]:
         actions = super().step(event)
         asked = isinstance(event, Received) and isinstance(event.message.body, Fetch)
-        return [a for a in actions if not (asked and isinstance(a, Send) and isinstance(a.message.body, Body))]
+        return [
+            a
+            for a in actions
+            if not (asked and isinstance(a, Send) and isinstance(a.message.body, Body))
+        ]
 
     def twist(self, effect: Effect) -> list[Action]:
         message = proposal_of(effect)
@@ -66,4 +81,8 @@ class Hoard(Behaviour):
         for server in self.ring.servers:
             self.ring.vote(Kind.PREPARE, server, round_, at, value)
         votes = self.ring.votes[Kind.PREPARE, round_, at, value]
-        return self.ring.rules.certificate(list(votes.values()), record) if self.ring.rules.enough(votes) else None
+        return (
+            self.ring.rules.certificate(list(votes.values()), record)
+            if self.ring.rules.enough(votes)
+            else None
+        )

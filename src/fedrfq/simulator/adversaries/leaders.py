@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrfq.consensus.machine import Broadcast, Effect, Event, Received, Send
-from fedrfq.consensus.messages import DIGEST, Body, Kind, List, Message, Prepare, PrePrepare, Record, Upload, What
+from fedrfq.consensus.events import Broadcast, Effect, Event, Received, Send
+from fedrfq.consensus.messages import (
+    DIGEST,
+    Body,
+    Kind,
+    List,
+    Message,
+    Prepare,
+    PrePrepare,
+    Record,
+    Upload,
+    What,
+)
 from fedrfq.simulator.adversaries.behaviour import Behaviour, proposal_of
 from fedrfq.simulator.adversaries.ring import Choice
 from fedrfq.simulator.world import Action
@@ -22,7 +33,10 @@ class Equivocate(Behaviour):
             return self._lists(effect.message)
         if isinstance(effect, Broadcast) and isinstance(effect.message.body, Upload):
             return self._motions(effect.message, effect.message.body)
-        if isinstance(effect, Broadcast) and effect.message.body.kind in (Kind.PREPARE, Kind.COMMIT):
+        if isinstance(effect, Broadcast) and effect.message.body.kind in (
+            Kind.PREPARE,
+            Kind.COMMIT,
+        ):
             return self.to_some(effect.message, self.rng.choice((0.3, 0.7, 1.0)))
         return [effect]
 
@@ -52,18 +66,34 @@ class Equivocate(Behaviour):
         body = event.message.body if isinstance(event, Received) else None
         if isinstance(body, Prepare) and self.ring.roster.leader(body.round, body.view) == self.me:
             return self._again(body)
-        if not isinstance(body, PrePrepare) or body.round != self.ring.round or self.rng.random() > 0.5:
+        if (
+            not isinstance(body, PrePrepare)
+            or body.round != self.ring.round
+            or self.rng.random() > 0.5
+        ):
             return []
         choice = self.ring.choice(body.round)
         if choice is None:
-            return list(self.ring.back(body.round, body.view, body.record, self.ring.some(self.ring.honest)))
-        return list(self.ring.propose(replace(body, server=self.me, record=choice.record, lists=choice.lists), self.others))
+            return list(
+                self.ring.back(body.round, body.view, body.record, self.ring.some(self.ring.honest))
+            )
+        return list(
+            self.ring.propose(
+                replace(body, server=self.me, record=choice.record, lists=choice.lists), self.others
+            )
+        )
 
     def _again(self, vote: Prepare) -> list[Action]:
-        choice = self.ring.choice(vote.round) if vote.view == 0 and self.rng.random() < 0.5 else None
+        choice = (
+            self.ring.choice(vote.round) if vote.view == 0 and self.rng.random() < 0.5 else None
+        )
         if choice is None:
             return []
-        return list(self.ring.propose(PrePrepare(vote.round, 0, self.me, choice.record, choice.lists, ()), [vote.server]))
+        return list(
+            self.ring.propose(
+                PrePrepare(vote.round, 0, self.me, choice.record, choice.lists, ()), [vote.server]
+            )
+        )
 
 
 class Wrong(Behaviour):
@@ -71,13 +101,24 @@ class Wrong(Behaviour):
     its log that nothing is decided yet."""
 
     def twist(self, effect: Effect) -> list[Action]:
-        if isinstance(effect, Send) and isinstance(part := effect.message.body, Body) and part.what == What.STANDING:
-            return [Send(effect.to, self.ring.rules.unsigned(Body(0, What.STANDING, part.content[:DIGEST])))]
+        if (
+            isinstance(effect, Send)
+            and isinstance(part := effect.message.body, Body)
+            and part.what == What.STANDING
+        ):
+            return [
+                Send(
+                    effect.to,
+                    self.ring.rules.unsigned(Body(0, What.STANDING, part.content[:DIGEST])),
+                )
+            ]
         message = proposal_of(effect)
         if message is None or not isinstance(message.body, PrePrepare):
             return [effect]
         body = message.body
-        return list(self.ring.propose(replace(body, record=self._falsified(body.record)), self.ring.honest))
+        return list(
+            self.ring.propose(replace(body, record=self._falsified(body.record)), self.ring.honest)
+        )
 
     def _falsified(self, record: Record) -> Record:
         other = self.rng.randbytes(32)
@@ -114,11 +155,22 @@ class Censor(Behaviour):
         return self.ring.sign(self.me, List(body.round, self.me, kept))
 
     def _propose(self, body: PrePrepare) -> list[Action]:
-        ways = (self._few_lists, self._one_list, self._left_out, self._best_lists, self._added, self._both_count)
+        ways = (
+            self._few_lists,
+            self._one_list,
+            self._left_out,
+            self._best_lists,
+            self._added,
+            self._both_count,
+        )
         choice = self.rng.choice(ways)(body) if body.lists else None
         if choice is None:
             return list(self.ring.propose(body, self.ring.honest))
-        return list(self.ring.propose(replace(body, record=choice.record, lists=choice.lists), self.ring.honest))
+        return list(
+            self.ring.propose(
+                replace(body, record=choice.record, lists=choice.lists), self.ring.honest
+            )
+        )
 
     def _spares(self, message: Message, round_: int) -> bool:
         assert isinstance(message.body, List)
@@ -163,5 +215,7 @@ class Censor(Behaviour):
     def _both_count(self, body: PrePrepare) -> Choice | None:
         """One of two uploads of a client that sent two, as if it had sent one."""
         single, double = self.ring.rules.union(body.lists)
-        record = self.ring.record(body.round, tuple(sorted({**dict(double), **dict(single)}.items())))
+        record = self.ring.record(
+            body.round, tuple(sorted({**dict(double), **dict(single)}.items()))
+        )
         return None if record is None else Choice(record, body.lists)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrfq.consensus.machine import Effect, Event
+from fedrfq.consensus.events import Effect, Event
 from fedrfq.consensus.messages import Message
 from fedrfq.simulator.adversaries.behaviour import Behaviour
 from fedrfq.simulator.adversaries.changing import Mutate
@@ -12,7 +12,16 @@ from fedrfq.simulator.adversaries.repeating import Flood, Replay
 from fedrfq.simulator.adversaries.ring import Ring
 from fedrfq.simulator.world import Action
 
-_WAYS: tuple[type[Behaviour], ...] = (Behaviour, Equivocate, Wrong, Censor, Forge, Mutate, Replay, Flood)
+_WAYS: tuple[type[Behaviour], ...] = (
+    Behaviour,
+    Equivocate,
+    Wrong,
+    Censor,
+    Forge,
+    Mutate,
+    Replay,
+    Flood,
+)
 
 
 class Lie(Behaviour):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrfq.consensus.machine import Broadcast, Effect, Event, Received, Send, Start
+from fedrfq.consensus.events import Broadcast, Effect, Event, Received, Send, Start
 from fedrfq.consensus.messages import Message
 from fedrfq.simulator.adversaries.behaviour import Behaviour
 from fedrfq.simulator.adversaries.ring import Ring
@@ -43,8 +43,14 @@ class Twins(Behaviour):
         self.ring.learn(event)
         actions: list[Action] = []
         for first, twin in ((True, self.inner), (False, self.second)):
-            if not isinstance(event, Received) or (event.peer in self.mine) == first or self.rng.random() < 0.1:
-                actions += [action for effect in twin.step(event) for action in self._to(effect, first)]
+            if (
+                not isinstance(event, Received)
+                or (event.peer in self.mine) == first
+                or self.rng.random() < 0.1
+            ):
+                actions += [
+                    action for effect in twin.step(event) for action in self._to(effect, first)
+                ]
         return actions
 
     def _to(self, effect: Effect, first: bool) -> list[Action]:

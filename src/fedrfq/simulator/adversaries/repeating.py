@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from fedrfq.consensus.machine import Event, Publish, Received, Send
-from fedrfq.consensus.messages import Body, Cert, Commit, Fetch, List, Message, Prepare, Upload, What
+from fedrfq.consensus.events import Event, Publish, Received, Send
+from fedrfq.consensus.messages import (
+    Body,
+    Cert,
+    Commit,
+    Fetch,
+    List,
+    Message,
+    Prepare,
+    Upload,
+    What,
+)
 from fedrfq.simulator.adversaries.behaviour import Behaviour
 from fedrfq.simulator.adversaries.ring import Ring
 from fedrfq.simulator.world import Action
@@ -20,7 +30,9 @@ class Replay(Behaviour):
         if not isinstance(event, Received) or rng.random() > 0.3:
             return []
         pool = ring.archive if ring.archive and rng.random() < 0.4 else ring.past
-        actions: list[Action] = [Send(rng.choice(self.others), rng.choice(pool)) for _ in range(2) if pool]
+        actions: list[Action] = [
+            Send(rng.choice(self.others), rng.choice(pool)) for _ in range(2) if pool
+        ]
         if rng.random() < 0.2:
             actions += self._old_certificate()
         return actions
@@ -31,7 +43,11 @@ class Replay(Behaviour):
         if old is None or not isinstance(old.body, Cert):
             return []
         renewed = self.ring.rules.unsigned(Cert(self.ring.round, old.body.certificate))
-        return [*self.to_some(old), *self.to_some(renewed), Publish(self.rng.choice((old, renewed)))]
+        return [
+            *self.to_some(old),
+            *self.to_some(renewed),
+            Publish(self.rng.choice((old, renewed))),
+        ]
 
 
 class Flood(Behaviour):
@@ -47,7 +63,11 @@ class Flood(Behaviour):
     def extra(self, event: Event) -> list[Action]:
         if not isinstance(event, Received) or self.left <= 0 or self.rng.random() > 0.1:
             return []
-        messages = [message for _ in range(_BURST) if (message := self.rng.choice(self.ways)(self)) is not None]
+        messages = [
+            message
+            for _ in range(_BURST)
+            if (message := self.rng.choice(self.ways)(self)) is not None
+        ]
         self.left -= _BURST
         return [Send(self.victim, message) for message in messages]
 
@@ -56,25 +76,39 @@ class Flood(Behaviour):
 
     def _vote(self) -> Message | None:
         kind = self.rng.choice((Prepare, Commit))
-        return self.ring.sign(self.me, kind(self.ring.round, self._view(), self.rng.randbytes(32), self.me))
+        return self.ring.sign(
+            self.me, kind(self.ring.round, self._view(), self.rng.randbytes(32), self.me)
+        )
 
     def _change(self) -> Message | None:
         return self.ring.change(self.me, self.ring.round, self._view())
 
     def _early(self) -> Message | None:
         """Of a round to come."""
-        round_, value = self.ring.round + self.rng.choice((1, 1, 2, 7, _FAR)), self.rng.randbytes(32)
-        bodies = (Prepare(round_, self._view(), value, self.me), List(round_, self.me, ((0, value),)))
+        round_, value = (
+            self.ring.round + self.rng.choice((1, 1, 2, 7, _FAR)),
+            self.rng.randbytes(32),
+        )
+        bodies = (
+            Prepare(round_, self._view(), value, self.me),
+            List(round_, self.me, ((0, value),)),
+        )
         return self.ring.sign(self.me, self.rng.choice(bodies))
 
     def _upload(self) -> Message | None:
         """One more of a faulty client, of this round or the next."""
         if not self.ring.clients:
             return None
-        client, round_ = self.rng.choice(self.ring.clients), self.ring.round + self.rng.choice((0, 1))
+        client, round_ = (
+            self.rng.choice(self.ring.clients),
+            self.ring.round + self.rng.choice((0, 1)),
+        )
         return self.ring.sign(~client, Upload(round_, client, self.ring.content(round_)))
 
     def _request(self) -> Message | None:
         round_, value = self.ring.round + self.rng.choice((-1, 0, 1)), self.rng.randbytes(32)
-        bodies = (Fetch(max(0, round_), self.rng.choice(tuple(What)), value), Body(max(0, round_), What.SET, value))
+        bodies = (
+            Fetch(max(0, round_), self.rng.choice(tuple(What)), value),
+            Body(max(0, round_), What.SET, value),
+        )
         return self.ring.rules.unsigned(self.rng.choice(bodies))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from fedrfq.consensus.machine import Application, Decided, Event, Outcome, Received
+from fedrfq.consensus.events import Application, Decided, Event, Outcome, Received
 from fedrfq.consensus.messages import (
     Body,
     Cert,
@@ -56,13 +56,21 @@ class Ring:
         mint: Callable[[], bytes] | None = None,
         archive: Sequence[Message] = (),
     ) -> None:
-        self.rules, self.roster, self.application, self.rng, self._mint = rules, rules.roster, application, rng, mint
+        self.rules, self.roster, self.application, self.rng, self._mint = (
+            rules,
+            rules.roster,
+            application,
+            rng,
+            mint,
+        )
         self.signers = signers
         self.servers = sorted(party for party in signers if party >= 0)
         self.clients = sorted(~party for party in signers if party < 0)
         self.honest = [server for server in range(self.roster.n) if server not in signers]
         self.round = 1
-        self.chain: dict[int, tuple[bytes, Outcome, Certificate | None]] = {0: (rules.run, application.start(), None)}
+        self.chain: dict[int, tuple[bytes, Outcome, Certificate | None]] = {
+            0: (rules.run, application.start(), None)
+        }
         self.uploads: dict[int, dict[bytes, Message]] = {}
         self.lists: dict[int, dict[int, Message]] = {}
         self.changes: dict[tuple[int, int], dict[int, Message]] = {}
@@ -87,7 +95,9 @@ class Ring:
         elif type(body) is List:
             self.lists.setdefault(body.round, {})[body.server] = message
         elif type(body) is Prepare or type(body) is Commit:
-            self.votes.setdefault((body.kind, body.round, body.view, body.value), {})[body.server] = message
+            self.votes.setdefault((body.kind, body.round, body.view, body.value), {})[
+                body.server
+            ] = message
         elif type(body) is ViewChange:
             self.changes.setdefault((body.round, body.view), {})[body.server] = message
         elif type(body) is PrePrepare:
@@ -100,7 +110,11 @@ class Ring:
     def decided(self, decided: Decided) -> None:
         record = decided.certificate.record
         if decided.outcome is not None:
-            self.chain[record.round] = record.value(self.rules.run), decided.outcome, decided.certificate
+            self.chain[record.round] = (
+                record.value(self.rules.run),
+                decided.outcome,
+                decided.certificate,
+            )
             self.round = max(self.round, record.round + 1)
 
     def answer(self, event: Event) -> list[Message]:
@@ -113,7 +127,9 @@ class Ring:
 
     # What they make
 
-    def sign(self, party: int, body: Upload | List | PrePrepare | Prepare | Commit | ViewChange) -> Message:
+    def sign(
+        self, party: int, body: Upload | List | PrePrepare | Prepare | Commit | ViewChange
+    ) -> Message:
         return self.rules.signed(body, self.signers[party])
 
     def some(self, things: Sequence[T], share: float = 0.5) -> list[T]:
@@ -123,7 +139,11 @@ class Ring:
         """For an upload that nobody trained for: made up, or another's."""
         if self._mint is not None:
             return self._mint()
-        known = [body.content for m in self.uploads.get(round_, {}).values() if isinstance(body := m.body, Upload)]
+        known = [
+            body.content
+            for m in self.uploads.get(round_, {}).values()
+            if isinstance(body := m.body, Upload)
+        ]
         return self.rng.choice(known) if known else b""
 
     def mint(self, round_: int) -> Message | None:
@@ -148,7 +168,10 @@ class Ring:
     def list_of(self, server: int, round_: int, entries: Iterable[Entry]) -> Message | None:
         """Some of these entries, of no fewer clients than a list needs."""
         entries, registered = sorted(entries), len(self.roster.clients)
-        motions, ours = [e for e in entries if e[0] >= registered], [e for e in entries if e[0] < registered]
+        motions, ours = (
+            [e for e in entries if e[0] >= registered],
+            [e for e in entries if e[0] < registered],
+        )
         if len(ours) < self.roster.minimum:
             return None
         dropped = min(int(self.rng.random() * 3), len(ours) - self.roster.minimum)
@@ -165,7 +188,11 @@ class Ring:
         fewest = self.roster.n - self.roster.f
         if len(pool) < fewest:
             return None
-        chosen = set(self.rng.sample(sorted(pool), fewest)) if self.rng.random() < 0.3 else self._with_own(pool, fewest)
+        chosen = (
+            set(self.rng.sample(sorted(pool), fewest))
+            if self.rng.random() < 0.3
+            else self._with_own(pool, fewest)
+        )
         return self.follow(round_, tuple(pool[server] for server in sorted(chosen)))
 
     def _with_own(self, pool: dict[int, Message], number: int) -> list[int]:
@@ -189,17 +216,25 @@ class Ring:
         outcome = self.application.decide(round_, before[1], bodies)
         record = self.rules.record(round_, before[0], entries, outcome)
         parts = (write_entries(entries), outcome.globals_, outcome.verdicts, outcome.state)
-        for what, content in zip((What.SET, What.GLOBALS, What.VERDICTS, What.STATE), parts, strict=True):
-            self.parts[part_digest(what, content)] = self.rules.unsigned(Body(round_, what, content))
+        for what, content in zip(
+            (What.SET, What.GLOBALS, What.VERDICTS, What.STATE), parts, strict=True
+        ):
+            self.parts[part_digest(what, content)] = self.rules.unsigned(
+                Body(round_, what, content)
+            )
         self.records.setdefault(round_, {})[record.value(self.rules.run)] = record
         return record
 
     def vote(self, kind: Kind, server: int, round_: int, view: int, value: bytes) -> Message:
-        message = self.sign(server, (Prepare if kind == Kind.PREPARE else Commit)(round_, view, value, server))
+        message = self.sign(
+            server, (Prepare if kind == Kind.PREPARE else Commit)(round_, view, value, server)
+        )
         self.votes.setdefault((kind, round_, view, value), {})[server] = message
         return message
 
-    def back(self, round_: int, view: int, record: Record, targets: Iterable[int], commits: float = 0.8) -> list[Relay]:
+    def back(
+        self, round_: int, view: int, record: Record, targets: Iterable[int], commits: float = 0.8
+    ) -> list[Relay]:
         """All the faulty vote for it, in both phases, towards those who got it; not every one of them is told of commits."""
         value, out = record.value(self.rules.run), []
         told = list(targets)
@@ -216,7 +251,9 @@ class Ring:
         sent = [Relay(proposal.server, to, message) for to in targets]
         return sent + self.back(proposal.round, proposal.view, proposal.record, targets)
 
-    def change(self, server: int, round_: int, view: int, prepared: Certificate | None = None) -> Message | None:
+    def change(
+        self, server: int, round_: int, view: int, prepared: Certificate | None = None
+    ) -> Message | None:
         """A view change with whatever is claimed to be prepared."""
         before = self.chain.get(round_ - 1)
         if before is None or view < 1:
@@ -225,4 +262,8 @@ class Ring:
 
     def certificate(self, round_: int) -> Message | None:
         known = self.chain.get(round_)
-        return self.rules.unsigned(Cert(round_, known[2])) if known is not None and known[2] is not None else None
+        return (
+            self.rules.unsigned(Cert(round_, known[2]))
+            if known is not None and known[2] is not None
+            else None
+        )

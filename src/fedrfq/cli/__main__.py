@@ -1,0 +1,5 @@
+"""`python -m fedrfq.cli`: the same as the command `fedrfq`."""
+
+from fedrfq.cli.main import main
+
+main()

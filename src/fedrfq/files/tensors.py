@@ -1,0 +1,239 @@
+"""Named tensors in a file, in the safetensors format: 8 bytes of header length, a JSON header, raw little-endian data.
+
+Written by hand so that training needs no package beyond the core ones; files go both ways with the real library.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+from fedrfq.errors import UserError
+from fedrfq.files.atomic import replacing
+
+DTYPES: dict[str, torch.dtype] = {
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+MAX_HEADER = 100_000_000
+MAX_DIMS = 64
+METADATA = "__metadata__"
+
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+class _Entry(NamedTuple):
+    """One tensor's place in the data: bytes `begin` to `end`, counted from the end of the header."""
+
+    begin: int
+    end: int
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+def save(
+    path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Writes all tensors to `path` in one stroke: a reader sees the old file or the new one, never a part.
+
+    Equal tensors and metadata give equal bytes, in whatever order they come and on whatever device they lie.
+    """
+    ordered = sorted(
+        tensors.items(), key=lambda item: (-item[1].element_size(), item[0])
+    )  # keeps all data aligned
+    header = _header(ordered, metadata or {})
+
+    try:
+        with replacing(Path(path)) as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            for _, tensor in ordered:
+                file.write(_raw(tensor))
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(
+            f"cannot write {path}: {reason}; check the folder and the space left on its disk"
+        ) from error
+
+
+def load(path: str | Path, max_bytes: int = 1 << 32) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors (on the CPU, in the header's order) and the metadata of the file at `path`.
+
+    The file is not trusted: whatever is not a well-formed file of at most `max_bytes` raises UserError.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            return _read(file, max_bytes)
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path}: {error.strerror or error}; check the path and its permissions"
+        ) from error
+    except _Malformed as error:
+        raise UserError(
+            f"{path} is not a usable safetensors file: {error}; fetch or write it again"
+        ) from error
+
+
+def _header(tensors: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> bytes:
+    entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    begin = 0
+    for name, tensor in tensors:
+        if name == METADATA or tensor.dtype not in _CODES:
+            raise UserError(
+                f"cannot save tensor {name!r} of {tensor.dtype}: rename it or convert it to {_list_dtypes()}"
+            )
+        end = begin + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": _CODES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+        begin = end
+    text = json.dumps(entries, sort_keys=True, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % 8)
+
+
+def _raw(tensor: Tensor) -> memoryview:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
+
+
+class _Malformed(Exception):
+    """What was expected of the file, and what was found."""
+
+
+def _read(file: BinaryIO, max_bytes: int) -> tuple[dict[str, Tensor], dict[str, str]]:
+    size = os.fstat(file.fileno()).st_size
+    if size > max_bytes:
+        raise _Malformed(f"expected at most {max_bytes} bytes, found {size}")
+    length = int.from_bytes(_exactly(file, 8), "little")
+    if length > min(MAX_HEADER, size - 8):
+        raise _Malformed(
+            f"expected a header of at most {min(MAX_HEADER, size - 8)} bytes, found {length}"
+        )
+    header = _parse(bytes(_exactly(file, length)))
+    metadata = _metadata(header.pop(METADATA, {}))
+    entries = [_entry(name, fields) for name, fields in header.items()]
+    _check_layout(entries, size - 8 - length)
+    found = {entry.name: _tensor(file, entry) for entry in sorted(entries)}
+    return {entry.name: found[entry.name] for entry in entries}, metadata
+
+
+def _exactly(file: BinaryIO, count: int) -> bytearray:
+    buffer = bytearray(count)
+    found = file.readinto(buffer)  # type: ignore[attr-defined]
+    if found != count:
+        raise _Malformed(f"expected {count} more bytes, found {found}")
+    return buffer
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(
+            text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
+        )
+    except (ValueError, RecursionError) as error:
+        raise _Malformed(f"expected a JSON header, found {str(error)[:200]}") from error
+    if not isinstance(header, dict):
+        raise _Malformed(f"expected a JSON object as header, found {type(header).__name__}")
+    return header
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a name given twice")
+    return fields
+
+
+def _no_constant(constant: str) -> NoReturn:
+    raise ValueError(f"the constant {constant}")
+
+
+def _metadata(found: Any) -> dict[str, str]:
+    if not (isinstance(found, dict) and all(isinstance(value, str) for value in found.values())):
+        raise _Malformed(f"expected metadata of strings, found {_short(found)}")
+    return found
+
+
+def _entry(name: str, fields: Any) -> _Entry:
+    if not (isinstance(fields, dict) and fields.keys() == {"dtype", "shape", "data_offsets"}):
+        raise _Malformed(
+            f"expected dtype, shape and data_offsets of tensor {name!r}, found {_short(fields)}"
+        )
+    code, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    if not (isinstance(code, str) and code in DTYPES):
+        raise _Malformed(f"expected tensor {name!r} as {_list_dtypes()}, found {_short(code)}")
+    if not (_are_counts(shape) and len(shape) <= MAX_DIMS):
+        raise _Malformed(
+            f"expected a shape of non-negative integers for tensor {name!r}, found {_short(shape)}"
+        )
+    if not (_are_counts(offsets) and len(offsets) == 2):
+        raise _Malformed(f"expected two offsets for tensor {name!r}, found {_short(offsets)}")
+    begin, end = offsets
+    return _Entry(begin, end, name, DTYPES[code], tuple(shape))
+
+
+def _are_counts(values: Any) -> bool:
+    return isinstance(values, list) and all(
+        type(value) is int and 0 <= value < 1 << 63 for value in values
+    )
+
+
+def _check_layout(entries: list[_Entry], size: int) -> None:
+    """The tensors cover all `size` bytes of data, each byte once, and each has the bytes its type and shape need."""
+    position = 0
+    for entry in sorted(entries):
+        if entry.begin != position:
+            raise _Malformed(
+                f"expected tensor {entry.name!r} to begin at byte {position}, found {entry.begin}"
+            )
+        needed = math.prod(entry.shape) * entry.dtype.itemsize
+        if entry.end - entry.begin != needed:
+            raise _Malformed(
+                f"expected {needed} bytes for tensor {entry.name!r}, found {entry.end - entry.begin}"
+            )
+        position = entry.end
+    if position != size:
+        raise _Malformed(f"expected {position} bytes of data, found {size}")
+
+
+def _tensor(file: BinaryIO, entry: _Entry) -> Tensor:
+    if entry.begin == entry.end:
+        return _empty(entry)
+    data = _exactly(file, entry.end - entry.begin)
+    if entry.dtype == torch.bool and max(data) > 1:
+        raise _Malformed(f"expected bytes 0 and 1 in tensor {entry.name!r}, found {max(data)}")
+    return torch.frombuffer(data, dtype=entry.dtype).reshape(entry.shape)
+
+
+def _empty(entry: _Entry) -> Tensor:
+    # An empty tensor's other dimensions are bounded by no data, and torch multiplies them into strides.
+    if math.prod(max(size, 1) for size in entry.shape) * entry.dtype.itemsize >= 1 << 63:
+        raise _Malformed(
+            f"expected strides of 63 bits for tensor {entry.name!r}, found shape {_short(entry.shape)}"
+        )
+    return torch.empty(entry.shape, dtype=entry.dtype)
+
+
+def _list_dtypes() -> str:
+    return ", ".join(DTYPES)
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:80]

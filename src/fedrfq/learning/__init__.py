@@ -1,0 +1,1 @@
+"""The round loop, and how a round is evaluated."""

@@ -1,0 +1,84 @@
+"""What is measured: accuracy, prototype failure, silhouette. Every function takes plain arrays and returns numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_NEAR_ZERO = 1e-2  # healthy pooled prototypes have values around 0.5
+_ALIKE = 0.05  # of the vectors' size: the spread stays above a tenth of it while a client learns, and is below when it cannot
+_SILHOUETTE_SAMPLES = 5000  # the measure compares every pair: more samples are thinned to these
+
+
+def accuracies(guess_KN: Tensor, y_KN: Tensor, weight_KN: Tensor) -> NDArray[np.float64]:
+    """Each client's share of right guesses, in percent."""
+    right_K = ((guess_KN == y_KN).float() * weight_KN).sum(1)
+    return (100 * right_K.double() / weight_KN.sum(1)).cpu().numpy()
+
+
+def running_std(accuracy_K: NDArray[np.float64], counts_K: NDArray[np.int64]) -> float:
+    """FedProto's printed "std": its counters are never reset, so it is that of running averages over the clients."""
+    right = np.cumsum(accuracy_K * counts_K)
+    return float(np.std(right / np.cumsum(counts_K)))
+
+
+def distances(p_KNV: Tensor, globals_JV: Tensor) -> Tensor:
+    """L2 distance of every prototype to every global prototype: K × N × J."""
+    return torch.cdist(
+        p_KNV,
+        globals_JV.expand(p_KNV.shape[0], -1, -1),
+        compute_mode="donot_use_mm_for_euclid_dist",
+    )
+
+
+def nearest(distance_KNJ: Tensor, allowed_KJ: Tensor) -> Tensor:
+    """The class of the nearest global prototype among those allowed to each client; −1 where none is allowed."""
+    guess_KN = distance_KNJ.masked_fill(~allowed_KJ[:, None], float("inf")).argmin(-1)
+    return guess_KN.where(allowed_KJ.any(1, keepdim=True), -1)
+
+
+def prototype_failure(
+    distance_RNJ: Tensor, y_RN: Tensor, real_RN: Tensor, present_RJ: Tensor
+) -> NDArray[np.float64]:
+    """Each run's prototype failure as a share: of all pairs of a prototype of class j and one of another class, how many
+    have the first one farther from the global prototype of j than the second (L2(Z₁,H₁) > L2(Z₂,H₁))."""
+    classes_J1 = torch.arange(present_RJ.shape[1], device=y_RN.device)[:, None]
+    own_RJN = (y_RN[:, None] == classes_J1) & present_RJ[..., None] & real_RN[:, None]
+    distance_RJN = distance_RNJ.mT.contiguous()
+    others_RJN = distance_RJN.masked_fill(own_RJN | ~real_RN[:, None], torch.inf).sort(2).values
+    nearer_RJN = torch.searchsorted(others_RJN, distance_RJN)
+    failed_R = (nearer_RJN * own_RJN).sum((1, 2)).double()
+    held_RJ = own_RJN.sum(2)
+    pairs_R = (held_RJ * (real_RN.sum(1, keepdim=True) - held_RJ)).sum(1)
+    return (failed_R / pairs_R).cpu().numpy()
+
+
+def collapsed(c_KND: Tensor, p_KNV: Tensor, weight_KN: Tensor, classes_K: Tensor) -> Tensor:
+    """Which clients' training collapsed: their pooled prototypes are all near 0, or, though they hold several classes,
+    the feature vectors of all their samples are alike."""
+    weight_KN1 = weight_KN[..., None]
+    mean_K1D = (c_KND * weight_KN1).sum(1, keepdim=True) / weight_KN1.sum(1, keepdim=True)
+    spread_K = ((c_KND - mean_K1D).square() * weight_KN1).sum((1, 2)).sqrt()
+    size_K = (c_KND.square() * weight_KN1).sum((1, 2)).sqrt()
+    largest_K = (p_KNV.abs() * weight_KN1).amax((1, 2))
+    return (largest_K < _NEAR_ZERO) | ((spread_K < _ALIKE * size_K) & (classes_K > 1))
+
+
+def silhouette(vectors_NV: Tensor, y_N: Tensor, seed: int) -> float:
+    """Mean silhouette coefficient of the vectors, by class: 1 for tight and far apart, below 0 for mixed up."""
+    if len(y_N) > _SILHOUETTE_SAMPLES:
+        chosen = np.random.default_rng(seed).permutation(len(y_N))[:_SILHOUETTE_SAMPLES]
+        vectors_NV, y_N = vectors_NV[chosen], y_N[chosen]
+    classes, y_N = y_N.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    if not 1 < len(classes) < len(y_N):
+        return float("nan")
+    member_NJ = torch.nn.functional.one_hot(y_N).double()
+    distance_NN = torch.cdist(vectors_NV, vectors_NV, compute_mode="donot_use_mm_for_euclid_dist")
+    sums_NJ, size_J = distance_NN.double() @ member_NJ, member_NJ.sum(0)
+    own_N, others_N = sums_NJ.gather(1, y_N[:, None])[:, 0], size_J[y_N] - 1
+    within_N = own_N / others_N.clamp_min(1)
+    nearest_N = (sums_NJ / size_J).masked_fill(member_NJ.bool(), torch.inf).amin(1)
+    found_N = (nearest_N - within_N) / torch.maximum(nearest_N, within_N)
+    return float(found_N.nan_to_num(0).where(others_N > 0, 0).mean())

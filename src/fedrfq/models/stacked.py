@@ -1,0 +1,186 @@
+"""The layers of many models at once: every tensor carries its clients (K) and is computed in one call for all of them.
+
+Two layouts, one for each kind of machine, with the same functions; a model is written once over them and, for K = 1,
+is the ordinary model.
+
+- `Grouped` (CPU): a client is a group of channels, B × K·C × H × W, channels last in memory, where oneDNN's
+  grouped convolutions and the pooling are faster than on K·C planes (`bench/layouts.py`).
+- `Batched` (CUDA): K × C × B × H × W, and a convolution is im2col and one batched matrix product instead of
+  cuDNN's grouped convolutions.
+
+Shapes are named in the suffix: K clients, B samples, C channels, I/O inputs and outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Params = dict[str, Tensor]
+BUFFERS = ("running_mean", "running_var")  # state that is not trained, by the end of its name
+_EPS, _MOMENTUM = 1e-5, 0.1  # torch.nn.BatchNorm2d's
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a training step knows besides its samples: which are real (1) or padding (0), and the dropout's factors."""
+
+    weight_KB: Tensor
+    keep_KBU: Tensor | None
+
+
+class Layout(Protocol):
+    def enter(self, x_KBCHW: Tensor) -> Tensor: ...
+    def conv(
+        self, h: Tensor, w_KOIHW: Tensor, b_KO: Tensor | None, stride: int, padding: int
+    ) -> Tensor: ...
+    def max_pool(self, h: Tensor, kernel: int, stride: int, padding: int) -> Tensor: ...
+    def channels(self, v_KC: Tensor) -> Tensor: ...
+    def samples(self, v_KBC: Tensor) -> Tensor: ...
+    def sum(self, h: Tensor, clients: int) -> Tensor: ...
+    def leave(self, h: Tensor, clients: int) -> Tensor: ...
+
+
+class Grouped:
+    """Activations are B × K·C × H × W, channels last."""
+
+    def enter(self, x_KBCHW: Tensor) -> Tensor:
+        k, b, c, h, w = x_KBCHW.shape
+        return (
+            x_KBCHW.permute(1, 3, 4, 0, 2).reshape(b, h, w, k * c).contiguous().permute(0, 3, 1, 2)
+        )
+
+    def conv(
+        self, h: Tensor, w_KOIHW: Tensor, b_KO: Tensor | None, stride: int, padding: int
+    ) -> Tensor:
+        bias = None if b_KO is None else b_KO.flatten()
+        return F.conv2d(h, w_KOIHW.flatten(0, 1), bias, stride, padding, groups=w_KOIHW.shape[0])
+
+    def max_pool(self, h: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+        return F.max_pool2d(h, kernel, stride, padding)
+
+    def channels(self, v_KC: Tensor) -> Tensor:
+        return v_KC.reshape(1, -1, 1, 1)
+
+    def samples(self, v_KBC: Tensor) -> Tensor:
+        return v_KBC.transpose(0, 1).flatten(1)[..., None, None]
+
+    def sum(self, h: Tensor, clients: int) -> Tensor:
+        return h.sum((0, 2, 3)).view(clients, -1)
+
+    def leave(self, h: Tensor, clients: int) -> Tensor:
+        return h.reshape(h.shape[0], clients, -1).transpose(0, 1)
+
+
+class Batched:
+    """Activations are K × C × B × H × W."""
+
+    def enter(self, x_KBCHW: Tensor) -> Tensor:
+        return x_KBCHW.transpose(1, 2).contiguous()
+
+    def conv(
+        self, h: Tensor, w_KOIHW: Tensor, b_KO: Tensor | None, stride: int, padding: int
+    ) -> Tensor:
+        out: Tensor = _Convolution.apply(h, w_KOIHW, stride, padding)  # type: ignore[no-untyped-call]
+        return out if b_KO is None else out + self.channels(b_KO)
+
+    def max_pool(self, h: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+        pooled = F.max_pool2d(h.flatten(0, 1), kernel, stride, padding)
+        return pooled.view(*h.shape[:2], *pooled.shape[1:])
+
+    def channels(self, v_KC: Tensor) -> Tensor:
+        return v_KC[:, :, None, None, None]
+
+    def samples(self, v_KBC: Tensor) -> Tensor:
+        return v_KBC.transpose(1, 2)[..., None, None]
+
+    def sum(self, h: Tensor, clients: int) -> Tensor:
+        return h.sum((2, 3, 4))
+
+    def leave(self, h: Tensor, clients: int) -> Tensor:
+        return h.transpose(1, 2).flatten(2)
+
+
+class _Convolution(torch.autograd.Function):
+    """Convolution of K × C × B × H × W by K sets of filters: one product of the filters with the columns of windows."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, w_KOIHW: Tensor, stride: int, padding: int) -> Tensor:
+        kernel = w_KOIHW.shape[-1]
+        padded = F.pad(h, (padding,) * 4) if padding else h
+        windows = padded.unfold(3, kernel, stride).unfold(4, kernel, stride)  # K C B H' W' k k
+        rows, cols = windows.shape[3:5]
+        columns = windows.permute(0, 1, 5, 6, 2, 3, 4).reshape(
+            h.shape[0], -1, h.shape[2] * rows * cols
+        )
+        ctx.save_for_backward(columns, w_KOIHW)
+        ctx.geometry = (h.shape, stride, padding)
+        return torch.bmm(w_KOIHW.flatten(2), columns).view(
+            *w_KOIHW.shape[:2], h.shape[2], rows, cols
+        )
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        columns, w_KOIHW = ctx.saved_tensors
+        grad = grad.flatten(2)
+        grad_w = torch.bmm(grad, columns.mT).view_as(w_KOIHW)
+        grad_h = (
+            _fold(torch.bmm(w_KOIHW.flatten(2).mT, grad), w_KOIHW, *ctx.geometry)
+            if ctx.needs_input_grad[0]
+            else None
+        )
+        return grad_h, grad_w, None, None
+
+
+def _fold(columns: Tensor, w_KOIHW: Tensor, shape: torch.Size, stride: int, padding: int) -> Tensor:
+    """Each window's gradients added back where the window stood."""
+    clients, channels, batch, height, width = shape
+    kernel = w_KOIHW.shape[-1]
+    columns = columns.view(clients, channels, kernel * kernel, batch, -1).transpose(2, 3)
+    planes = columns.reshape(clients * channels * batch, kernel * kernel, -1)
+    return F.fold(planes, (height, width), kernel, padding=padding, stride=stride).view(shape)
+
+
+LAYOUTS: Mapping[str, Layout] = {"cpu": Grouped(), "cuda": Batched()}
+
+
+def linear(x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+    return torch.baddbmm(b_KO[:, None], x_KBI, w_KOI.mT)
+
+
+def batch_norm(layout: Layout, h: Tensor, params: Params, name: str, step: Step | None) -> Tensor:
+    """BatchNorm2d in which padding samples do not count. In training it updates the running moments in place."""
+    gain, shift = params[f"{name}.weight"], params[f"{name}.bias"]
+    running_mean, running_var = params[f"{name}.running_mean"], params[f"{name}.running_var"]
+    if step is None:
+        scale = gain / torch.sqrt(running_var + _EPS)
+        return h * layout.channels(scale) + layout.channels(shift - running_mean * scale)
+    clients, channels = gain.shape
+    weight = layout.samples(step.weight_KB[..., None].expand(-1, -1, channels))
+    pixels = h.shape[-1] * h.shape[-2]
+    count_K1 = step.weight_KB.sum(1, keepdim=True) * pixels
+    mean_KC = layout.sum(h * weight, clients) / count_K1
+    centred = h - layout.channels(mean_KC)
+    var_KC = layout.sum(centred * centred * weight, clients) / count_K1
+    with torch.no_grad():
+        running_mean.lerp_(mean_KC, _MOMENTUM)
+        running_var.lerp_(var_KC * count_K1 / (count_K1 - 1).clamp_min(1), _MOMENTUM)
+    return centred * layout.channels(gain * torch.rsqrt(var_KC + _EPS)) + layout.channels(shift)
+
+
+def mean_pixels(layout: Layout, h: Tensor, clients: int) -> Tensor:
+    """Average over each channel's pixels: K × B × C."""
+    return layout.leave(h.mean((-2, -1), keepdim=True), clients)
+
+
+def stack(models: list[Params]) -> Params:
+    return {name: torch.stack([model[name] for model in models]) for name in models[0]}
+
+
+def trained(name: str) -> bool:
+    return not name.endswith(BUFFERS)

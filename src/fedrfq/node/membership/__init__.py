@@ -1,0 +1,1 @@
+"""Who takes part: keys, requests, founding a federation, and changing it."""

@@ -1,0 +1,1 @@
+"""How operators see and start nodes: status, metrics, health checks, local clusters."""

@@ -1,0 +1,166 @@
+"""What a server knows of itself and the others, as a value: what `fedrfq committee status` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from fedrfq.consensus.events import Decided
+from fedrfq.consensus.messages import Evidence, Kind, Message
+from fedrfq.consensus.replica import Replica
+from fedrfq.consensus.wire import Refused
+from fedrfq.federation import codec
+from fedrfq.federation.federation_file import Charter
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another server: whether it is connected, and the furthest round it has spoken of (0: none yet)."""
+
+    name: str
+    connected: bool
+    round: int
+
+
+@dataclass(frozen=True)
+class Filtered:
+    """A client that the detector dropped, with its score: the higher the worse."""
+
+    name: str
+    score: int
+
+
+@dataclass(frozen=True)
+class Last:
+    """The last decided round. Who was filtered is unknown (none) as long as only the certificate is here."""
+
+    round: int
+    view: int
+    value: str
+    clients: int | None
+    filtered: tuple[Filtered, ...] | None
+
+
+@dataclass(frozen=True)
+class Charge:
+    """Whom evidence convicts, and of having signed what."""
+
+    round: int
+    name: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Board:
+    run: str
+    name: str
+    party: int
+    rounds: int  # of the experiment
+    finished: bool
+    failed: str | None  # why it can no longer vote
+    abstaining: bool  # its log was lost, or the run is over: it follows, and says nothing
+    round: int
+    view: int
+    leader: str
+    phase: str
+    waiting: bool  # the deadline has passed, and too few clients have sent
+    clients: int
+    minimum: int
+    held: int  # uploads
+    missing: Names  # clients whose upload is not here
+    listed: Names  # servers, in this round
+    prepared: Names  # … in this view
+    committed: Names
+    changing: Names  # servers that ask for a later view
+    peers: tuple[Peer, ...]
+    needed: int  # servers that a round takes, this one among them
+    behind: Names  # servers that have spoken, of no round as late as ours
+    unheard: Names  # servers that have said nothing since this one was started
+    connected_clients: int
+    last: Last | None
+    evidence: int
+    charges: tuple[Charge, ...]  # the latest
+    ignored: Mapping[str, int]  # messages, by reason
+    log_bytes: int
+
+
+def names(charter: Charter, parties: Iterable[int]) -> Names:
+    return tuple(
+        name(charter, party) for party in sorted(parties, key=lambda party: max(party, ~party))
+    )
+
+
+def name(charter: Charter, party: int) -> str:
+    return charter.seats[charter.roster.person(party)].name
+
+
+def peers(
+    charter: Charter, me: int, connected: Collection[int], heard: Mapping[int, int]
+) -> tuple[Peer, ...]:
+    others = [server for server in range(charter.roster.n) if server != me]
+    return tuple(
+        Peer(name(charter, server), server in connected, heard.get(server, 0)) for server in others
+    )
+
+
+def missing(replica: Replica) -> list[int]:
+    """The clients without an upload in this round."""
+    return [
+        ~client
+        for client in range(len(replica.roster.clients))
+        if client not in replica.holdings.by_client
+    ]
+
+
+def phase(replica: Replica) -> str:
+    """How far this server is in its round."""
+    if replica.over:
+        return "over"
+    if replica.silent:
+        return "abstaining"
+    if Kind.LIST not in replica.own:
+        return "collecting uploads"
+    signed = {kind for kind, message in replica.own.items() if message.view == replica.view}
+    if Kind.COMMIT in signed:
+        return "committing"
+    if Kind.PREPARE in signed:
+        return "preparing"
+    return "awaiting a proposal" if replica.view == 0 else "changing views"
+
+
+def in_view(slots: Mapping[int, Message], view: int) -> list[int]:
+    return [server for server, message in slots.items() if message.view == view]
+
+
+def last(charter: Charter, decided: Decided) -> Last:
+    record = decided.certificate.record
+    clients, filtered = _verdicts(charter, decided)
+    value = record.value(charter.roster.run).hex()
+    return Last(record.round, decided.certificate.view, value, clients, filtered)
+
+
+def _verdicts(charter: Charter, decided: Decided) -> tuple[int | None, tuple[Filtered, ...] | None]:
+    if decided.outcome is None:
+        return None, None
+    try:
+        clients, verdict = codec.decode_verdicts(decided.outcome.verdicts)
+    except Refused:
+        return None, None
+    rows = zip(clients, verdict.kept_K.tolist(), verdict.score_K.tolist(), strict=True)
+    return len(clients), tuple(
+        Filtered(name(charter, ~client), score) for client, kept, score in rows if not kept
+    )
+
+
+def charge(charter: Charter, evidence: Message) -> Charge:
+    body = evidence.body
+    assert isinstance(body, Evidence)
+    party = body.first.author
+    assert party is not None
+    return Charge(
+        body.round,
+        name(charter, party),
+        f"{body.first.body.kind.name} and {body.second.body.kind.name}",
+    )

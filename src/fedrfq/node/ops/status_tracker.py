@@ -1,0 +1,128 @@
+"""What a server has seen happen since it was started, and the board that follows from it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from fedrfq.consensus.events import Decided, Waiting
+from fedrfq.consensus.messages import Evidence, Message
+from fedrfq.consensus.replica import Replica
+from fedrfq.node.driver import Driver
+from fedrfq.node.membership.identity import Identity
+from fedrfq.node.ops import status
+from fedrfq.node.ops.prometheus_text import Histogram
+from fedrfq.node.ops.status import Board, Charge, Last
+from fedrfq.node.storage.write_ahead_log import Store
+from fedrfq.node.transport.links import Links
+
+_CHARGES = 50  # that are shown
+
+
+class Seen:
+    """`decided` is the last round whose decision is on the disk; after `rounds` of them the run has ended."""
+
+    def __init__(self, identity: Identity, replica: Replica, store: Store, rounds: int) -> None:
+        self._charter, self._party, self.replica, self.store = (
+            identity.charter,
+            identity.party,
+            replica,
+            store,
+        )
+        self.rounds, self.decided, self.couriers = (
+            rounds,
+            replica.round - 1,
+            identity.charter.carriers,
+        )
+        self.commits = self.views = self.waits = self.evidence = 0
+        self._charges: deque[Charge] = deque(maxlen=_CHARGES)
+        for message in store.messages:
+            if isinstance(message.body, Evidence):
+                self.accuse(message)
+        found = replica.chain.get(self.decided)
+        self.last: Last | None = (
+            status.last(self._charter, Decided(found, replica.outcome, ())) if found else None
+        )
+        self.seconds, self._since = Histogram(), time.monotonic()
+
+    @property
+    def finished(self) -> bool:
+        return self.replica.over or self.decided >= self.rounds
+
+    @property
+    def waiting(self) -> bool:
+        """The deadline has passed, and too few clients have sent."""
+        return (
+            self.replica.late
+            and self.replica.holdings.held < self.replica.roster.minimum
+            and not self.finished
+        )
+
+    def decide(self, decided: Decided) -> bool:
+        """Whether it is news: a round is decided by its certificate, and once more when the outcome is there."""
+        self.last = status.last(self._charter, decided)
+        new = self.last.round > self.decided
+        if new:
+            self.decided, now = self.last.round, time.monotonic()
+            self.seconds.observe(now - self._since)
+            self._since = now
+            self.commits += 1
+            self.views += self.last.view
+        return new
+
+    def accuse(self, evidence: Message) -> Charge:
+        self.evidence += 1
+        self._charges.append(status.charge(self._charter, evidence))
+        return self._charges[-1]
+
+    def wait(self, waiting: Waiting) -> None:
+        self.waits += 1
+
+    def board(self, driver: Driver, links: Links) -> Board:
+        charter, replica, connected = self._charter, self.replica, links.connected()
+        peers, missing = (
+            status.peers(charter, self._party, connected, driver.heard),
+            status.missing(replica),
+        )
+
+        def names(parties: list[int]) -> tuple[str, ...]:
+            return status.names(charter, parties)
+
+        return Board(
+            run=charter.roster.run.hex(),
+            name=status.name(charter, self._party),
+            party=self._party,
+            rounds=self.rounds,
+            finished=self.finished,
+            failed=driver.failed,
+            abstaining=replica.silent,
+            round=replica.round,
+            view=replica.view,
+            leader=status.name(charter, replica.leader),
+            phase=status.phase(replica),
+            waiting=self.waiting,
+            clients=len(charter.clients),
+            minimum=charter.timings.minimum,
+            held=replica.holdings.held,
+            missing=names(missing),
+            listed=names(list(replica.lists)),
+            prepared=names(status.in_view(replica.prepares, replica.view)),
+            committed=names(status.in_view(replica.commits, replica.view)),
+            changing=names(
+                [
+                    server
+                    for server, message in replica.changes.items()
+                    if message.view > replica.view
+                ]
+            ),
+            peers=peers,
+            needed=charter.roster.n - charter.roster.f,
+            behind=tuple(peer.name for peer in peers if 0 < peer.round < replica.round),
+            unheard=tuple(peer.name for peer in peers if not peer.round),
+            connected_clients=sum(party < 0 for party in connected.difference(self.couriers)),
+            last=self.last,
+            evidence=self.evidence,
+            charges=tuple(self._charges),
+            ignored=dict(replica.ignored),
+            log_bytes=self.store.size,
+        )

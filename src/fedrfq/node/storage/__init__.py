@@ -1,0 +1,1 @@
+"""What a party keeps on disk: the write-ahead log, audit files, its folder."""

@@ -1,0 +1,87 @@
+"""Whether the servers can be reached: dialled as in earnest, with both certificates shown, and then hung up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+from typing import NamedTuple
+
+from fedrfq.federation.members import endpoint
+from fedrfq.node.membership.identity import Identity
+from fedrfq.node.transport import tls
+
+_AT_ONCE = 64
+_REMEDY = "its operator must start it, or let the port through"
+
+
+class Answer(NamedTuple):
+    """Whether all is well, and what was found; `there`: something answered."""
+
+    well: bool
+    note: str
+    there: bool = True
+
+
+async def servers(identity: Identity, patience_s: float) -> dict[int, Answer]:
+    """What became of dialling each server but oneself, by its number, within that many seconds each."""
+    context, turns = tls.client_context(identity), asyncio.Semaphore(_AT_ONCE)
+    others = [server for server in range(identity.charter.roster.n) if server != identity.party]
+
+    async def dialled(server: int) -> Answer:
+        async with turns:
+            return await _dialled(identity, server, context, patience_s)
+
+    return dict(zip(others, await asyncio.gather(*map(dialled, others)), strict=True))
+
+
+async def _dialled(
+    identity: Identity, server: int, context: ssl.SSLContext, patience_s: float
+) -> Answer:
+    address, began = identity.charter.seats[server].address, time.monotonic()
+    try:
+        async with asyncio.timeout(patience_s):
+            well, note, _ = await _greeted(identity, server, context)
+    except ssl.SSLCertVerificationError:
+        return Answer(
+            False,
+            f"{address}: what answers shows no certificate of this federation: is it the right address?",
+        )
+    except ssl.SSLError as error:
+        return Answer(
+            False,
+            f"{address}: refuses this party ({error.reason}): has it the same federation.toml?",
+        )
+    except TimeoutError:
+        return Answer(
+            False, f"{address}: no answer within {patience_s:g} s: {_REMEDY}", there=False
+        )
+    except OSError as error:
+        why = (
+            os.strerror(error.errno)
+            if error.errno and error.errno > 0
+            else error.strerror or "cannot be reached"
+        )
+        return Answer(False, f"{address}: {why}: {_REMEDY}", there=False)
+    return Answer(well, f"{address}: {note}, {1000 * (time.monotonic() - began):.0f} ms")
+
+
+async def _greeted(identity: Identity, server: int, context: ssl.SSLContext) -> Answer:
+    """A server's first word says that it has taken our certificate. One of a higher number does not wait to be dialled by a
+    server, and hangs up."""
+    reader, writer = await asyncio.open_connection(
+        *endpoint(identity.charter.seats[server].address), ssl=context
+    )
+    try:
+        shown = tls.party(
+            identity.charter, writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        )
+        if shown != server:
+            who = "nobody" if shown is None else identity.charter.seats[shown].name
+            return Answer(False, f"answers as {who}: is it the right address?")
+        if await reader.read(1) or 0 <= identity.party < server:
+            return Answer(True, "answers")
+        return Answer(False, "hangs up: has it the same federation.toml?")
+    finally:
+        writer.transport.abort()

@@ -1,0 +1,363 @@
+"""Prototypes as they leave a client and as they come back: fixed-point integers, so that every sum over them is exact.
+
+A value v is the integer round(v · 2¹⁴), with |q| < 2²⁰ (so |v| < 64). Honest machines then agree to the bit on what they
+aggregate, whatever their hardware (floating-point sums would differ), and a server can check a range instead of hoping.
+Fewer bits a value make a coarser grid on the same scale, and a shorter message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from operator import lt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrfq.errors import UserError
+
+FRACTION_BITS = 14
+LIMIT = 2**20  # |q| stays below it
+MOST_VALUES = 2**16 - 1  # of a prototype
+MOST_COUNT = 2**20  # samples of a class that a client may claim
+_HEADER = struct.Struct(
+    "<4sBBIIHH"
+)  # magic, version, bits a value, round, client, classes, values each
+_CLASS = struct.Struct("<HI")  # class, count
+_MAGIC, _VERSION = b"FRFQ", 2
+# Highest bytes of values that are in range whatever the others are: all but those of the lowest values.
+_TOPS = {
+    8: bytes({*range(256)} - {128}),
+    16: bytes({*range(256)} - {128}),
+    24: bytes([*range(16), *range(241, 256)]),
+}
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Words = NDArray[np.int32]
+Rows = NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The grid of the values: multiples of `step`, up to `most` of them in either direction."""
+
+    bits: int = 24
+
+    def __post_init__(self) -> None:
+        if self.bits not in (8, 16, 24):
+            raise UserError(f"method.bits is 8, 16 or 24, not {self.bits}")
+
+    @property
+    def step(self) -> int:
+        """8 bits are sixteenths up to 8, 16 bits 4096ths up to 8, 24 bits the whole range."""
+        return 1 if self.bits == 24 else 2 ** (FRACTION_BITS + 4 - self.bits)
+
+    @property
+    def most(self) -> int:
+        return LIMIT - 1 if self.bits == 24 else int(2 ** (self.bits - 1) - 1)
+
+    def rounded(self, values: Ints) -> Ints:
+        """The nearest values of the grid, halves upward."""
+        steps: Ints = np.clip((values + self.step // 2) // self.step, -self.most, self.most)
+        return steps * self.step
+
+
+WHOLE = Precision()
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """All that left the clients in a round: per client and class the number of samples (0: not held) and P̄, quantised.
+
+    `refused` are clients whose message could not be taken, and why; they have no row.
+    """
+
+    clients: tuple[int, ...]
+    counts_KJ: Ints
+    values_KJV: Ints
+    saturated: int = 0  # values that had to be cut to the fixed-point range
+    refused: Mapping[int, str] = field(default_factory=dict)
+    precision: Precision = WHOLE
+
+    @property
+    def held_KJ(self) -> Bools:
+        """Which classes each client sent a prototype of."""
+        held: Bools = self.counts_KJ > 0
+        return held
+
+    def parameters(self) -> int:
+        """Values uploaded by all clients together, as the paper's tables count them."""
+        return int(self.held_KJ.sum() * self.values_KJV.shape[2])
+
+    def length(self) -> int:
+        """The length of all messages together."""
+        return size(self.held_KJ.sum(1), self.values_KJV.shape[2], self.precision)
+
+    def encoded(self, round_: int) -> list[bytes]:
+        """Each client's message in the one canonical layout."""
+        rows = zip(self.clients, self.counts_KJ, self.values_KJV, strict=True)
+        return [
+            encode(round_, client, counts, values, self.precision)
+            for client, counts, values in rows
+        ]
+
+    def only(self, keep_K: Bools) -> Uploads:
+        """Those of some clients."""
+        if keep_K.all():
+            return self
+        clients = tuple(client for client, keep in zip(self.clients, keep_K, strict=True) if keep)
+        return replace(
+            self,
+            clients=clients,
+            counts_KJ=self.counts_KJ[keep_K],
+            values_KJV=self.values_KJV[keep_K],
+        )
+
+    def checked(self) -> Uploads:
+        """Without the clients whose numbers no message can carry; the reasons are kept."""
+        if self._all_right():
+            return self
+        end, step = self.precision.most * self.precision.step, self.precision.step
+        counts_KJ, values_KJV = self.counts_KJ, self.values_KJV
+        right_K = (counts_KJ.min(1, initial=0) >= 0) & (counts_KJ.max(1, initial=0) <= MOST_COUNT)
+        right_K &= (values_KJV.min((1, 2), initial=0) >= -end) & (
+            values_KJV.max((1, 2), initial=0) <= end
+        )
+        if step > 1:
+            right_K &= ~(values_KJV % step).any((1, 2))
+        wrong = {self.clients[row]: self._reason(row) for row in np.flatnonzero(~right_K).tolist()}
+        return replace(self.only(right_K), refused={**self.refused, **wrong})
+
+    def _all_right(self) -> bool:
+        """Whether no number of any client is wrong, which takes less time to find out than whose is."""
+        end, step = self.precision.most * self.precision.step, self.precision.step
+        counts, values = self.counts_KJ, self.values_KJV
+        inside = counts.min(initial=0) >= 0 and counts.max(initial=0) <= MOST_COUNT
+        inside = inside and values.min(initial=0) >= -end and values.max(initial=0) <= end
+        return bool(inside and (step == 1 or not (values % step).any()))
+
+    def _reason(self, row: int) -> str:
+        counts_J, values_JV = self.counts_KJ[row], self.values_KJV[row]
+        for count in (counts_J.min(initial=0), counts_J.max(initial=0)):
+            if not 0 <= count <= MOST_COUNT:
+                return f"a class has {count} samples, outside 0 to {MOST_COUNT}"
+        end = self.precision.most * self.precision.step
+        for value in (values_JV.min(initial=0), values_JV.max(initial=0)):
+            if not -end <= value <= end:
+                return f"the value {value} is outside the fixed-point range of ±{end}"
+        return f"a value lies between those of the grid of {self.precision.bits} bits"
+
+
+@dataclass(frozen=True)
+class Globals:
+    """The global prototypes: which classes have one, and their values."""
+
+    present_J: Bools
+    values_JV: Ints
+
+    @staticmethod
+    def none(classes: int, values: int) -> Globals:
+        return Globals(
+            np.zeros(classes, dtype=np.bool_), np.zeros((classes, values), dtype=np.int64)
+        )
+
+    def floats(self) -> NDArray[np.float32]:
+        return (self.values_JV / 2.0**FRACTION_BITS).astype(np.float32)
+
+    def parameters(self) -> int:
+        return int(self.present_J.sum() * self.values_JV.shape[1])
+
+    def length(self, precision: Precision) -> int:
+        """The length of the message that brings them to a client."""
+        return size(self.present_J.sum(keepdims=True), self.values_JV.shape[1], precision)
+
+
+def size(classes_K: Ints, values: int, precision: Precision) -> int:
+    """The length of messages with so many classes each."""
+    return int(
+        _HEADER.size * len(classes_K)
+        + classes_K.sum() * (_CLASS.size + values * precision.bits // 8)
+    )
+
+
+def encode(
+    round_: int, client: int, counts_J: Ints, values_JV: Ints, precision: Precision = WHOLE
+) -> bytes:
+    """One client's upload: a header, then for each class it holds, in order, the class, the count and the values."""
+    held = np.flatnonzero(counts_J)
+    width = precision.bits // 8
+    parts = [
+        _HEADER.pack(
+            _MAGIC, _VERSION, precision.bits, round_, client, len(held), values_JV.shape[1]
+        )
+    ]
+    for j in held:
+        body = (
+            (values_JV[j] // precision.step).astype("<i4").view(np.uint8).reshape(-1, 4)[:, :width]
+        )
+        parts += [_CLASS.pack(int(j), int(counts_J[j])), body.tobytes()]
+    return b"".join(parts)
+
+
+def decode(
+    message: bytes, classes: int, values: int, precision: Precision = WHOLE
+) -> tuple[int, int, Ints, Ints]:
+    """Round, client, counts and values of an upload; any bytes but those `encode` writes are refused."""
+    round_, client, rows, steps = _read(message, classes, values, precision)
+    counts_J, values_JV = np.zeros(classes, np.int64), np.zeros((classes, values), np.int64)
+    counts_J[rows["class"]], values_JV[rows["class"]] = rows["count"], steps
+    return round_, client, counts_J, values_JV * precision.step
+
+
+def _read(
+    message: bytes, classes: int, values: int, precision: Precision
+) -> tuple[int, int, Rows, Words]:
+    """Round, client, rows as they stand and their values in steps: all that can be wrong with an upload is found here."""
+    if len(message) < _HEADER.size:
+        raise UserError(
+            f"an upload of {len(message)} bytes is shorter than its header of {_HEADER.size}"
+        )
+    magic, version, bits, round_, client, held, length = _HEADER.unpack_from(message)
+    if (magic, version, bits, length) != (
+        _MAGIC,
+        _VERSION,
+        precision.bits,
+        values,
+    ) or held > classes:
+        form = f"{values} values of {precision.bits} bits in at most {classes} classes"
+        raise UserError(f"not an upload of version {_VERSION} with {form}")
+    row = _row(values, bits)
+    if len(message) != _HEADER.size + held * row.itemsize:
+        whole = _HEADER.size + held * row.itemsize
+        raise UserError(f"an upload of {held} classes has {whole} bytes, this one {len(message)}")
+    rows, last = np.frombuffer(message, row, held, _HEADER.size), -1
+    for j, count in zip(rows["class"].tolist(), rows["count"].tolist(), strict=True):
+        if not last < j < classes or not 0 < count <= MOST_COUNT:
+            raise UserError(
+                f"class {j} with {count} samples is out of order, unknown, empty or too large"
+            )
+        last = j
+    steps = _signed(rows["digits"])
+    if not _within(steps, precision):
+        raise UserError(f"a value is outside the fixed-point range of ±{precision.most}")
+    return round_, client, rows, steps
+
+
+@lru_cache(8)
+def _row(values: int, bits: int) -> np.dtype[np.void]:
+    """What a message has of a class."""
+    return np.dtype([("class", "<u2"), ("count", "<u4"), ("digits", np.uint8, (values, bits // 8))])
+
+
+def _signed(digits: NDArray[np.uint8]) -> Words:
+    """The numbers of so many bytes each: moved to the upper end of a word, and back with their sign."""
+    width = digits.shape[-1]
+    words = np.zeros((*digits.shape[:-1], 4), np.uint8)
+    words[..., 4 - width :] = digits
+    signed: Words = words.view("<i4")[..., 0] >> 32 - 8 * width
+    return signed
+
+
+def _within(steps: Words, precision: Precision) -> bool:
+    """Whether no value is further from 0 than allowed; one that is too low is, without its sign, too high."""
+    return bool(
+        (steps + np.int32(precision.most)).view(np.uint32).max(initial=0) <= 2 * precision.most
+    )
+
+
+def _plainly_right(
+    round_: int, client: int, message: bytes, classes: int, values: int, precision: Precision
+) -> bool:
+    """Whether it is right beyond doubt. Servers ask this of every message, and of a single one numpy takes longer to tell.
+    Where something is wrong, or a value so low that it may be, `_read` finds out what."""
+    width = precision.bits // 8
+    row = _packed_row(values * width)
+    held, rest = divmod(len(message) - _HEADER.size, row.size)
+    if rest or not 0 < held <= classes:
+        return False
+    if not message.startswith(
+        _HEADER.pack(_MAGIC, _VERSION, precision.bits, round_, client, held, values)
+    ):
+        return False
+    class_R, count_R, digits_R = zip(*row.iter_unpack(message[_HEADER.size :]), strict=True)
+    ordered = all(map(lt, class_R, class_R[1:])) and class_R[-1] < classes
+    counted = min(count_R) > 0 and max(count_R) <= MOST_COUNT
+    return (
+        ordered
+        and counted
+        and not b"".join(digits_R)[width - 1 :: width].translate(None, _TOPS[precision.bits])
+    )
+
+
+@lru_cache(8)
+def _packed_row(length: int) -> struct.Struct:
+    """As `_row`, with the values in one piece."""
+    return struct.Struct(f"{_CLASS.format}{length}s")
+
+
+def refuses(
+    round_: int, client: int, message: bytes, classes: int, values: int, precision: Precision
+) -> str | None:
+    """Why a client's message cannot be taken: it is not well-formed, or of another round or client. None where it can."""
+    if _plainly_right(round_, client, message, classes, values, precision):
+        return None
+    try:
+        number, author, _, _ = _read(message, classes, values, precision)
+    except UserError as error:
+        return str(error)
+    if (number, author) != (round_, client):
+        return f"it is of round {number} and client {author}, not of round {round_} and client {client}"
+    return None
+
+
+def admit(
+    round_: int, messages: Mapping[int, bytes], classes: int, values: int, precision: Precision
+) -> Uploads:
+    """The uploads in the clients' messages, less those that are refused."""
+    found = _together(round_, messages, classes, values, precision)
+    if found is not None:
+        return found
+    why = {
+        client: refuses(round_, client, messages[client], classes, values, precision)
+        for client in sorted(messages)
+    }
+    refused = {client: reason for client, reason in why.items() if reason is not None}
+    taken = {client: message for client, message in messages.items() if client not in refused}
+    rest = _together(round_, taken, classes, values, precision)
+    assert rest is not None, "each by itself is right, so all are"
+    return replace(rest, refused=refused)
+
+
+def _together(
+    round_: int, messages: Mapping[int, bytes], classes: int, values: int, precision: Precision
+) -> Uploads | None:
+    """As `decode` reads them, but all at once, which takes a tenth of the time; none if any is not as it should be."""
+    clients, row = tuple(sorted(messages)), _row(values, precision.bits)
+    helds = [(len(messages[client]) - _HEADER.size) // row.itemsize for client in clients]
+    for client, held in zip(clients, helds, strict=True):
+        if not 0 <= held <= classes or len(messages[client]) != _HEADER.size + held * row.itemsize:
+            return None
+        if not messages[client].startswith(
+            _HEADER.pack(_MAGIC, _VERSION, precision.bits, round_, client, held, values)
+        ):
+            return None
+    rows = np.frombuffer(b"".join([messages[client][_HEADER.size :] for client in clients]), row)
+    row_R, class_R, steps_RV = (
+        np.repeat(np.arange(len(clients)), helds),
+        rows["class"],
+        _signed(rows["digits"]),
+    )
+    ordered = (np.diff(row_R * classes + class_R) > 0).all() and class_R.max(initial=0) < classes
+    counted = rows["count"].min(initial=1) > 0 and rows["count"].max(initial=1) <= MOST_COUNT
+    if not ordered or not counted or not _within(steps_RV, precision):
+        return None
+    counts_KJ = np.zeros((len(clients), classes), np.int64)
+    values_KJV = np.zeros((len(clients), classes, values), np.int64)
+    counts_KJ[row_R, class_R], values_KJV[row_R, class_R] = (
+        rows["count"],
+        steps_RV * np.int64(precision.step),
+    )
+    return Uploads(clients, counts_KJ, values_KJV, precision=precision)

@@ -1,0 +1,156 @@
+"""Pooling of prototypes (Eq. 6-8): a prototype C of D values, seen as a 2D map, becomes a prototype P of V values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fedrfq.errors import UserError
+
+
+@dataclass(frozen=True)
+class Pool:
+    """How prototypes are pooled: C as a map of `rows` rows, `kernel`×`kernel` windows every `stride`, no padding."""
+
+    name: str = "softpool"
+    rows: int = 2
+    kernel: int = 2
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        if self.name not in POOLS:
+            raise UserError(
+                f"pool.name = {self.name!r} is unknown; choose one of {', '.join(POOLS)}"
+            )
+        for field in ("rows", "kernel", "stride"):
+            if getattr(self, field) < 1:
+                raise UserError(f"pool.{field} = {getattr(self, field)} must be at least 1")
+
+    def __call__(self, c: Tensor) -> Tensor:
+        """P [..., V] of C [..., D], in C's dtype; no host synchronisation."""
+        self.check(c.shape[-1])
+        return POOLS[self.name](c, self)
+
+    def size(self, d: int) -> int:
+        """V, the number of values that `d` values are pooled to."""
+        self.check(d)
+        if self.name == "none":
+            return d
+        height, width = self.output(d)
+        return height * width
+
+    def output(self, d: int) -> tuple[int, int]:
+        """Height and width of the pooled map of `d` values."""
+        return (self.rows - self.kernel) // self.stride + 1, (
+            d // self.rows - self.kernel
+        ) // self.stride + 1
+
+    def check(self, d: int) -> None:
+        """Raises UserError where prototypes of `d` values cannot be pooled so."""
+        if self.name == "none":
+            return
+        if d % self.rows:
+            raise UserError(
+                f"a prototype of {d} values has no map of {self.rows} rows; let pool.rows divide {d}"
+            )
+        if self.kernel > min(self.rows, d // self.rows):
+            kernel, found = f"{self.kernel}×{self.kernel}", f"{self.rows}×{d // self.rows}"
+            raise UserError(
+                f"a {kernel} pooling kernel is larger than the {found} map; lower pool.kernel or set pool.rows"
+            )
+
+
+def softpool(c: Tensor, pool: Pool) -> Tensor:
+    """Eq. 7-8: each window's values weighted by their softmax; half types are accumulated in float32."""
+    wide = c.float() if c.dtype in (torch.float16, torch.bfloat16) else c
+    pooled: Tensor = _SoftPool.apply(wide, pool)  # type: ignore[no-untyped-call]
+    return pooled.to(c.dtype)
+
+
+class _SoftPool(torch.autograd.Function):
+    """SoftPool with its gradient in closed form, dP/dc_i = w_i (1 + c_i − P).
+
+    The place in the window is the first axis, where softmax and sums vectorise: forward and backward of 8,000
+    prototypes take a CPU less than half the time that F.unfold under autograd takes, and of 80 no longer.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, c: Tensor, pool: Pool) -> Tensor:
+        c = c.contiguous()
+        height, width = pool.output(c.shape[-1])
+        windows = _windows(c, pool).reshape(pool.kernel**2, -1)
+        weights = windows.softmax(0)
+        pooled = (weights * windows).sum(0)
+        ctx.save_for_backward(windows, weights, pooled)
+        ctx.pool, ctx.shape = pool, c.shape
+        return pooled.view(*c.shape[:-1], height * width)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        windows, weights, pooled = ctx.saved_tensors
+        terms = torch.addcmul(weights, weights, windows - pooled).mul_(grad.reshape(-1))
+        total = terms.new_zeros(ctx.shape)
+        targets = _windows(total, ctx.pool)
+        places = [place for row in targets.unbind() for place in row.unbind()]
+        # Windows overlap, but their values at one and the same place do not: each place is one plain addition.
+        for place, term in zip(places, terms.view(-1, *targets.shape[2:]).unbind(), strict=True):
+            place.add_(term)
+        return total, None
+
+
+def _windows(c: Tensor, pool: Pool) -> Tensor:
+    """A view [kernel, kernel, N, height, width] of contiguous C: first the place in the window, then the window."""
+    d = c.shape[-1]
+    columns, (height, width) = d // pool.rows, pool.output(d)
+    sizes = (pool.kernel, pool.kernel, c.numel() // d, height, width)
+    return c.as_strided(sizes, (columns, 1, d, columns * pool.stride, pool.stride))
+
+
+def avg(c: Tensor, pool: Pool) -> Tensor:
+    """Each window's mean."""
+    return _flat(F.avg_pool2d(_map(c, pool), pool.kernel, pool.stride), c)
+
+
+def maximum(c: Tensor, pool: Pool) -> Tensor:
+    """Each window's largest value."""
+    return _flat(F.max_pool2d(_map(c, pool), pool.kernel, pool.stride), c)
+
+
+def adaptive_avg(c: Tensor, pool: Pool) -> Tensor:
+    """The means of windows spread evenly over the whole map, as many as there are windows with the stride."""
+    return _flat(F.adaptive_avg_pool2d(_map(c, pool), pool.output(c.shape[-1])), c)
+
+
+def adaptive_max(c: Tensor, pool: Pool) -> Tensor:
+    """The largest values of windows spread evenly over the whole map, as many as there are with the stride."""
+    return _flat(F.adaptive_max_pool2d(_map(c, pool), pool.output(c.shape[-1])), c)
+
+
+def none(c: Tensor, pool: Pool) -> Tensor:
+    """C itself: the ablation without pooling."""
+    return c
+
+
+def _map(c: Tensor, pool: Pool) -> Tensor:
+    return c.reshape(-1, 1, pool.rows, c.shape[-1] // pool.rows)
+
+
+def _flat(pooled: Tensor, c: Tensor) -> Tensor:
+    return pooled.reshape(*c.shape[:-1], pooled.shape[-2] * pooled.shape[-1])
+
+
+POOLS: dict[str, Callable[[Tensor, Pool], Tensor]] = {
+    "softpool": softpool,
+    "avg": avg,
+    "max": maximum,
+    "adaptive-avg": adaptive_avg,
+    "adaptive-max": adaptive_max,
+    "none": none,
+}

@@ -1,0 +1,1 @@
+"""Aggregation under attack: attacks, detectors and aggregation rules on integers. No PyTorch."""

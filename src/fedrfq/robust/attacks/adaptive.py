@@ -1,0 +1,84 @@
+"""Adaptive: attackers who know the detector and go as far as it lets them. No paper's rule.
+
+For each of its classes an attacker sends c + γ · (n − c): c is the class's centre, the mean over its honest holders (or,
+without any, its global prototype, or else the attacker's own prototype), n the nearest centre of another class. γ = 1
+is that other class, the direction in which a class is mistaken for another soonest. All attackers use one γ, the
+largest up to `strength`, 3 unless set, with which the detector keeps them all: the detector itself is asked, at most ten
+times, with the honest uploads, the state and the global prototypes of the round. If they are not even kept at γ = 0, they
+send their honest prototypes.
+
+Departures from the largest: γ is found by halving, so to within strength / 256, and as if a detector that keeps some γ
+also kept every smaller one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.random import Generator
+
+from fedrfq.prototypes.fixed_point import Bools, Uploads
+from fedrfq.robust.attacks.attack import (
+    Attack,
+    Floats,
+    Scene,
+    honest_moments,
+    replaced,
+    squared_distances,
+)
+
+HALVINGS = 8
+
+
+@dataclass(frozen=True)
+class Adaptive(Attack):
+    strength: float = 3.0
+
+    on_uploads: ClassVar[bool] = True
+
+    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+        if not scene.malicious_K.any():
+            return scene.uploads
+        centre_AJV, known_J = centres(scene)
+        direction_AJV = np.array([_to_nearest(centre_JV, known_J) for centre_JV in centre_AJV])
+
+        def sent(gamma: float) -> Uploads:
+            return replaced(scene, centre_AJV + gamma * direction_AJV)
+
+        low, high = 0.0, self.strength
+        if not all_kept(scene, sent(low)):
+            return scene.uploads
+        if all_kept(scene, sent(high)):
+            return sent(high)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if all_kept(scene, sent(middle)) else (low, middle)
+        return sent(low)
+
+
+def all_kept(scene: Scene, uploads: Uploads) -> bool:
+    """Whether the detector keeps all attackers if these uploads are sent."""
+    detector = scene.detector
+    _, verdict = detector.judge(scene.state, scene.globals_, detector.admitted(uploads))
+    return bool(verdict.kept_K[scene.malicious_K].all())
+
+
+def centres(scene: Scene) -> tuple[Floats, Bools]:
+    """The centre of each class as every attacker sees it, and which are not just its own prototype."""
+    mean_AJV, _ = honest_moments(scene)
+    held_J, present_J = scene.honest.held_KJ.any(0), scene.globals_.present_J
+    centre_AJV: Floats = np.where(
+        (present_J & ~held_J)[:, None], scene.globals_.values_JV, mean_AJV
+    )
+    return centre_AJV, held_J | present_J
+
+
+def _to_nearest(centre_JV: Floats, known_J: Bools) -> Floats:
+    """From each class's centre to the nearest other that is known; nowhere if there is none."""
+    other_JJ = ~np.eye(len(centre_JV), dtype=np.bool_)
+    distance_JJ = np.where(known_J & other_JJ, squared_distances(centre_JV), np.inf)
+    nearest_J = distance_JJ.argmin(1)
+    reachable_J = np.isfinite(distance_JJ.min(1))
+    return np.where(reachable_J[:, None], centre_JV[nearest_J] - centre_JV, 0.0)

@@ -1,0 +1,32 @@
+"""A little is enough: Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed Learning",
+NeurIPS 2019.
+
+All attackers send the same for a class: in every coordinate the mean of the honest holders' prototypes minus z standard
+deviations, which is inside the honest spread and, all of them on one side, still moves the result. z is `strength`: 1.5
+unless set.
+
+Departures: prototypes in place of gradients, class by class; mean and deviation are the honest holders' own, where the
+paper estimates them from the attackers' data; z is given, where the paper derives it from the number of attackers. For a
+class without an honest holder, an attacker is honest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from numpy.random import Generator
+
+from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.robust.attacks.attack import Attack, Scene, honest_moments, replaced
+
+
+@dataclass(frozen=True)
+class Alie(Attack):
+    strength: float = 1.5
+
+    on_uploads: ClassVar[bool] = True
+
+    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+        mean_AJV, std_JV = honest_moments(scene)
+        return replaced(scene, mean_AJV - self.strength * std_JV)

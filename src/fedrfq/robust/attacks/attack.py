@@ -1,0 +1,101 @@
+"""What an attack is: what malicious clients do to their data, and to what they send. Both are nothing unless overridden.
+
+Attackers are as strong as the setting allows: they collude, see the honest uploads of the round before they send
+(rushing), and know the global prototypes, the detector and its state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from fedrfq.errors import UserError
+from fedrfq.prototypes.fixed_point import LIMIT, Bools, Globals, Ints, Uploads
+from fedrfq.robust.detectors.detector import Detector, State
+
+Floats = NDArray[np.float64]
+MOST_STRENGTH = 1_000_000
+
+
+@dataclass(frozen=True)
+class Scene:
+    """All that the attackers know when they send. `uploads` has what everyone would send honestly, they themselves too."""
+
+    uploads: Uploads
+    malicious_K: Bools  # which rows of the uploads are theirs
+    globals_: Globals  # of the round before
+    detector: Detector
+    state: State
+
+    @property
+    def honest(self) -> Uploads:
+        return self.uploads.only(~self.malicious_K)
+
+    @property
+    def theirs(self) -> Uploads:
+        """What the attackers would send if they were honest. Their rows are counted by A."""
+        return self.uploads.only(self.malicious_K)
+
+
+@dataclass(frozen=True)
+class Attack:
+    """`clients`: how many are malicious, drawn by the run's seed; `strength`: what it means is the attack's own;
+    `start_round`: the first round in which they attack."""
+
+    clients: int = 0
+    strength: float = 1.0
+    start_round: int = 1
+
+    harms: ClassVar[bool] = True  # whether its clients are to be found
+    on_uploads: ClassVar[bool] = False  # whether it needs prototypes to be exchanged
+
+    def __post_init__(self) -> None:
+        if self.clients < 0 or self.start_round < 1:
+            raise UserError("attack.clients must be at least 0 and attack.start_round at least 1")
+        if not 0 <= self.strength <= MOST_STRENGTH:
+            raise UserError(
+                f"attack.strength must be a number from 0 to {MOST_STRENGTH:,}, it is {self.strength}"
+            )
+
+    def poison(self, labels: Ints, classes: int, rng: Generator) -> Ints:
+        """The labels a malicious client trains with instead of its own."""
+        return labels
+
+    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+        """The uploads as they are sent: rows of malicious clients may be anything, all others are as they were."""
+        return scene.uploads
+
+
+def replaced(scene: Scene, values_AJV: NDArray[np.floating[Any]] | Ints) -> Uploads:
+    """The uploads with the attackers' values of the classes they hold replaced, by the nearest that a message can carry."""
+    theirs = scene.theirs
+    whole_AJV = np.clip(np.rint(values_AJV), -LIMIT, LIMIT).astype(np.int64)
+    values_KJV = scene.uploads.values_KJV.copy()
+    values_KJV[scene.malicious_K] = np.where(
+        theirs.held_KJ[..., None], theirs.precision.rounded(whole_AJV), theirs.values_KJV
+    )
+    return replace(scene.uploads, values_KJV=values_KJV)
+
+
+def honest_moments(scene: Scene) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of each class's values over its honest holders, each counting once, as every attacker
+    sees them: where a class has no honest holder, the attacker's own value and 0."""
+    honest = scene.honest
+    held_KJV = honest.held_KJ[..., None]
+    holders_JV = held_KJV.sum(0)
+    mean_JV = honest.values_KJV.sum(0, where=held_KJV) / np.maximum(holders_JV, 1)
+    squares_JV = np.square(honest.values_KJV - mean_JV).sum(0, where=held_KJV)
+    std_JV: Floats = np.sqrt(squares_JV / np.maximum(holders_JV, 1))
+    return np.where(holders_JV > 0, mean_JV, scene.theirs.values_KJV), std_JV
+
+
+def squared_distances(rows_HV: Floats) -> Floats:
+    """Between all pairs of rows."""
+    gram_HH = rows_HV @ rows_HV.T
+    squares_H = gram_HH.diagonal()
+    distances_HH: Floats = squares_H[:, None] + squares_H - 2 * gram_HH
+    return distances_HH

@@ -1,0 +1,37 @@
+"""Framing: attackers hold on to the past so that honest clients seem to stray, and are dropped in their stead. Ours.
+
+Each claims every class that has a global prototype, with as many samples as it has of one of its own, and sends that
+prototype back with every value moved by up to `strength` steps of the grid, one unless set: so they are no copies of each
+other. They need not see what others send. The centres that a detector takes from all uploads then stay where they were,
+while honest clients go on learning. In the first round there is nothing to hold on to, and they are honest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.random import Generator
+
+from fedrfq.prototypes.fixed_point import LIMIT, Uploads
+from fedrfq.robust.attacks.attack import Attack, Scene
+
+
+@dataclass(frozen=True)
+class Frame(Attack):
+    on_uploads: ClassVar[bool] = True
+
+    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+        theirs, present_J = scene.theirs, scene.globals_.present_J
+        steps = min(round(self.strength), LIMIT)
+        moved_AJV = (
+            rng.integers(-steps, steps, theirs.values_KJV.shape, endpoint=True)
+            * theirs.precision.step
+        )
+        false_AJV = theirs.precision.rounded(scene.globals_.values_JV + moved_AJV)
+        counts_KJ, values_KJV = scene.uploads.counts_KJ.copy(), scene.uploads.values_KJV.copy()
+        claimed_A1 = np.maximum(theirs.counts_KJ.max(1, keepdims=True, initial=0), 1)
+        counts_KJ[scene.malicious_K] = np.where(present_J, claimed_A1, theirs.counts_KJ)
+        values_KJV[scene.malicious_K] = np.where(present_J[:, None], false_AJV, theirs.values_KJV)
+        return replace(scene.uploads, counts_KJ=counts_KJ, values_KJV=values_KJV)

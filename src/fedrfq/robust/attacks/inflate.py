@@ -1,0 +1,32 @@
+"""Inflated counts: attackers claim to have many more samples than they have, and swap their classes.
+
+Claimed counts are the weights of the average, so they give an attacker the say over a class. That only hurts if it has
+something bad to say: the values are those of `swap`. Counts are multiplied by `strength`, 1000 unless set, and cut to
+what a message can carry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.random import Generator
+
+from fedrfq.prototypes.fixed_point import MOST_COUNT, Uploads
+from fedrfq.robust.attacks.attack import Attack, Scene, replaced
+from fedrfq.robust.attacks.swap import swapped
+
+
+@dataclass(frozen=True)
+class Inflate(Attack):
+    strength: float = 1000.0
+
+    on_uploads: ClassVar[bool] = True
+
+    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+        counts_KJ = scene.uploads.counts_KJ
+        inflated_KJ = np.clip(np.rint(self.strength * counts_KJ), 1, MOST_COUNT).astype(np.int64)
+        chosen_KJ = scene.malicious_K[:, None] & scene.uploads.held_KJ
+        sent = replaced(scene, swapped(scene, rng))
+        return replace(sent, counts_KJ=np.where(chosen_KJ, inflated_KJ, counts_KJ))

@@ -1,0 +1,60 @@
+"""Label flipping: Tolpegin et al., "Data Poisoning Attacks Against Federated Learning Systems", ESORICS 2020.
+
+A malicious client trains on false labels and is honest otherwise. `to` says which label a class gets:
+"own"  another of the client's own classes, each class a different one (all of them in one random cycle), so that its
+       prototypes look like those of the classes it claims to hold; a client of a single class takes any other class;
+"any"  another class at random, of all there are, each class for itself;
+"one"  class 0, the same for all attackers; samples of class 0 keep it.
+`strength` is the share of the client's samples that are flipped, chosen at random: 1, all of them, unless set.
+
+Departures: the paper flips one source class to one target class; here every class is flipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+
+from fedrfq.errors import UserError
+from fedrfq.prototypes.fixed_point import Ints
+from fedrfq.robust.attacks.attack import Attack
+
+TO = ("own", "any", "one")
+
+
+@dataclass(frozen=True)
+class LabelFlip(Attack):
+    to: str = "own"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.to not in TO:
+            raise UserError(f"attack.to is one of {', '.join(TO)}, not '{self.to}'")
+        if self.strength > 1:
+            raise UserError(
+                f"attack.strength of label-flip is a share of samples, at most 1, it is {self.strength}"
+            )
+        if self.start_round != 1:
+            raise UserError(
+                "attack.start_round must be 1 for label-flip: labels are flipped before the training starts"
+            )
+
+    def poison(self, labels: Ints, classes: int, rng: Generator) -> Ints:
+        if classes < 2:
+            return labels
+        flipped = rng.permutation(len(labels))[: round(self.strength * len(labels))]
+        poisoned = labels.copy()
+        poisoned[flipped] = self._target(np.unique(labels), classes, rng)[labels[flipped]]
+        return poisoned
+
+    def _target(self, held: Ints, classes: int, rng: Generator) -> Ints:
+        """The label that each class gets."""
+        if self.to == "one":
+            return np.zeros(classes, np.int64)
+        target_J: Ints = (np.arange(classes) + rng.integers(1, classes, classes)) % classes
+        if self.to == "own" and len(held) > 1:
+            cycle = rng.permutation(held)
+            target_J[cycle] = np.roll(cycle, 1)
+        return target_J

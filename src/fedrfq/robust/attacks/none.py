@@ -1,0 +1,13 @@
+"""No attack: everyone is honest."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedrfq.robust.attacks.attack import Attack
+
+
+@dataclass(frozen=True)
+class Peace(Attack):
+    """Malicious clients, if any are drawn, behave."""
+
+    harms: ClassVar[bool] = False

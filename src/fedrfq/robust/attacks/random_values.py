@@ -1,0 +1,29 @@
+"""Random values: attackers send noise in place of their prototypes.
+
+Every value is drawn uniformly from the range, from the least to the greatest, of all values that would honestly be
+sent in the round. `strength` stretches the range about its middle: 1, as it is, unless set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from numpy.random import Generator
+
+from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.robust.attacks.attack import Attack, Scene, replaced
+
+
+@dataclass(frozen=True)
+class Random(Attack):
+    on_uploads: ClassVar[bool] = True
+
+    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+        if not scene.theirs.held_KJ.any():
+            return scene.uploads
+        values = scene.uploads.values_KJV[scene.uploads.held_KJ]
+        middle, half = (values.max() + values.min()) / 2, (values.max() - values.min()) / 2
+        return replaced(
+            scene, middle + self.strength * half * rng.uniform(-1, 1, scene.theirs.values_KJV.shape)
+        )

@@ -1,0 +1,21 @@
+"""Scaling: attackers send `strength` × their own prototypes, by default five times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from numpy.random import Generator
+
+from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.robust.attacks.attack import Attack, Scene, replaced
+
+
+@dataclass(frozen=True)
+class Scale(Attack):
+    strength: float = 5.0
+
+    on_uploads: ClassVar[bool] = True
+
+    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+        return replaced(scene, self.strength * scene.theirs.values_KJV)

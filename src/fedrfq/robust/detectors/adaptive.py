@@ -1,0 +1,130 @@
+"""Who disagrees with everybody else, told without knowing how many lie. Our own rule, made from what attacks look like.
+
+A class's centre is the median of what trusted clients sent, and of the last global prototype (`evidence.py`). Of every
+upload of a class that another trusted client sent too, three things are asked:
+
+- *far*: how far is it from the centre, in units of what is typical, the median over all classes? Its own vote draws the
+  centre near, so the distance is stretched by n / (n − 1), which for a mean of n votes would be exact.
+- *misplaced*: is it on the way to another class, the paper's prototype failure as a signal? (own² − other²) / between² is
+  −1 at its own centre and +1 at the other; the worst of the others counts. All spread but that along the line between
+  the two cancels, so swapped classes show long before distances tell.
+- *leaning*: does it deviate straight toward another class, however little? The cosine of that angle, the worst of the
+  others. Honest clients deviate in all directions; liars who share out a step they hope is small enough do not.
+
+From the last two what is typical in the round is taken off: classes are not apart yet in the first rounds. A client's
+answer is the mean over its classes and an unremarkable one more, since few classes are little evidence; a single class
+twice too far is enough too. The answers go into a record, a running mean for each client. Who is too far now or
+has a bad record is dropped, and all is judged again without its votes until that changes nothing: a liar lies in all its
+classes, so the one where honest clients outvote it clears the others. An odd round is forgiven, and a liar that pauses
+stays out for some rounds. Nobody is judged by the last global prototypes alone: a class that liars won once would keep
+its only honest client out for ever.
+
+One typical distance serves all classes, not a median and MAD for each: a class has few holders, and liars among them
+would set its own.
+
+Limits: what stays within the honest spread and points nowhere passes, so does all in a class that nobody else sends, and
+copies that differ in a bit are counted as clients of their own. Attackers can also have honest clients dropped: by sending
+the last global prototypes, a bit changed, for every class, which pins the centres to the past; or by claiming classes
+that nobody else sends and placing them on a victim's. `docs/methods.md` has figures.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
+from fedrfq.robust.detectors.detector import Detector, State, Verdict
+from fedrfq.robust.detectors.distances import isqrt
+from fedrfq.robust.detectors.observations import Seen, Sent, median
+
+UNIT = 1 << 10  # 1, in all scores
+FAR_NOW = (
+    7 * UNIT // 2
+)  # in one round; honest clients pass 3 in the first five rounds only, and rarely
+LIMITS = {  # of the records; the figures are MNIST's
+    "far": 7 * UNIT // 4,  # 99 % of honest ones stay below 1.5
+    "misplaced": UNIT
+    // 4,  # honest ones stay below 0.2, in the first ten rounds 0.3; swapped classes come to 0.7
+    "leaning": UNIT
+    // 5,  # 99 % of honest ones stay below 0.12; a step of 0.4 of the way to the next class comes to 0.4
+}
+MEMORY = 5  # rounds, of the running mean
+PASSES = 4  # at most; two are usual when there is something to find
+MOST_FAR = 8 * UNIT  # that a class counts for
+APART = 8  # the typical distance is at least this part of that between classes: trained clients agree more closely
+LEAST = 64  # no distance counts as smaller: 1/256
+TOWARD = UNIT // 2  # an upload is misplaced from a quarter of the way on: −0.5
+LOWEST = -UNIT // 2  # that a class counts for, lest anyone earn credit
+FEW = 8  # values: with fewer, all that deviates leans somewhere
+_LIMITS_R1 = np.array([[limit] for limit in LIMITS.values()], np.int64)
+
+
+@dataclass(frozen=True)
+class Adaptive(Detector):
+    """Scores are 1024 at the limit: what is above is dropped."""
+
+    def start(self, clients: int) -> State:
+        return {name: np.full(clients, UNIT if name == "far" else 0, np.int64) for name in LIMITS}
+
+    def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
+        clients = np.array(uploads.clients, np.int64)
+        before_RK = np.array([state[name][clients] for name in LIMITS])
+        sent = Sent.of(globals_, uploads)
+        kept_K = _worst(before_RK) <= UNIT
+        for _ in range(PASSES):
+            trusted_K = kept_K
+            now_RK = _answers(sent.seen_by(trusted_K))
+            after_RK = before_RK + (np.minimum(now_RK, FAR_NOW) - before_RK) // MEMORY
+            score_K = np.maximum(_worst(after_RK), now_RK[0] * UNIT // FAR_NOW)
+            kept_K = score_K <= UNIT
+            if np.array_equal(kept_K, trusted_K):
+                break
+        record = {name: state[name].copy() for name in LIMITS}
+        for name, after_K in zip(LIMITS, after_RK, strict=True):
+            record[name][clients] = after_K
+        return record, Verdict(kept_K, score_K)
+
+
+def _worst(record_RK: Ints) -> Ints:
+    worst_K: Ints = (record_RK * UNIT // _LIMITS_R1).max(0)
+    return worst_K
+
+
+def _answers(seen: Seen) -> Ints:
+    """How far, misplaced and leaning each client is; unremarkable, if nobody else sent its classes."""
+    classes_K = seen.spread(np.ones_like(seen.class_N)).sum(1)
+    far_KJ = seen.spread(np.minimum(_far(seen), MOST_FAR))
+    far_K = np.maximum((far_KJ.sum(1) + UNIT) // (classes_K + 1), far_KJ.max(1, initial=0) // 2)
+    others = (
+        seen.spread(np.clip(answer_N, LOWEST, UNIT))
+        for answer_N in (_misplaced(seen), _leaning(seen))
+    )
+    return np.array([far_K, *(answer_KJ.sum(1) // (classes_K + 1) for answer_KJ in others)])
+
+
+def _far(seen: Seen) -> Ints:
+    apart = math.isqrt(median(seen.between_JJ[seen.rivals_JJ & seen.rivals_JJ.T]))
+    voters_N = seen.voters_J[seen.class_N]
+    distance_N = isqrt(seen.own_N) * voters_N // np.maximum(voters_N - seen.trusted_N, 1)
+    return distance_N * UNIT // max(seen.typical(distance_N), apart // APART, LEAST)
+
+
+def _misplaced(seen: Seen) -> Ints:
+    unit_JJ = np.maximum(seen.between_JJ, LEAST**2) // UNIT
+    toward_NJ = (seen.own_N[:, None] - seen.square_NJ) // unit_JJ[seen.class_N]
+    worst_N = np.where(seen.rivals_JJ[seen.class_N], toward_NJ, -UNIT).max(1, initial=-UNIT)
+    misplaced_N: Ints = np.minimum(worst_N - seen.typical(worst_N), worst_N + TOWARD)
+    return misplaced_N
+
+
+def _leaning(seen: Seen) -> Ints:
+    """By the law of cosines: own² + between² − other² = 2 · between · (the part of the deviation along the line)."""
+    twice_NJ = seen.own_N[:, None] + seen.between_JJ[seen.class_N] - seen.square_NJ
+    along_NJ = twice_NJ // (2 * np.maximum(isqrt(seen.between_JJ), LEAST))[seen.class_N]
+    worst_N = np.where(seen.rivals_JJ[seen.class_N], along_NJ, 0).max(1, initial=0)
+    cosine_N = worst_N * UNIT // np.maximum(isqrt(seen.own_N), LEAST)
+    leaning_N: Ints = (cosine_N - seen.typical(cosine_N)) * (seen.shape[2] >= FEW)
+    return leaning_N

@@ -1,0 +1,66 @@
+"""Distances between prototypes, exact on integers: 65,535 squares of differences below 2²¹ add up to less than 2⁵⁸."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrfq.prototypes.fixed_point import LIMIT, Ints, Uploads
+
+_EXACT = (
+    2**53
+)  # float64 holds all whole numbers up to it: sums of such that stay below are exact, in any order
+
+
+def isqrt(squares: Ints) -> Ints:
+    """The whole part of the root, exactly; of squares below 2⁶².
+
+    float64 is off by less than 2⁻²² there: it can reach the next whole number, but not fall below one that is the root.
+    """
+    root = np.sqrt(squares.astype(np.float64)).astype(np.int64)
+    root -= root * root > squares
+    return root
+
+
+def to_centres(uploads: Uploads, centres_JV: Ints) -> Ints:
+    """Every client's distance to the centre of each class it holds, 0 for the others."""
+    difference_KJV = uploads.values_KJV - centres_JV
+    distance_KJ: Ints = (
+        isqrt(np.einsum("kjv,kjv->kj", difference_KJV, difference_KJV)) * uploads.held_KJ
+    )
+    return distance_KJ
+
+
+def mean_over_classes(score_KJ: Ints, uploads: Uploads) -> Ints:
+    """The mean over the classes a client holds; 0 for one that holds none."""
+    mean_K: Ints = (score_KJ * uploads.held_KJ).sum(1) // np.maximum(uploads.held_KJ.sum(1), 1)
+    return mean_K
+
+
+@dataclass(frozen=True)
+class Points:
+    """Prototypes as whole numbers in float64, for fast and still exact products.
+
+    Values of more than 2¹³ a prototype are shifted down so that sums of products stay exact: their last bit or two is lost.
+    """
+
+    values_NV: NDArray[np.float64]
+    square_N: Ints
+    shift: int
+
+    @staticmethod
+    def of(values_NV: Ints) -> Points:
+        shift = next(
+            bits for bits in range(21) if values_NV.shape[1] * (LIMIT >> bits) ** 2 <= _EXACT
+        )
+        floats_NV = (values_NV >> shift if shift else values_NV).astype(np.float64)
+        return Points(
+            floats_NV, np.einsum("nv,nv->n", floats_NV, floats_NV).astype(np.int64), shift
+        )
+
+    def squares_to(self, others: Points) -> Ints:
+        """Squared distances from each to each of the others."""
+        product_NM = (self.values_NV @ others.values_NV.T).astype(np.int64)
+        return (self.square_N[:, None] + others.square_N - 2 * product_NM) << 2 * self.shift

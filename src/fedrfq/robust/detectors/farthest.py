@@ -1,0 +1,35 @@
+"""Detectors that know how many to drop: the ψ clients with the highest scores, ties by the lower client number."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedrfq.errors import UserError
+from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
+from fedrfq.robust.detectors.detector import Detector, State, Verdict
+
+
+@dataclass(frozen=True)
+class Farthest(Detector):
+    """`psi`: how many are dropped every round, all of them if there are no more (the classes then keep their globals)."""
+
+    psi: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.psi < 0:
+            raise UserError(f"detector.psi must be at least 0, it is {self.psi}")
+
+    def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
+        score_K = self.scores(uploads)
+        worst_first = np.lexsort((np.array(uploads.clients, np.int64), -score_K))
+        kept_K = np.ones(len(score_K), np.bool_)
+        kept_K[worst_first[: self.psi]] = False
+        return state, Verdict(kept_K, score_K)
+
+    @abstractmethod
+    def scores(self, uploads: Uploads) -> Ints:
+        """How bad each client's upload looks."""

@@ -1,0 +1,336 @@
+"""Runs with their directories: started, checkpointed, resumed, summed up."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedrfq import data
+from fedrfq.federation.round_log import stands
+from fedrfq.consensus.rules import Rules
+from fedrfq.data import Dataset
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment, name_of
+from fedrfq.learning.round_loop import Diverged, Federation, State
+from fedrfq.files.atomic import open_files
+from fedrfq.files.locks import alone
+from fedrfq.learning.evaluation import Outcome, RoundRecord
+from fedrfq.methods import METHODS
+from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.runs.run_directory import RunDirectory, common_round
+from fedrfq.runs.snapshot import Prototypes, save_shares, shares
+from fedrfq.models.stacked import Params
+from fedrfq.files.strict_json import to_json
+
+_SPARE = 256  # open files besides the runs'
+_VERSIONS = ("fedrfq", "torch", "numpy", "scikit-learn", "mlxtend")
+
+
+def pick_device(name: str, deterministic: bool = False) -> torch.device:
+    """`auto` takes CUDA where it is. Deterministic: the same bytes on the same machine, on CUDA at some cost."""
+    cuda = torch.cuda.is_available()
+    try:
+        device = torch.device(("cuda" if cuda else "cpu") if name == "auto" else name)
+    except RuntimeError:
+        raise UserError(f"--device is auto, cpu, cuda or cuda:N, not '{name}'") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device is auto, cpu, cuda or cuda:N, not '{name}'")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"--device {name}: PyTorch finds {torch.cuda.device_count()} CUDA devices here; use --device cpu")
+    if deterministic and device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    return device
+
+
+@dataclass
+class Session:
+    """One run, or several stacked into one program, from where they stand to their last round. No other process can have
+    their directories until it is closed, or forgotten."""
+
+    federation: Federation
+    runs: tuple[RunDirectory, ...]
+    state: State
+    sent: tuple[Uploads, ...] = ()  # in the last round, a run each; none before a round was trained here
+    held: ExitStack = field(default_factory=ExitStack)  # the runs' locks
+
+    @staticmethod
+    def begin(experiments: Sequence[Experiment], device: torch.device, out: Path, dataset: Dataset | None = None) -> Session:
+        """Fresh directories; nothing is written before the experiment has been found possible."""
+        dataset = dataset or data.load(experiments[0].data.name)
+        federation = Federation(experiments, dataset, device)
+        state = federation.start()
+        runs = [RunDirectory.create(out, experiment, environment(federation, r)) for r, experiment in enumerate(experiments)]
+        with _alone(runs) as held:
+            for run, charter, partition in zip(runs, federation.charters(), federation.partitions, strict=True):
+                save_shares(run.path, shares(partition, dataset))
+                if charter is not None:
+                    run.begin_audit(charter)
+                stack = [os.path.relpath(other.path, run.path) for other in runs]
+                run.write("environment.json", to_json({**run.environment(), "stack": stack}, indent=2) + "\n")
+            return Session(federation, tuple(runs), state, held=held.pop_all())
+
+    @staticmethod
+    def resume(path: Path, device: torch.device) -> Session:
+        """From the newest checkpoint, with the runs it was stacked with: kernels depend on what is stacked."""
+        runs = tuple(RunDirectory.open(other) for other in RunDirectory.open(path).stack())
+        with _alone(runs) as held:
+            return Session(*_standing(runs, device), held=held.pop_all())
+
+    def close(self) -> None:
+        """Let another process have the runs."""
+        self.held.close()
+
+    __del__ = close
+
+    @property
+    def rounds(self) -> int:
+        return self.federation.experiments[0].rounds
+
+    def advance(self) -> Iterator[list[Outcome]]:
+        """Each round's outcomes, a run each, recorded before they are yielded."""
+        every = self.federation.experiments[0].checkpoint
+        for run in self.runs:
+            run.rewind(self.state.round)  # an interrupted round may have left its record
+        while self.state.round < self.rounds:
+            state, outcomes = self._next()
+            for run, outcome in zip(self.runs, outcomes, strict=True):
+                run.append(outcome)
+            self.sent = tuple(outcome.sent for outcome in outcomes)
+            self.state = state  # only now: an interrupt before this line repeats the round, and no record is missing
+            if self.state.round % every == 0 or self.state.round == self.rounds:
+                self.checkpoint()
+            yield outcomes
+
+    def _next(self) -> tuple[State, list[Outcome]]:
+        try:
+            return self.federation.advance(self.state)
+        except Diverged as error:
+            last = self.checkpoint() if self.state.round else "none yet"
+            raise Diverged(error.runs, f"; last good checkpoint: {last}") from error
+
+    def checkpoint(self) -> Path:
+        """Where the runs stand, on disk; older checkpoints go only when every run of the stack has its new one."""
+        paths = [run.save(part(self.federation, self.state, r)) for r, run in enumerate(self.runs)]
+        for run in self.runs:
+            run.prune(self.state.round)
+        return paths[0]
+
+    def finish(self) -> list[dict[str, Any]]:
+        """The summaries, written beside the records, and the last round's prototypes."""
+        results = []
+        for run, sent, globals_ in zip(self.runs, self.sent, self.state.globals_, strict=False):
+            if sent.clients:
+                Prototypes.of(self.state.round, sent, globals_).save(run.path)
+        for r, silhouettes in enumerate(self.federation.silhouettes(self.state)):
+            result = summary(self.runs[r], self.federation.experiments[r], silhouettes)
+            self.runs[r].write("result.json", to_json(result, indent=2) + "\n")
+            results.append(result)
+        return results
+
+
+def _alone(runs: Sequence[RunDirectory]) -> ExitStack:
+    """The runs' directories, for this process alone."""
+    open_files(len(runs) + _SPARE)
+    with ExitStack() as held:
+        for run in runs:
+            held.enter_context(alone(run.path, "a run's directory", "it trains this run; wait for its end, or stop it"))
+        return held.pop_all()
+
+
+def _standing(runs: tuple[RunDirectory, ...], device: torch.device) -> tuple[Federation, tuple[RunDirectory, ...], State]:
+    """Runs of one stack as they stand after their newest checkpoint; what was recorded since is forgotten."""
+    experiments = [run.experiment() for run in runs]
+    dataset = data.load(experiments[0].data.name)
+    recorded = runs[0].environment().get("data", {}).get("sha256")
+    if dataset.sha256 != recorded:
+        raise UserError(f"the data changed: the run began on sha256 {recorded}, found {dataset.sha256}; restore the data")
+    federation = Federation(experiments, dataset, device)
+    check_charters(runs, federation)
+    number = common_round(runs)
+    state = join([run.load(number, device) for run in runs]) if number else federation.start()
+    check_agreed(runs, federation, state)
+    for run in runs:
+        run.rewind(number)
+    return federation, runs, state
+
+
+def part(federation: Federation, state: State, r: int) -> State:
+    """Run `r`'s share of the state."""
+    rows = [federation.rows(r, clients) for clients in federation.cohorts]
+    params = tuple({name: p[s] for name, p in own.items()} for own, s in zip(state.params, rows, strict=True))
+    own = federation.rows(r, range(federation.experiments[0].method.centres))
+    centres = {name: p[own] for name, p in state.centres.items()}
+    globals_, memory, agreed = (state.globals_[r],), (state.memory[r],), (state.agreed[r],)
+    return replace(state, params=params, globals_=globals_, memory=memory, centres=centres, agreed=agreed)
+
+
+def join(states: Sequence[State]) -> State:
+    """Runs' states as one, stacked in order."""
+    params = tuple(_stacked(cohort) for cohort in zip(*(state.params for state in states), strict=True))
+    globals_, memory = tuple(state.globals_[0] for state in states), tuple(state.memory[0] for state in states)
+    centres, agreed = _stacked([state.centres for state in states]), tuple(state.agreed[0] for state in states)
+    return State(states[0].round, params, globals_, memory, centres, agreed)
+
+
+def check_charters(runs: Sequence[RunDirectory], federation: Federation) -> None:
+    """That each run goes on with the committee it began with."""
+    for run, charter in zip(runs, federation.charters(), strict=True):
+        before = (run.path / "federation.toml").read_bytes() if run.audited() else None
+        if before != (None if charter is None else charter.text.encode()):
+            raise UserError(f"{run.path / 'federation.toml'} is not that of experiment.toml beside it: restore either")
+
+
+def check_agreed(runs: Sequence[RunDirectory], federation: Federation, state: State) -> None:
+    """That each checkpoint has what its committee certified last."""
+    for run, charter, last in zip(runs, federation.charters(), state.agreed, strict=True):
+        if charter is not None and state.round and not stands(Rules(charter.roster), state.round, last):
+            path = run.checkpoints()[state.round]
+            raise UserError(f"{path} does not have what the committee agreed on last: restore it, or remove it and resume")
+
+
+def _stacked(runs: Sequence[Params]) -> Params:
+    return {name: torch.cat([own[name] for own in runs]) for name in runs[0]}
+
+
+def summary(
+    run: RunDirectory, experiment: Experiment, silhouettes: tuple[float, float] | tuple[None, None]
+) -> dict[str, Any]:
+    """What `--json` prints: the last round's figures, totals over all rounds."""
+    records = run.rounds()
+    last, train = records[-1], sum(record.seconds_train for record in records)
+    return {
+        "method": name_of(METHODS, experiment.method),
+        "data": experiment.data.name,
+        "seed": experiment.seed,
+        "clients": experiment.clients,
+        "rounds": last.round,
+        "accuracy_mean": last.accuracy_mean,
+        "accuracy_std": last.accuracy_std,
+        "prototype_accuracy_mean": last.prototype_accuracy_mean,
+        "prototype_failure": last.prototype_failure,
+        "honest_accuracy_mean": last.honest_accuracy_mean,
+        "honest_prototype_accuracy_mean": last.honest_prototype_accuracy_mean,
+        **detection(records),
+        "silhouette": silhouettes[0],
+        "silhouette_unpooled": silhouettes[1],
+        "parameters_per_round": last.parameters_up,
+        "bytes_per_round": last.bytes_up,
+        "collapsed_clients": last.collapsed_clients,
+        **agreement(records),
+        "samples_per_second": sum(record.samples for record in records) / train,
+        "seconds": sum(record.seconds for record in records),
+        "run_dir": str(run.path),
+    }
+
+
+def detection(records: Sequence[RoundRecord]) -> dict[str, float | None]:
+    """Over all rounds: the share of dropped uploads that were attackers', and of attackers' uploads that were dropped."""
+    found, attackers = sum(r.attackers_filtered for r in records), sum(r.attackers for r in records)
+    dropped = sum(len(r.filtered) + len(r.refused) for r in records)
+    return {
+        "detector_precision": found / dropped if dropped else None,
+        "detector_recall": found / attackers if attackers else None,
+    }
+
+
+def agreement(records: Sequence[RoundRecord]) -> dict[str, int | None]:
+    """What the committee's agreeing took over all rounds; none with one trusted server."""
+    if any(record.view is None for record in records):
+        return {"view_changes": None, "evidence": None, "committee_messages": None, "committee_bytes": None}
+    return {
+        "view_changes": sum(record.view or 0 for record in records),
+        "evidence": sum(record.evidence or 0 for record in records),
+        "committee_messages": sum(record.committee_messages or 0 for record in records),
+        "committee_bytes": sum(record.committee_bytes or 0 for record in records),
+    }
+
+
+def environment(federation: Federation, r: int) -> dict[str, Any]:
+    device = federation.device
+    cuda = device.type == "cuda"
+    return {
+        **here(),
+        "device": _hardware(device),
+        "device_type": device.type,
+        "threads": torch.get_num_threads(),
+        "deterministic": not cuda or torch.are_deterministic_algorithms_enabled(),
+        "data": described(federation.dataset),
+        "partition": federation.partitions[r].realised,
+    }
+
+
+def here() -> dict[str, Any]:
+    """The program and the machine."""
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _VERSIONS}},
+        "platform": platform.platform(),
+        "device": _hardware(torch.device("cpu")),
+        "revision": _revision(),
+    }
+
+
+def described(dataset: Dataset) -> dict[str, Any]:
+    """What a trained model needs of its data to be used without it."""
+    return {
+        "name": dataset.name,
+        "sha256": dataset.sha256,
+        "classes": list(dataset.classes),
+        "shape": list(dataset.shape),
+        "mean": list(dataset.mean),
+        "std": list(dataset.std),
+    }
+
+
+def differences(run: RunDirectory, device: torch.device) -> list[str]:
+    """What is not as it was when the run began, and may change the last bits of what follows."""
+    before = run.environment()
+    then = {"torch": before["versions"].get("torch"), **{key: before.get(key) for key in ("device", "threads")}}
+    now = {"torch": _version("torch"), "device": _hardware(device), "threads": torch.get_num_threads()}
+    return [f"{key} {then[key]} → {now[key]}" for key in now if then[key] != now[key]]
+
+
+def _hardware(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def _revision() -> str | None:
+    """The git revision of the program's own checkout, if it runs from one; "+" where files differ from it."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=40", "--dirty=+"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+def run(experiment: Experiment, device: str = "auto", out: Path | str = "runs") -> Iterator[RoundRecord]:
+    """Runs the experiment, yielding each round's record; the directory is written as by the command line."""
+    with closing(Session.begin([experiment], pick_device(device), Path(out))) as session:
+        for outcomes in session.advance():
+            yield outcomes[0].record
+        session.finish()

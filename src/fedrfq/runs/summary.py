@@ -1,0 +1,158 @@
+"""A finished run for people: its table in the terminal and its accuracy curve as a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from fedrfq.robust.attacks import ATTACKS
+from fedrfq.robust.detectors import DETECTORS
+from fedrfq.robust.detectors.none import Nothing
+from fedrfq.experiment import Experiment, name_of
+from fedrfq.files.atomic import write_atomically
+from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.methods import METHODS
+from fedrfq.data.partition import PARTITIONS
+from fedrfq.runs.run_directory import RunDirectory
+
+
+def table(run: RunDirectory) -> Table:
+    """The run's settings and figures, so far or final."""
+    shown = Table(title=_title(run.experiment()), show_header=False, title_justify="left")
+    shown.add_column(style="bold")
+    shown.add_column()
+    for label, value in rows(run):
+        shown.add_row(label, value)
+    return shown
+
+
+def rows(run: RunDirectory) -> list[tuple[str, str]]:
+    """What the table says."""
+    return _rows(run.experiment(), run.rounds(), run.result() or {}, run.environment())
+
+
+def _title(experiment: Experiment) -> str:
+    method = name_of(METHODS, experiment.method)
+    return f"{method} on {experiment.data.name}, {experiment.clients} clients, seed {experiment.seed}"
+
+
+def _rows(
+    experiment: Experiment, records: Sequence[RoundRecord], result: dict[str, Any], environment: dict[str, Any]
+) -> list[tuple[str, str]]:
+    dealt = environment.get("partition", {})
+    held = f"{dealt.get('classes_mean', 0):.2f} ± {dealt.get('classes_std', 0):.2f} classes a client"
+    rows = [
+        ("partition", f"{name_of(PARTITIONS, experiment.partition)}: {held}"),
+        ("rounds", f"{len(records)} of {experiment.rounds}"),
+    ]
+    if not records:
+        return rows
+    last = records[-1]
+    rows += [
+        ("accuracy, own head", f"{last.accuracy_mean:.2f} % ± {last.accuracy_std:.2f} over clients"),
+        ("accuracy, nearest prototype", _accuracy(last)),
+        ("prototype failure", _share(last.prototype_failure)),
+    ]
+    if result:
+        pooled, unpooled = _number(result.get("silhouette")), _number(result.get("silhouette_unpooled"))
+        rows.append(("silhouette", f"{pooled} (unpooled {unpooled})"))
+    up = f"{last.parameters_up:,} values, {last.bytes_up:,} bytes from all clients"
+    train = sum(r.samples for r in records) / sum(r.seconds_train for r in records)
+    rows += [
+        ("uploaded a round", up if last.parameters_up else "nothing"),
+        ("trained", f"{train:,.0f} samples a second"),
+        ("took", f"{sum(r.seconds for r in records):.1f} s"),
+    ]
+    rows += _defence(experiment, records, result) + _committee(experiment, records)
+    if last.collapsed_clients:
+        rows.append(("collapsed", f"{last.collapsed_clients} clients: prototypes near 0, or all features alike"))
+    if last.saturated:
+        rows.append(("saturated", f"{last.saturated} values were outside the fixed-point range in the last round"))
+    return rows
+
+
+def _defence(experiment: Experiment, records: Sequence[RoundRecord], result: dict[str, Any]) -> list[tuple[str, str]]:
+    """Who attacked how, what the honest clients are left with, and what the detector dropped; nothing in peace."""
+    last, attack, rows = records[-1], experiment.attack, []
+    if attack.clients:
+        rows.append(("attack", f"{name_of(ATTACKS, attack)} by {attack.clients} clients from round {attack.start_round} on"))
+        head, prototype = (_points(mean) for mean in (last.honest_accuracy_mean, last.honest_prototype_accuracy_mean))
+        rows.append(("accuracy, honest clients", f"{head}; by prototype {prototype}"))
+    dropped = sum(len(record.filtered) + len(record.refused) for record in records)
+    if dropped or not isinstance(experiment.detector, Nothing):
+        precision, recall = _percent(result.get("detector_precision")), _percent(result.get("detector_recall"))
+        name = name_of(DETECTORS, experiment.detector)
+        rows.append(("detector", f"{name}: {dropped} uploads dropped; precision {precision}, recall {recall}"))
+    return rows
+
+
+def _committee(experiment: Experiment, records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
+    """Who agreed, and what it took; nothing with one trusted server."""
+    taken = [(r.view, r.evidence, r.committee_messages, r.committee_bytes) for r in records if r.view is not None]
+    if not taken:
+        return []
+    changes, evidence, messages, length = (sum(column) for column in zip(*taken, strict=True))
+    each = f"{messages / len(taken):,.0f} messages, {length / len(taken):,.0f} bytes a round"
+    return [
+        ("committee", experiment.committee.about()),
+        ("agreeing", f"{each}; {changes} view changes, {evidence} proofs of lies"),
+    ]
+
+
+def _points(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} %"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def _accuracy(record: RoundRecord) -> str:
+    if record.prototype_accuracy_mean is None or record.prototype_accuracy_own_mean is None:
+        return "– (no prototypes are exchanged)"
+    return f"{record.prototype_accuracy_mean:.2f} % ({record.prototype_accuracy_own_mean:.2f} % among own classes)"
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f} % of pairs"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def plot(run: RunDirectory) -> Path:
+    """accuracy.png in the run's directory: mean over clients, and a band of one standard deviation."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    records, path = run.rounds(), run.path / "accuracy.png"
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    _curve(axes, records, "accuracy_mean", "accuracy_std", "own head", "C0")
+    if records and records[-1].prototype_accuracy_mean is not None:
+        _curve(axes, records, "prototype_accuracy_mean", "prototype_accuracy_std", "nearest global prototype", "C1")
+    axes.set(title=_title(run.experiment()), xlabel="round", ylabel="test accuracy over clients (%)")
+    axes.set_ylim(top=101)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format="png")
+    plt.close(figure)
+    write_atomically(path, drawn.getvalue())
+    return path
+
+
+def _curve(axes: Any, records: Sequence[RoundRecord], mean: str, std: str, label: str, colour: str) -> None:
+    rounds = [record.round for record in records]
+    middle = [getattr(record, mean) for record in records]
+    spread = [getattr(record, std) for record in records]
+    low = [m - s for m, s in zip(middle, spread, strict=True)]
+    high = [min(100.0, m + s) for m, s in zip(middle, spread, strict=True)]
+    axes.plot(rounds, middle, color=colour, label=f"{label} (± std over clients)")
+    axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -1,0 +1,1 @@
+"""Tools that try to break the committee: schedules, invariants, mutants, an exhaustive explorer."""

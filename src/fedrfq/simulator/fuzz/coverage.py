@@ -1,0 +1,63 @@
+"""What a campaign must have exercised to mean anything, and what it did exercise.
+
+"No violation" says nothing if nothing happened: every name below counts something that must have happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS
+
+_EVIDENCE = ("UPLOAD", "LIST", "PREPREPARE", "PREPARE", "COMMIT", "VIEWCHANGE", "RECEIPT and LIST")
+_IGNORED = (
+    "another run",
+    "unknown party",
+    "bad signature",
+    "old round",
+    "old view",
+    "another upload",
+    "inadmissible upload",
+    "upload after closing",
+    "improper list",
+    "improper proposal",
+    "improper view change",
+    "bad certificate",
+    "evidence of another round",
+    "evidence that proves nothing",
+    "not to be had",
+    "nobody asked",
+    "not a receipt of ours",
+    "no answer of use",
+    "the run is over",
+)
+REQUIRED: dict[str, tuple[str, ...]] = {
+    "faulty servers": tuple(f"server {name}" for name in BEHAVIOURS),
+    "faulty clients": tuple(f"client {name}" for name in CLIENTS),
+    "the network": ("lost", "doubled", "cut off", "partitions", "clock jumps"),
+    "crashes": ("crashes", "restarts", "to one away", "logs lost", "logs cut to their essence"),
+    "views": (
+        *(f"decided in view {view}" for view in range(4)),
+        "view changes",
+        "prepared values carried over",
+    ),
+    "evidence": tuple(f"evidence of two {kinds}" for kinds in _EVIDENCE),
+    "catching up": ("catch-ups", "fetches", "waits for clients", "outcomes fetched by clients"),
+    "servers as clients": ("motions that count", "run over"),
+    "refused": ("weak key refused", *(f"ignored: {why}" for why in _IGNORED)),
+}
+
+
+def missing(exercised: Mapping[str, int]) -> list[str]:
+    """What never happened, and must."""
+    return [name for names in REQUIRED.values() for name in names if not exercised.get(name)]
+
+
+def by_group(exercised: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """Everything counted, group by group; what must happen and did not is there with 0."""
+    groups = {
+        group: {name: exercised.get(name, 0) for name in names} for group, names in REQUIRED.items()
+    }
+    known = {name for names in REQUIRED.values() for name in names}
+    more = {name: count for name, count in sorted(exercised.items()) if name not in known}
+    return {**groups, "besides": more} if more else groups

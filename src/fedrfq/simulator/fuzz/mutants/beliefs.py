@@ -1,0 +1,125 @@
+"""What is believed without proof: certificates, signatures, evidence."""
+
+from __future__ import annotations
+
+from fedrfq.consensus.client import Client
+from fedrfq.consensus.messages import (
+    Any,
+    Cert,
+    Certificate,
+    Commit,
+    Evidence,
+    Kind,
+    List,
+    Message,
+    Prepare,
+    Receipt,
+    author,
+)
+from fedrfq.consensus.replica import Replica
+from fedrfq.consensus.rules import Rules
+from fedrfq.simulator.fuzz.ideal_signatures import Ideal
+from fedrfq.simulator.fuzz.mutants.mutant import breaks
+
+
+@breaks("certificate")
+class CertificatesUnverified(Replica):
+    """Catching up, it believes any certificate."""
+
+    def _on_cert(self, peer: int, message: Message) -> None:
+        body = message.body
+        assert isinstance(body, Cert)
+        if body.round == body.certificate.record.round == self.round:
+            self._settle(body.certificate, peer)
+        else:
+            super()._on_cert(peer, message)
+
+
+@breaks("agreement", "certificate")
+class StaleCertificates(Replica):
+    """Catching up, it believes a certificate of an earlier round."""
+
+    def _on_cert(self, peer: int, message: Message) -> None:
+        body = message.body
+        assert isinstance(body, Cert)
+        if body.round < self.round and self.rules.certifies(body.certificate, Kind.COMMIT):
+            self._settle(body.certificate, peer)
+        else:
+            super()._on_cert(peer, message)
+
+
+@breaks("certificate")
+class PreparedIsDecided(Rules):
+    """A quorum of PREPAREs is taken for one of COMMITs."""
+
+    def certifies(self, certificate: Certificate, phase: Kind) -> bool:
+        return super().certifies(certificate, certificate.phase)
+
+
+@breaks("certificate")
+class VotesUnsigned(Rules):
+    """Votes need no signature."""
+
+    def authentic(self, message: Message) -> bool:
+        return isinstance(message.body, Prepare | Commit) or super().authentic(message)
+
+
+@breaks("certificate", "validity", "accusation")
+class RunUnchecked(Replica):
+    """Messages of another run count in this one."""
+
+    def _receive(self, peer: int, message: Message) -> None:
+        super()._receive(
+            peer, Message(self.rules.run, message.body, message.raw, message.signature)
+        )
+
+
+@breaks("validity", "accusation", "double-sign")
+class WeakKeys(Ideal):
+    """A client may register a key for which others can sign too."""
+
+    def weak(self, key: bytes) -> bool:
+        return False
+
+
+@breaks("accusation")
+class EvidenceUnverified(Rules):
+    """Evidence is believed."""
+
+    def proves(self, evidence: Evidence) -> bool:
+        return author(evidence.first.body) is not None
+
+
+@breaks("accusation")
+class EvidenceReversed(Rules):
+    """A list that keeps the promise of a receipt is taken for a lie."""
+
+    def conflict(self, a: Any, b: Any) -> bool:
+        if isinstance(a, Receipt) and isinstance(b, List):
+            return author(a) == author(b) and a.round == b.round and not super().conflict(a, b)
+        return super().conflict(a, b)
+
+
+@breaks("accusation")
+class ChangesOfMindAccused(Rules):
+    """Two votes of different views are taken for a lie."""
+
+    def conflict(self, a: Any, b: Any) -> bool:
+        same = author(a) == author(b) and (a.kind, a.round) == (b.kind, b.round)
+        votes = (
+            isinstance(a, Prepare | Commit)
+            and isinstance(b, Prepare | Commit)
+            and a.value != b.value
+        )
+        return (same and votes) or super().conflict(a, b)
+
+
+@breaks("certificate")
+class ClientBelievesAnything(Client):
+    """A client takes a result without a valid certificate."""
+
+    def _on_cert(self, peer: int, body: Cert) -> None:
+        if body.certificate.record.round < self.round:
+            super()._on_cert(peer, body)
+        else:
+            self._settle(peer, body.certificate)

@@ -1,0 +1,136 @@
+"""Too few votes, or votes that do not belong together."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cached_property
+
+from fedrfq.consensus.messages import (
+    Certificate,
+    Commit,
+    Kind,
+    List,
+    Message,
+    PrePrepare,
+    ViewChange,
+)
+from fedrfq.consensus.replica import Replica
+from fedrfq.consensus.replica_state import Slots
+from fedrfq.consensus.roster import Roster, faults, quorum
+from fedrfq.consensus.rules import Rules
+from fedrfq.simulator.fuzz.mutants.mutant import breaks
+
+
+def like(roster: Roster, kind: type[Roster]) -> Roster:
+    return kind(**{field.name: getattr(roster, field.name) for field in fields(roster)})
+
+
+class _OneShort(Roster):
+    @cached_property
+    def quorum(self) -> int:
+        return quorum(self.n) - 1
+
+
+class _TwiceFaultsPlusOne(Roster):
+    @cached_property
+    def quorum(self) -> int:
+        return 2 * faults(self.n) + 1
+
+
+@breaks("agreement", "certificate")
+class QuorumOneShort(Rules):
+    """A quorum has one vote too few."""
+
+    def __init__(self, roster: Roster) -> None:
+        super().__init__(like(roster, _OneShort))
+
+
+@breaks("agreement", "certificate", servers=5)
+class QuorumOfFive(Rules):
+    """Among five servers, 2f+1 are taken for a quorum."""
+
+    def __init__(self, roster: Roster) -> None:
+        super().__init__(like(roster, _TwiceFaultsPlusOne))
+
+
+@breaks("agreement", "certificate", servers=6)
+class QuorumOfSix(QuorumOfFive):
+    """Among six servers, 2f+1 are taken for a quorum."""
+
+
+@breaks("certificate")
+class RepeatedVoters(Rules):
+    """A certificate may name a server twice."""
+
+    def certifies(self, certificate: Certificate, phase: Kind) -> bool:
+        enough = len(certificate.signatures) >= self.roster.quorum
+        return certificate.phase == phase and enough and self._votes_hold(certificate)
+
+
+@breaks("agreement")
+class RepeatedChanges(Rules):
+    """A new view may be justified by one server's view change several times over."""
+
+    def proper_changes(self, body: PrePrepare) -> bool:
+        changes = [
+            m for m in body.changes if isinstance(m.body, ViewChange) and self.proper_change(m.body)
+        ]
+        mine = [
+            m
+            for m in changes
+            if (m.body.round, m.view) == (body.round, body.view) and self.authentic(m)
+        ]
+        return len(mine) == len(body.changes) >= (self.roster.quorum if body.view else 0)
+
+
+@breaks("union", "censorship")
+class RepeatedLists(Rules):
+    """A free choice may be justified by one server's list several times over."""
+
+    def proper_lists(self, body: PrePrepare) -> bool:
+        return len(body.lists) >= self.roster.n - self.roster.f and _proper_each(self, body)
+
+
+@breaks("union", "censorship")
+class FewerLists(Rules):
+    """A free choice may be justified by f+1 lists."""
+
+    def proper_lists(self, body: PrePrepare) -> bool:
+        return len({m.server for m in body.lists}) == len(
+            body.lists
+        ) > self.roster.f and _proper_each(self, body)
+
+
+def _proper_each(rules: Rules, body: PrePrepare) -> bool:
+    return all(
+        isinstance(m.body, List)
+        and m.body.round == body.round
+        and rules.authentic(m)
+        and rules.proper_list(m.body)
+        for m in body.lists
+    )
+
+
+@breaks("certificate")
+class VotesOfAnyView(Replica):
+    """Votes of different views are counted together."""
+
+    def _votes(self, slots: Slots, view: int, value: bytes) -> list[Message]:
+        return [m for m in slots.values() if m.value == value]
+
+
+@breaks("certificate")
+class VotesOfAnyValue(Replica):
+    """Votes for different values are counted together."""
+
+    def _votes(self, slots: Slots, view: int, value: bytes) -> list[Message]:
+        return [m for m in slots.values() if m.view == view]
+
+
+@breaks("agreement")
+class CommitsUnprepared(Replica):
+    """It commits as soon as it has voted itself."""
+
+    def _commit(self) -> bool:
+        self._sign(Commit(self.round, self.view, self.own[Kind.PREPARE].value, self.me))
+        return True

@@ -1,0 +1,1 @@
+"""Grids of runs: axes and seeds in, tables, figures and judged claims out."""

@@ -1,0 +1,137 @@
+"""`fedrfq verify`: what holds, holds; every byte of it counts; and the command says so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedrfq.audit import Audit, Failed
+from fedrfq.committee import Simulated
+from fedrfq.files import hash_chain
+from support.audited import ROUNDS, equivocated, failure, offsets, rules
+from support.command import fedrfq
+from support.committees import written
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return equivocated(tmp_path_factory.mktemp("audit") / "run")
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    shutil.copytree(run, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+# What holds
+
+
+def test_a_run_holds_with_and_without_its_bodies(run: Path) -> None:
+    for recompute in (False, True):
+        found = list(Audit(run, recompute).rounds())
+        assert [audited.round for audited in found] == [1, 2, 3]
+        assert all(len(audited.entries) == 3 for audited in found)
+        assert (
+            len({charge.who for audited in found for charge in audited.charges}) == 1
+        )  # the faulty one, and nobody else
+    shutil.copytree(run, run.parent / "bare")
+    (run.parent / "bare" / "bodies.bin").unlink()
+    (run.parent / "bare" / "rounds.jsonl").unlink()
+    assert len(list(Audit(run.parent / "bare").rounds())) == ROUNDS
+
+
+# Bytes
+
+
+@pytest.mark.parametrize("name", ["audit.log", "bodies.bin"])
+def test_every_byte_counts(tmp_path: Path, name: str) -> None:
+    """Any one of them changed is found, in its own entry."""
+    copy = written(tmp_path / "small", Simulated(), 2, clients=1)
+    whole, places = (copy / name).read_bytes(), offsets(copy, name)
+    audit = Audit(copy, recompute=name == "bodies.bin")
+    for at in range(len(whole)):
+        (copy / name).write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
+        with pytest.raises(Failed) as caught:
+            list(audit.rounds())
+        number = sum(offset <= at for offset in places)
+        assert (caught.value.file, caught.value.offset, caught.value.round) == (
+            name,
+            places[number - 1],
+            number,
+        ), at
+
+
+def test_a_log_cut_anywhere_is_torn_there(copy: Path) -> None:
+    whole, places = (copy / "audit.log").read_bytes(), offsets(copy, "audit.log")
+    audit = Audit(copy)
+    for size in sorted({*range(0, len(whole), 7), *places[:-1]}):
+        (copy / "audit.log").write_bytes(whole[:size])
+        with pytest.raises(Failed) as caught:
+            list(audit.rounds())
+        number = sum(offset <= size for offset in places)
+        assert (caught.value.offset, caught.value.round) == (places[number - 1], number)
+        assert ("the log ends" if size in places[:-1] else "torn") in str(caught.value)
+
+
+def test_bodies_cut_off_are_torn_or_missing(copy: Path) -> None:
+    whole, places = (copy / "bodies.bin").read_bytes(), offsets(copy, "bodies.bin")
+    for size, said in (
+        (places[2], "ends before this round"),
+        (places[2] + 10, "torn"),
+        (len(whole) - 1, "torn"),
+    ):
+        (copy / "bodies.bin").write_bytes(whole[:size])
+        found = failure(copy, recompute=True)
+        assert (found.file, found.offset, found.round) == ("bodies.bin", places[2], 3)
+        assert said in found.why
+    list(Audit(copy).rounds())  # which needs no bodies
+
+
+def test_more_after_the_end_is_found(copy: Path) -> None:
+    for name in ("audit.log", "bodies.bin"):
+        whole = (copy / name).read_bytes()
+        (copy / name).write_bytes(whole + b"\0")
+        assert failure(copy, recompute=True).offset == len(whole)
+        (copy / name).write_bytes(whole)
+    hash_chain.append(copy / "bodies.bin", rules(copy).run, b"")
+    assert "no such round" in failure(copy, recompute=True).why
+
+
+# The command
+
+
+def test_the_command_says_what_it_found(run: Path) -> None:
+    done = fedrfq("verify", run, "--recompute", "--json")
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["holds"] is True
+    assert (said["rounds"], said["recomputed"], said["servers"]) == (ROUNDS, True, 4)
+    assert said["run"] == rules(run).run.hex()
+    assert {charge["who"] for charge in said["evidence"]} <= {f"server {k}" for k in range(4)}
+    assert f"{ROUNDS} of {ROUNDS}, recomputed" in done.stdout
+    assert "holds" in done.stdout
+
+
+def test_the_command_points_at_the_first_byte_that_does_not_hold(copy: Path) -> None:
+    whole, places = (copy / "audit.log").read_bytes(), offsets(copy, "audit.log")
+    at = places[1] + 100
+    (copy / "audit.log").write_bytes(whole[:at] + b"?" + whole[at + 1 :])
+    done = fedrfq("verify", copy, "--json", expect=1)
+    (line,) = [line for line in done.stderr.splitlines() if "does not hold" in line]
+    assert f"audit.log, byte {places[1]}, round 2" in line
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said == {
+        "holds": False,
+        "file": "audit.log",
+        "offset": places[1],
+        "round": 2,
+        "why": "the entry's hash is not that of its bytes",
+    }
+
+
+def test_the_command_needs_a_run_with_a_committee(tmp_path: Path) -> None:
+    done = fedrfq("verify", tmp_path, expect=2)
+    assert "has no federation.toml" in done.stderr

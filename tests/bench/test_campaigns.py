@@ -1,0 +1,146 @@
+"""The campaigns against real processes in small: the command, what it checks, what it records."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from chaos import Campaign
+from crowds import Crowds, Stretch
+from fedrfq.node.ops.local_cluster import Cluster, free_ports
+from ground import answering, federation, servers
+from loadclient import Crowd
+from support.paths import BENCH
+from support.proxy import Proxy
+
+
+def campaign(name: str, out: Path, *options: object) -> dict[str, Any]:
+    arguments = [sys.executable, str(BENCH / name), "--out", str(out), *map(str, options)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(out.read_text())
+    assert found["command"].startswith(f"python bench/{name} --out")
+    assert {"revision", "machine", "at", "python"} <= set(found)
+    return found
+
+
+def test_killed_stopped_and_isolated_servers_lose_nothing(tmp_path: Path) -> None:
+    found = campaign("chaos.py", tmp_path / "chaos.json", "--cycles", 3, "--seed", 2)
+    assert found["wrong"] == []
+    assert found["cycles"] >= 3
+    assert (
+        sum(number for what, number in found["hits"].items() if "killed" in what) == found["cycles"]
+    )
+    assert found["rounds"] > 5
+
+
+async def isolated(
+    cluster: Cluster, targets: list[int], ports: list[int], victim: int
+) -> tuple[list[int], list[int], list[int]]:
+    """Where all are when a server is cut off, once the others have had its turn to lead twice, and once it has caught up."""
+    proxies = [Proxy(target, Random(0)) for target in targets]
+    campaign = Campaign(cluster, [], proxies, Random(0), lambda text: None)
+    crowd = Crowd(cluster.folder, range(3))
+
+    async def until(holds: Callable[[list[int]], bool]) -> list[int]:
+        while not holds(
+            rounds := [
+                (cluster.status(server) or {"round": 0})["round"] for server in cluster.children
+            ]
+        ):
+            await asyncio.sleep(0.05)
+        return rounds
+
+    for server, (proxy, port) in enumerate(zip(proxies, ports, strict=True)):
+        proxy.who, proxy.apart = (
+            campaign.owner,
+            lambda source, server=server: campaign.apart(server, source),
+        )
+        await proxy.start(port)
+    try:
+        await answering(cluster, range(4))
+        await crowd.start()
+        await crowd.all_connected()
+        crowd.go(10**9)
+        await until(lambda rounds: min(rounds) > 3)
+        campaign.isolated = victim
+        await asyncio.sleep(0.2)  # for what is under way to arrive
+        before = await until(lambda rounds: True)
+        during = await until(lambda rounds: max(rounds) > max(before) + 8)
+        campaign.isolated = None
+        after = await until(lambda rounds: min(rounds) > max(during))
+    finally:
+        await crowd.stop()
+        for proxy in proxies:
+            await proxy.stop()
+    return before, during, after
+
+
+def test_an_isolated_server_stands_still_while_the_others_go_on_and_catches_up() -> None:
+    """One that dials some of the others and is dialled by the rest: cut off from all of them, and from the clients."""
+    both, victim = free_ports(8), 1
+    targets, ports = both[:4], both[4:]
+    listen = {server: ["--listen", f"127.0.0.1:{port}"] for server, port in enumerate(targets)}
+    waits = {"view_ms": 200, "resend_ms": 200, "deadline_ms": 60_000}
+    with federation(3, ports, waits) as folder, servers(folder, more=listen) as cluster:
+        before, during, _ = asyncio.run(
+            asyncio.wait_for(isolated(cluster, targets, ports, victim), 120)
+        )
+    assert during[victim] <= max(before) + 1  # with what it had been told before
+
+
+def test_hostile_connections_cost_no_round(tmp_path: Path) -> None:
+    found = campaign(
+        "hostile.py", tmp_path / "hostile.json", "--connections", 40, "--clients", 4, "--held", 1
+    )
+    assert found["wrong"] == []
+    assert found["during"]["rounds"] > 0
+    assert found["returned"]["times"] > 0
+    attempts = sum(
+        number
+        for how, number in found["attacks"].items()
+        if not how.startswith(("flood", "frames"))
+    )
+    assert attempts == 40
+    assert found["attacks"]["oversized frame: refused, reset or closed"] == 5
+
+
+def test_the_benchmark_measures_everything_it_promises(tmp_path: Path) -> None:
+    options = ("--servers", 4, "--clients", 3, "--repeats", 1, "--timeout-ms", 300, "--rounds", 12)
+    found = campaign("network.py", tmp_path / "speed.json", *options)
+    (row,) = found["rows"]
+    assert (row["servers"], row["clients"]) == (4, 3)
+    assert set(row["best"]) == set(row["met"])
+    assert row["best"]["commits_s"] > 0
+    assert row["best"]["silent_leader_timeouts"] > 1
+
+
+def test_clients_of_several_processes_are_in_the_same_rounds() -> None:
+    async def stretches(cluster: Cluster) -> list[Stretch]:
+        await answering(cluster, range(4))
+        crowd = Crowds(cluster.folder, 3, rounds=4, processes=2)
+        try:
+            await crowd.connect()
+            first, second = await crowd.go(1), await crowd.go(3)
+        finally:
+            crowd.stop()
+        assert crowd.until == 4
+        return [*first, *second]
+
+    with federation(3, free_ports(4)) as folder, servers(folder) as cluster:
+        found = asyncio.run(asyncio.wait_for(stretches(cluster), 120))
+    assert [len(stretch.latencies) for stretch in found] == [
+        2,
+        1,
+        6,
+        3,
+    ]  # two clients and one, in one round and in three
+    assert max(found[0].decided_at, found[1].decided_at) < min(
+        found[2].decided_at, found[3].decided_at
+    )

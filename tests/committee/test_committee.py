@@ -1,0 +1,368 @@
+"""What servers agree on, as bytes; and that a committee with liars comes to what one trusted server does, to the byte."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from fedrfq.committee import COMMITTEES, Direct, Mandate, Report, Simulated
+from fedrfq.committee.round_result import LEFT_OUT
+from fedrfq.committee.simulated import TIMINGS
+from fedrfq.consensus.events import Outcome
+from fedrfq.consensus.messages import Upload
+from fedrfq.consensus.wire import Refused
+from fedrfq.errors import UserError
+from fedrfq.federation import codec
+from fedrfq.federation.application import Prototypes
+from fedrfq.federation.federation_file import Charter, experiment_digest
+from fedrfq.federation.round_log import outcome, packed, parts, unpacked
+from fedrfq.prototypes import fixed_point
+from fedrfq.prototypes.fixed_point import LIMIT, Globals
+from fedrfq.robust.aggregation import Decision
+from fedrfq.robust.detectors import DETECTORS
+from fedrfq.robust.detectors.detector import Verdict
+from fedrfq.simulator.adversaries import BEHAVIOURS
+from fedrfq.simulator.network import NETWORKS
+from support.committees import CLASSES, VALUES, mandate, rounds, uploads
+
+# Layouts
+
+
+@st.composite
+def some_globals(draw: st.DrawFn) -> Globals:
+    present_J = draw(arrays.arrays(np.bool_, CLASSES))
+    values_JV = draw(
+        arrays.arrays(np.int64, (CLASSES, VALUES), elements=st.integers(1 - LIMIT, LIMIT - 1))
+    )
+    return Globals(present_J, values_JV)
+
+
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
+STATES = st.dictionaries(st.text(max_size=5), arrays.arrays(np.int64, SHAPES), max_size=3)
+LONG = st.integers(-(2**63), 2**63 - 1)
+VERDICTS = st.dictionaries(st.integers(0, 2**32 - 1), st.tuples(st.booleans(), LONG), max_size=5)
+
+
+@given(some_globals())
+def test_globals_come_back(globals_: Globals) -> None:
+    back = codec.decode_globals(codec.encode_globals(globals_), CLASSES, VALUES)
+    assert np.array_equal(back.present_J, globals_.present_J)
+    assert np.array_equal(back.values_JV, globals_.values_JV)
+    assert back.values_JV.dtype == np.int64
+
+
+@given(STATES)
+def test_a_detectors_memory_comes_back(state: dict[str, fixed_point.Ints]) -> None:
+    back = codec.decode_state(codec.encode_state(state))
+    assert back.keys() == state.keys()
+    assert all(
+        np.array_equal(back[name], state[name]) and back[name].shape == state[name].shape
+        for name in state
+    )
+
+
+@given(VERDICTS)
+def test_verdicts_come_back(judged: dict[int, tuple[bool, int]]) -> None:
+    clients = tuple(sorted(judged))
+    kept, score = (
+        np.array([judged[k][0] for k in clients], bool),
+        np.array([judged[k][1] for k in clients], np.int64),
+    )
+    found, verdict = codec.decode_verdicts(codec.encode_verdicts(clients, Verdict(kept, score)))
+    assert found == clients
+    assert np.array_equal(verdict.kept_K, kept)
+    assert np.array_equal(verdict.score_K, score)
+
+
+def _reencoded(decoder: str, content: bytes) -> bytes:
+    if decoder == "globals":
+        return codec.encode_globals(codec.decode_globals(content, CLASSES, VALUES))
+    if decoder == "state":
+        return codec.encode_state(codec.decode_state(content))
+    if decoder in ("verdicts", "last verdicts"):
+        rows, following = (
+            codec.encode_verdicts(*codec.decode_verdicts(content)),
+            codec.successor(content),
+        )
+        return codec.succeeded(rows, following) if following else rows
+    return packed(placed.message for placed in unpacked(content))
+
+
+@pytest.mark.parametrize("decoder", ["globals", "state", "verdicts", "last verdicts", "journal"])
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_are_refused_or_are_what_would_be_written(
+    decoder: str, data: st.DataObject
+) -> None:
+    """Random bytes, and right ones with one thing changed."""
+    verdicts = codec.encode_verdicts((1, 5), Verdict(np.array([True, False]), np.array([7, -7])))
+    right = {
+        "globals": codec.encode_globals(Globals.none(CLASSES, VALUES)),
+        "state": codec.encode_state({"far": np.arange(3), "near": np.zeros((0, 2), np.int64)}),
+        "verdicts": verdicts,
+        "last verdicts": codec.succeeded(verdicts, b"the next federation"),
+        "journal": packed(parts(bytes(32), 3, Outcome(b"a", b"", b"c"))),
+    }[decoder]
+    changed = bytearray(right)
+    for _ in range(data.draw(st.integers(0, 2))):
+        changed[data.draw(st.integers(0, len(right) - 1))] = data.draw(st.integers(0, 255))
+    content = data.draw(
+        st.sampled_from([bytes(changed), right[: data.draw(st.integers(0, len(right)))]])
+        | st.binary(max_size=80)
+    )
+    with suppress(Refused):
+        assert _reencoded(decoder, content) == content
+
+
+def test_an_array_that_claims_more_than_there_is_is_refused_at_once() -> None:
+    name = b"\x01\0\0\0a"
+    for shape in (
+        b"\x01\xff\xff\xff\xff",
+        b"\x03" + b"\xff" * 8 + b"\0" * 4,
+        b"\x04" + b"\xff" * 16,
+        b"\x05" + b"\0" * 20,
+    ):
+        with pytest.raises(Refused):
+            codec.decode_state(b"\x01\0\0\0" + name + shape)
+
+
+# The application
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_the_application_is_what_one_trusted_server_computes(name: str) -> None:
+    asked = mandate(6, detector=DETECTORS[name]())
+    application, before = Prototypes(asked.task), Prototypes(asked.task).start()
+    for number, agreed in enumerate(rounds(Direct(), asked, 3), start=1):
+        sent = uploads(asked, number)
+        contents = [
+            Upload(number, k, message)
+            for k, message in zip(sent.clients, sent.encoded(number), strict=True)
+        ]
+        assert [application.refuses(upload) for upload in contents] == [None] * 6
+        before = application.decide(number, before, contents)
+        globals_, state = application.memory(before)
+        assert np.array_equal(globals_.values_JV, agreed.decision.globals_.values_JV)
+        assert all(
+            np.array_equal(state[key], value) for key, value in agreed.decision.state.items()
+        )
+        assert before.verdicts == codec.encode_verdicts(
+            agreed.decision.uploads.clients, agreed.decision.verdict
+        )
+
+
+def test_an_upload_of_another_round_or_client_or_form_is_refused_with_its_reason() -> None:
+    asked = mandate()
+    message = uploads(asked, 1).encoded(1)[2]
+    refuses = Prototypes(asked.task).refuses
+    assert refuses(Upload(1, 2, message)) is None
+    assert "of round 1 and client 2, not of round 2" in str(refuses(Upload(2, 2, message)))
+    assert "client 3" in str(refuses(Upload(1, 3, message)))
+    assert refuses(Upload(1, 2, message + b"\0"))
+    assert "shorter" in str(refuses(Upload(1, 2, b"")))
+
+
+@given(st.binary(max_size=120))
+@settings(max_examples=100, deadline=None)
+def test_any_content_is_refused_or_taken(content: bytes) -> None:
+    assert Prototypes(mandate().task).refuses(Upload(1, 2, content)) is not None
+
+
+# Parity
+
+
+def same(one: Decision, other: Decision) -> bool:
+    """Globals, verdicts, memory, and what was refused why."""
+    a, b = (
+        (
+            codec.encode_globals(found.globals_),
+            codec.encode_verdicts(found.uploads.clients, found.verdict),
+            codec.encode_state(found.state),
+            found.uploads.counts_KJ.tobytes(),
+            dict(found.uploads.refused),
+        )
+        for found in (one, other)
+    )
+    return a == b
+
+
+def reports(committee: Simulated, asked: Mandate, number: int) -> list[Report]:
+    """Of rounds that end as one trusted server would end them."""
+    found = rounds(committee, asked, number)
+    assert all(
+        same(a.decision, b.decision)
+        for a, b in zip(found, rounds(Direct(), asked, number), strict=True)
+    )
+    return [agreed.report for agreed in found if agreed.report is not None]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_any_behaviour_on_any_network_changes_nothing_that_is_decided(
+    behaviour: str, network: str
+) -> None:
+    found = reports(Simulated(4, 1, behaviour, network), mandate(5, seed=3), 4)
+    assert [report.leader for report in found] == [
+        (r + report.view) % 4 for r, report in enumerate(found, start=1)
+    ]
+    assert all(report.messages > 0 and report.length > 0 for report in found)
+
+
+@pytest.mark.parametrize(("servers", "faulty"), [(1, 0), (4, 0), (5, 1), (6, 1), (7, 2), (10, 3)])
+def test_any_number_of_servers_comes_to_the_same(servers: int, faulty: int) -> None:
+    assert len(reports(Simulated(servers, faulty), mandate(5), 2)) == 2
+
+
+def test_who_misbehaves_how_changes_neither_the_runs_id_nor_a_certified_value() -> None:
+    asked = mandate()
+    plain, lying = Simulated(), Simulated(4, 1, "equivocate", "lossy")
+    assert plain.charter(asked).text == lying.charter(asked).text
+    bodies = [
+        [report.bodies for report in reports(committee, asked, 3)] for committee in (plain, lying)
+    ]
+    assert bodies[0] == bodies[1]
+    tables = [
+        {"rounds": 3, "committee": {"name": "simulated", "servers": 4, **how}}
+        for how in ({}, {"faulty": 1})
+    ]
+    assert experiment_digest(tables[0]) == experiment_digest(tables[1])
+    assert experiment_digest(tables[0]) != experiment_digest({**tables[0], "rounds": 4})
+    more = {"rounds": 3, "committee": {"name": "simulated", "servers": 7}}
+    assert experiment_digest(tables[0]) != experiment_digest(more)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_other_keys() -> None:
+    committee = Simulated(4, 1, "lie", "lossy")
+    one, again = (rounds(committee, mandate(), 2) for _ in range(2))
+    assert [a.last for a in one] == [b.last for b in again]
+    assert [a.report for a in one] == [b.report for b in again]
+    assert not {*committee.charter(mandate()).servers} & {
+        *committee.charter(mandate(seed=1)).servers
+    }
+
+
+def test_absent_clients_are_waited_for_until_the_deadline_and_no_longer() -> None:
+    asked = mandate(5)
+    found = rounds(Simulated(4, 1, "silent"), asked, 3, absent=(1, 4))
+    direct = rounds(Direct(), asked, 3, absent=(1, 4))
+    assert all(same(a.decision, b.decision) for a, b in zip(found, direct, strict=True))
+    assert found[0].decision.uploads.clients == (0, 2, 3)
+    assert TIMINGS.deadline_ms < 60_000
+
+
+def test_what_no_message_can_carry_is_refused_for_the_reason_one_server_gives() -> None:
+    asked = mandate(5)
+    sent = uploads(asked, 1)
+    counts_KJ, values_KJV = sent.counts_KJ.copy(), sent.values_KJV.copy()
+    counts_KJ[1, 0], values_KJV[3, 0, 0] = -1, 2 * LIMIT
+    wrong = replace(
+        sent, counts_KJ=counts_KJ, values_KJV=values_KJV, refused={7: "3 values are no numbers"}
+    )
+    memory, nothing = asked.task.detector.start(5), Globals.none(CLASSES, VALUES)
+    one, many = (
+        c.decide(asked, 1, b"", memory, nothing, wrong).decision
+        for c in (Direct(), Simulated(4, 1))
+    )
+    assert same(one, many)
+    assert set(many.uploads.refused) == {1, 3, 7}
+
+
+def test_a_round_without_uploads_is_an_error_not_an_endless_wait() -> None:
+    asked = mandate(2)
+    with pytest.raises(UserError, match="no upload of round 1"):
+        rounds(Simulated(), asked, 1, absent=(0, 1))
+
+
+def test_who_was_left_out_of_the_set_is_refused_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Client 3's upload never arrives: the others' count, and it is said so."""
+    from fedrfq.consensus.client import Client
+
+    true = Client.step
+    monkeypatch.setattr(
+        Client, "step", lambda self, event: [] if self.me == 3 else true(self, event)
+    )
+    found = rounds(Simulated(), mandate(5), 1)[0].decision
+    assert found.uploads.clients == (0, 1, 2, 4)
+    assert found.uploads.refused == {3: LEFT_OUT}
+    assert len(found.verdict.kept_K) == 4
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"servers": 3}, "1, or 4 to"),
+        ({"servers": 0}, "1, or 4 to"),
+        ({"servers": 10**6}, "1, or 4 to"),
+        ({"servers": 4, "faulty": 2}, "1 at most, since with a third or more"),
+        ({"servers": 1, "faulty": 1}, "0 at most"),
+        ({"faulty": -1}, "faulty"),
+        ({"behaviour": "nice"}, "behaviour is one of silent"),
+        ({"network": "fast"}, "network is one of calm"),
+    ],
+)
+def test_impossible_committees_are_refused(options: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Simulated(**options)  # type: ignore[arg-type]
+
+
+def test_direct_has_no_options_no_charter_and_no_report() -> None:
+    assert not vars(Direct())
+    assert Direct().charter(mandate()) is None
+    assert rounds(Direct(), mandate(), 1)[0].report is None
+    assert list(COMMITTEES) == ["direct", "simulated", "alone"]
+
+
+# federation.toml
+
+
+def test_a_charter_is_read_back_and_any_other_text_refused() -> None:
+    charter = Simulated().charter(mandate(detector=DETECTORS["bft"]()))
+    text = charter.text
+    again = Charter.read(text, "here")
+    assert again == charter
+    assert again.roster.run == charter.roster.run
+    for changed in (
+        text + "\n",
+        text.replace("version = 1", "version = 2"),
+        text.replace("classes = 3", "classes = 3.0"),
+        text.replace("classes = 3", "classes = 99999999"),
+        text.replace("clip = false", "clip = 0"),
+        "",
+    ):
+        with pytest.raises(UserError, match="here"):
+            Charter.read(changed, "here")
+    other = text.replace("view_ms = 2000", "view_ms = 2001")
+    assert Charter.read(other, "here").roster.run != charter.roster.run
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_damaged_charter_is_another_run_or_an_error(data: st.DataObject) -> None:
+    charter = Simulated().charter(mandate())
+    letters = list(charter.text)
+    letters[data.draw(st.integers(0, len(letters) - 1))] = data.draw(
+        st.sampled_from('x0"[]=\n-é\x00')
+    )
+    if (text := "".join(letters)) == charter.text:
+        return
+    with suppress(UserError):
+        assert Charter.read(text, "here").roster.run != charter.roster.run
+
+
+def test_an_outcome_is_three_parts_in_order() -> None:
+    made = Outcome(b"g", b"v", b"s")
+    messages = parts(bytes(32), 1, made)
+    assert outcome(messages) == made
+    assert outcome(messages[::-1]) is None
+    assert outcome(messages[:2]) is None

@@ -1,0 +1,391 @@
+"""The layout of the committee's messages: one encoding of each, all other bytes refused, nothing allocated on a promise."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fedrfq.consensus.messages import (
+    KINDS,
+    PARTS,
+    SIGNED,
+    Any,
+    Body,
+    Cert,
+    Certificate,
+    Commit,
+    Evidence,
+    Fetch,
+    Kind,
+    List,
+    Message,
+    Prepare,
+    PrePrepare,
+    Receipt,
+    Record,
+    Upload,
+    ViewChange,
+    What,
+    author,
+    decode,
+    decode_entries,
+    encode,
+    nested_in,
+    part_digest,
+    unsigned,
+    write_entries,
+)
+from fedrfq.consensus.wire import Reader, Refused, sized
+from support.strategies import BODIES, RUN, any_message, entries, message, messages
+
+# The layout, by hand: numbers are little-endian, lengths and counts are u32, signed messages end with 64 bytes.
+
+
+def fill(byte: str, size: int = 32) -> bytes:
+    return bytes.fromhex(byte * size)
+
+
+def header(kind: str) -> str:
+    return "6665647266712d31" + kind + "aa" * 32 + "07000000"  # "fedrfq-1", kind, run, round 7
+
+
+RECORD = Record(7, fill("b0"), fill("b1"), fill("b2"), fill("b3"), fill("b4"))
+RECORD_HEX = "07000000" + "b0" * 32 + "b1" * 32 + "b2" * 32 + "b3" * 32 + "b4" * 32
+PREPARED = Certificate(Kind.PREPARE, 2, RECORD, ((1, fill("c1", 64)), (3, fill("c3", 64))))
+PREPARED_HEX = (
+    "05" + "02000000" + RECORD_HEX + "02000000" + ("0100" + "c1" * 64) + ("0300" + "c3" * 64)
+)
+COMMITTED = Certificate(Kind.COMMIT, 0, RECORD, ())
+COMMITTED_HEX = "06" + "00000000" + RECORD_HEX + "00000000"
+SIGNED_HEX = "5a" * 64
+LIST = List(7, 2, ((3, fill("d3")), (258, fill("d4"))))
+LIST_HEX = (
+    header("03")
+    + "0200"
+    + "02000000"
+    + ("03000000" + "d3" * 32)
+    + ("02010000" + "d4" * 32)
+    + SIGNED_HEX
+)
+CHANGE = ViewChange(7, 4, 2, PREPARED, None)
+CHANGE_HEX = header("07") + "04000000" + "0200" + ("01" + PREPARED_HEX) + "00" + SIGNED_HEX
+VOTE_HEX = "04000000" + "ee" * 32 + "0300"
+
+
+def said(body: Any) -> Message:
+    return message(body, fill("5a", 64))
+
+
+def sized_hex(text: str) -> str:
+    return struct.pack("<I", len(text) // 2).hex() + text
+
+
+GOLDEN: dict[Kind, tuple[Any, str]] = {
+    Kind.UPLOAD: (
+        Upload(7, 258, b"abc"),
+        header("01") + "02010000" + "03000000" + "616263" + SIGNED_HEX,
+    ),
+    Kind.RECEIPT: (
+        Receipt(7, 2, 258, fill("dd")),
+        header("02") + "0200" + "02010000" + "dd" * 32 + SIGNED_HEX,
+    ),
+    Kind.LIST: (LIST, LIST_HEX),
+    Kind.PREPREPARE: (
+        PrePrepare(7, 4, 3, RECORD, (said(LIST),), (said(CHANGE),)),
+        header("04")
+        + ("04000000" + "0300" + RECORD_HEX)
+        + ("01000000" + sized_hex(LIST_HEX))
+        + ("01000000" + sized_hex(CHANGE_HEX))
+        + SIGNED_HEX,
+    ),
+    Kind.PREPARE: (Prepare(7, 4, fill("ee"), 3), header("05") + VOTE_HEX + SIGNED_HEX),
+    Kind.COMMIT: (Commit(7, 4, fill("ee"), 3), header("06") + VOTE_HEX + SIGNED_HEX),
+    Kind.VIEWCHANGE: (CHANGE, CHANGE_HEX),
+    Kind.CERT: (Cert(7, COMMITTED), header("08") + COMMITTED_HEX),
+    Kind.EVIDENCE: (
+        Evidence(7, said(LIST), said(CHANGE)),
+        header("09") + sized_hex(LIST_HEX) + sized_hex(CHANGE_HEX),
+    ),
+    Kind.FETCH: (Fetch(7, What.STATE, fill("dd")), header("0a") + "06" + "dd" * 32),
+    Kind.BODY: (Body(7, What.GLOBALS, b"abc"), header("0b") + "04" + "03000000" + "616263"),
+}
+
+
+def refusal(data: bytes) -> str | None:
+    """Why these bytes are refused; where they are not, they are the only ones for their message."""
+    try:
+        found = decode(data)
+    except Refused as why:
+        return str(why)
+    assert found.wire == data
+    assert found == Message(found.run, found.body, encode(found.run, found.body), found.signature)
+    return None
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_the_layout_is_as_written_down(kind: Kind) -> None:
+    body, text = GOLDEN[kind]
+    assert said(body).wire.hex() == text
+    found = decode(bytes.fromhex(text))
+    assert (found.body, found.run, found.body.kind) == (body, RUN, kind)
+
+
+def test_values_and_digests_are_as_written_down() -> None:
+    assert (
+        RECORD.value(RUN).hex()
+        == "74f6bd521e05c892826b03219257f1b35adf5f797f6a150fe9a32807803c0dc7"
+    )
+    assert (
+        part_digest(What.SET, b"abc").hex()
+        == "ead2185dcbe866d4ec9d7cc669926479290e1549a3c8101c16b076f5f810ba2f"
+    )
+    assert (
+        said(LIST).digest.hex()
+        == "57ef576ff8b358aaed991b94e5f975d1180c3a1eb663295476cf290b2a33c38b"
+    )
+    assert len({part_digest(what, b"abc") for what in PARTS}) == len(PARTS)
+    assert RECORD.value(bytes(32)) != RECORD.value(RUN)
+
+
+@pytest.mark.parametrize("kind", Kind)
+@given(data=st.data())
+def test_what_is_encoded_is_decoded(kind: Kind, data: st.DataObject) -> None:
+    sent = data.draw(messages(kind))
+    found = decode(sent.wire)
+    assert found.body == sent.body
+    assert (found, found.wire, found.run, found.digest) == (sent, sent.wire, RUN, sent.digest)
+    assert all(m.wire in sent.wire for m in nested_in(found.body))
+
+
+@given(st.binary(max_size=300))
+@example(b"")
+def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
+    refusal(data)
+
+
+@given(st.sampled_from(Kind), st.binary(max_size=300))
+def test_any_bytes_after_a_header_too(kind: Kind, data: bytes) -> None:
+    refusal(bytes.fromhex(header(f"{kind:02x}")) + data)
+
+
+@given(any_message, st.data())
+def test_one_byte_changed(sent: Message, data: st.DataObject) -> None:
+    wire, at = sent.wire, data.draw(st.integers(0, len(sent.wire) - 1))
+    refusal(wire[:at] + bytes([wire[at] ^ data.draw(st.integers(1, 255))]) + wire[at + 1 :])
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_byte_changed_in_every_bit(kind: Kind) -> None:
+    wire = said(GOLDEN[kind][0]).wire
+    for at in range(len(wire)):
+        for bit in range(8):
+            refusal(wire[:at] + bytes([wire[at] ^ 1 << bit]) + wire[at + 1 :])
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_no_part_of_a_message_and_nothing_longer_is_one(kind: Kind) -> None:
+    wire = said(GOLDEN[kind][0]).wire
+    assert all(refusal(wire[:size]) for size in range(len(wire)))
+    assert all(
+        refusal(wire + fill(byte, size)) for byte in ("00", "ff") for size in (1, 2, 64, 100)
+    )
+
+
+@given(any_message, st.binary(min_size=1, max_size=80), st.data())
+def test_bytes_put_in_or_cut_out(sent: Message, extra: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(sent.wire)))
+    refusal(sent.wire[:at] + extra + sent.wire[at:])
+    refusal(sent.wire[:at] + sent.wire[at + len(extra) :])
+
+
+BARE = {kind: GOLDEN[kind][1] for kind in Kind}
+REFUSALS = {
+    "another version": (
+        "not a message of this version",
+        "6665647266712d32" + BARE[Kind.FETCH][16:],
+    ),
+    "kind 0": ("of kind 0", header("00") + "00" * 100),
+    "kind 12": ("of kind 12", header("0c") + "00" * 100),
+    "no signature": ("signature is missing", header("05") + "00" * 63),
+    "a part that is none": ("kind 1 can be", header("0b") + "01" + "00000000"),
+    "nothing to fetch": ("kind 0 can be", header("0a") + "00" * 33),
+    "a certificate of lists": ("certificate of kind 3", header("08") + "03" + COMMITTED_HEX[2:]),
+    "a server twice": (
+        "not in ascending order",
+        header("08") + "06" + "00000000" + RECORD_HEX + "02000000" + ("0300" + "c1" * 64) * 2,
+    ),
+    "servers out of order": (
+        "not in ascending order",
+        header("08")
+        + "06"
+        + "00000000"
+        + RECORD_HEX
+        + "02000000"
+        + ("0300" + "c1" * 64)
+        + ("0100" + "c1" * 64),
+    ),
+    "an entry twice": (
+        "ascending order",
+        header("03") + "0200" + "02000000" + ("01000000" + "d3" * 32) * 2 + SIGNED_HEX,
+    ),
+    "a flag of 2": (
+        "2 where 0 or 1",
+        header("07") + "04000000" + "0200" + "02" + "00" + SIGNED_HEX,
+    ),
+    "evidence in evidence": (
+        "kind 9 does not belong",
+        header("09") + sized_hex(BARE[Kind.EVIDENCE]) * 2,
+    ),
+    "a proposal with a vote for a list": (
+        "kind 5 does not belong",
+        header("04")
+        + "04000000"
+        + "0300"
+        + RECORD_HEX
+        + "01000000"
+        + sized_hex(BARE[Kind.PREPARE])
+        + "00000000"
+        + SIGNED_HEX,
+    ),
+    "nested of another run": (
+        "one run inside",
+        (header("09") + sized_hex(LIST_HEX) * 2).replace("aa" * 32, "ab" * 32, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refused_and_why(name: str) -> None:
+    why, text = REFUSALS[name]
+    assert why in str(refusal(bytes.fromhex(text)))
+
+
+@given(entries)
+def test_a_set_of_uploads(found: tuple[tuple[int, bytes], ...]) -> None:
+    content = write_entries(found)
+    assert decode_entries(content) == found
+    for other in (content + b"\0", content[:-1]):
+        with pytest.raises(Refused):
+            decode_entries(other)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_set_or_refused(content: bytes) -> None:
+    with suppress(Refused):
+        assert write_entries(decode_entries(content)) == content
+
+
+# Memory: a count or length is believed only as far as the bytes are there.
+
+
+def peak(data: bytes) -> int:
+    """Bytes allocated at most while these are decoded."""
+    tracemalloc.start()
+    try:
+        with suppress(Refused):
+            decode(data)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+HUGE = ("ffffffff", "ffffff7f", "00000001", "00100000")
+PROMISES = {
+    "upload": header("01") + "00000000" + "{}",
+    "list": header("03") + "0000" + "{}",
+    "lists": header("04") + "00000000" + "0000" + RECORD_HEX + "{}",
+    "changes": header("04") + "00000000" + "0000" + RECORD_HEX + "00000000" + "{}",
+    "nested": header("04") + "00000000" + "0000" + RECORD_HEX + "01000000" + "{}",
+    "certificate": header("08") + "05" + "00000000" + RECORD_HEX + "{}",
+    "evidence": header("09") + "{}",
+    "body": header("0b") + "03" + "{}",
+}
+
+
+@pytest.mark.parametrize("name", PROMISES)
+@pytest.mark.parametrize("count", HUGE)
+def test_a_promise_costs_nothing(name: str, count: str) -> None:
+    data = bytes.fromhex(PROMISES[name].format(count) + "00" * 200)
+    why = str(refusal(data))
+    assert ("items announced" if name in SMALL else "bytes expected") in why
+    assert peak(data) < 10 * len(data) + 2**13
+
+
+SMALL: dict[
+    str, tuple[Callable[[int], bytes], int]
+] = {  # the smallest item of each kind, and the bytes after the last
+    "list": (lambda i: struct.pack("<I32x", i), 64),
+    "lists": (lambda i: sized(said(List(7, i, ())).wire), 68),
+    "changes": (lambda i: sized(said(ViewChange(7, 1, i, None, None)).wire), 64),
+    "certificate": (lambda i: struct.pack("<H64x", i), 0),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_many_small_items_cost_a_small_multiple_of_their_bytes(name: str) -> None:
+    (item, after), number = SMALL[name], 20_000
+    items = b"".join(map(item, range(number)))
+    data = (
+        bytes.fromhex(PROMISES[name].format("")) + struct.pack("<I", number) + items + bytes(after)
+    )
+    assert refusal(data) is None
+    assert peak(data) < 10 * len(data)
+
+
+@given(any_message, st.data())
+def test_memory_follows_the_input(sent: Message, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(sent.wire) - 1))
+    changed = sent.wire[:at] + data.draw(st.binary(min_size=1, max_size=4)) + sent.wire[at + 1 :]
+    assert peak(changed) < 20 * len(changed) + 2**14
+
+
+def test_a_reader_stops_at_its_end() -> None:
+    reader = Reader(b"abc")
+    assert (reader.take(2), reader.left(), reader.take(0)) == (b"ab", 1, b"")
+    with pytest.raises(Refused, match="2 bytes expected at offset 2, 1 are there"):
+        reader.take(2)
+    with pytest.raises(Refused, match="1 bytes too many"):
+        reader.end()
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_who_must_have_signed(kind: Kind) -> None:
+    body = GOLDEN[kind][0]
+    expected = ~258 if kind == Kind.UPLOAD else getattr(body, "server", None)
+    assert author(body) == expected
+    assert (author(body) is not None) == (kind in SIGNED)
+    assert KINDS[kind] is type(body)
+    assert kind in BODIES
+
+
+def test_messages_are_equal_by_their_bytes() -> None:
+    one, other = said(LIST), message(LIST, fill("5b", 64))
+    assert one == said(LIST)
+    assert one != other
+    assert one.digest == other.digest
+    assert len({one, said(LIST), other}) == 2
+    assert one != LIST
+    assert (
+        unsigned(RUN, Fetch(7, What.CERT)).wire == unsigned(RUN, Fetch(7, What.CERT, bytes(32))).raw
+    )
+    assert "server=2" in repr(one)
+
+
+def test_a_signature_is_made_when_it_is_first_asked_for_and_once() -> None:
+    asked: list[bytes] = []
+
+    def sign(data: bytes) -> bytes:
+        asked.append(data)
+        return bytes(64)
+
+    message = Message(RUN, Upload(1, 2, b"3"), None, sign)
+    assert not asked
+    assert message.wire == message.raw + bytes(64)
+    assert message.signature == bytes(64)
+    assert asked == [message.raw]

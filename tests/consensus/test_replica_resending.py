@@ -1,0 +1,98 @@
+"""What is said again when messages may have got lost, and to whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrfq.consensus.events import Received, Send, Timer, Trained
+from fedrfq.consensus.messages import Commit, Fetch, Kind, Message, Prepare, What
+from support.cluster import Cluster
+
+
+def stuck(motion: bool = False) -> Cluster:
+    """All have closed the first round, and nothing that was said after that came anywhere."""
+    cluster = Cluster()
+    cluster.passes = lambda sender, receiver, message: message.body.kind == Kind.UPLOAD
+    if motion:
+        cluster.give(0, Trained(1, b"5"))
+    cluster.train(1)
+    cluster.settle()
+    cluster.sent.clear()
+    return cluster
+
+
+def again(cluster: Cluster, server: int, kind: Kind) -> list[int]:
+    """To whom a server says something of this kind again."""
+    cluster.sent.clear()
+    cluster.expire(Timer.RESEND, server)
+    return [to for sender, to, message in cluster.sent if message.body.kind == kind]
+
+
+def test_a_list_goes_to_all_and_after_view_0_to_the_leader_alone() -> None:
+    cluster = stuck()
+    assert again(cluster, 0, Kind.LIST) == [1, 2, 3]
+    cluster.parties[0]._leave_for(1)
+    assert again(cluster, 0, Kind.LIST) == [2]
+    assert again(cluster, 0, Kind.VIEWCHANGE) == [1, 2, 3]
+    cluster.parties[2]._leave_for(1)
+    assert again(cluster, 2, Kind.LIST) == [0, 1, 3]
+
+
+def test_a_motion_is_not_said_again_once_it_is_listed() -> None:
+    assert again(stuck(motion=True), 0, Kind.UPLOAD) == []
+    cluster = Cluster()
+    cluster.give(0, Trained(1, b"5"))
+    assert again(cluster, 0, Kind.UPLOAD) == [1, 2, 3]
+
+
+def asks(cluster: Cluster) -> bool:
+    cluster.sent.clear()
+    cluster.expire(Timer.RESEND, 0)
+    return any(message.body == Fetch(1, What.WORDS) for _, _, message in cluster.sent)
+
+
+def test_others_are_asked_for_their_words_as_long_as_the_views_time_does_not_run() -> None:
+    cluster = stuck()
+    assert asks(cluster)
+    cluster.passes = lambda sender, receiver, message: message.body.kind == Kind.LIST
+    cluster.expire(Timer.RESEND)
+    cluster.settle()
+    assert cluster.parties[0].timing
+    assert not asks(cluster)
+
+
+@pytest.mark.parametrize("kind", [Prepare, Commit])
+def test_a_vote_of_a_round_that_is_over_is_not_worth_a_look_at_its_signature(
+    kind: type[Prepare | Commit],
+) -> None:
+    cluster = Cluster()
+    cluster.train(1)
+    cluster.settle()
+    body = kind(1, 0, bytes(32), 1)
+    forged = Message(cluster.rules.run, body, None, bytes(64))
+    cluster.parties[0].ignored.clear()
+    cluster.give(0, Received(1, forged))
+    assert cluster.parties[0].ignored == {"old round": 1}
+
+
+def test_what_is_wanted_is_asked_of_a_new_views_leader_alone_and_of_all_when_the_timer_rings() -> (
+    None
+):
+    """A list may name whatever it likes: a view change does not multiply that by the number of servers."""
+    cluster = stuck()
+    fetch = Fetch(1, What.UPLOAD, bytes(32))
+    asked = cluster.rules.unsigned(fetch)
+    for server in (0, 2):
+        cluster.parties[server].wanted[fetch.digest] = fetch
+        cluster.parties[server]._leave_for(1)
+    of_leader, by_leader = (
+        [
+            effect
+            for effect in cluster.parties[server].effects
+            if getattr(effect, "message", None) == asked
+        ]
+        for server in (0, 2)
+    )
+    assert of_leader == [Send(2, asked)]
+    assert not by_leader
+    assert sorted(again(cluster, 2, Kind.FETCH)) == [0, 1, 3, 3]  # and of one for its words

@@ -1,0 +1,156 @@
+"""A folder is one process's at a time, for as long as it lives: a run's directory above all."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedrfq import run
+from fedrfq.errors import UserError
+from fedrfq.experiment import experiment
+from fedrfq.files.locks import locked, taken
+from fedrfq.runs.session import Session
+from support.command import SMALL, fedrfq, small_session, started
+
+HOLD = """
+import sys
+from pathlib import Path
+from fedrfq.locks import locked
+locked(Path(sys.argv[1]), "", "")
+print(flush=True)
+input()
+"""
+
+
+def contents(path: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_a_folder_is_had_by_one_until_its_handle_is_closed(tmp_path: Path) -> None:
+    assert not taken(tmp_path)
+    lock = locked(tmp_path, "a folder", "wait")
+    assert taken(tmp_path)
+    with pytest.raises(UserError, match="is in use by another process: wait"):
+        locked(tmp_path, "a folder", "wait")
+    os.close(lock)
+    assert not taken(tmp_path)
+    os.close(locked(tmp_path, "a folder", "wait"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_goes_with_its_process_however_that_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert taken(tmp_path)
+        holder.kill()
+    assert not taken(tmp_path)
+
+
+def test_what_cannot_be_opened_or_locked_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        UserError, match=r"cannot be opened \(No such file or directory\): name a folder"
+    ):
+        locked(tmp_path / "none", "a folder", "wait")
+
+    def refuse(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(UserError, match=r"cannot be locked \(No locks available\)"):
+        locked(tmp_path, "a folder", "wait")
+    small_session(tmp_path).close()  # a run goes on all the same
+
+
+def test_a_run_that_another_process_trains_is_shown_and_left_alone(tmp_path: Path) -> None:
+    process, path = started(tmp_path, [*SMALL, "rounds=100"], 1)
+    try:
+        process.send_signal(signal.SIGSTOP)
+        before = contents(path)
+        said = fedrfq("resume", path, expect=2).stderr
+        assert contents(path) == before
+        assert "of 100" in fedrfq("show", path).stdout
+    finally:
+        process.kill()
+        process.communicate()
+    remedy = "it trains this run; wait for its end, or stop it"
+    assert said.splitlines()[-1] == f"error: {path} is in use by another process: {remedy}"
+    assert not taken(path)
+
+
+def test_runs_that_are_stacked_are_had_together(tmp_path: Path) -> None:
+    """Whichever of them is named, and whichever another process has."""
+    fedrfq(
+        "run",
+        *(f"--set={setting}" for setting in [*SMALL, "rounds=2"]),
+        "--seed",
+        0,
+        "--seed",
+        1,
+        "--out",
+        tmp_path,
+    )
+    one, other = sorted(tmp_path.glob("*/*"))
+    assert not taken(one)
+    lock = locked(other, "", "")
+    assert f"{other} is in use" in fedrfq("resume", one, expect=2).stderr
+    assert not taken(one)
+    os.close(lock)
+    fedrfq("resume", one)
+    assert not taken(one)
+
+
+def test_a_session_has_its_runs_until_it_is_closed_or_forgotten(tmp_path: Path) -> None:
+    session = small_session(tmp_path)
+    path = session.runs[0].path
+    assert taken(path)
+    session.close()
+    assert not taken(path)
+    session = small_session(tmp_path)
+    path = session.runs[0].path
+    assert taken(path)
+    del session
+    assert not taken(path)
+
+
+@pytest.fixture
+def remembered(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
+    """The sessions that have ended: none is forgotten."""
+    found, finish = list[Session](), Session.finish
+
+    def remember(session: Session) -> list[dict[str, Any]]:
+        assert all(taken(run_.path) for run_ in session.runs)
+        found.append(session)
+        return finish(session)
+
+    monkeypatch.setattr(Session, "finish", remember)
+    return found
+
+
+def test_commands_have_a_run_to_its_end_and_no_longer(
+    tmp_path: Path, remembered: list[Session]
+) -> None:
+    fedrfq("run", *(f"--set={setting}" for setting in [*SMALL, "rounds=1"]), "--out", tmp_path)
+    path = remembered[0].runs[0].path
+    assert not taken(path)
+    fedrfq("resume", path)
+    assert not taken(path)
+    assert len(remembered) == 2
+
+
+def test_a_run_from_python_is_had_to_its_end_and_no_longer(
+    tmp_path: Path, remembered: list[Session]
+) -> None:
+    assert len(list(run(experiment.load(sets=[*SMALL, "rounds=1"]), "cpu", tmp_path))) == 1
+    assert not taken(remembered[0].runs[0].path)

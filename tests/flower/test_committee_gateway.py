@@ -1,0 +1,138 @@
+"""Uploads that come signed, to servers that are simulated here: whoever carries them has nobody's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedrfq.committee import Agreed, Mandate, Simulated
+from fedrfq.committee.round_result import FORGED, LEFT_OUT
+from fedrfq.consensus.messages import Message, Upload, What
+from fedrfq.consensus.replica import Replica
+from fedrfq.consensus.rules import Rules
+from fedrfq.errors import UserError
+from fedrfq.federation import signatures
+from fedrfq.federation.application import Task
+from fedrfq.federation.round_log import unpacked
+from fedrfq.flower.committee_gateway import InProcess, letter
+from fedrfq.flower.decided_round import by_client
+from fedrfq.prototypes.fixed_point import WHOLE, Globals, Uploads
+from fedrfq.robust.detectors import DETECTORS
+
+CLIENTS, CLASSES, VALUES, SEED = 6, 3, 4, 5
+TASK = Task(DETECTORS["median"](), "weighted", WHOLE, CLIENTS, CLASSES, VALUES)
+MANDATE = Mandate(TASK, SEED, "00" * 32)
+COMMITTEE = Simulated(servers=4, faulty=1)
+RULES = Rules(COMMITTEE.charter(MANDATE).roster)
+
+
+def sent(number: int) -> Uploads:
+    rng = np.random.default_rng(number)
+    counts = rng.integers(1, 9, (CLIENTS, CLASSES))
+    return Uploads(tuple(range(CLIENTS)), counts, rng.integers(-99, 99, (CLIENTS, CLASSES, VALUES)))
+
+
+def signed(number: int, seed: int = SEED, rules: Rules = RULES) -> dict[int, Message]:
+    """All clients' uploads of a round, as they come over the wire."""
+    contents = zip(range(CLIENTS), sent(number).encoded(number), strict=True)
+    return {
+        k: rules.signed(Upload(number, k, content), signatures.simulated(seed, "client", k))
+        for k, content in contents
+    }
+
+
+def carried(uploads: Mapping[int, Message], number: int = 1, last: bytes = b"") -> Agreed:
+    return COMMITTEE.carry(MANDATE, number, last, uploads)
+
+
+def test_what_is_decided_is_to_the_byte_what_is_decided_where_the_clients_are_simulated_too() -> (
+    None
+):
+    last, memory, globals_ = b"", TASK.detector.start(CLIENTS), Globals.none(CLASSES, VALUES)
+    for number in (1, 2, 3):
+        expected = COMMITTEE.decide(MANDATE, number, last, memory, globals_, sent(number))
+        found = InProcess(COMMITTEE, MANDATE).carry(number, last, signed(number))
+        assert found.report == expected.report
+        assert found.last == expected.last
+        assert found.decision.uploads.clients == expected.decision.uploads.clients
+        assert (found.decision.globals_.values_JV == expected.decision.globals_.values_JV).all()
+        last, memory, globals_ = expected.last, expected.decision.state, expected.decision.globals_
+
+
+def forgeries() -> dict[str, Message]:
+    """Of client 2's upload of round 2."""
+    honest, earlier = signed(2)[2], signed(1)[2]
+    body = honest.body
+    assert isinstance(body, Upload)
+    other = sent(3).encoded(2)[2]
+    stranger = Rules(Simulated(servers=4).charter(replace(MANDATE, seed=9)).roster)
+    return {
+        "altered": Message(RULES.run, Upload(2, 2, other), None, honest.signature),
+        "replayed": earlier,
+        "replayed as new": Message(
+            RULES.run, Upload(2, 2, earlier.body.content), None, earlier.signature
+        ),  # type: ignore[union-attr]
+        "signed by another": RULES.signed(body, signatures.simulated(SEED, "client", 3)),
+        "signed by a stranger": RULES.signed(body, signatures.simulated(9, "client", 2)),
+        "of another run": signed(2, rules=stranger)[2],
+        "unsigned": Message(RULES.run, body, None, bytes(64)),
+    }
+
+
+@pytest.mark.parametrize("name", forgeries())
+def test_servers_ignore_and_count_what_a_client_has_not_signed_for_the_round(name: str) -> None:
+    last = carried(signed(1)).last
+    uploads = {**signed(2), 2: forgeries()[name]}
+    world = COMMITTEE.sitting(MANDATE, 2, last).carried(uploads)
+    honest = [world.nodes[server].machine for server in world.servers if world.nodes[server].honest]
+    assert len(honest) == 3
+    for server in honest:
+        assert isinstance(server, Replica)
+        assert server.ignored["bad signature"] >= 1
+    found = carried(uploads, 2, last)
+    assert found.decision.uploads.clients == (0, 1, 3, 4, 5)
+    assert found.decision.uploads.refused == {2: FORGED}
+    without = carried({k: upload for k, upload in signed(2).items() if k != 2}, 2, last)
+    assert _parts(found) == _parts(without)
+
+
+def _parts(agreed: Agreed) -> list[Message]:
+    return [placed.message for placed in unpacked(agreed.last)][1:]
+
+
+def test_what_cannot_be_read_is_refused_though_it_is_signed() -> None:
+    uploads = {
+        **signed(1),
+        4: RULES.signed(Upload(1, 4, b"no prototypes"), signatures.simulated(SEED, "client", 4)),
+    }
+    found = carried(uploads)
+    assert found.decision.uploads.clients == (0, 1, 2, 3, 5)
+    assert "shorter than its header" in found.decision.uploads.refused[4]
+
+
+def test_who_reaches_no_server_is_left_out() -> None:
+    found = carried({k: upload for k, upload in signed(1).items() if k < 5})
+    assert found.decision.uploads.clients == (0, 1, 2, 3, 4)
+    assert LEFT_OUT not in found.decision.uploads.refused.values()
+
+
+@pytest.mark.parametrize("uploads", [{}, {2: forgeries()["altered"]}])
+def test_without_any_upload_nothing_is_decided(uploads: dict[int, Message]) -> None:
+    with pytest.raises(UserError, match="no upload of round 2 is one of its client"):
+        carried(uploads, 2, carried(signed(1)).last)
+
+
+def test_clients_are_not_told_what_the_detector_remembers() -> None:
+    last = carried(signed(1)).last
+    kinds = [getattr(placed.message.body, "what", None) for placed in unpacked(letter(last))]
+    assert kinds == [None, What.GLOBALS, What.VERDICTS]
+    assert letter(b"") == b""
+
+
+def test_of_two_uploads_of_a_client_the_first_is_carried() -> None:
+    first, second = signed(1)[3], signed(2)[3]
+    assert by_client([second, first, signed(1)[0]]) == {0: signed(1)[0], 3: second}
+    assert list(by_client([second, signed(1)[0]])) == [0, 3]

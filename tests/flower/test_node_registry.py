@@ -1,0 +1,62 @@
+"""How often the server app looks for answers and for nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Message
+
+from fedrfq.experiment import from_table
+from fedrfq.flower import node_registry
+from support.flowered import order
+from support.flowers import SMALL, Nodes
+
+
+class Slow(Nodes):
+    """One node, which answers after so many seconds of a clock that only sleeping moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(1)
+        self.now, self.answer_s, self.looks, self.looks_for_nodes = 0.0, 0.0, 0, 0
+        monkeypatch.setattr(
+            node_registry, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep)
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def get_node_ids(self) -> Iterable[int]:
+        self.looks_for_nodes += 1
+        return super().get_node_ids()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        self.looks += 1
+        return super().pull_messages(message_ids) if self.now >= self.answer_s else []
+
+
+@pytest.mark.parametrize(
+    ("answer_s", "late_s", "most"), [(0.3, 0.011, 31), (10.0, 0.21, 210), (100.0, 0.51, 430)]
+)
+def test_an_answer_is_soon_found_by_few_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer_s: float, late_s: float, most: int
+) -> None:
+    grid, hello = (
+        Slow(monkeypatch),
+        replace(order(from_table(SMALL), 0, b"", False, tmp_path), hello=True),
+    )
+    found = node_registry.Roll(grid, 4, 600.0)
+    found.gather(hello, 1.0)
+    grid.now, grid.answer_s, grid.looks, grid.looks_for_nodes = 0.0, answer_s, 0, 0
+    assert list(found.ask(hello, hello)) == [100]
+    assert answer_s <= grid.now <= answer_s + late_s
+    assert grid.looks <= most
+    assert (
+        answer_s / 0.6 <= grid.looks_for_nodes <= 1 + answer_s / node_registry.PAUSE_S
+    )  # others are greeted meanwhile

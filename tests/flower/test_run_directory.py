@@ -1,0 +1,217 @@
+"""A Flower run's directory: what is written when, and what is read again."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedrfq.committee import Simulated
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment, from_table
+from fedrfq.files import hash_chain, toml
+from fedrfq.flower.decided_round import FILE, Decided
+from fedrfq.flower.messages import Answer, Figures
+from fedrfq.flower.run_directory import Book
+from fedrfq.flower.sample_knowledge import Dealt, Reported
+from fedrfq.flower.serverapp import main
+from fedrfq.learning.round_loop import mandate
+from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.runs.run_directory import AUDITED, RunDirectory
+from support.flowers import SMALL, Nodes, context, written
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    folder = tmp_path_factory.mktemp("finished")
+    main(Nodes(4), context(experiment=written(folder, SMALL), out=str(folder / "out")))
+    (found,) = (folder / "out").glob("*/*")
+    return RunDirectory.open(found)
+
+
+def loaded(run: RunDirectory) -> tuple[Decided, Any]:
+    found = Decided.load(run.path)
+    assert found is not None
+    return found
+
+
+def begun(out: Path, **changes: Any) -> Book:
+    experiment = from_table(toml.merge(SMALL, changes))
+    return Book.begin(out, *_asked(experiment))
+
+
+def _asked(experiment: Experiment) -> tuple[Any, ...]:
+    ground = Dealt(experiment)
+    asked = mandate(experiment, len(ground.dataset.classes))
+    assert isinstance(experiment.committee, Simulated)
+    return experiment, asked.task, experiment.committee.charter(asked), ground
+
+
+def figures(clients: int, accuracy: float, samples: int = 2) -> Figures:
+    row, rng = np.full(clients, accuracy), np.random.default_rng(int(accuracy))
+    none, number = np.zeros(clients, np.int64), np.full(clients, samples)
+    y_N, distance_NJ = (
+        rng.integers(0, 10, clients * samples),
+        rng.random((clients * samples, 10)).astype(np.float32),
+    )
+    return Figures(row, row, row, none, none, number, y_N, distance_NJ)
+
+
+def test_a_decided_round_is_read_as_it_was_written(finished: RunDirectory, tmp_path: Path) -> None:
+    decided, known = loaded(finished)
+    assert decided.round == 3
+    assert sorted(decided.uploads) == sorted(decided.losses) == [0, 1, 2, 3]
+    decided.save(tmp_path, known)
+    again, figures = Decided.load(tmp_path) or (None, None)
+    assert again == decided
+    assert (figures == known).all()
+    replace(decided, report=None, uploads={}, losses={}, last=b"").save(tmp_path, known)
+    empty, _ = Decided.load(tmp_path) or (None, None)
+    assert empty == replace(decided, report=None, uploads={}, losses={}, last=b"")
+    assert Decided.load(tmp_path / "elsewhere") is None
+
+
+@pytest.mark.parametrize("damage", ["", "cut", "other"])
+def test_a_damaged_one_is_named(finished: RunDirectory, tmp_path: Path, damage: str) -> None:
+    content = (finished.path / FILE).read_bytes()
+    other = (finished.path / "prototypes.safetensors").read_bytes()
+    (tmp_path / FILE).write_bytes({"": b"", "cut": content[:-1], "other": other}[damage])
+    with pytest.raises(UserError, match=r"decided\.safetensors"):
+        Decided.load(tmp_path)
+
+
+def test_what_is_decided_is_on_disk_after_all_before_it_and_ahead_of_its_proofs(
+    finished: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decided, _ = loaded(finished)
+    book, seen = begun(tmp_path), list[tuple[str, bool]]()
+    monkeypatch.setattr(
+        RunDirectory, "sync", lambda run: seen.append(("sync", (run.path / FILE).is_file()))
+    )
+    monkeypatch.setattr(
+        RunDirectory,
+        "prove",
+        lambda run, report: seen.append(("prove", (run.path / FILE).is_file())),
+    )
+    book.certify(replace(decided, round=1))
+    assert seen == [("sync", False), ("prove", True)]
+    assert book.run.rounds() == []
+    assert (book.round, book.last) == (1, decided.last)
+
+
+def test_a_client_not_heard_from_has_its_last_figures(
+    finished: RunDirectory, tmp_path: Path
+) -> None:
+    decided, _ = loaded(finished)
+    book = begun(tmp_path)
+    book.certify(replace(decided, round=1, uploads={}))
+    book.hear([Answer((0, 1), figures=figures(2, 40.0)), Answer((3,), figures=figures(1, 80.0))])
+    assert book.record().accuracy_mean == (40 + 40 + 0 + 80) / 4
+    book.certify(replace(decided, round=2, uploads={}))
+    book.hear([Answer((3,), figures=figures(1, 60.0)), Answer((2,))])
+    assert book.record().accuracy_mean == (40 + 40 + 0 + 60) / 4
+    again = Book.resume(book.run.path, *_asked(book.experiment))
+    assert again.round == 2
+    again.hear([])
+    assert (
+        again.record().accuracy_mean == (40 + 40 + 0 + 80) / 4
+    )  # what was known when the round was decided
+
+
+def test_figures_of_other_classes_are_not_taken(finished: RunDirectory, tmp_path: Path) -> None:
+    decided, _ = loaded(finished)
+    book, odd = begun(tmp_path), figures(1, 80.0)
+    book.certify(replace(decided, round=1, uploads={}))
+    book.hear([Answer((0,), figures=replace(odd, distance_NJ=odd.distance_NJ[:, :3]))])
+    assert book.record().accuracy_mean == 0
+
+
+def test_values_that_were_cut_are_counted(finished: RunDirectory, tmp_path: Path) -> None:
+    decided, _ = loaded(finished)
+    book = begun(tmp_path)
+    book.certify(
+        replace(decided, uploads={k: upload for k, upload in decided.uploads.items() if k != 3})
+    )
+    book.hear(
+        [
+            Answer(
+                (0, 1, 2, 3),
+                figures=replace(figures(4, 50.0), saturated_K=np.array([1, 20, 300, 4000])),
+            )
+        ]
+    )
+    assert book.record().saturated == 321  # of those that were sent
+
+
+def test_prototype_failure_is_over_the_samples_of_all_nodes(
+    finished: RunDirectory, tmp_path: Path
+) -> None:
+    decided, _ = loaded(finished)
+    book = begun(tmp_path)
+    book.certify(replace(decided, round=1, uploads={}))
+    whole = figures(4, 50.0)
+    parts = [
+        Figures(
+            *(column[k : k + 1] for column in list(vars(whole).values())[:6]),
+            whole.y_N[2 * k : 2 * k + 2],
+            rows,
+        )
+        for k, rows in enumerate(np.split(whole.distance_NJ, 4))
+    ]
+    book.hear([Answer((0, 1, 2, 3), figures=whole)])
+    together = book.record().prototype_failure
+    other = begun(tmp_path / "other")
+    other.certify(replace(decided, round=1, uploads={}))
+    other.hear([Answer((k,), figures=part) for k, part in enumerate(parts)])
+    assert other.record().prototype_failure == together
+    assert together is not None
+    assert 0 < together < 1
+
+
+@pytest.mark.parametrize("kept", [2, 3])
+def test_resuming_proofs_and_records_are_those_of_what_was_decided(
+    finished: RunDirectory, tmp_path: Path, kept: int
+) -> None:
+
+    copy = RunDirectory(Path(shutil.copytree(finished.path, tmp_path / "run")))
+    whole = {name: (copy.path / name).read_bytes() for name in AUDITED}
+    root = loaded(copy)[0].report
+    assert root is not None
+    for name in AUDITED:
+        hash_chain.cut(copy.path / name, root.run, kept)
+    book = Book.resume(copy.path, *_asked(copy.experiment()))
+    assert {name: (copy.path / name).read_bytes() for name in AUDITED} == whole
+    assert len(book.run.rounds()) == 2
+    assert (book.round, book.last) == (3, loaded(copy)[0].last)
+
+
+def test_before_anything_is_decided_a_run_begins_anew(tmp_path: Path) -> None:
+    book = begun(tmp_path)
+    again = Book.resume(book.run.path, *_asked(book.experiment))
+    assert (again.round, again.last, again.decided) == (0, b"", None)
+
+
+def test_what_clients_report_stands_for_samples_that_only_they_have() -> None:
+    ground = Reported(3, 4)
+    assert [len(own) for own in ground.partition.test] == [1, 1, 1]
+    counts = np.array([[5, 0, 2, 0], [0, 3, 0, 0]])
+    ground.learn(Uploads((0, 2), counts, np.zeros((2, 4, 1), np.int64)), {0: np.array([0, 0, 2])})
+    partition = ground.partition
+    assert [len(own) for own in partition.train] == [7, 0, 3]
+    assert [own.tolist() for own in partition.classes] == [[0, 2], [], [1]]
+    assert [len(own) for own in partition.test] == [3, 1, 1]
+    assert [(s.client, s.label, s.train, s.test) for s in ground.shares()] == [
+        (0, 0, 5, 2),
+        (0, 2, 2, 1),
+        (2, 1, 3, 0),
+    ]
+
+
+def test_what_a_client_claims_to_have_takes_no_memory() -> None:
+    ground, counts_KJ = Reported(2, 10), np.full((1, 10), 1 << 40)
+    ground.learn(Uploads((1,), counts_KJ, np.zeros((1, 10, 4), np.int64)), {})
+    assert [len(rows) for rows in ground.partition.train] == [0, 10 << 40]

@@ -1,0 +1,236 @@
+"""A server app that tampers with what it carries: servers ignore it, and clients find out and say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedrfq.audit import Audit
+from fedrfq.committee.round_result import FORGED
+from fedrfq.consensus.messages import Body, Message, Upload, What, decode, unsigned
+from fedrfq.errors import UserError
+from fedrfq.federation import codec
+from fedrfq.federation.round_log import packed, unpacked
+from fedrfq.files import toml
+from fedrfq.flower.messages import Answer, Order
+from fedrfq.flower.run_directory import NOTHING_CAME
+from fedrfq.flower.serverapp import main, uploaded
+from fedrfq.prototypes.fixed_point import Globals
+from fedrfq.runs.run_directory import RunDirectory
+from support.flowers import SMALL, Nodes, context, hear, written
+
+NODES, VICTIM = 4, 1  # one client a node
+
+heard = pytest.fixture(autouse=True)(hear)
+
+
+def run(folder: Path, grid: Nodes, **settings: str | float) -> RunDirectory:
+    path = written(folder, SMALL)
+    main(
+        grid,
+        context(**{"experiment": path, "out": str(folder / "out"), "deadline_s": 5.0, **settings}),
+    )
+    (found,) = (folder / "out").glob("*/*")
+    return RunDirectory.open(found)
+
+
+# Uploads
+
+
+def altered(answer: Answer, _: list[Answer]) -> tuple[bytes, ...]:
+    """Another value, and the client's signature of what it was."""
+    wire = bytearray(answer.uploads[0])
+    wire[-65] ^= 1
+    return (bytes(wire),)
+
+
+def dropped(answer: Answer, _: list[Answer]) -> tuple[bytes, ...]:
+    return ()
+
+
+def replayed(_: Answer, before: list[Answer]) -> tuple[bytes, ...]:
+    return before[0].uploads
+
+
+def disguised(answer: Answer, before: list[Answer]) -> tuple[bytes, ...]:
+    """The last round's, with this round's number on it."""
+    new, old = decode(answer.uploads[0]), decode(before[0].uploads[0])
+    assert isinstance(old.body, Upload)
+    return (
+        Message(
+            new.run, Upload(new.body.round, VICTIM, old.body.content), None, old.signature
+        ).wire,
+    )
+
+
+def garbled(answer: Answer, _: list[Answer]) -> tuple[bytes, ...]:
+    return (answer.uploads[0][:20],)
+
+
+@pytest.mark.parametrize(
+    ("tamper", "why"),
+    [
+        (altered, FORGED),
+        (dropped, NOTHING_CAME),
+        (replayed, FORGED),
+        (disguised, FORGED),
+        (garbled, NOTHING_CAME),
+    ],
+)
+def test_what_becomes_of_an_upload_comes_out(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    tamper: Callable[[Answer, list[Answer]], tuple[bytes, ...]],
+    why: str,
+) -> None:
+    grid, before, told = Nodes(NODES), list[Answer](), list[tuple[int, ...]]()
+
+    def back(node: int, answer: Answer) -> Answer:
+        told.append(answer.left_out)
+        if node != VICTIM or not answer.uploads:
+            return answer
+        before.append(answer)
+        return replace(answer, uploads=tamper(answer, before)) if answer.round == 2 else answer
+
+    grid.back = back
+    found = run(tmp_path, grid)
+    assert [record.refused for record in found.rounds()] == [{}, {str(VICTIM): why}, {}]
+    assert told.count((VICTIM,)) == 1  # the client itself, in the next round
+    assert f"round 2 was decided without the uploads that clients {VICTIM} had sent" in caplog.text
+    assert (
+        len(list(Audit(found.path, recompute=True).rounds())) == 3
+    )  # what was decided holds all the same
+
+
+def test_no_node_can_upload_for_anothers_client(tmp_path: Path) -> None:
+    grid, seen = Nodes(NODES), list[Answer]()
+
+    def back(_: int, answer: Answer) -> Answer:
+        seen.append(answer)
+        return answer
+
+    grid.back = back
+    run(tmp_path, grid)
+    one, other = (
+        next(a for a in seen if a.trained == (0,)),
+        next(a for a in seen if a.trained == (VICTIM,)),
+    )
+    assert [message.wire for message in uploaded(one)] == list(one.uploads)
+    assert not list(uploaded(replace(one, uploads=other.uploads)))
+
+
+# Results
+
+
+def invented(order: Order, _: list[Order]) -> Order:
+    """Other prototypes under the true certificate."""
+    cert, globals_, verdicts = [placed.message for placed in unpacked(order.last)]
+    assert isinstance(globals_.body, Body)
+    classes = 10
+    found = codec.decode_globals(
+        globals_.body.content, classes, len(globals_.body.content) // classes // 4
+    )
+    other = Globals(found.present_J, np.where(found.present_J[:, None], found.values_JV + 1, 0))
+    body = unsigned(cert.run, Body(order.round, What.GLOBALS, codec.encode_globals(other)))
+    return replace(order, last=packed([cert, body, verdicts]))
+
+
+def unvoted(order: Order, _: list[Order]) -> Order:
+    """A signature of the certificate is another's."""
+    wire = bytearray(order.last)
+    at = len(packed(placed.message for placed in unpacked(order.last)[:1])) - 1
+    wire[at] ^= 1
+    return replace(order, last=bytes(wire))
+
+
+def older(order: Order, before: list[Order]) -> Order:
+    """The result of the round before under the number of this one."""
+    return replace(order, last=before[-1].last)
+
+
+def none(order: Order, _: list[Order]) -> Order:
+    return replace(order, last=b"")
+
+
+@pytest.mark.parametrize(
+    ("tamper", "line"),
+    [
+        (invented, "what it says is not what was certified"),
+        (unvoted, "its certificate does not have enough servers' signatures"),
+        (older, "its certificate is of round 1"),
+        (none, "it does not begin with a certificate"),
+    ],
+)
+def test_no_client_learns_from_what_was_not_certified(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    tamper: Callable[[Order, list[Order]], Order],
+    line: str,
+) -> None:
+    grid, before = Nodes(NODES), list[Order]()
+
+    def to(node: int, order: Order) -> Order:
+        if order.hello:
+            return order
+        if node == VICTIM and order.round < 2:
+            before.append(order)
+        return tamper(order, before) if node == VICTIM and order.round == 2 else order
+
+    grid.to = to
+    found = run(tmp_path, grid)
+    assert (
+        f"the result of round 2 is refused, this federation did not certify it: {line}"
+        in caplog.text
+    )
+    assert [record.participants for record in found.rounds()] == [4, 4, 3]  # it trained no further
+
+
+def test_a_result_that_was_handed_out_before_is_refused_once_a_newer_one_is_known(
+    tmp_path: Path,
+) -> None:
+    grid, last = Nodes(NODES), dict[int, Order]()
+
+    def to(_: int, order: Order) -> Order:
+        last[order.round] = order
+        return order
+
+    grid.to = to
+    run(tmp_path, grid)
+    from fedrfq.flower.clientapp import answered
+
+    answer = answered(last[1].record(), grid.config(VICTIM), {})
+    assert "the result of round 1 is refused, that of round 3 is known here" in answer.error
+    assert not answer.uploads
+
+
+def test_servers_of_its_own_do_not_help_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Certified indeed, by a committee that is not this federation's."""
+    (tmp_path / "other").mkdir()
+    grid, theirs = Nodes(NODES), Nodes(NODES)
+    results = dict[int, Order]()
+
+    def note(_: int, order: Order) -> Order:
+        results[order.round] = order
+        return order
+
+    theirs.to = note
+    path = written(tmp_path / "other", toml.merge(SMALL, {"seed": 1}))
+    main(theirs, context(experiment=path, out=str(tmp_path / "other" / "out")))
+
+    def to(_: int, order: Order) -> Order:
+        return (
+            replace(order, last=results[1].last) if order.round == 1 and not order.hello else order
+        )
+
+    grid.to = to
+    with pytest.raises(UserError, match="0 clients trained round 2"):
+        run(tmp_path, grid, deadline_s=0.2, patience_s=0.5)
+    assert "it is of another run" in caplog.text
+    (found,) = (tmp_path / "out").glob("*/*")
+    assert len(list(Audit(found, recompute=True).rounds())) == 1  # what was certified is there

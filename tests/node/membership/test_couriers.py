@@ -1,0 +1,183 @@
+"""Couriers in federation.toml: asked for, founded, changed, and no word of them where there are none."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedrfq.consensus.events import Outcome
+from fedrfq.errors import UserError
+from fedrfq.federation import signatures
+from fedrfq.federation.codec import decode_state, encode_state
+from fedrfq.federation.federation_file import Charter, Timings, experiment_digest
+from fedrfq.federation.members import Network, Seat
+from fedrfq.federation.reconfiguration import inherited
+from fedrfq.files import toml
+from fedrfq.node.courier import Courier
+from fedrfq.node.membership import founding, identity, proposal
+from fedrfq.node.membership.change import changed, differences
+from fedrfq.node.membership.founding import Keys
+from fedrfq.node.membership.request import Request
+from fedrfq.node.ops import status
+from fedrfq.node.ops.local_cluster import Cluster
+from support.command import fedrfq
+from support.committees import TABLE
+from support.federations import PATIENCE_S, Servers, founded, signed
+from support.parties import keys, purpose
+
+# As the program made them before there were couriers: simulated, and on a network.
+RUNS = (
+    "fa6904c3f4e224d42e131c992504c988fe45758ba913be84bfba9874bc8538c4",
+    "88286aba10eb73f6e16443804d718806f7e994fee81b308d5fe4902db62fd014",
+)
+
+
+def agreed(couriers: int = 2) -> Charter:
+    made = [*keys(), *(Keys.new(f"courier-{k}", courier=True) for k in range(couriers))]
+    return founding.charter(purpose(), [each.request for each in reversed(made)], Timings())
+
+
+def test_without_couriers_a_federation_is_what_it_was() -> None:
+    own = tuple(signatures.simulated(0, "party", k).public for k in range(6))
+    seats = tuple(
+        Seat(f"party-{k}", f"h:{k + 1}" if k < 4 else "", b"certificate %d" % k) for k in range(6)
+    )
+    for network, known in zip((None, Network("", toml.dump(TABLE), seats)), RUNS, strict=True):
+        charter = Charter(
+            experiment_digest(TABLE), Timings(), purpose().task, own[:4], own[4:], network
+        )
+        assert charter.roster.run.hex() == known
+        assert "courier" not in charter.text
+        assert not charter.carriers
+
+
+def test_couriers_have_seats_and_no_vote() -> None:
+    charter = agreed()
+    assert Charter.read(charter.text, "here") == charter
+    names = [seat.name for seat in charter.seats.values()]
+    assert names == [
+        "server-0",
+        "server-1",
+        "server-2",
+        "server-3",
+        "client-0",
+        "client-1",
+        "courier-0",
+        "courier-1",
+    ]
+    assert (
+        list(charter.seats)[6:] == list(charter.carriers) == [~6, ~7]
+    )  # ~2 to ~5 are servers that move
+    assert [charter.role(party) for party in charter.seats] == ["server"] * 4 + ["client"] * 2 + [
+        "courier"
+    ] * 2
+    assert not set(charter.couriers) & set(charter.roster.keys.values())
+    assert [status.name(charter, party) for party in charter.carriers] == ["courier-0", "courier-1"]
+    assert charter.roster.run != agreed(0).roster.run
+    assert "2 couriers" in charter.about()
+
+
+def test_federations_with_couriers_that_could_not_be_are_refused() -> None:
+    charter = agreed(1)
+    head, courier = charter.text.split("[[couriers]]")
+    for text in (
+        head + "couriers = []\n",
+        charter.text + "\n[[couriers]]" + courier,
+        charter.text.replace('name = "courier-0"', 'name = "client-0"'),
+        charter.text.replace('name = "courier-0"', 'name = "courier-0"\naddress = "h:9"'),
+    ):
+        with pytest.raises(UserError):
+            Charter.read(text, "here")
+    with pytest.raises(UserError, match="key of its own"):
+        replace(charter, couriers=charter.clients[:1])
+    with pytest.raises(UserError, match="on a network"):
+        replace(charter, network=None)
+
+
+def test_a_courier_makes_its_own_keys(tmp_path: Path) -> None:
+    fedrfq("keys", "new", tmp_path / "post", "--name", "post", "--courier")
+    request = founding.read_request(tmp_path / "post" / "request.toml")
+    assert request.role == "courier"
+    assert not request.is_server
+    with pytest.raises(UserError, match="not signed by its own key"):
+        replace(request, courier=False).check()
+    assert (
+        "no address"
+        in fedrfq(
+            "keys", "new", tmp_path / "x", "--name", "x", "--courier", "--address", "h:1", expect=2
+        ).stderr
+    )
+    text = Keys.new("s", "h:1").request.text.replace('"server"', '"courier"')
+    with pytest.raises(UserError, match="no address"):
+        Request.read(text, "here")
+    federation = tmp_path / "it"
+    assert (
+        "and 1 couriers"
+        in fedrfq("committee", "add", federation, tmp_path / "post" / "request.toml").stdout
+    )
+    options = ("--servers", "4", "--clients", "2", "--couriers", "1", "--set", "rounds=2")
+    assert "2 couriers" in fedrfq("committee", "init", federation, *options).stdout
+    charter = identity.read_charter(federation / "federation.toml")
+    assert [charter.seats[party].name for party in charter.carriers] == ["courier-0", "post"]
+    assert len(charter.clients) == 2
+    assert identity.load(federation / "courier-0").role == "courier"
+    assert all(party not in charter.carriers for party in Cluster(federation).children)
+
+
+def test_a_change_keeps_renews_adds_and_expels_couriers() -> None:
+    charter, more = agreed(), Keys.new("post", courier=True).request
+    kept = changed(charter, [Keys.new("client-9").request])
+    assert kept.couriers == charter.couriers
+    renewed = changed(charter, [Keys.new("courier-1", courier=True).request])
+    assert renewed.couriers[0] == charter.couriers[0] != renewed.couriers[1]
+    assert [line for line in differences(charter, renewed) if "courier" in line] == [
+        "courier-1: a new key, seat"
+    ]
+    swapped = changed(charter, [more], ["courier-0"])
+    assert [swapped.seats[party].name for party in swapped.carriers] == ["post", "courier-1"]
+    assert "post: in, as a courier" in differences(charter, swapped)
+    assert not changed(charter, [], ["courier-0", "courier-1"]).couriers
+    with pytest.raises(UserError, match="one name"):
+        changed(charter, [Keys.new("client-0", courier=True).request])
+
+
+def test_what_is_remembered_of_clients_is_not_of_couriers() -> None:
+    charter = agreed()
+    state = charter.task.detector.start(2)
+    new = changed(charter, [], ["client-0"])
+    found = decode_state(inherited(charter, Outcome(b"", b"", encode_state(state)), new).state)
+    assert {name: array.shape for name, array in found.items()} == {
+        name: array.shape for name, array in new.task.detector.start(1).items()
+    }
+
+
+def test_it_goes_on_with_the_federation_that_follows(tmp_path: Path) -> None:
+    charter, own = (
+        founded(tmp_path, couriers=1, rounds=50, deadline_ms=600_000),
+        tmp_path / "courier-0",
+    )
+    fedrfq("keys", "rotate", own)
+    file = tmp_path / "new.toml"
+    file.write_text(
+        changed(charter, [founding.read_request(own / "rotation" / "request.toml")]).text
+    )
+    for server in range(3):
+        proposal.move(identity.load(tmp_path / f"server-{server}"), file)
+
+    async def test() -> None:
+        servers, number = Servers(tmp_path), 1
+        await servers.start(0, 1, 2, 3)
+        async with Courier.open(own) as courier:
+            while not (
+                carried := await courier.carry(number, signed(tmp_path, number), PATIENCE_S)
+            ).successor:
+                number += 1
+        assert carried.successor == file.read_bytes()
+        await servers.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 2 * PATIENCE_S))
+    assert identity.load(own).charter.text == file.read_text()
+    assert (own / "past" / "1" / "last.bin").exists()

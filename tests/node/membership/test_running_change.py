@@ -1,0 +1,100 @@
+"""A federation of running servers is changed while it runs: a server away, a key rotated, a client expelled, one added."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+from fedrfq.node.membership import epochs, identity
+from support.federations import Uploader, founded, process, until, without_torch
+
+
+def fedrfq(*arguments: object) -> str:
+    done = subprocess.run(
+        without_torch(*arguments), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_of(folder: Path) -> str:
+    return identity.load(folder).charter.roster.run.hex()
+
+
+async def rounds(folders: list[Path], number: int) -> None:
+    """Clients send until they have so many."""
+    clients = [Uploader(folder, number) for folder in folders]
+    for client in clients:
+        await client.start()
+    await until(lambda: all(len(client.decided) >= number for client in clients))
+    for client in clients:
+        await client.stop()
+
+
+async def changed(clients: list[Path], servers: list[Path]) -> None:
+    """Clients send until these servers have put the run aside."""
+    sending = [Uploader(folder, 40) for folder in clients]
+    for client in sending:
+        await client.start()
+    await until(
+        lambda: all(
+            (server / "past/1/last.bin").exists() and not _turning(server) for server in servers
+        )
+    )
+    for client in sending:
+        await client.stop()
+
+
+def _turning(folder: Path) -> bool:
+    return (folder / epochs.NEXT).exists()
+
+
+def test_a_change_is_agreed_on_and_followed(tmp_path: Path) -> None:
+    founded(tmp_path, rounds=50)
+    servers, clients = (
+        [tmp_path / f"server-{k}" for k in range(4)],
+        [tmp_path / f"client-{k}" for k in range(3)],
+    )
+    new, file = tmp_path / "hospital", tmp_path / "new.toml"
+    with ExitStack() as running:
+        here = [running.enter_context(process(folder)) for folder in servers]
+        asyncio.run(rounds(clients, 2))
+        first = run_of(servers[0])
+        here[3].kill()  # away while it is decided
+        fedrfq("keys", "new", new, "--name", "hospital")
+        fedrfq("keys", "rotate", servers[1])
+        rotated = servers[1] / "rotation/request.toml"
+        fedrfq(
+            "committee",
+            "change",
+            servers[0],
+            new / "request.toml",
+            rotated,
+            "--expel",
+            "client-0",
+            "--out",
+            file,
+        )
+        for folder in servers[:3]:
+            fedrfq("committee", "approve", folder, file)
+        asyncio.run(changed(clients, servers[:3]))
+        running.enter_context(process(servers[3]))
+        asyncio.run(
+            changed([], servers[3:])
+        )  # the others lead it through the end of a run that they are done with
+        assert (
+            {run_of(folder) for folder in servers}
+            == {identity.read_charter(file).roster.run.hex()}
+            != {first}
+        )
+        for folder in (clients[1], clients[2], new):
+            shutil.copytree(servers[0] / "past", folder / "past")
+            shutil.copy(file, folder / "federation.toml")
+        asyncio.run(rounds([clients[1], clients[2], new], 2))
+    said = fedrfq("verify", *servers, "--recompute")
+    assert said.count("/past/1 holds") == 4
+    assert "4 logs agree" in said
+    assert identity.load(servers[1]).signer.public == identity.read_charter(file).servers[1]

@@ -1,0 +1,357 @@
+"""How servers are seen: the board, and the tables that show it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedrfq.cli.status_tables import named, shown
+from fedrfq.consensus.events import Decided, Outcome
+from fedrfq.consensus.messages import Certificate, Evidence, Kind, Record, Upload
+from fedrfq.consensus.rules import Rules
+from fedrfq.errors import UserError
+from fedrfq.federation import codec
+from fedrfq.node.membership import identity
+from fedrfq.node.ops import status as board
+from fedrfq.node.ops import status_client
+from fedrfq.robust.detectors import Verdict
+from support.command import fedrfq
+from support.federations import (
+    PATIENCE_S,
+    Servers,
+    Uploader,
+    fetched,
+    founded,
+    process,
+    status,
+    until,
+    without_torch,
+)
+
+
+def run(test: Any) -> None:
+    asyncio.run(asyncio.wait_for(test, 2 * PATIENCE_S))
+
+
+# The board
+
+
+def test_the_board_says_what_is_missing_and_who_is_behind(tmp_path: Path) -> None:
+    charter = founded(tmp_path, rounds=5, deadline_ms=60_000)
+
+    async def test() -> None:
+        servers = Servers(tmp_path)
+        await servers.start(0, 1, 2)
+        client = Uploader(tmp_path / "client-1", 5)
+        await client.start()
+        await until(
+            lambda: (
+                servers[0]._replica.holdings.held == 1
+                and servers[0]._links.connected() == {1, 2, ~1}
+            )
+        )
+        found = json.loads((await fetched(tmp_path / "server-0"))[1])
+        assert (found["name"], found["party"], found["run"]) == (
+            "server-0",
+            0,
+            charter.roster.run.hex(),
+        )
+        assert (found["round"], found["rounds"], found["view"], found["leader"]) == (
+            1,
+            5,
+            0,
+            "server-1",
+        )
+        assert (found["phase"], found["finished"], found["abstaining"], found["failed"]) == (
+            "collecting uploads",
+            False,
+            False,
+            None,
+        )
+        assert (found["held"], found["clients"], found["missing"]) == (
+            1,
+            3,
+            ["client-0", "client-2"],
+        )
+        assert [peer["connected"] for peer in found["peers"]] == [True, True, False]
+        assert found["connected_clients"] == 1
+        await until(lambda: set(servers[0]._driver.heard) == {1, 2})
+        found = json.loads((await fetched(tmp_path / "server-0"))[1])
+        assert (found["behind"], found["unheard"], found["needed"]) == ([], ["server-3"], 3)
+        assert found["last"] is None
+        await client.stop()
+        await servers.stop()
+
+    run(test())
+
+
+def test_the_board_follows_a_round_to_its_end(tmp_path: Path) -> None:
+    """Two of four cannot decide: they stop where a third is needed, and ask for another view."""
+    founded(tmp_path, rounds=5, clients=1, view_ms=200)
+
+    async def test() -> None:
+        servers = Servers(tmp_path)
+        await servers.start(0, 1)
+        client = Uploader(tmp_path / "client-0", 5)
+        await client.start()
+        await until(lambda: len(servers[0]._replica.lists) == 2)
+        found = servers[0]._seen.board(servers[0]._driver, servers[0]._links)
+        assert (found.phase, found.listed) == ("awaiting a proposal", ("server-0", "server-1"))
+        await servers.start(2)
+        await until(
+            lambda: servers[0]._seen.decided >= 1 and servers[0]._seen.decided in client.decided
+        )
+        found = servers[0]._seen.board(servers[0]._driver, servers[0]._links)
+        assert found.last is not None
+        assert (found.last.clients, found.last.filtered, found.last.value) == (
+            1,
+            (),
+            client_value(client, found.last.round),
+        )
+        await client.stop()
+        await servers.stop()
+        await servers.start(0)
+        again = servers[0]._seen.board(servers[0]._driver, servers[0]._links)
+        assert again.last is not None
+        assert again.last.round == servers[0]._replica.round - 1 >= 1
+        await servers.stop()
+
+    run(test())
+
+
+def client_value(client: Uploader, round_: int) -> str:
+    return client.decided[round_].certificate.record.value(client.charter.roster.run).hex()
+
+
+class Told:
+    """As much of a replica as a phase follows from."""
+
+    over = silent = False
+    view = 1
+
+    def __init__(self, *kinds: Kind, view: int = 1, **more: bool) -> None:
+        self.own = {
+            kind: type("Said", (), {"view": 0 if kind == Kind.LIST else view}) for kind in kinds
+        }
+        for key, value in more.items():
+            setattr(self, key, value)
+
+
+def test_phases() -> None:
+    listed = (Kind.LIST,)
+    stories = {
+        "collecting uploads": Told(),
+        "changing views": Told(*listed, Kind.PREPARE, Kind.COMMIT, view=0),
+        "preparing": Told(*listed, Kind.PREPARE),
+        "committing": Told(*listed, Kind.PREPARE, Kind.COMMIT),
+        "abstaining": Told(silent=True),
+        "over": Told(silent=True, over=True),
+    }
+    assert {board.phase(told): None for told in stories.values()} == dict.fromkeys(stories)  # type: ignore[arg-type]
+
+
+def test_who_was_filtered_and_why_comes_from_the_verdicts(tmp_path: Path) -> None:
+    charter = founded(tmp_path)
+    certificate = Certificate(Kind.COMMIT, 2, Record(9, *[bytes(32)] * 5), ())
+    verdicts = codec.encode_verdicts((0, 2), Verdict(np.array([True, False]), np.array([3, 77])))
+    last = board.last(charter, Decided(certificate, Outcome(b"", verdicts, b""), ()))
+    assert (last.round, last.view, last.clients) == (9, 2, 2)
+    assert last.filtered == (board.Filtered("client-2", 77),)
+    assert board.last(charter, Decided(certificate, None, ())).filtered is None
+    assert board.last(charter, Decided(certificate, Outcome(b"", b"?", b""), ())).filtered is None
+
+
+def test_evidence_names_the_party_and_a_servers_motion_the_server(tmp_path: Path) -> None:
+    charter = founded(tmp_path)
+    rules, own = Rules(charter.roster), identity.load(tmp_path / "server-1")
+    for client, name in ((2, "client-2"), (charter.roster.mover(1), "server-1")):
+        one, other = (
+            rules.signed(Upload(4, client, content), own.signer) for content in (b"1", b"2")
+        )
+        charge = board.charge(charter, rules.unsigned(Evidence(4, one, other)))
+        assert charge == board.Charge(4, name, "UPLOAD and UPLOAD")
+
+
+# The tables
+
+
+def printed(boards: dict[str, Any]) -> str:
+    console = Console(width=200, file=io.StringIO())
+    console.print(shown(boards))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> dict[str, Any]:
+    """A board, as a server that runs says it."""
+    founded(tmp_path, servers=1, clients=1)
+    found: dict[str, Any] = {}
+
+    async def test() -> None:
+        servers = Servers(tmp_path)
+        await servers.start(0)
+        found.update(
+            json.loads(
+                json.dumps(asdict(servers[0]._seen.board(servers[0]._driver, servers[0]._links)))
+            )
+        )
+        await servers.stop()
+
+    run(test())
+    return found
+
+
+def test_one_server_is_shown_in_full(told: dict[str, Any]) -> None:
+    filtered = [{"name": "client-3", "score": 5}, {"name": "client-9", "score": 70}]
+    told["last"] = {"round": 6, "view": 1, "value": "ab" * 32, "clients": 20, "filtered": filtered}
+    told["charges"], told["evidence"] = (
+        [{"round": 2, "name": "server-2", "what": "LIST and LIST"}],
+        1,
+    )
+    told["behind"], told["unheard"], told["changing"] = ["server-3"], ["server-2"], ["server-1"]
+    text = printed({"server-0": told})
+    assert "1 of 3, view 0, led by server-0" in text
+    assert "client-9 (score 70), client-3 (score 5) of 20" in text
+    assert "1: server-2 signed LIST and LIST in round 2" in text
+    assert re.search(r"servers behind +│ server-3 ", text)
+    assert re.search(r"servers not heard from +│ server-2: not since server-\d was started", text)
+    assert re.search(r"ask for another view +│ server-1", text)
+
+
+def test_nobody_is_said_to_be_unheard_of_once_all_have_spoken(told: dict[str, Any]) -> None:
+    assert told["unheard"] == []
+    assert "not heard from" not in printed({"server-0": told})
+
+
+@pytest.mark.parametrize(("connected", "state"), [(1, "waits for servers"), (2, "ok")])
+def test_a_server_without_enough_others_waits_for_them(
+    told: dict[str, Any], connected: int, state: str
+) -> None:
+    told["peers"] = [
+        {"name": f"server-{k}", "connected": k <= connected, "round": 1} for k in (1, 2, 3)
+    ]
+    told["needed"] = 3
+    text = printed({"server-0": told})
+    assert re.search(rf"state +│ {state} ", text)
+    assert f"server-{connected} of 3, 2 are needed; clients: 0 of 1" in text
+    assert re.search(r"state +│ ok ", printed({"server-0": {**told, "finished": True}}))
+
+
+def test_a_server_that_was_left_behind_is_said_to_be(tmp_path: Path) -> None:
+    """Who has spoken, but of no round as late as ours; who has not is not."""
+    founded(tmp_path)
+
+    async def test() -> None:
+        servers = Servers(tmp_path)
+        await servers.start(0)
+        servers[0]._driver.heard.update({1: 4, 2: 3})
+        servers[0]._replica.round = 4
+        found = servers[0]._seen.board(servers[0]._driver, servers[0]._links)
+        assert (found.behind, found.unheard) == (("server-2",), ("server-3",))
+        await servers.stop()
+
+    run(test())
+
+
+def test_a_client_has_no_status(tmp_path: Path) -> None:
+    founded(tmp_path, couriers=1)
+    for name, role in (("client-0", "client"), ("courier-0", "courier")):
+        said = fedrfq("committee", "status", tmp_path / name, expect=2).stderr
+        assert f"{name}, a {role}: only servers have a status" in said
+
+
+def test_several_servers_are_shown_a_line_each(told: dict[str, Any]) -> None:
+    boards = {
+        "server-0": told,
+        "server-1": None,
+        "server-2": {**told, "name": "server-2", "failed": "no room"},
+        "server-3": {**told, "name": "server-3", "abstaining": True},
+        "server-4": {**told, "name": "server-4", "waiting": True},
+        "server-5": {**told, "name": "server-5", "finished": True},
+    }
+    lines = {
+        line.split("│")[1].strip(): line
+        for line in printed(boards).splitlines()
+        if line.startswith("│ server-")
+    }
+    states = [
+        "ok",
+        "not running",
+        "cannot write: no votes",
+        "abstaining",
+        "waits for clients",
+        "finished",
+    ]
+    assert [word in lines[f"server-{k}"] for k, word in enumerate(states)] == [True] * 6
+
+
+def test_markup_in_what_is_said_stays_text(told: dict[str, Any]) -> None:
+    assert "[red]x[/red]" in printed({"server-0": {**told, "failed": "[red]x[/red]"}})
+
+
+def test_many_names_are_cut_short() -> None:
+    assert named([]) == "none"
+    assert named([str(k) for k in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 3 more"
+
+
+def test_status_finds_the_servers_that_run(tmp_path: Path) -> None:
+    founded(tmp_path)
+    for folder in (tmp_path, tmp_path / "server-0"):
+        assert "no server of" in fedrfq("committee", "status", folder, expect=2).stderr
+    with process(tmp_path / "server-0"), process(tmp_path / "server-2"):
+        for number in (0, 2):
+            status(tmp_path / f"server-{number}")
+        text = fedrfq("committee", "status", tmp_path).stdout
+        rows = [line for line in text.splitlines() if line.startswith("│ server-")]
+        assert ["not running" in row for row in rows[:4]] == [False, True, False, True]
+        assert "server-0 (run" in fedrfq("committee", "status", tmp_path / "server-0").stdout
+        watching = subprocess.Popen(
+            without_torch("committee", "status", tmp_path, "--watch"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        with watching:
+            with pytest.raises(subprocess.TimeoutExpired):
+                watching.wait(2.5)
+            watching.terminate()
+            assert watching.wait(PATIENCE_S) == 130
+    assert (tmp_path / "server-0" / "status.json").exists()  # they were killed
+    assert "no server of" in fedrfq("committee", "status", tmp_path / "server-0", expect=2).stderr
+    assert "neither" in fedrfq("committee", "status", tmp_path / "nowhere", expect=2).stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"port": "x"}', '{"port": 1}', '{"port": 99999999}', "{" * 2000]
+)
+def test_a_status_file_that_leads_nowhere_is_a_server_that_does_not_run(
+    text: str, tmp_path: Path
+) -> None:
+    founded(tmp_path, servers=1, clients=1)
+    (tmp_path / "server-0" / "status.json").write_text(text)
+    assert "no server of" in fedrfq("committee", "status", tmp_path, expect=2).stderr
+
+
+def test_a_server_of_another_version_is_said_to_be(
+    tmp_path: Path, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "status.json").write_text('{"port": 1}')
+    monkeypatch.setattr(status_client, "_page", lambda port: told)
+    assert status_client.ask(tmp_path) == told
+    monkeypatch.setattr(
+        status_client,
+        "_page",
+        lambda port: {key: value for key, value in told.items() if key != "needed"},
+    )
+    with pytest.raises(UserError, match="another version"):
+        status_client.ask(tmp_path)

@@ -1,0 +1,55 @@
+"""A faulty server as a real process among honest ones: rounds go on, the result is the honest one, evidence names it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from byzantine import BEHAVIOURS, EVIL, attacked
+from fedrfq.consensus.events import Broadcast, Event, Persist, Send, Start
+from fedrfq.consensus.messages import Fetch, What, unsigned
+from fedrfq.node.ops.local_cluster import free_ports
+from fedrfq.simulator.party import Action, Noise, Relay
+from ground import federation
+from support import byzantine_server
+from support.byzantine_server import Faulty
+
+ROUNDS = 8  # the faulty server leads two of them
+MESSAGE = unsigned(bytes(32), Fetch(1, What.CERT))
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_a_lying_server_changes_nothing(behaviour: str) -> None:
+    found = attacked(behaviour, ROUNDS)
+    assert (found.rounds, found.as_honest, found.agree) == (ROUNDS, True, True)
+    assert set(found.evidence) <= {f"server-{EVIL}"}
+    assert found.evidence or behaviour not in ("equivocate", "wrong")
+
+
+def test_what_a_behaviour_does_goes_over_its_own_connections() -> None:
+    class Scripted:
+        def step(self, event: Event) -> list[Action]:
+            return [
+                Persist(MESSAGE),
+                Relay(EVIL, 1, MESSAGE),
+                Noise(2, b"noise"),
+                Broadcast(MESSAGE),
+            ]
+
+    noise: list[tuple[int, bytes]] = []
+    found = Faulty(Scripted(), lambda to, data: noise.append((to, data))).step(Start())
+    assert found == [Send(1, MESSAGE), Broadcast(MESSAGE)]
+    assert noise == [(2, b"noise")]
+
+
+def test_only_servers_misbehave(tmp_path: Path) -> None:
+    with federation(2, free_ports(1)) as folder:
+        for where, why in ((folder / "client-0", "is a client's"), (tmp_path, "cannot be read")):
+            module = [sys.executable, byzantine_server.__file__, str(where), "--behaviour", "forge"]
+            done = subprocess.run(module, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 1
+            assert why in done.stderr
+            assert "Traceback" not in done.stderr

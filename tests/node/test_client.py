@@ -1,0 +1,524 @@
+"""A client as a process: round after round from certified results, late, stopped, killed, on data of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from fedrfq.consensus.events import Decided, LeftOut, Outcome, Trained
+from fedrfq.consensus.messages import Body, Cert, Certificate, Kind, Record, Upload
+from fedrfq.data import Dataset
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment, from_table
+from fedrfq.files import tensors, toml
+from fedrfq.learning.round_loop import Federation, State
+from fedrfq.node import logs
+from fedrfq.node.client import MODEL, Ended, Process, attend, participant
+from fedrfq.node.learner import Learner, News
+from fedrfq.node.membership import founding, identity
+from fedrfq.node.ops.local_cluster import Cluster, free_ports
+from fedrfq.node.participant import Accuracies, Interrupted, Losses, Participant
+from fedrfq.node.server import Options, serve
+from fedrfq.node.storage.client_history import NAME, Diary, Line
+from fedrfq.node.storage.write_ahead_log import Damaged, Full, Store
+from fedrfq.prototypes.fixed_point import Globals
+from support.command import fedrfq
+from support.small import CPU
+
+LIMIT_S = 60.0
+SETS = ["partition.ways=3", "partition.spread=1", "partition.shots=7", "partition.test_shots=5"]
+WAITS = {"minimum": 1, "deadline_ms": 60_000, "resend_ms": 100}
+
+
+def federation(folder: Path, clients: int, rounds: int, *sets: str, **waits: int) -> Path:
+    """Of one server: what clients do does not depend on how many there are."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    founding.init(
+        folder, [address], clients, WAITS | waits, None, [*SETS, f"rounds={rounds}", *sets]
+    )
+    return folder
+
+
+def experiment(folder: Path) -> Experiment:
+    network = identity.load(folder / "client-0").charter.network
+    assert network is not None
+    return from_table(toml.strict(network.experiment))
+
+
+def run_alone(found: Experiment, dataset: Dataset) -> State:
+    """How it ends in one process."""
+    runs = Federation([replace(found, train=replace(found.train, alone=True))], dataset, CPU)
+    state = runs.start()
+    for _ in range(found.rounds):
+        state, _ = runs.advance(state)
+    return state
+
+
+def same_model(folder: Path, state: State, client: int) -> bool:
+    found, about = tensors.load(folder / MODEL / "model.safetensors")
+    assert about["round"] == str(state.round)
+    return all(torch.equal(p[0], found[name]) for name, p in state.params[client].items())
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    path = folder / NAME
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def process(folder: Path, data: str = "mnist5k") -> Process:
+    own = identity.load(folder)
+    return Process(own, participant(own, data, CPU), lambda line: None)
+
+
+async def attended(folder: Path, data: str = "mnist5k", once: bool = False) -> Ended:
+    return await asyncio.wait_for(process(folder, data).run(once), LIMIT_S)
+
+
+def together(folder: Path, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """With the server in the same loop."""
+
+    async def main() -> Any:
+        server = asyncio.create_task(serve(identity.load(folder / "server-0"), Options()))
+        try:
+            return await asyncio.wait_for(work(), LIMIT_S)
+        finally:
+            server.cancel()
+            await asyncio.gather(server, return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+async def until(done: Callable[[], bool]) -> None:
+    while not done():
+        await asyncio.sleep(0.01)
+
+
+def test_clients_learn_what_they_learn_in_one_process(tmp_path: Path, mnist: Dataset) -> None:
+    folder = federation(tmp_path / "f", 2, 3, minimum=2)
+
+    async def work() -> list[Ended]:
+        return await asyncio.gather(
+            *(process(folder / f"client-{k}").run(once=False) for k in range(2))
+        )
+
+    ended, state = together(folder, work), run_alone(experiment(folder), mnist)
+    assert [(one.round, one.finished, one.successor) for one in ended] == [(3, True, b"")] * 2
+    for k in range(2):
+        own = folder / f"client-{k}"
+        assert same_model(own, state, k)
+        assert [line["round"] for line in lines(own)] == [1, 2, 3]
+        assert {line["verdict"] for line in lines(own)} == {"kept"}
+        assert all(line["loss"] > 0 for line in lines(own))
+        assert ended[k].accuracies.head == lines(own)[-1]["accuracy"]
+        assert "3 of 3" in fedrfq("verify", own).stdout
+        again = asyncio.run(attended(own))  # it is over, and that needs nobody
+        assert again == ended[k]
+        assert len(lines(own)) == 3
+
+
+def test_one_that_comes_late_starts_with_the_current_round(tmp_path: Path) -> None:
+    folder = federation(tmp_path / "f", 2, 30, deadline_ms=40)
+    early, late = folder / "client-0", folder / "client-1"
+
+    async def work() -> None:
+        first = asyncio.create_task(process(early).run(once=False))
+        await until(lambda: len(lines(early)) >= 3)
+        ended = await process(late).run(once=False)
+        assert ended.finished
+        assert (await first).finished
+
+    together(folder, work)
+    assert lines(late)[0]["round"] > 3
+    assert lines(late)[-1]["round"] == 30
+    assert "kept" in {line["verdict"] for line in lines(late)}
+    assert (
+        "" in {line["verdict"] for line in lines(early)} | {line["verdict"] for line in lines(late)}
+        or len(lines(late)) < 57
+    )
+
+
+def test_once_is_one_round(tmp_path: Path) -> None:
+    folder = federation(tmp_path / "f", 1, 5)
+
+    async def work() -> list[Ended]:
+        return [await process(folder / "client-0").run(once=True) for _ in range(2)]
+
+    ended = together(folder, work)
+    assert [(one.round, one.finished) for one in ended] == [(1, False), (2, False)]
+
+
+def test_samples_of_its_own(tmp_path: Path, mnist: Dataset) -> None:
+    arrays = {
+        f"{part}_{axis}": getattr(mnist, f"{part}_{axis}")[::40]
+        for part in ("train", "test")
+        for axis in "xy"
+    }
+    np.savez(tmp_path / "own.npz", **arrays)
+    folder = federation(tmp_path / "f", 1, 1)
+    together(
+        folder, lambda: process(folder / "client-0", str(tmp_path / "own.npz")).run(once=False)
+    )
+    assert lines(folder / "client-0")[0]["verdict"] == "kept"
+    assert tensors.load(folder / "client-0" / MODEL / "model.safetensors")[1]["round"] == "1"
+
+
+def test_whose_folder_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = federation(tmp_path / "f", 1, 1)
+    with pytest.raises(UserError, match="is a server's folder"):
+        attend(folder / "server-0", "mnist5k", CPU)
+    with pytest.raises(UserError, match="is on mnist5k"):
+        attend(folder / "client-0", "mnist", CPU)
+    store = Store.open(folder / "client-0", identity.load(folder / "client-0").charter.roster.run)
+    with pytest.raises(UserError, match="in use by another process"):
+        attend(folder / "client-0", "mnist5k", CPU)
+    store.close()
+
+    def damaged(*arguments: Any) -> Store:
+        raise Damaged(folder / "client-0" / "log" / "1.log", 7, "it is not what was written")
+
+    monkeypatch.setattr(Store, "open", damaged)
+    with pytest.raises(
+        UserError, match=r"begins anew once log/, audit\.log and bodies\.bin are moved away"
+    ) as error:
+        attend(folder / "client-0", "mnist5k", CPU)
+    assert "fedrfq server" not in str(error.value)
+
+
+def test_a_full_disk_ends_it_with_the_reason_and_nothing_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = federation(tmp_path / "f", 1, 2)
+    flush, failed = Store.flush, []
+
+    def full(store: Store) -> None:
+        if store.folder.name == "client-0" and store._buffer and not failed:
+            failed.append(store)
+            raise Full("no space left")
+        flush(store)
+
+    monkeypatch.setattr(Store, "flush", full)
+    with pytest.raises(UserError, match="no space left"):
+        together(folder, lambda: process(folder / "client-0").run(once=False))
+    assert not lines(folder / "client-0")
+    messages = Store.open(
+        folder / "server-0", identity.load(folder / "server-0").charter.roster.run
+    ).messages
+    assert not any(isinstance(message.body, Upload) for message in messages)
+
+
+def test_told_to_stop_it_gives_up_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, training, interrupted = (
+        federation(tmp_path / "f", 1, 2),
+        threading.Event(),
+        threading.Event(),
+    )
+
+    def train(own: Participant, number: int, globals_: Globals) -> bytes:
+        training.set()
+        if interrupted.wait(LIMIT_S):
+            raise Interrupted
+        raise AssertionError("nobody interrupted it")
+
+    monkeypatch.setattr(Participant, "train", train)
+    monkeypatch.setattr(
+        Participant, "interrupt", lambda own: interrupted.set() if training.is_set() else None
+    )
+
+    async def work() -> Ended:
+        running = process(folder / "client-0")
+        ending = asyncio.create_task(running.run(once=False))
+        await until(training.is_set)
+        running._told.set()
+        return await ending
+
+    assert asyncio.run(work()) == Ended(0, False, None)
+    assert interrupted.is_set()
+
+
+def test_what_was_signed_is_sent_again_and_never_made_anew(tmp_path: Path, mnist: Dataset) -> None:
+    """Stopped between signing and sending: nobody was there to hear it."""
+    folder = federation(tmp_path / "f", 1, 2)
+    own = folder / "client-0"
+
+    async def unheard() -> None:
+        working = asyncio.create_task(process(own).run(once=False))
+        await until(
+            lambda: b"".join(p.read_bytes()[200:] for p in (own / "log").glob("*.log")) != b""
+        )
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+
+    asyncio.run(unheard())
+    run = identity.load(own).charter.roster.run
+    signed = _logged(own, run)
+    assert [type(message.body) for message in signed] == [Upload]
+    together(folder, lambda: process(own).run(once=False))
+    found = _logged(own, run)
+    assert found[0].wire == signed[0].wire
+    assert [type(message.body) for message in found] == [
+        Upload,
+        Cert,
+        Body,
+        Body,
+        Upload,
+        Cert,
+        Body,
+        Body,
+    ]
+    assert same_model(own, run_alone(experiment(folder), mnist), 0)
+
+
+def _logged(folder: Path, run: bytes) -> list[Any]:
+    store = Store.open(folder, run)
+    store.close()
+    return store.messages
+
+
+def test_who_was_left_out_is_told_and_nobody_else(tmp_path: Path) -> None:
+    told: list[Any] = []
+    decided = Decided(
+        Certificate(Kind.COMMIT, 0, Record(3, *[bytes(32)] * 5), ()), Outcome(b"", b"", b""), ()
+    )
+    for verdict in ("kept", "filtered", ""):
+        news = News(3, Globals.none(1, 1), verdict)
+        own = SimpleNamespace(
+            _chronicle=SimpleNamespace(decided=lambda decided: None),
+            _news=lambda *found, news=news: news,
+            _driver=SimpleNamespace(give=told.append),
+            _learner=SimpleNamespace(hear=told.append),
+            _compacting=SimpleNamespace(due=False),
+        )
+        Process._decided(cast(Process, own), decided)
+    assert [each.verdict if isinstance(each, News) else each for each in told] == [
+        "kept",
+        "filtered",
+        LeftOut(3),
+        "",
+    ]
+
+
+def test_a_server_that_comes_is_soon_told_what_it_has_missed(tmp_path: Path) -> None:
+    charter, found = identity.load(federation(tmp_path / "f", 1, 1) / "client-0").charter, []
+    own = cast(
+        Process,
+        SimpleNamespace(
+            _charter=charter, _driver=SimpleNamespace(found=lambda: found.append(True))
+        ),
+    )
+    Process._peer(own, 0, False)
+    assert not found
+    Process._peer(own, 0, True)
+    assert found
+
+
+def test_the_log_is_compacted_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedrfq.node.storage.compaction.LEAST", 1)
+    folder = federation(tmp_path / "f", 1, 8)
+    own = folder / "client-0"
+    together(folder, lambda: process(own).run(once=False))
+    kinds = [type(message.body) for message in _logged(own, identity.load(own).charter.roster.run)]
+    assert kinds.count(Cert) == 8
+    assert kinds.count(Upload) < 8
+    assert asyncio.run(attended(own)).finished
+
+
+@contextmanager
+def children(folder: Path) -> Iterator[Cluster]:
+    cluster = Cluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def wait(done: Callable[[], bool]) -> None:
+    limit = time.monotonic() + LIMIT_S
+    while not done():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+
+
+def test_killed_and_stopped_it_ends_with_the_same_bytes(tmp_path: Path, mnist: Dataset) -> None:
+    folder = federation(tmp_path / "f", 1, 24)
+    own = folder / "client-0"
+    with children(folder) as cluster:
+        client = cluster.children[~0]
+        wait(lambda: len(lines_so_far(own)) >= 2)
+        client.kill()
+        client.start()
+        before = len(lines_so_far(own))
+        wait(lambda: len(lines_so_far(own)) > before or client.code is not None)
+        client.signal(signal.SIGTERM)
+        wait(lambda: client.code is not None)
+        assert client.code == 0
+        client.start()
+        wait(lambda: client.code is not None)
+        assert client.code == 0, client.output.read_text()
+    said = client.output.read_text()
+    assert "stopped  after_round" in said or "finished" in said
+    assert [line["round"] for line in lines(own)] == list(range(1, 25))
+    assert same_model(own, run_alone(experiment(folder), mnist), 0)
+
+
+def lines_so_far(folder: Path) -> list[str]:
+    path = folder / NAME
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+# The learner, with one that pretends to train
+
+
+class Pretender:
+    """Trains until it is told that it may end."""
+
+    def __init__(self) -> None:
+        self.round, self.losses = 0, Losses(3.0, 1.0, 2.0)
+        self.asked: list[int] = []
+        self.interrupted, self.may_end = threading.Event(), threading.Event()
+        self.absent: set[int] = set()
+
+    def takes_part(self, number: int) -> bool:
+        return number not in self.absent
+
+    def train(self, number: int, globals_: Globals) -> bytes:
+        self.asked.append(number)
+        limit = time.monotonic() + LIMIT_S
+        while not self.may_end.is_set():
+            assert time.monotonic() < limit
+            if self.interrupted.wait(0.001):
+                self.interrupted.clear()
+                raise Interrupted
+        self.round = number
+        return b"content of round %d" % number
+
+    def interrupt(self) -> None:
+        self.interrupted.set()
+
+    def test(self, globals_: Globals) -> Accuracies:
+        return Accuracies(90.0, 80.0, 85.0)
+
+
+NOTHING = Globals.none(2, 3)
+
+
+def learning(tmp_path: Path) -> SimpleNamespace:
+    given: list[Trained] = []
+    pretender, diary = Pretender(), Diary(tmp_path, "aa")
+    return SimpleNamespace(
+        given=given,
+        pretender=pretender,
+        learner=Learner(cast(Participant, pretender), diary, given.append),
+    )
+
+
+def test_a_round_that_is_over_makes_training_stale(tmp_path: Path) -> None:
+    async def main() -> None:
+        it = learning(tmp_path)
+        it.learner.hear(News(0, NOTHING))
+        working = asyncio.create_task(it.learner.learn(once=False))
+        await until(lambda: it.pretender.asked[-1:] == [1])
+        it.learner.hear(News(4, NOTHING))
+        await until(lambda: it.pretender.asked[-1:] == [5])
+        it.pretender.may_end.set()
+        await until(lambda: bool(it.given))
+        assert it.given == [Trained(5, b"content of round 5")]
+        it.learner.hear(News(5, NOTHING, "filtered", 7, last=True))
+        assert (await working).round == 5
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT_S))
+    found = lines(tmp_path)
+    assert [(line["round"], line["loss"], line["verdict"], line["score"]) for line in found] == [
+        (4, None, "", None),
+        (5, 3.0, "filtered", 7),
+    ]
+
+
+def test_who_is_not_drawn_waits(tmp_path: Path) -> None:
+    async def main() -> None:
+        it = learning(tmp_path)
+        it.pretender.absent, _ = {1, 3}, it.pretender.may_end.set()
+        it.learner.hear(News(0, NOTHING))
+        working = asyncio.create_task(it.learner.learn(once=False))
+        for number in (1, 2, 3):
+            await asyncio.sleep(0.01)
+            it.learner.hear(News(number, NOTHING, last=number == 3))
+            await until(lambda number=number: len(lines(tmp_path)) == number)
+            await until(lambda number=number: number != 1 or bool(it.given))
+        await working
+        assert [trained.round for trained in it.given] == [2]
+
+    asyncio.run(asyncio.wait_for(main(), LIMIT_S))
+
+
+def test_training_that_fails_ends_the_learning(tmp_path: Path) -> None:
+    async def main() -> None:
+        it = learning(tmp_path)
+
+        def fail(number: int, globals_: Globals) -> bytes:
+            raise UserError("lower train.lr")
+
+        it.pretender.train = fail
+        it.learner.hear(News(0, NOTHING))
+        await it.learner.learn(once=False)
+
+    with pytest.raises(UserError, match=r"lower train\.lr"):
+        asyncio.run(asyncio.wait_for(main(), LIMIT_S))
+
+
+def test_each_round_says_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        it = learning(tmp_path)
+        it.learner.hear(News(3, NOTHING, "kept", 0, last=True))
+        await it.learner.learn(once=False)
+
+    logs.begin("json", "info")
+    asyncio.run(main())
+    said = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (said["event"], said["round"], said["accuracy"], said["verdict"]) == (
+        "round",
+        3,
+        90.0,
+        "kept",
+    )
+
+
+# The diary
+
+
+def line(number: int) -> Line:
+    return Line(number, 90.0, 80.0, 85.0, 1.0, 0.5, 0.5, "kept", 0, 0.1)
+
+
+def test_a_round_is_written_once_and_a_torn_line_is_gone(tmp_path: Path) -> None:
+    diary = Diary(tmp_path, "aa")
+    diary.write(line(1))
+    diary.write(line(2))
+    diary.write(line(2))
+    with (tmp_path / NAME).open("ab") as file:
+        file.write(b'{"run": "aa", "rou')
+    again = Diary(tmp_path, "aa")
+    assert again.last == 2
+    again.write(line(2))
+    again.write(line(3))
+    assert [found["round"] for found in lines(tmp_path)] == [1, 2, 3]
+    assert Diary(tmp_path, "bb").last == 0  # another run's
+
+
+def test_a_diary_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text("no\n")
+    with pytest.raises(UserError, match="move it away"):
+        Diary(tmp_path, "aa")

@@ -1,0 +1,487 @@
+"""A courier carries others' signed uploads to real servers, brings back certificates, and can do nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedrfq.audit import Audit
+from fedrfq.committee import Simulated
+from fedrfq.consensus.events import Outcome, Publish, Received
+from fedrfq.consensus.messages import (
+    Body,
+    Cert,
+    Certificate,
+    Commit,
+    Fetch,
+    Kind,
+    Message,
+    Record,
+    Upload,
+    What,
+    decode,
+)
+from fedrfq.consensus.replica import Replica
+from fedrfq.consensus.rules import Rules
+from fedrfq.errors import UserError
+from fedrfq.federation import codec, round_log
+from fedrfq.node import driver
+from fedrfq.node.courier import Carried, Courier
+from fedrfq.node.membership import identity
+from fedrfq.node.membership.change import changed
+from fedrfq.node.server import Server
+from fedrfq.node.transport.budget import client_pace, courier_pace
+from fedrfq.node.transport.fair_queue import Turns
+from support.command import fedrfq
+from support.committees import mandate, rounds, uploads
+from support.federations import PATIENCE_S, Servers, founded, process, signed, status, until, upload
+
+CLIENTS = 3
+PATIENT = {"deadline_ms": 600_000}  # a round then waits for all clients
+
+
+def altered(message: Message) -> Message:
+    """Another upload, under the same signature."""
+    wire = bytearray(message.wire)
+    wire[-65] ^= 1
+    return decode(bytes(wire))
+
+
+def named(carried: Carried) -> tuple[int, ...]:
+    """Whose uploads the committee has judged."""
+    return codec.decode_verdicts(carried.verdicts)[0]
+
+
+def simulated(number: int) -> list[bytes]:
+    """The globals of so many rounds of the same uploads, as a simulated committee decides on them."""
+    return [
+        codec.encode_globals(agreed.decision.globals_)
+        for agreed in rounds(Simulated(4), mandate(CLIENTS), number)
+    ]
+
+
+def run(test: Any) -> None:
+    asyncio.run(asyncio.wait_for(test, 2 * PATIENCE_S))
+
+
+@asynccontextmanager
+async def at_work(folder: Path, *numbers: int) -> AsyncIterator[tuple[Servers, Courier]]:
+    """Servers, of the numbers given or all, in this loop, and a courier."""
+    servers = Servers(folder)
+    await servers.start(*(numbers or range(4)))
+    try:
+        async with Courier.open(folder / "courier-0") as courier:
+            yield servers, courier
+    finally:
+        await servers.stop()
+
+
+def ignored(servers: Servers, why: str) -> list[int]:
+    return [server._replica.ignored[why] for server, _ in servers.running.values()]
+
+
+def counted(servers: Servers, why: str) -> list[int]:
+    return [server._driver.counts[why] for server, _ in servers.running.values()]
+
+
+def test_what_it_brings_is_what_a_simulated_committee_decides_though_a_server_dies(
+    tmp_path: Path,
+) -> None:
+    founded(tmp_path, couriers=1, **PATIENT)
+    folders, own = [tmp_path / f"server-{k}" for k in range(4)], tmp_path / "courier-0"
+
+    async def carried(numbers: Sequence[int]) -> list[Carried]:
+        async with Courier.open(own) as courier:
+            return [
+                await courier.carry(number, signed(tmp_path, number), PATIENCE_S)
+                for number in numbers
+            ]
+
+    with ExitStack() as running:
+        processes = [running.enter_context(process(folder)) for folder in folders]
+        for folder in folders:
+            status(folder)
+        found = fedrfq("doctor", own).stdout
+        assert "courier 0, courier-0" in found
+        assert "4 servers, 3 clients, 1 couriers" in found
+        results = asyncio.run(carried([1]))
+        processes[2].kill()
+        processes[2].wait()
+        results += asyncio.run(carried([2, 3]))
+        assert "courier-0" not in fedrfq("committee", "status", tmp_path).stdout
+    assert [result.globals_ for result in results] == simulated(3)
+    assert [(result.round, named(result)) for result in results] == [
+        (1, (0, 1, 2)),
+        (2, (0, 1, 2)),
+        (3, (0, 1, 2)),
+    ]
+    rules = Rules(identity.load(own).charter.roster)
+    for result in results:
+        cert, *parts = (placed.message for placed in round_log.unpacked(result.packed))
+        assert rules.certifies(result.certificate, Kind.COMMIT)
+        assert cert == rules.unsigned(Cert(result.round, result.certificate))
+        assert (
+            parts
+            == round_log.parts(
+                rules.run, result.round, Outcome(result.globals_, result.verdicts, b"")
+            )[:2]
+        )
+    for folder in (folders[0], folders[3]):
+        assert [one.certificate.record for one in Audit(folder).rounds()] == [
+            one.certificate.record for one in results
+        ]
+        assert "signed" in fedrfq("verify", folder).stdout
+
+
+def test_an_altered_upload_is_ignored_by_all_and_the_round_closes_without_it(
+    tmp_path: Path,
+) -> None:
+    founded(tmp_path, couriers=1, deadline_ms=1_000, minimum=2)
+
+    async def test() -> None:
+        async with at_work(tmp_path) as (servers, courier):
+            first, *others = signed(tmp_path, 1)
+            found = await courier.carry(1, [altered(first), *others], PATIENCE_S)
+            assert named(found) == (1, 2)
+            assert all(ignored(servers, "bad signature"))
+
+    run(test())
+
+
+def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
+    charter = founded(tmp_path, couriers=1, **PATIENT)
+    own, other = identity.load(tmp_path / "courier-0"), identity.load(tmp_path / "server-1")
+    rules, content = Rules(charter.roster), uploads(mandate(CLIENTS), 1).encoded(1)[0]
+    motion = changed(charter, minimum=2).text.encode()
+    tries = [
+        rules.signed(Upload(1, ~own.party, content), own.signer),
+        rules.signed(Upload(1, 0, content), own.signer),
+        rules.signed(Upload(1, charter.roster.mover(1), motion), own.signer),
+        rules.signed(Upload(1, charter.roster.mover(1), motion), other.signer),
+        rules.signed(Commit(1, 0, bytes(32), 1), own.signer),
+        rules.signed(Commit(1, 0, bytes(32), 1), other.signer),
+    ]
+
+    async def test() -> None:
+        async with at_work(tmp_path) as (servers, courier):
+            await until(lambda: len(courier._links.connected()) == 4)
+            for server, _ in servers.running.values():
+                assert server._seen.board(server._driver, server._links).connected_clients == 0
+                assert "\nfedrfq_clients_connected 0\n" in server._metrics().text
+                for message in tries:
+                    server._driver.hear(own.party, message.wire)
+            await until(lambda: ignored(servers, "bad signature") == [1] * 4)  # as client 0
+            assert counted(servers, "not for a courier to say") == [2] * 4  # the votes
+            for server, _ in servers.running.values():
+                assert not server._replica.holdings.uploads
+                assert not server._replica.commits
+            assert named(await courier.carry(1, signed(tmp_path, 1), PATIENCE_S)) == (0, 1, 2)
+
+    run(test())
+
+
+def test_an_unknown_certificate_is_refused(tmp_path: Path) -> None:
+    charter = founded(tmp_path / "here", couriers=1)
+    founded(tmp_path / "there", couriers=1)
+    stranger = identity.load(tmp_path / "there" / "courier-0")
+
+    async def test() -> None:
+        async with at_work(tmp_path / "here") as (servers, known):
+            courier = Courier(replace(stranger, charter=charter))
+            await courier._links.start()
+            with pytest.raises(
+                UserError,
+                match=r"server-0, server-1, server-2, server-3 cannot be reached.*fedrfq doctor",
+            ):
+                await courier.carry(1, [], 1.0)
+            await courier._links.stop()
+            assert all(
+                links["refused: wrong certificate"] + links["refused: no handshake"]
+                for links in _counts(servers)
+            )
+            assert await known.latest(PATIENCE_S) is None
+
+    run(test())
+
+
+def _counts(servers: Servers) -> list[dict[str, int]]:
+    return [server._links.counts for server, _ in servers.running.values()]
+
+
+def test_other_parties_folders_are_no_couriers_and_a_couriers_is_nobodys_else(
+    tmp_path: Path,
+) -> None:
+    founded(tmp_path, couriers=1)
+
+    async def opened(name: str) -> None:
+        async with Courier.open(tmp_path / name):
+            pass
+
+    for name in ("server-0", "client-0"):
+        with pytest.raises(UserError, match="--courier"):
+            asyncio.run(opened(name))
+    assert (
+        "courier's folder"
+        in fedrfq("client", tmp_path / "courier-0", "--data", "mnist5k", expect=2).stderr
+    )
+    assert "courier's folder" in fedrfq("server", tmp_path / "courier-0", expect=2).stderr
+
+
+def test_one_process_a_courier(tmp_path: Path) -> None:
+    founded(tmp_path, couriers=1)
+
+    async def test() -> None:
+        async with Courier.open(tmp_path / "courier-0"):
+            with pytest.raises(UserError, match="in use"):
+                async with Courier.open(tmp_path / "courier-0"):
+                    pass
+        async with Courier.open(tmp_path / "courier-0"):
+            pass
+
+    run(test())
+
+
+def test_who_comes_late_is_sent_everything_and_a_receipt_ends_it(tmp_path: Path) -> None:
+    """Two servers decide nothing; the third is sent all when it comes. Nobody is told twice what it has confirmed."""
+    founded(tmp_path, couriers=1, **PATIENT)
+
+    async def test() -> None:
+        async with at_work(tmp_path, 0, 1) as (servers, courier):
+            said, asked = watched(courier)
+            carrying = asyncio.ensure_future(courier.carry(1, signed(tmp_path, 1), PATIENCE_S))
+            await until(
+                lambda: {0, 1} <= set(said) and not courier._missing[0] and not courier._missing[1]
+            )
+            before, questions = len(said), len(asked)
+            await until(lambda: len(asked) >= questions + 8)
+            assert len([to for to in said[before:] if to in (0, 1)]) == 0
+            await servers.start(3)
+            assert (await carrying).globals_ == simulated(1)[0]
+
+    run(test())
+
+
+def test_a_server_is_sent_everything_as_soon_as_it_is_there(tmp_path: Path) -> None:
+    founded(tmp_path, couriers=1, resend_ms=600_000, **PATIENT)
+
+    async def test() -> None:
+        async with at_work(tmp_path) as (_, courier):
+            assert not courier._links.connected()
+            assert named(await courier.carry(1, signed(tmp_path, 1), PATIENCE_S)) == (0, 1, 2)
+
+    run(test())
+
+
+def test_a_certificate_that_nobody_told_it_of_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes between a decision and its flush is greeted with the round before."""
+    founded(tmp_path, couriers=1, **PATIENT)
+    monkeypatch.setitem(driver._DO, Publish, lambda *_: None)
+
+    async def test() -> None:
+        async with at_work(tmp_path) as (_, courier):
+            assert named(await courier.carry(1, signed(tmp_path, 1), PATIENCE_S)) == (0, 1, 2)
+
+    run(test())
+
+
+def watched(courier: Courier) -> tuple[list[int], list[int]]:
+    """To whom uploads and questions are sent from now on."""
+    said: list[int] = []
+    asked: list[int] = []
+    send = courier._links.send
+
+    def sent(to: int, data: bytes) -> None:
+        (said if decode(data).body.kind == Kind.UPLOAD else asked).append(to)
+        send(to, data)
+
+    courier._links.send = sent  # type: ignore[method-assign]
+    return said, asked
+
+
+def test_what_no_server_would_read_is_not_sent(tmp_path: Path) -> None:
+    founded(tmp_path, couriers=1, **PATIENT)
+
+    async def test() -> None:
+        async with at_work(tmp_path) as (servers, courier):
+            huge = upload(tmp_path / "client-0", 1, 0, bytes(1 << 16))
+            assert named(await courier.carry(1, [huge, *signed(tmp_path, 1)], PATIENCE_S)) == (
+                0,
+                1,
+                2,
+            )
+            assert not any(counts["dropped: oversized frame"] for counts in _counts(servers))
+
+    run(test())
+
+
+def test_patience_ends_in_words(tmp_path: Path) -> None:
+    founded(tmp_path, couriers=1, **PATIENT)
+
+    async def test() -> None:
+        async with at_work(tmp_path, 0, 1, 2) as (servers, courier):
+            assert await courier.latest(PATIENCE_S) is None
+            with pytest.raises(
+                UserError,
+                match=r"round 1 .* 2 uploads of 3 clients carried: server-3 cannot be reached",
+            ):
+                await courier.carry(1, signed(tmp_path, 1, (0, 1)), 0.5)
+            await servers.stop(2)
+            await until(lambda: len(courier._links.connected()) == 2)
+            with pytest.raises(
+                UserError, match=r"fewer than 3 servers .*: server-2, server-3 cannot be reached"
+            ):
+                await courier.latest(0.5)
+        async with at_work(tmp_path) as (_, courier):
+            await until(lambda: len(courier._links.connected()) == 4)
+            with pytest.raises(UserError, match="committee status"):
+                await courier.carry(1, [], 0.5)
+
+    run(test())
+
+
+def test_the_latest_round_is_found_whatever_one_server_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Server 0 has forgotten every round, tells of one that never was, or answers with parts of its own."""
+    charter = founded(tmp_path, couriers=1, **PATIENT)
+    true, found = Server._standing, Replica._find
+    record = Record(9, *[bytes(32)] * 5)
+    forged = Certificate(Kind.COMMIT, 0, record, tuple((server, bytes(64)) for server in range(3)))
+
+    def lying(content: bytes) -> Callable[[Server], Message]:
+        def said(server: Server) -> Message:
+            liar = server._identity.party == 0
+            return server._rules.unsigned(Body(9, What.STANDING, content)) if liar else true(server)
+
+        return said
+
+    def poisoned(replica: Replica, fetch: Fetch) -> Message | None:
+        parts = replica.me == 0 and fetch.what in (What.GLOBALS, What.VERDICTS)
+        return (
+            replica.rules.unsigned(Body(fetch.round, fetch.what, b"poison"))
+            if parts
+            else found(replica, fetch)
+        )
+
+    async def test() -> None:
+        async with at_work(tmp_path) as (servers, courier):
+            assert await courier.latest(PATIENCE_S) is None
+            _, newest = [
+                await courier.carry(number, signed(tmp_path, number), PATIENCE_S)
+                for number in (1, 2)
+            ]
+            last = newest.certificate.record, newest.globals_, newest.verdicts
+            await until(
+                lambda: all(server._seen.decided == 2 for server, _ in servers.running.values())
+            )
+        monkeypatch.setattr(Replica, "_find", poisoned)
+        for content in (b"", forged.write(), b"no certificate"):
+            monkeypatch.setattr(Server, "_standing", lying(content))
+            async with at_work(tmp_path) as (_, courier):
+                known = await courier.latest(PATIENCE_S)
+                assert known is not None
+                assert (known.certificate.record, known.globals_, known.verdicts) == last
+            async with at_work(tmp_path, 0, 1) as (_, courier):
+                with pytest.raises(
+                    UserError, match=r"fewer than 3 .* server-2, server-3 cannot be reached"
+                ):
+                    await courier.latest(0.5)
+
+    assert charter.roster.n - charter.roster.f == 3
+    run(test())
+
+
+def test_it_says_so_if_the_servers_are_in_another_run(tmp_path: Path) -> None:
+    charter = founded(tmp_path, couriers=1)
+    federation = tmp_path / "courier-0" / "federation.toml"
+    federation.write_text(changed(charter, minimum=2).text)
+
+    async def test() -> None:
+        async with at_work(tmp_path) as (_, courier):
+            with pytest.raises(UserError, match="another run"):
+                await courier.latest()
+
+    run(test())
+
+
+def test_who_carries_for_all_has_room_for_all(tmp_path: Path) -> None:
+    charter = founded(tmp_path, couriers=1)
+    client, courier, one = (
+        client_pace(charter),
+        courier_pace(charter),
+        Received(0, signed(tmp_path, 1)[0]),
+    )
+    assert courier.frame == client.frame
+    assert courier.frames_s > client.frames_s
+    assert courier.bytes_s > client.bytes_s
+    turns, (party,) = Turns(charter.carriers), charter.carriers
+    assert [[turns.put(peer, one, 1 << 20) for _ in range(2)] for peer in (~0, party)] == [
+        [True, False],
+        [True, True],
+    ]
+
+    async def test() -> None:
+        async with at_work(tmp_path) as (servers, _):
+            await until(
+                lambda: all(
+                    party in server._links.connected() for server, _ in servers.running.values()
+                )
+            )
+            assert all(
+                server._links._budget(party).pace == courier
+                for server, _ in servers.running.values()
+            )
+
+    run(test())
+
+
+def test_it_sends_no_faster_than_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the queue would outgrow its bound, and the connection end."""
+    founded(tmp_path, couriers=1, **PATIENT)
+    monkeypatch.setattr("fedrfq.node.courier._WAITING", 1 << 12)
+    most = 0
+
+    async def test() -> None:
+        async with at_work(tmp_path) as (_, courier):
+            ballast = [upload(tmp_path / "client-0", 9, 0, bytes(k)) for k in range(400)]
+            unread, send = courier._links.unread, courier._links.send
+
+            def sent(to: int, data: bytes) -> None:
+                nonlocal most
+                send(to, data)
+                most = max(most, unread(to))
+
+            courier._links.send = sent  # type: ignore[method-assign]
+            assert named(await courier.carry(1, [*ballast, *signed(tmp_path, 1)], PATIENCE_S)) == (
+                0,
+                1,
+                2,
+            )
+
+    run(test())
+    assert 1 << 12 < most < 1 << 13
+
+
+def test_a_copy_of_the_folder_is_enough(tmp_path: Path) -> None:
+    """It keeps nothing: what it knows it has from the servers."""
+    founded(tmp_path, couriers=1, **PATIENT)
+    before = sorted(path.name for path in (tmp_path / "courier-0").iterdir())
+
+    async def test() -> None:
+        async with at_work(tmp_path) as (_, courier):
+            await courier.carry(1, signed(tmp_path, 1), PATIENCE_S)
+        shutil.copytree(tmp_path / "courier-0", tmp_path / "copy")
+        assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == before
+
+    run(test())

@@ -1,0 +1,229 @@
+"""What stands between a machine and the world: each message goes where it should, and nobody starves the others."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fedrfq.consensus.events import (
+    Accused,
+    Broadcast,
+    Decided,
+    Persist,
+    Publish,
+    Received,
+    SetTimer,
+    Start,
+    Timer,
+    Trained,
+    Waiting,
+)
+from fedrfq.consensus.messages import Body, Evidence, Upload, What
+from fedrfq.node.driver import BATCH, MOTIONS, Driver
+from fedrfq.node.transport.fair_queue import _CLIENT_BYTES, Turns
+from support.cluster import Cluster, key, signer
+from support.scripted import CERTIFICATE, RULES, World, quiet, run, word
+
+
+def test_a_flood_leaves_room_for_others_and_for_the_clock() -> None:
+    async def test() -> None:
+        world, between = World(), []
+        loop = asyncio.get_running_loop()
+        for _ in range(3 * BATCH):
+            world.driver.hear(~0, word().wire)
+        world.driver.hear(1, word(2).wire)
+
+        def look() -> None:
+            between.append(len(world.machine.events))
+            if between[-1] < 3 * BATCH + 1:
+                loop.call_soon(look)
+
+        loop.call_soon(look)
+        await quiet()
+        assert [event.peer for event in world.machine.events[:3]] == [~0, 1, ~0]
+        assert between == [BATCH, 2 * BATCH, 3 * BATCH, 3 * BATCH + 1]
+
+    run(test())
+
+
+def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> None:
+    turns = Turns()
+    assert turns.put(~0, Start(), 10 * _CLIENT_BYTES)
+    assert not turns.put(~0, Start(), 1)
+    assert turns.put(~1, Start(), _CLIENT_BYTES - 1)
+    assert turns.put(~1, Start(), 1)
+    assert not turns.put(~1, Start(), 1)
+    assert turns.put(1, Start(), 10 * _CLIENT_BYTES)
+    assert turns.put(1, Start(), 10 * _CLIENT_BYTES)
+    for _ in range(5):
+        turns.take()
+    assert not turns
+    assert turns.put(~0, Start(), 1)
+    assert turns.put(~0, Start(), _CLIENT_BYTES - 1)
+    assert not turns.put(~0, Start(), 1)
+    turns.take()
+    assert turns.put(~0, Start(), 1)
+
+
+def test_what_there_is_no_room_for_is_counted_and_gone() -> None:
+    async def test() -> None:
+        world = World()
+        large = RULES.unsigned(Body(1, What.SET, bytes(_CLIENT_BYTES // 2))).wire
+        for _ in range(5):
+            world.driver.hear(~0, large)
+        await quiet()
+        assert len(world.machine.events) == 1
+        assert world.driver.counts["messages without room"] == 4
+
+    run(test())
+
+
+def test_what_is_no_message_costs_the_connection() -> None:
+    async def test() -> None:
+        world = World()
+        world.driver.hear(~0, b"nonsense")
+        world.driver.hear(1, word().wire + b"\0")
+        await quiet()
+        assert world.story == [("drop", ~0), ("drop", 1)]
+        assert not world.machine.events
+
+    run(test())
+
+
+def test_a_broadcast_goes_to_all_other_servers_and_a_publication_to_the_clients_served_who_are_here() -> (
+    None
+):
+    async def test() -> None:
+        message = word()
+        world = World(lambda event: [Broadcast(message), Publish(message)], party=1)
+        world.here = {0, ~1}
+        world.driver.give(Start())
+        await quiet()
+        assert world.sent() == [(to, message.wire) for to in (0, 2, 3, ~1)]
+        client = World(lambda event: [Broadcast(message)], party=~1)
+        client.driver.give(Start())
+        await quiet()
+        assert [to for to, _ in client.sent()] == [0, 1, 2, 3]
+
+    run(test())
+
+
+def test_the_owner_hears_of_decisions_accusations_waiting_and_of_what_was_kept() -> None:
+    async def test() -> None:
+        message, upload = word(), RULES.signed(Upload(1, 0, b"1"), signer(key("client", 0)))
+        evidence = RULES.unsigned(Evidence(1, upload, upload))
+        decided, told = Decided(CERTIFICATE, None, ()), []
+        world = World(lambda event: [Persist(message), decided, Accused(evidence), Waiting(1, 2)])
+        driver = world.driver
+        driver.on_kept, driver.on_decided, driver.on_accused, driver.on_waiting = [told.append] * 4
+        driver.give(Start())
+        await quiet()
+        assert told == [message, decided, evidence, Waiting(1, 2)]
+
+    run(test())
+
+
+def test_uploads_after_the_last_round_do_not_count() -> None:
+    async def test() -> None:
+        world = World()
+        world.driver.last_round = 2
+        for round_ in (1, 2, 3):
+            world.driver.hear(
+                ~0, RULES.signed(Upload(round_, 0, b"1"), signer(key("client", 0))).wire
+            )
+        await quiet()
+        assert [event.message.body.round for event in world.machine.events] == [1, 2]
+
+    run(test())
+
+
+def test_the_round_each_server_spoke_of_is_remembered() -> None:
+    async def test() -> None:
+        world = World()
+        for peer, round_ in ((1, 4), (1, 3), (2, 9), (~0, 8)):
+            world.driver.hear(peer, word(round_).wire)
+        assert world.driver.heard == {1: 4, 2: 9}
+
+    run(test())
+
+
+def test_a_machine_that_dies_ends_the_driver() -> None:
+    async def test() -> None:
+        world = World(lambda event: [SetTimer(Timer.VIEW, 0)] if type(event) is Start else [][1])
+        world.driver.give(Start())
+        await asyncio.wait([world.driver.ended])
+        assert isinstance(world.driver.ended.exception(), IndexError)
+        world.driver.give(Start())
+        await quiet()
+        assert len(world.machine.events) == 2
+
+    run(test())
+
+
+def test_after_a_stop_nothing_happens() -> None:
+    async def test() -> None:
+        world = World(lambda event: [SetTimer(Timer.VIEW, 0)])
+        world.driver.give(Start())
+        await asyncio.sleep(0)
+        world.driver.hear(1, word().wire)
+        world.driver.stop()
+        world.driver.hear(1, b"nonsense")
+        world.driver.give(Start())
+        await asyncio.sleep(0.02)
+        assert not world.story
+        assert world.machine.events == [Start()]
+        assert world.driver.ended.result() is None
+
+    run(test())
+
+
+def test_the_same_replicas_decide_through_drivers_as_by_hand() -> None:
+    """Four of them and four clients, by frames, each with a disk of its own."""
+
+    async def test() -> None:
+        cluster = Cluster()
+        drivers: dict[int, Driver] = {}
+
+        class Post(World):
+            def __init__(self, party: int) -> None:
+                super().__init__()
+                self.party = party
+
+            def send(self, to: int, data: bytes) -> None:
+                drivers[to].hear(self.party, data)
+
+        decided: dict[int, list[Decided]] = {party: [] for party in cluster.parties}
+        for party, machine in cluster.parties.items():
+            post = Post(party)
+            drivers[party] = Driver(machine, party, cluster.roster, post, post)
+            drivers[party].on_decided = decided[party].append
+        for client in range(4):
+            drivers[~client].give(Trained(1, b"%d" % client))
+        while not all(decided.values()):
+            await asyncio.sleep(0.001)
+        assert {len(found) for found in decided.values()} == {1}
+        assert len({found[0].certificate.record for found in decided.values()}) == 1
+        for driver in drivers.values():
+            driver.stop()
+
+    run(test())
+
+
+def test_motions_are_taken_in_now_and_then_and_from_servers_alone() -> None:
+    async def test() -> None:
+        world = World()
+        motion = RULES.signed(
+            Upload(1, RULES.roster.mover(1), b"text"), signer(key("server", 1))
+        ).wire
+        upload = RULES.signed(Upload(1, 0, b"1"), signer(key("client", 0))).wire
+        for _ in range(3 * MOTIONS):
+            world.driver.hear(1, motion)
+        assert world.driver.counts["motions too often"] == 2 * MOTIONS
+        world.driver.hear(2, motion)  # who floods costs the others nothing
+        world.driver.hear(~0, motion)
+        world.driver.hear(~0, upload)
+        await quiet()
+        await quiet()
+        peers = [event.peer for event in world.machine.events if isinstance(event, Received)]
+        assert (peers.count(1), peers.count(2), peers.count(~0)) == (MOTIONS, 1, 1)
+
+    run(test())

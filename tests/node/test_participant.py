@@ -1,0 +1,299 @@
+"""A client outside the round loop against the same client in it; its model on disk; data of its own."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedrfq.data import Dataset
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment
+from fedrfq.files import tensors
+from fedrfq.learning.evaluation import Outcome
+from fedrfq.learning.round_loop import Federation, State, check_stackable, program_key
+from fedrfq.node import local_dataset
+from fedrfq.node.participant import Interrupted, Participant
+from fedrfq.prototypes.fixed_point import Globals, Uploads
+from support.small import CPU, tiny
+
+ROUNDS = 3
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Any:
+    """What the machine offers; alone it must not matter."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def alone(**changes: Any) -> Experiment:
+    found = tiny(**changes)
+    return replace(found, train=replace(found.train, alone=True))
+
+
+def participant(
+    experiment: Experiment, client: int, dataset: Dataset, folder: Path, run: str = ""
+) -> Participant:
+    return Participant(
+        experiment, client, local_dataset.share(experiment, client, dataset), CPU, folder, run
+    )
+
+
+def rounds(experiment: Experiment, dataset: Dataset) -> list[tuple[State, Outcome]]:
+    """The states from the start on, each with its round's outcome."""
+    federation = Federation([experiment], dataset, CPU)
+    state, found = federation.start(), []
+    for _ in range(ROUNDS):
+        state, outcomes = federation.advance(state)
+        found.append((state, outcomes[0]))
+    return found
+
+
+def nothing(experiment: Experiment, dataset: Dataset) -> Globals:
+    return Globals.none(len(dataset.classes), experiment.prototype_size())
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "plain": {"clients": 3},
+    "augmented, lean": {"clients": 2, "data": {"augment": True}, "method": {"name": "fedrfq-lean"}},
+    "validated, same start": {"clients": 3, "validation": 0.3, "init": "same"},
+    "cohorts": {
+        "clients": 3,
+        "init": "same",
+        "cohorts": [{"clients": 2, "hidden": 40}, {"clients": 1, "channels": 12, "hidden": 40}],
+    },
+    "larger batches than shares": {"clients": 3, "train": {"batch_size": 32, "epochs": 2}},
+}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_a_participant_is_the_client_of_a_run_alone_to_the_byte(
+    changes: dict[str, Any], mnist: Dataset, sent: list[Uploads], tmp_path: Path, threads: int
+) -> None:
+    experiment = alone(**changes)
+    run = rounds(experiment, mnist)
+    for k in range(experiment.clients):
+        own, globals_ = (
+            participant(experiment, k, mnist, tmp_path / str(k)),
+            nothing(experiment, mnist),
+        )
+        for number, (state, outcome) in enumerate(run, start=1):
+            content = own.train(number, globals_)
+            assert content == sent[number - 1].encoded(number)[k]
+            assert all(torch.equal(p, state.params[k][name]) for name, p in own.params.items())
+            globals_ = state.globals_[0]
+            row, accuracies = outcome.clients[k], own.test(globals_)
+            assert (accuracies.head, accuracies.prototype) == (
+                row["accuracy"],
+                row["prototype_accuracy"],
+            )
+            assert accuracies.prototype_own == row["prototype_accuracy_own"]
+            assert (own.losses.classification, own.losses.prototype) == (
+                row["loss_classification"],
+                row["loss_prototype"],
+            )
+
+
+def test_alone_the_number_of_threads_is_nothing_to_a_run(mnist: Dataset) -> None:
+    experiment, before = alone(clients=2), torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(rounds(experiment, mnist)[-1][0])
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    for state in found[1:]:
+        pairs = zip(state.params, found[0].params, strict=True)
+        assert all(torch.equal(p, one[name]) for own, one in pairs for name, p in own.items())
+
+
+def test_alone_and_stacked_clients_differ_in_last_bits_at_most(mnist: Dataset) -> None:
+    experiment = alone(clients=3)
+    stacked = replace(experiment, train=replace(experiment.train, alone=False))
+    by_itself, together = (rounds(e, mnist)[0][0].params for e in (experiment, stacked))
+    for name, p in together[0].items():
+        torch.testing.assert_close(
+            torch.cat([own[name] for own in by_itself]), p, rtol=1e-3, atol=1e-5
+        )
+
+
+def test_runs_alone_are_not_stacked() -> None:
+    with pytest.raises(UserError, match="one seed at a time"):
+        check_stackable([alone(), alone()])
+    assert program_key(alone(seed=1)) != program_key(alone(seed=2))
+    assert program_key(tiny(seed=1)) == program_key(tiny(seed=2))
+
+
+def test_models_that_are_averaged_are_not_trained_alone() -> None:
+    with pytest.raises(UserError, match=r"no train\.alone"):
+        tiny(method={"name": "fedavg"}, train={"alone": True})
+
+
+def test_killed_after_any_round_it_goes_on_with_the_same_bytes(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = alone(clients=3)
+    run = rounds(experiment, mnist)
+    whole = participant(experiment, 1, mnist, tmp_path / "whole")
+    globals_, expected = [nothing(experiment, mnist), *(state.globals_[0] for state, _ in run)], []
+    for number in range(1, ROUNDS + 1):
+        expected.append(whole.train(number, globals_[number - 1]))
+        again = participant(experiment, 1, mnist, tmp_path / "again")  # from disk, each round anew
+        assert again.round == number - 1
+        assert again.train(number, globals_[number - 1]) == expected[-1]
+    left = [tmp_path / name / "model.safetensors" for name in ("whole", "again")]
+    assert left[0].read_bytes() == left[1].read_bytes()
+    last = participant(experiment, 1, mnist, tmp_path / "again")
+    assert (last.round, last.losses) == (ROUNDS, whole.losses)
+    assert last.train(ROUNDS, globals_[0]) == expected[-1]  # not trained anew, whatever it is told
+    assert left[0].read_bytes() == left[1].read_bytes()
+
+
+def test_in_another_run_the_model_stays_and_its_rounds_do_not(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = alone(clients=2)
+    first = participant(experiment, 0, mnist, tmp_path, run="aa")
+    first.train(1, nothing(experiment, mnist))
+    second = participant(experiment, 0, mnist, tmp_path, run="bb")
+    assert second.round == 0
+    assert all(torch.equal(p, first.params[name]) for name, p in second.params.items())
+
+
+@pytest.mark.parametrize("change", ["shape", "round", "losses"])
+def test_a_model_that_is_none_of_its_own_is_refused(
+    change: str, mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = alone(clients=2)
+    participant(experiment, 0, mnist, tmp_path).train(1, nothing(experiment, mnist))
+    found, about = tensors.load(tmp_path / "model.safetensors")
+    if change == "shape":
+        found = {name: p[:-1] for name, p in found.items()}
+    about |= (
+        {"round": "x"} if change == "round" else {"losses": "[1]"} if change == "losses" else {}
+    )
+    tensors.save(tmp_path / "model.safetensors", found, about)
+    with pytest.raises(UserError, match="restore it, or remove it"):
+        participant(experiment, 0, mnist, tmp_path)
+
+
+def test_interrupted_it_is_as_it_was_and_trains_again(mnist: Dataset, tmp_path: Path) -> None:
+    experiment = alone(clients=2, train={"epochs": 1_000})
+    own, caught = participant(experiment, 0, mnist, tmp_path), []
+    before = {name: p.clone() for name, p in own.params.items()}
+
+    def work() -> None:
+        try:
+            own.train(1, nothing(experiment, mnist))
+        except Interrupted as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    own.interrupt()
+    thread.join(60)
+    assert caught
+    assert not thread.is_alive()
+    assert own.round == 0
+    assert not own.path.exists()
+    assert all(torch.equal(p, before[name]) for name, p in own.params.items())
+    brief = participant(alone(clients=2), 0, mnist, tmp_path)
+    brief.interrupt()
+    with pytest.raises(Interrupted):
+        brief.train(1, nothing(experiment, mnist))
+    assert brief.train(1, nothing(experiment, mnist))
+
+
+def test_it_is_honest_and_alone_whatever_the_experiment_says(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    good, evil = tiny(clients=2), tiny(clients=2, attack={"name": "label-flip", "clients": 2})
+    contents = [participant(e, 1, mnist, tmp_path / str(i)) for i, e in enumerate((good, evil))]
+    assert len({own.train(1, nothing(good, mnist)) for own in contents}) == 1
+    assert all(own.experiment.train.alone for own in contents)
+
+
+def test_who_takes_part_is_drawn_by_the_experiment(mnist: Dataset, tmp_path: Path) -> None:
+    experiment = tiny(participation=0.5)
+    clients = [participant(experiment, k, mnist, tmp_path / str(k)) for k in range(6)]
+    drawn = [[own.takes_part(number) for own in clients] for number in range(1, 9)]
+    assert all(sum(row) == 3 for row in drawn)
+    assert len({tuple(row) for row in drawn}) > 1
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg"])
+def test_methods_without_prototypes_are_refused(
+    method: str, mnist: Dataset, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="exchanges none"):
+        participant(tiny(method={"name": method}), 0, mnist, tmp_path)
+
+
+def test_training_that_fails_says_so_and_leaves_the_model(mnist: Dataset, tmp_path: Path) -> None:
+    own = participant(tiny(train={"lr": 1e30}), 0, mnist, tmp_path)
+    with pytest.raises(UserError, match="round 1, its values are no numbers"):
+        own.train(1, nothing(own.experiment, mnist))
+    assert not own.path.exists()
+
+
+def some(dataset: Dataset, classes: list[int]) -> dict[str, Any]:
+    """Arrays of a few samples of some classes, numbered from 0, with their names."""
+    found: dict[str, Any] = {"classes": np.array([dataset.classes[j] for j in classes])}
+    for part, count in (("train", 6), ("test", 2)):
+        x, y = getattr(dataset, f"{part}_x"), getattr(dataset, f"{part}_y")
+        rows = np.concatenate([np.flatnonzero(y == j)[:count] for j in classes])
+        found |= {f"{part}_x": x[rows], f"{part}_y": np.repeat(np.arange(len(classes)), count)}
+    return found
+
+
+def test_own_samples_are_all_its_own_under_the_federations_classes(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "own.npz", **some(mnist, [7, 2]))
+    experiment = tiny()
+    found = local_dataset.find(experiment, 4, 10, str(tmp_path / "own.npz"))
+    assert found.dataset.classes == mnist.classes
+    assert (found.dataset.mean, found.dataset.std) == (mnist.mean, mnist.std)
+    assert found.dataset.train_y.tolist() == [7] * 6 + [2] * 6
+    assert [len(found.partition.train[0]), len(found.partition.test[0])] == [12, 4]
+    held_back = local_dataset.find(tiny(validation=0.5), 4, 10, str(tmp_path / "own.npz")).partition
+    assert (len(held_back.train[0]), len(held_back.test[0]), held_back.held_out) == (6, 6, True)
+    own = Participant(experiment, 4, found, CPU, tmp_path / "model")
+    own.train(1, nothing(experiment, mnist))
+    assert own.engine.shares.counts == (12,)
+    assert own.held_1J[0].nonzero().flatten().tolist() == [2, 7]
+
+
+def test_own_samples_of_other_classes_are_refused(mnist: Dataset, tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", **(some(mnist, [1, 2]) | {"classes": np.array(["1", "cat"])}))
+    with pytest.raises(UserError, match="'cat' of own is none of the federation's"):
+        local_dataset.find(tiny(), 0, 10, str(tmp_path / "own.npz"))
+
+
+def test_a_dataset_is_the_experiments(mnist: Dataset) -> None:
+    with pytest.raises(UserError, match="on mnist5k"):
+        local_dataset.find(tiny(), 0, 10, "femnist")
+    with pytest.raises(UserError, match="10 classes, the federation 12"):
+        local_dataset.find(tiny(), 0, 12, "mnist5k")
+    share = local_dataset.find(tiny(), 3, 10, "mnist5k").partition
+    federation = Federation([tiny()], mnist, CPU)
+    assert np.array_equal(share.train[0], federation.partitions[0].train[3])
+    assert np.array_equal(share.test[0], federation.partitions[0].test[3])
+
+
+def test_own_samples_need_tests_of_what_they_train(mnist: Dataset, tmp_path: Path) -> None:
+    arrays = some(mnist, [1, 2])
+    arrays |= {"train_y": np.zeros(12, np.int64), "test_y": np.ones(4, np.int64)}
+    np.savez(tmp_path / "own.npz", **arrays)
+    with pytest.raises(UserError):
+        local_dataset.find(tiny(), 0, 10, str(tmp_path / "own.npz"))

@@ -1,0 +1,267 @@
+"""Two parties of one federation connect, and nobody else: over real sockets, with what OpenSSL makes of it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from fedrfq.errors import UserError
+from fedrfq.node.membership import certificates, founding, identity
+from fedrfq.node.membership.identity import Identity
+from fedrfq.node.transport import tls
+from fedrfq.node.transport.tls_stream import Tls
+from support.parties import NOW, agreed, certificate, founded, keys
+
+LIMIT_S = 20
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("federation")
+    founded(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another federation, of the same names."""
+    path = tmp_path_factory.mktemp("strangers")
+    founded(path)
+    return path
+
+
+Outcome = (
+    bytes | OSError | None
+)  # the certificate that one was shown, or why there is no connection
+
+
+def met(accepting: ssl.SSLContext, dialling: ssl.SSLContext) -> tuple[Outcome, Outcome]:
+    """What the accepting and the dialling side have of it, once a byte has gone each way."""
+    with socket.create_server(("127.0.0.1", 0)) as door, ThreadPoolExecutor(1) as other:
+        door.settimeout(LIMIT_S)
+        answer = other.submit(_tried, lambda: _answered(door, accepting))
+        shown = _tried(lambda: _dialled(door.getsockname(), dialling))
+        return answer.result(LIMIT_S), shown
+
+
+def _tried(side: Callable[[], bytes | None]) -> Outcome:
+    try:
+        return side()
+    except OSError as error:
+        return error
+
+
+def _dialled(place: tuple[str, int], context: ssl.SSLContext) -> bytes | None:
+    with socket.create_connection(place, LIMIT_S) as plain, context.wrap_socket(plain) as line:
+        line.sendall(b"?")
+        if line.recv(1) != b"!":
+            raise ConnectionError("hung up")
+        return line.getpeercert(binary_form=True)
+
+
+def _answered(door: socket.socket, context: ssl.SSLContext) -> bytes | None:
+    plain, _ = door.accept()
+    plain.settimeout(LIMIT_S)
+    with plain, context.wrap_socket(plain, server_side=True) as line:
+        assert line.recv(1) == b"?"
+        line.sendall(b"!")
+        assert line.version() == "TLSv1.3"
+        return line.getpeercert(binary_form=True)
+
+
+def refused(outcome: Outcome, why: str) -> bool:
+    return isinstance(outcome, ssl.SSLError) and why in str(outcome)
+
+
+def own(context: ssl.SSLContext, folder: Path) -> ssl.SSLContext:
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    return context
+
+
+def believer(folder: Path | None = None) -> ssl.SSLContext:
+    """Of one who checks nothing, and shows what it is given."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return own(context, folder) if folder else context
+
+
+@pytest.mark.parametrize(
+    ("accepting", "dialling"), [("server-0", "server-3"), ("server-2", "client-1")]
+)
+def test_parties_of_one_federation_connect_and_know_each_other(
+    federation: Path, accepting: str, dialling: str
+) -> None:
+    one, other = identity.load(federation / accepting), identity.load(federation / dialling)
+    seen, shown = met(tls.server_context(one), tls.client_context(other))
+    assert (seen, shown) == (other.seat.certificate, one.seat.certificate)
+    assert tls.party(one.charter, other.seat.certificate) == other.party
+
+
+class Measured:
+    """Notes how much is written to a buffer, or by a connection, at a time."""
+
+    def __init__(self, real: Any) -> None:
+        self._real, self.most = real, 0
+
+    def write(self, data: memoryview) -> None:
+        self.most = max(self.most, len(data))
+        self._real.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def test_no_more_than_a_record_is_in_openssls_buffers(federation: Path) -> None:
+    """They stay as large as they ever were, for each connection."""
+    one = Tls(tls.server_context(identity.load(federation / "server-0")), server_side=True)
+    other = Tls(tls.client_context(identity.load(federation / "client-0")), server_side=False)
+    other.handshake()
+    for _ in range(2):
+        list(one.open(memoryview(other.outgoing())))
+        list(other.open(memoryview(one.outgoing())))
+    said = bytes(range(256)) * 400
+    other._tls, one._in = Measured(other._tls), Measured(one._in)
+    assert b"".join(one.open(memoryview(other.seal(said)))) == said
+    assert 0 < other._tls.most <= 1 << 14
+    assert 0 < one._in.most <= (1 << 14) + 256
+
+
+def test_they_connect_under_the_strict_rules_of_newer_pythons(federation: Path) -> None:
+    contexts = [
+        tls.server_context(identity.load(federation / "server-0")),
+        tls.client_context(identity.load(federation / "client-0")),
+    ]
+    for context in contexts:
+        context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
+    assert all(isinstance(side, bytes) for side in met(*contexts))
+
+
+def test_who_shows_no_certificate_is_refused(federation: Path) -> None:
+    seen, shown = met(tls.server_context(identity.load(federation / "server-0")), believer())
+    assert refused(seen, "PEER_DID_NOT_RETURN_A_CERTIFICATE")
+    assert isinstance(shown, OSError)
+
+
+def test_a_party_of_another_federation_is_refused(federation: Path, strangers: Path) -> None:
+    server, client = identity.load(federation / "server-0"), identity.load(federation / "client-0")
+    seen, shown = met(tls.server_context(server), believer(strangers / "client-0"))
+    assert refused(seen, "CERTIFICATE_VERIFY_FAILED")
+    assert isinstance(shown, OSError)
+    impostor = own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), strangers / "server-0")
+    assert refused(met(impostor, tls.client_context(client))[1], "CERTIFICATE_VERIFY_FAILED")
+
+
+def test_a_client_does_not_take_a_client_for_a_server(federation: Path) -> None:
+    impostor = own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), federation / "client-1")
+    _, shown = met(impostor, tls.client_context(identity.load(federation / "client-0")))
+    assert refused(shown, "CERTIFICATE_VERIFY_FAILED")
+
+
+def test_tls_1_2_is_refused(federation: Path) -> None:
+    server, client = identity.load(federation / "server-0"), identity.load(federation / "client-0")
+    old = believer(federation / "client-0")
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert refused(met(tls.server_context(server), old)[0], "UNSUPPORTED_PROTOCOL")
+    old = own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), federation / "server-0")
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert refused(met(old, tls.client_context(client))[1], "PROTOCOL_VERSION")
+
+
+def test_a_stranger_is_no_party(federation: Path, strangers: Path) -> None:
+    charter = identity.load(federation / "server-0").charter
+    foreign = certificates.read(strangers / "server-0" / "tls.crt")
+    assert [tls.party(charter, der) for der in (None, b"", foreign)] == [None, None, None]
+
+
+def with_certificate(folder: Path, der: bytes, private: bytes) -> Identity:
+    """Server 0 of a federation in which it has this certificate, whatever founding would say to it."""
+    made = keys()
+    charter = agreed(made)
+    assert charter.network is not None
+    seat = replace(charter.network.seats[0], certificate=der)
+    founding.found(
+        folder,
+        replace(
+            charter, network=replace(charter.network, seats=(seat, *charter.network.seats[1:]))
+        ),
+        made,
+    )
+    (folder / "server-0" / "tls.crt").write_text(certificates.pem(der))
+    (folder / "server-0" / "tls.key").write_bytes(private)
+    other = identity.load(folder / "server-1")
+    return Identity(folder / "server-0", other.charter, 0, other.signer)
+
+
+def pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
+    encoding, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(encoding, kind, serialization.NoEncryption())
+
+
+def test_ed25519_connects_too(tmp_path: Path) -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    one = with_certificate(tmp_path, certificate("server-0", key), pem(key))
+    other = identity.load(tmp_path / "server-1")
+    assert met(tls.server_context(one), tls.client_context(other)) == (
+        other.seat.certificate,
+        one.seat.certificate,
+    )
+    assert met(tls.server_context(other), tls.client_context(one)) == (
+        one.seat.certificate,
+        other.seat.certificate,
+    )
+
+
+@pytest.mark.parametrize(("days", "why"), [(-20, "has expired"), (1, "not yet valid")])
+def test_a_certificate_out_of_its_time_is_refused_by_the_others(
+    tmp_path: Path, days: int, why: str
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    one = with_certificate(
+        tmp_path, certificate("server-0", key, start=NOW + timedelta(days=days)), pem(key)
+    )
+    other = identity.load(tmp_path / "server-1")
+    assert refused(met(tls.server_context(one), tls.client_context(other))[1], why)
+    assert refused(met(tls.server_context(other), tls.client_context(one))[0], why)
+
+
+def test_whom_a_party_vouches_for_is_nobody(tmp_path: Path) -> None:
+    """A certificate that is signed by a party's own is not its own, whatever OpenSSL makes of it."""
+    key, other = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    one = with_certificate(tmp_path, certificate("server-0", key, ca=True), pem(key))
+    vouched = tmp_path / "vouched"
+    vouched.mkdir()
+    (vouched / "tls.crt").write_text(certificates.pem(certificate("server-0", other, issuer=key)))
+    (vouched / "tls.key").write_bytes(pem(other))
+    seen, _ = met(tls.server_context(identity.load(tmp_path / "server-1")), believer(vouched))
+    assert isinstance(seen, OSError) or tls.party(one.charter, seen) is None
+
+
+@pytest.mark.parametrize("side", [tls.server_context, tls.client_context])
+def test_a_key_that_is_not_the_certificates_is_refused(
+    tmp_path: Path, side: Callable[[Identity], ssl.SSLContext]
+) -> None:
+    founded(tmp_path)
+    me = identity.load(tmp_path / "server-0")
+    locked = serialization.BestAvailableEncryption(b"word")
+    key = ec.generate_private_key(ec.SECP256R1())
+    sealed = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked
+    )
+    for wrong in ((tmp_path / "server-1" / "tls.key").read_bytes(), b"no key", sealed):
+        (tmp_path / "server-0" / "tls.key").write_bytes(wrong)
+        with pytest.raises(UserError, match=r"tls\.key is not the key"):
+            side(me)
+
+
+def test_sessions_are_not_resumed(federation: Path) -> None:
+    assert tls.server_context(identity.load(federation / "server-0")).num_tickets == 0

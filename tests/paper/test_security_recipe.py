@@ -1,0 +1,95 @@
+"""The security probability beside the paper's sentences on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedrfq.errors import UserError
+from fedrfq.paper.security_recipe import Plan
+from fedrfq.studies.recipe import Recipe, Shown
+from support.recipes import recipe, shown
+
+
+def claims(found: Shown) -> dict[str, tuple[bool, str]]:
+    return {claim["says"]: (claim["holds"], claim["found"]) for claim in found.whole["claims"]}
+
+
+def of(folder: Path, **table: Any) -> Shown:
+    return shown(Plan.of(recipe("security", table)), folder)
+
+
+def test_the_recipe_shows_every_number_of_servers_and_judges_each_sentence(tmp_path: Path) -> None:
+    plan = Plan.of(Recipe.load("security"))
+    assert (plan.experiments, plan.keep) == ((), False)
+    found = shown(plan, tmp_path)
+    assert [row["servers"] for row in found.rows if row["p"] == 0.1] == list(range(4, 41))
+    assert {row["p"] for row in found.rows} == {0.1, 0.2, 0.3}
+    assert [row["tolerated"] for row in found.rows[:4:3]] == [1, 1]
+    assert found.rows[0]["security"] == 0.9477
+    assert found.sheets[0].rows[0] == ("4", "1", "0.947700", "0.819200", "0.651700")
+    verdicts = {says: holds for says, (holds, _) in claims(found).items()}
+    assert verdicts["it falls as p rises"]
+    assert not any(verdicts[f"more servers, more secure, at p = {p}"] for p in (0.1, 0.2, 0.3))
+    assert [verdicts[f"… counted at N = 3f + 1 only, at p = {p}"] for p in (0.1, 0.2, 0.3)] == [
+        True,
+        True,
+        False,
+    ]
+    assert verdicts["p < 0.1 and more than 20 servers: above 0.99"]
+    secure = [
+        verdicts[f"enough servers make it secure (above 0.99) at p = {p}"] for p in (0.1, 0.2, 0.3)
+    ]
+    assert secure == [True, False, False]
+    assert [row[1] for row in found.sheets[1].rows] == [
+        "holds" if holds else "fails" for holds in verdicts.values()
+    ]
+    assert [path.name for path in found.pictures] == ["security.png"]
+
+
+def test_where_more_servers_do_help_it_says_so(tmp_path: Path) -> None:
+    found = claims(of(tmp_path, servers="6..7", p="0.1"))
+    assert found["more servers, more secure, at p = 0.1"] == (True, "with every N")
+
+
+def test_it_names_the_numbers_that_break_a_sentence(tmp_path: Path) -> None:
+    found = claims(of(tmp_path, servers="4..13", p="0.2", enough="0.9", beyond=10))
+    assert "N = 5, 6, 8, 9, 11, 12" in found["more servers, more secure, at p = 0.2"][1]
+    assert found["more servers, more secure, at p = 0.2"][1].endswith("most with 5, by 0.0819")
+    assert found["p < 0.2 and more than 10 servers: above 0.9"] == (False, "not with N = 11, 12")
+    assert (
+        claims(of(tmp_path, servers="4..7", p="0.3"))["… counted at N = 3f + 1 only, at p = 0.3"][1]
+        == "falls with N = 7"
+    )
+    assert claims(of(tmp_path, servers="4..16", p="0.1", enough="0.95"))[
+        "enough servers make it secure (above 0.95) at p = 0.1"
+    ] == (True, "from 10 on")
+
+
+def test_a_certain_fault_does_not_fall_further(tmp_path: Path) -> None:
+    assert claims(of(tmp_path, servers="4..5", p="0,0"))["it falls as p rises"] == (
+        False,
+        "not with N = 4, 5",
+    )
+
+
+def test_probabilities_are_taken_in_order(tmp_path: Path) -> None:
+    found = of(tmp_path, servers="4..5", p="0.3,0.1")
+    assert found.sheets[0].header[2:] == ("p = 0.1", "p = 0.3")
+    assert claims(found)["it falls as p rises"][0]
+
+
+def test_nothing_is_claimed_of_numbers_that_are_not_there(tmp_path: Path) -> None:
+    assert not claims(of(tmp_path, servers="4..5", p="0.1"))[
+        "p < 0.1 and more than 20 servers: above 0.99"
+    ][0]
+
+
+@pytest.mark.parametrize(
+    "table", [{"servers": "x"}, {"p": "2"}, {"enough": "x"}, {"beyond": "x"}, {"server": "4..5"}]
+)
+def test_impossible_recipes_are_refused(table: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        Plan.of(recipe("security", table))

@@ -1,0 +1,395 @@
+"""Units, container file and operating manual: what they name exists, and what they promise is written in them."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from configparser import RawConfigParser
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from fedrfq.cli.main import app
+from fedrfq.node.ops.local_cluster import free_ports
+from support.command import fedrfq
+from support.paths import ROOT
+
+DEPLOY = ROOT / "deploy"
+PARTIES = ("server", "client")
+SERVER_PACKAGES = ["numpy", "typer", "rich", "pynacl", "cryptography"]
+CLIENT_ONLY = [
+    "torch",
+    "sklearn",
+    "scipy",
+    "matplotlib",
+    "mlxtend",
+    "pandas",
+    "PIL",
+    "onnx",
+    "safetensors",
+]
+
+
+# systemd
+
+
+class Unit(RawConfigParser):
+    """Keys as they are written, the last value of each; comments stand on lines of their own."""
+
+    def __init__(self, party: str) -> None:
+        super().__init__(
+            strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#",)
+        )
+        self.path = DEPLOY / f"fedrfq-{party}@.service"
+        self.read(self.path)
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+@pytest.mark.parametrize("party", PARTIES)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("NoNewPrivileges", "yes"),
+        ("ProtectSystem", "strict"),
+        ("ReadWritePaths", "/var/lib/fedrfq/%i"),
+        ("User", "fedrfq"),
+        ("PrivateTmp", "yes"),
+        ("RestrictAddressFamilies", "AF_INET AF_INET6 AF_UNIX"),
+        ("CapabilityBoundingSet", ""),
+        ("Restart", "on-failure"),
+        ("RestartPreventExitStatus", "2"),
+        ("KillSignal", "SIGTERM"),
+        ("LimitCORE", "0"),
+        ("UMask", "0077"),
+    ],
+)
+def test_a_unit_gives_its_process_no_more_than_it_needs(party: str, key: str, value: str) -> None:
+    assert Unit(party)["Service"][key] == value
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_unit_bounds_memory_and_time_and_filters_system_calls(party: str) -> None:
+    service = Unit(party)["Service"]
+    assert re.fullmatch(r"\d+G", service["MemoryMax"])
+    assert re.fullmatch(r"\d+(s|min)", service["TimeoutStopSec"])
+    assert "SystemCallFilter=@system-service\n" in Unit(party).path.read_text()
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_unit_runs_a_command_that_exists_on_its_own_folder(party: str) -> None:
+    program, *arguments, more = shlex.split(Unit(party)["Service"]["ExecStart"])
+    assert more == "$FEDRFQ_OPTIONS"
+    assert (
+        "FEDRFQ_OPTIONS=\n" in Unit(party).path.read_text()
+    )  # nothing, unless the operator says otherwise
+    assert program == "/opt/fedrfq/bin/fedrfq"
+    assert arguments[:2] == [party, "/var/lib/fedrfq/%i"]
+    assert parse(arguments) == []
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("party", PARTIES)
+def test_systemd_takes_the_unit(party: str, tmp_path: Path) -> None:
+    """With a program that is there: the real one is in /opt."""
+    unit = tmp_path / f"fedrfq-{party}@.service"
+    unit.write_text(Unit(party).path.read_text().replace("/opt/fedrfq/bin/fedrfq", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    ours = [line for line in done.stderr.splitlines() if unit.name.split("@")[0] in line]
+    assert (done.returncode, ours) == (0, [])
+
+
+# Containers
+
+
+@dataclass
+class Stage:
+    """A stage of a container file, with what it has from the stage it starts from before its own instructions."""
+
+    base: str
+    steps: list[tuple[str, str]] = field(default_factory=list)
+
+    def all(self, name: str) -> list[str]:
+        return [value for key, value in self.steps if key == name]
+
+    def last(self, name: str) -> Any:
+        return self.all(name)[-1]
+
+
+def stages() -> dict[str, Stage]:
+    text = re.sub(r"\\\n", " ", (DEPLOY / "Containerfile").read_text())
+    found: dict[str, Stage] = {}
+    current = Stage("")
+    for line in text.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        key, _, value = line.partition(" ")
+        if key == "FROM":
+            base, name = value.split(" AS ")
+            current = found[name] = Stage(base, list(found[base].steps) if base in found else [])
+        else:
+            current.steps.append((key, value.strip()))
+    return found
+
+
+def test_the_images_are_a_server_and_a_client_on_a_slim_python() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    assert re.search(r"^ARG BASE=\S*python:3\.12-slim$", text, re.MULTILINE)
+    assert list(stages()) == ["wheel", "party", "server", "client"]
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_an_image_runs_its_party_as_nobody_special_and_stops_when_asked(party: str) -> None:
+    stage = stages()[party]
+    assert stage.last("USER") == "fedrfq"
+    assert stage.steps.index(("USER", "fedrfq")) > max(
+        n for n, step in enumerate(stage.steps) if step[0] == "RUN"
+    )
+    assert stage.last("STOPSIGNAL") == "SIGTERM"
+    assert stage.last("VOLUME") == "/var/lib/fedrfq"
+    program, *arguments = json.loads(
+        stage.last("ENTRYPOINT")
+    )  # no shell between: it would keep the signal to itself
+    assert (program, *arguments) == ("fedrfq", party, "/var/lib/fedrfq")
+    assert parse(arguments + (json.loads(stage.last("CMD")) if stage.all("CMD") else [])) == []
+
+
+def test_nothing_is_copied_into_an_image_but_the_program() -> None:
+    sources = [
+        word
+        for stage in stages().values()
+        for copy in stage.all("COPY")
+        for word in copy.split()[:-1]
+    ]
+    assert sources == [
+        "pyproject.toml",
+        "hatch_build.py",
+        "README.md",
+        "LICENSE",
+        "src",
+        "experiments",
+    ]
+    assert not any(stage.all("ADD") for stage in stages().values())
+    ignored = (DEPLOY / "Containerfile.dockerignore").read_text().split()
+    assert ignored[0] == "*"
+    assert {line[1:] for line in ignored if line.startswith("!")} == set(sources)
+
+
+def test_the_image_of_a_server_has_what_it_needs_and_no_torch() -> None:
+    installs = [run for run in stages()["server"].all("RUN") if "pip install" in run]
+    names = re.findall(r'"([a-z]+)[>=]', installs[0])
+    assert names == SERVER_PACKAGES
+    assert "--no-deps /wheels/" in installs[1]
+    assert "torch" not in "".join(installs)
+    assert any("torch==" in run and "TORCH_INDEX" in run for run in stages()["client"].all("RUN"))
+
+
+def test_the_client_gets_the_torch_that_everyone_else_does() -> None:
+    (pinned,) = re.findall(r"torch==\S+", (ROOT / "constraints.txt").read_text())
+    assert f'"{pinned}"' in (DEPLOY / "Containerfile").read_text()
+
+
+BARE = f"""
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {CLIENT_ONLY!r}:
+            raise ImportError(name + " is blocked")
+
+sys.meta_path.insert(0, Blocker())
+from fedrfq import cli
+sys.argv = ["fedrfq", *sys.argv[1:]]
+cli.main()
+"""
+
+
+def check_health(folder: Path) -> int:
+    """What the image's health check comes to in this folder."""
+    (check,) = stages()["server"].all("HEALTHCHECK")
+    _, *command = json.loads(check.partition("CMD ")[2].replace("/var/lib/fedrfq", str(folder)))
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, timeout=60, check=False
+    ).returncode
+
+
+@contextmanager
+def answering(code: int) -> Iterator[int]:
+    """A party's status port, well or not."""
+
+    class Status(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(code if self.path == "/healthz" else 404)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Status) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("code", "well"), [(200, True), (503, False)])
+def test_the_health_check_asks_the_party(code: int, well: bool, tmp_path: Path) -> None:
+    with answering(code) as port:
+        (tmp_path / "status.json").write_text(json.dumps({"port": port, "pid": 1}))
+        assert (check_health(tmp_path) == 0) == well
+
+
+def test_a_server_runs_on_what_its_image_has_and_is_well_until_it_is_stopped(
+    tmp_path: Path,
+) -> None:
+    fedrfq(
+        "committee",
+        "init",
+        tmp_path / "all",
+        "--servers",
+        1,
+        "--clients",
+        1,
+        "--port",
+        *free_ports(1),
+    )
+    folder = tmp_path / "all" / "server-0"
+    command = [sys.executable, "-c", BARE, "server", str(folder)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while (
+            not (folder / "status.json").exists()
+            and process.poll() is None
+            and time.monotonic() < deadline
+        ):
+            time.sleep(0.05)
+        well = check_health(folder)
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+        assert (well, process.returncode) == (0, 0), log
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_health_check_fails_where_nothing_runs(tmp_path: Path) -> None:
+    assert check_health(tmp_path) != 0
+
+
+# Manuals
+
+
+def parse(arguments: list[str]) -> list[str]:
+    """What the command still needs; fails where there is no such command or option, or it does not take that much."""
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        name, *arguments = arguments
+        assert name in command.commands, f"there is no command {name}"
+        command = command.commands[name]
+    found, extra, _ = command.make_parser(command.context_class(command)).parse_args(
+        list(arguments)
+    )
+    assert not extra, f"{command.name} takes no {extra}"
+    given = {name for name, value in found.items() if value and _said(value)}
+    return [param.name for param in command.params if param.required and param.name not in given]
+
+
+def _said(value: Any) -> bool:
+    """What was written down; anything else stands for what was not."""
+    return isinstance(value, str) or (isinstance(value, list | tuple) and all(map(_said, value)))
+
+
+PROGRAM = re.compile(r"(?:sudo -u fedrfq )?(?:/opt/fedrfq/bin/)?fedrfq (.*)")
+BLOCK = re.compile(r"^ *```(?:sh)?\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+def commands(lines: list[str]) -> list[list[str]]:
+    """Those of this program, without comments; what has … in it is left open."""
+    found = [
+        shlex.split(match[1], comments=True)
+        for line in lines
+        if (match := PROGRAM.match(line.strip()))
+    ]
+    return [words for words in found if "…" not in words]
+
+
+def whole_commands(text: str) -> list[list[str]]:
+    return commands([line for block in BLOCK.findall(text) for line in block.splitlines()])
+
+
+def mentioned_commands(text: str) -> list[list[str]]:
+    """Inside sentences, where a command may stand without what it works on."""
+    return commands(re.findall(r"`([^`\n]+)`", BLOCK.sub("", text)))
+
+
+def wrong(words: list[str], whole: bool) -> str:
+    try:
+        missing = parse(words)
+    except Exception as error:
+        return f"{shlex.join(words)}: {error}"
+    return f"{shlex.join(words)}: needs {missing}" if missing and whole else ""
+
+
+@pytest.mark.parametrize("name", ["docs/operating.md", "docs/threat-model.md", "deploy/README.md"])
+def test_every_command_of_a_manual_exists(name: str) -> None:
+    text = (ROOT / name).read_text()
+    found = [wrong(words, True) for words in whole_commands(text)]
+    found += [wrong(words, False) for words in mentioned_commands(text)]
+    assert [line for line in found if line] == []
+
+
+def test_the_check_of_manuals_sees_commands_and_what_is_wrong_with_them() -> None:
+    text = "Do `fedrfq verify`:\n  ```sh\n  sudo -u fedrfq /opt/fedrfq/bin/fedrfq run --seed 1   # all\npodman fedrfq\n```\n"
+    assert whole_commands(text) == [["run", "--seed", "1"]]
+    assert mentioned_commands(text) == [["verify"]]
+    assert not wrong(["run", "--seed", "1"], True)
+    for words in (["nothing"], ["run", "--sed", "1"], ["verify"], ["security", "DIR"]):
+        assert wrong(words, True)
+
+
+@pytest.mark.parametrize("name", ["docs/operating.md", "docs/threat-model.md", "deploy/README.md"])
+def test_links_of_a_manual_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    assert targets
+    assert [
+        target for target in targets if "://" not in target and not (page.parent / target).exists()
+    ] == []
+
+
+def test_alarms_are_those_that_servers_raise() -> None:
+    sources = "".join(
+        path.read_text()
+        for part in ("net", "consensus")
+        for path in sorted((ROOT / "src/fedrfq" / part).glob("*.py"))
+    )
+    rows = [
+        line.split("|")[1]
+        for line in (ROOT / "docs/operating.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+    metrics = re.findall(r"fedrfq_(\w+)", "".join(rows))
+    said = re.findall(r'"([^"]+)"', "".join(rows))
+    assert len(metrics) > 10
+    assert len(said) > 8
+    assert [name for name in metrics if name not in sources] == []
+    assert [words for words in said if words not in sources] == []

@@ -1,0 +1,207 @@
+"""Who may import whom, and that the program needs nothing it does not declare."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import fedrfq
+
+ROOT = Path(fedrfq.__file__).parent
+# From low to high: a module imports from its own package or a lower one. A longer name wins over a
+# shorter one, so that a package's rooms have places of their own.
+LAYERS = [
+    "errors",
+    "files",
+    "data",
+    "prototypes",
+    "robust.centres",
+    "robust.detectors",
+    "robust.attacks",
+    "robust",
+    "consensus",
+    "federation",
+    "audit",
+    "simulator",
+    "simulator.fuzz",
+    "committee",
+    "models",
+    "methods",
+    "engine",
+    "experiment",
+    "learning",
+    "node.logs",
+    "node.storage",
+    "node.membership",
+    "node.transport",
+    "node.receipts",
+    "node.driver",
+    "node.ops",
+    "node",
+    "runs",
+    "studies",
+    "paper",
+    "report",
+    "flower",
+    "cli",
+]
+BLOCKED = ["mlxtend", "pandas", "safetensors", "onnx", "nacl", "flwr", "hypothesis"]
+DECLARED = ["torch", "numpy", "scikit-learn", "scipy", "matplotlib", "typer", "rich"]
+
+
+def layer(module: str) -> int:
+    """Where a module stands: by the longest name in LAYERS that it belongs to."""
+    homes = [name for name in LAYERS if module == name or module.startswith(f"{name}.")]
+    assert homes, f"{module} has no place in LAYERS: give its package one"
+    return LAYERS.index(max(homes, key=len))
+
+
+def modules() -> dict[str, Path]:
+    names = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    del names[""]
+    return names
+
+
+def imports(path: Path, known: set[str]) -> Iterator[tuple[int, str]]:
+    """The lines where a module imports another of the package, inside functions too, and that one's name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno}: imports are absolute here"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "fedrfq":
+                inner = name.removeprefix("fedrfq").removeprefix(".")
+                yield node.lineno, inner if inner in known else inner.rpartition(".")[0]
+
+
+def test_lower_layers_never_import_higher_ones() -> None:
+    found = modules()
+    for home in LAYERS:
+        path = ROOT / home.replace(".", "/")
+        assert path.is_dir() or path.with_suffix(".py").is_file(), f"strike {home} off LAYERS"
+    wrong = []
+    for name, path in found.items():
+        for line, other in imports(path, set(found)):
+            if other and layer(other) > layer(name):
+                wrong.append(f"{name}:{line} imports {other}")
+    assert not wrong
+
+
+# What every server runs, with the simulated ones, their attackers and their auditors.
+SERVER = (
+    "audit",
+    "committee",
+    "committee.round_result",
+    "consensus.replica",
+    "errors",
+    "federation.signatures",
+    "files.hash_chain",
+    "prototypes.fixed_point",
+    "robust.aggregation",
+    "robust.attacks",
+    "robust.centres",
+    "robust.detectors",
+    "simulator.world",
+)
+
+
+def test_what_servers_decide_needs_no_torch() -> None:
+    """In a process of its own, and line by line: a server of the committee is numpy, integers and this."""
+    modules_ = ", ".join(f"fedrfq.{name}" for name in SERVER)
+    script = (
+        f"import sys, {modules_}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert {"fedrfq", "numpy"} <= loaded
+    assert not loaded & {"torch", "sklearn", "matplotlib", "typer", "rich", "nacl"}
+
+
+IMPORT_ALL = f"""
+import importlib, importlib.metadata, pkgutil, re, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {BLOCKED!r}:
+            raise ImportError(name + " is blocked")
+
+before = set(sys.modules)
+sys.meta_path.insert(0, Blocker())
+import fedrfq
+for module in pkgutil.walk_packages(fedrfq.__path__, "fedrfq.", onerror=str):
+    if not module.name.endswith("__main__") and not module.name.startswith("fedrfq.flower"):  # which needs an extra
+        importlib.import_module(module.name)
+
+import numpy as np, torch
+from fedrfq.data import Dataset
+from fedrfq.experiment import from_table
+from fedrfq.learning.round_loop import Federation
+x, y = np.random.default_rng(0).integers(0, 255, (40, 1, 6, 6), np.uint8), np.arange(40) % 2
+dataset = Dataset("toy", x, y, x, y, ("a", "b"), (0.5,), (0.5,), "")
+small = {{"clients": 2, "model": {{"name": "mlp"}}, "partition": {{"ways": 2, "spread": 0, "shots": 5, "test_shots": 5}}}}
+federation = Federation([from_table(small)], dataset, torch.device("cpu"))
+state, _ = federation.advance(federation.start())
+federation.silhouettes(state)
+
+def plain(name):
+    return re.sub("[-_.]+", "-", name).lower()
+
+def needs(name, seen):
+    if plain(name) in seen:
+        return
+    seen.add(plain(name))
+    try:
+        wanted = importlib.metadata.requires(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for one in wanted:
+        if "extra ==" not in one:
+            needs(re.match("[A-Za-z0-9._-]+", one)[0], seen)
+
+allowed = {{"fedrfq"}}
+for name in {DECLARED!r}:
+    needs(name, allowed)
+owners = importlib.metadata.packages_distributions()
+for name in sorted({{name.split(".")[0] for name in set(sys.modules) - before}}):
+    if name not in sys.stdlib_module_names and name in owners and not allowed & set(map(plain, owners[name])):
+        print("undeclared:", name)
+print("imported", len([name for name in sys.modules if name.startswith("fedrfq")]))
+"""
+
+
+def test_nothing_undeclared_is_imported_by_any_module_or_by_a_round() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "undeclared" not in done.stdout
+    assert int(done.stdout.split()[-1]) > len(
+        [name for name in modules() if not name.startswith("flower")]
+    )
+
+
+def test_nothing_outside_its_package_imports_flower_and_nothing_inside_imports_what_flower_does_not_promise() -> (
+    None
+):
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            found = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            theirs = {module for module in found if module.split(".")[0] == "flwr"}
+            assert theirs <= (
+                {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
+                if name.startswith("flower.")
+                else set()
+            ), name

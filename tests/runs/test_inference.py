@@ -1,0 +1,101 @@
+"""A trained client at work: predictions on pictures, and files that other programs load."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.command import SMALL, fedrfq, sets
+
+from fedrfq import data
+from fedrfq.files import tensors
+from fedrfq.runs.run_directory import RunDirectory
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> list[Path]:
+    from PIL import Image
+
+    folder, dataset = tmp_path_factory.mktemp("pictures"), data.load("mnist5k")
+    for i in range(4):
+        Image.fromarray(dataset.test_x[100 * i, 0]).save(folder / f"{i}.png")
+    return [folder / f"{i}.png" for i in range(4)]
+
+
+def test_predictions_are_those_of_the_trained_model(whole, pictures):
+    done = fedrfq("predict", whole, 2, *pictures, "--json")
+    found = json.loads(done.stdout.splitlines()[-1])["predictions"]
+    assert [row["file"] for row in found] == [str(path) for path in pictures]
+    assert all(row["class"] in "0123456789" and row["nearest_prototype"] in "0123456789" for row in found)
+
+
+def test_predict_refuses_what_is_no_picture_and_wrong_sizes(whole, pictures, tmp_path):
+    (tmp_path / "text.png").write_text("hello")
+    assert "expected a PNG or JPEG image" in fedrfq("predict", whole, 0, tmp_path / "text.png", expect=2).stderr
+    assert "clients 0 to 5" in fedrfq("predict", whole, 6, pictures[0], expect=2).stderr
+    from PIL import Image
+
+    Image.new("L", (30, 30)).save(tmp_path / "large.png")
+    assert "30×30" in fedrfq("predict", whole, 0, tmp_path / "large.png", expect=2).stderr
+
+
+def test_grey_pictures_saved_in_colour_are_grey(whole, pictures, tmp_path):
+    from PIL import Image
+
+    Image.open(pictures[0]).convert("RGB").save(tmp_path / "rgb.png")
+    Image.new("RGB", (28, 28), (255, 0, 0)).save(tmp_path / "red.png")
+    same = [
+        json.loads(fedrfq("predict", whole, 0, path, "--json").stdout.splitlines()[-1])
+        for path in (pictures[0], tmp_path / "rgb.png")
+    ]
+    assert same[0]["predictions"][0]["probability"] == same[1]["predictions"][0]["probability"]
+    assert "in colour" in fedrfq("predict", whole, 0, tmp_path / "red.png", expect=2).stderr
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_exports_compute_the_same(whole, pictures, tmp_path):
+    import onnxruntime
+
+    from fedrfq.runs.inference import Client
+
+    client = Client.load(RunDirectory.open(whole), 1)
+    x = client.images(pictures)
+    logits, features = (t.detach().numpy() for t in client.module(x))
+    scripted = torch.jit.load(str(client.export(tmp_path / "a.pt", "torchscript")))(x)
+    np.testing.assert_allclose(scripted[0].detach().numpy(), logits, rtol=1e-5, atol=1e-5)
+    session = onnxruntime.InferenceSession(str(client.export(tmp_path / "a.onnx", "onnx")))
+    answered = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(answered[0], logits, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(answered[1], features, rtol=1e-4, atol=1e-4)
+    stored, _ = tensors.load(client.export(tmp_path / "a.safetensors", "safetensors"))
+    assert set(stored) == set(client.params)
+    assert (tmp_path / "a.pt").stat().st_size < 250_000  # one client's model, not the stack it came from
+
+
+def test_export_command_writes_beside_the_run(whole):
+    done = fedrfq("export", whole, 0)
+    assert Path(done.stdout.split("wrote ")[1].strip()).is_file()
+
+
+def test_a_trained_model_needs_no_data(whole, pictures, monkeypatch, tmp_path):
+    monkeypatch.setenv("FEDRFQ_DATA", str(tmp_path / "empty"))
+    monkeypatch.setattr(data, "load", None)
+    assert fedrfq("predict", whole, 2, pictures[0]).stdout
+    from fedrfq.runs.inference import Client
+
+    client = Client.load(RunDirectory.open(whole), 1)
+    _, metadata = tensors.load(client.export(tmp_path / "a.safetensors", "safetensors"))
+    assert json.loads(metadata["classes"]) == list("0123456789")
+    assert json.loads(metadata["shape"]) == [1, 28, 28]
+
+
+def test_clients_that_exchange_no_prototypes_are_shown_and_predict_by_their_head(tmp_path, pictures):
+    sets_ = sets([*SMALL, "rounds=2", "method.name=fedper", "model.name=mlp"])
+    result = json.loads(fedrfq("run", *sets_, "--out", tmp_path, "--json").stdout.splitlines()[-1])
+    assert result["prototype_accuracy_mean"] is None
+    assert result["prototype_failure"] is None
+    assert result["parameters_per_round"] > 0
+    found = json.loads(fedrfq("predict", result["run_dir"], 2, *pictures, "--json").stdout.splitlines()[-1])["predictions"]
+    assert all(row["class"] in "0123456789" and row["nearest_prototype"] is None for row in found)
+    assert "accuracy, own head" in fedrfq("show", result["run_dir"]).stdout

@@ -1,0 +1,202 @@
+"""Every order of events of one round: nothing breaks in the true replica, and what is broken on purpose is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fedrfq.consensus.events import Timer
+from fedrfq.consensus.messages import Kind, Message, PrePrepare
+from fedrfq.consensus.replica import Replica
+from fedrfq.consensus.roster import Roster
+from fedrfq.consensus.rules import Rules
+from fedrfq.simulator.fuzz.explorer import Explored, Joint, Search, explore
+from fedrfq.simulator.fuzz.explorer_positions import fork, frozen, likeness
+from fedrfq.simulator.fuzz.explorer_stage import SERVERS, Stage
+
+
+def searched(
+    depth: int, faulty: int, replica: type[Replica] = Replica, rules: type[Rules] = Rules
+) -> Explored:
+    search = Search(Stage(faulty, 1, replica, rules))
+    while search.found.depth < depth and search.found.violation is None:
+        search.deepen()
+    return search.found
+
+
+def test_nothing_breaks_in_the_true_replica() -> None:
+    seen: list[Explored] = []
+    found = explore(5, progress=seen.append)
+    assert found.violation is None
+    assert found.trace == ()
+    assert (found.depth, found.view, found.complete) == (5, 1, False)
+    assert found.decided > 50
+    assert found.transitions > found.states > 1000
+    assert seen[-1] == found
+    assert [now.states for now in seen] == sorted(now.states for now in seen)
+
+
+def test_the_same_search_finds_the_same() -> None:
+    first, second = (searched(4, faulty=1) for _ in range(2))
+    assert (first.states, first.transitions, first.decided) == (
+        second.states,
+        second.transitions,
+        second.decided,
+    )
+
+
+def test_a_search_ends_when_nothing_is_left() -> None:
+    found = explore(50, views=0)
+    assert found.complete
+    assert found.violation is None
+    assert found.view == 0
+    assert 0 < found.decided < found.states
+    assert found.depth < 20
+
+
+@pytest.mark.parametrize("faulty", range(SERVERS))
+def test_both_values_are_valid_and_the_faulty_server_may_propose_either(faulty: int) -> None:
+    stage = Stage(faulty, 1, Replica, Rules)
+    a, b = stage.values
+    assert a.record != b.record
+    assert all(
+        stage.truth.authentic(m) for m in stage.fixed if m.body.kind not in (Kind.BODY, Kind.CERT)
+    )
+    first = [m.body for m in stage.fixed if isinstance(m.body, PrePrepare)]
+    assert len(first) == (2 if stage.truth.roster.leader(1, 0) == faulty else 0)
+    assert all(stage.truth.proper_proposal(body) for body in first)
+
+
+def test_a_fork_of_a_replica_goes_its_own_way() -> None:
+    stage = Stage(1, 1, Replica, Rules)
+    replica = stage.opened(0).replica
+    before, twin = likeness(replica), fork(replica)
+    proposal = next(m for m in stage.fixed if m.body.kind == Kind.PREPREPARE)
+    twin._receive(1, proposal)
+    twin._advance()
+    assert likeness(replica) == before != likeness(twin)
+
+
+def single_deliveries(search: Search, depth: int) -> set[object]:
+    """What the servers can have said after so many single deliveries and timeouts, in every order."""
+    layer = seen = {search.here}
+    for _ in range(depth):
+        layer = {after for joint in layer for after in _one_delivery(search, joint)} - seen
+        seen = seen | layer
+    return {_words(search, joint) for joint in seen}
+
+
+def _one_delivery(search: Search, joint: Joint) -> Iterator[Joint]:
+    for index, pool in enumerate(search._pools_of(joint)):
+        server, at = search.servers[index], joint[index]
+        position = server.all[at]
+        events: list[Message | None] = [m for messages in pool.messages.values() for m in messages]
+        events += [None] if position.timing and position.replica.view < search.stage.views else []
+        for event in events if position.decided is None else ():
+            yield (*joint[:index], server._step(at, event)[0], *joint[index + 1 :])
+
+
+def _words(search: Search, joint: Joint) -> tuple[object, ...]:
+    return tuple(
+        frozen(server.all[at].said) for server, at in zip(search.servers, joint, strict=True)
+    )
+
+
+@pytest.mark.parametrize("faulty", range(3))
+def test_taking_messages_a_few_at_once_leaves_nothing_out(faulty: int) -> None:
+    depth, search = 3, Search(Stage(faulty, 1, Replica, Rules))
+    for _ in range(depth):
+        search.deepen()
+    found = {_words(search, joint) for joint in search.came}
+    single = single_deliveries(Search(Stage(faulty, 1, Replica, Rules)), depth)
+    assert single <= found
+    assert len(single) > 10
+
+
+class _OneShort(Roster):
+    quorum = 2  # type: ignore[assignment]
+
+
+class QuorumOneShort(Rules):
+    def __init__(self, roster: Roster) -> None:
+        super().__init__(_OneShort(roster.scheme, roster.servers, roster.clients))
+
+
+class PreparedLeftOut(Replica):
+    """Its view changes never say what it has prepared."""
+
+    def _leave_for(self, view: int) -> None:
+        self.prepared = None
+        super()._leave_for(view)
+
+
+class NewViewUnchecked(Rules):
+    """A new view's value need not be the prepared one."""
+
+    def bound(self, changes: object) -> None:
+        return None
+
+
+class DoubleVote(Replica):
+    """It votes for every proposal it sees."""
+
+    def _on_proposal(self, peer: int, message: Message) -> None:
+        self.proposals.clear()
+        self.own.pop(Kind.PREPARE, None)
+        super()._on_proposal(peer, message)
+
+
+class VotesInViewsItLeft(Replica):
+    """It asks for the next view, and goes on in this one."""
+
+    def _expire(self, timer: Timer) -> None:
+        here = self.view, self.leader
+        super()._expire(timer)
+        self.view, self.leader = here
+
+
+class CommitsUnchecked(Replica):
+    """It takes two votes to commit for a decision."""
+
+    def _decide(self) -> bool:
+        votes = list(self.commits.values())
+        record = self._record(votes[0].value) if len(votes) > 1 else None
+        if record is not None:
+            self._settle(self.rules.certificate(votes, record), self.me)
+        return record is not None
+
+
+@pytest.mark.parametrize(
+    ("broken", "invariant", "depth"),
+    [
+        (DoubleVote, "double-sign", 3),
+        (VotesInViewsItLeft, "left-view", 4),
+        (CommitsUnchecked, "certificate", 5),
+    ],
+)
+def test_a_broken_replica_is_found_out(broken: type[Replica], invariant: str, depth: int) -> None:
+    found = explore(depth, replica=broken)
+    assert found.violation is not None
+    assert found.violation.name == invariant
+    assert found.trace
+
+
+def test_a_quorum_one_short_is_found_out() -> None:
+    found = explore(4, rules=QuorumOneShort)
+    assert found.violation is not None
+    assert found.violation.name == "certificate"
+
+
+@pytest.mark.parametrize(
+    ("replica", "rules", "faulty"),
+    [(PreparedLeftOut, Rules, 0), (Replica, NewViewUnchecked, 2)],
+    ids=["left out", "unchecked"],
+)
+def test_what_was_prepared_is_lost(replica: type[Replica], rules: type[Rules], faulty: int) -> None:
+    """Ten steps and more: one server decides in view 0, the others something else in view 1."""
+    found = searched(12, faulty, replica, rules)
+    assert found.violation is not None
+    assert found.violation.name == "agreement"
+    assert any("CERT a" in line for line in found.trace)
+    assert any("CERT b" in line for line in found.trace)

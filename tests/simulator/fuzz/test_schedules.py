@@ -1,0 +1,232 @@
+"""The simulator: the same seed gives the same bytes, all kinds of faults occur, and all of them are borne."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedrfq.consensus.client import Client
+from fedrfq.consensus.compaction import essence
+from fedrfq.consensus.messages import Kind, Message
+from fedrfq.consensus.replica import Replica
+from fedrfq.consensus.rules import Rules
+from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS
+from fedrfq.simulator.fuzz.held_messages import attributes
+from fedrfq.simulator.fuzz.schedule import Schedule
+from fedrfq.simulator.fuzz.schedule_run import Trial, draw, run
+from fedrfq.simulator.world import Crash, Node
+from support.simulated import IDEAL, PLAIN
+
+SHORTER: list[bool] = []  # whether a log was cut
+
+
+def trial(schedule: Schedule, replica: type[Replica] = Replica, wire: bool = False) -> Trial:
+    made = Trial(schedule, replica, Rules, Client, IDEAL)
+    made.world.wire = wire
+    made.run()
+    return made
+
+
+def test_the_same_seed_gives_the_same_transcript() -> None:
+    """In another process too, where bytes hash differently."""
+    script = (
+        "from fedrfq.simulator.schedule import draw, run; import sys;"
+        "sys.stdout.write(''.join(run(draw(seed, 4), trace=True).transcript for seed in range(8)))"
+    )
+    env = {**os.environ, "PYTHONHASHSEED": "7"}
+    there = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=env,
+        check=True,
+        timeout=60,
+    )
+    here = "".join(run(draw(seed, 4), trace=True).transcript for seed in range(8))
+    assert here == there.stdout
+    assert len(here) > 10_000
+
+
+@pytest.mark.parametrize(("n", "seeds"), [(4, 120), (5, 25), (6, 15), (7, 15), (10, 4)])
+def test_schedules_hold(n: int, seeds: int) -> None:
+    for seed in range(seeds):
+        report = run(draw(seed, n))
+        assert report.violation is None, f"n={n} seed={seed}: {report.violation}"
+
+
+def test_every_schedule_is_large_enough_and_has_a_fault() -> None:
+    for seed in range(2000):
+        schedule = draw(seed, 4)
+        faults = (
+            schedule.behaviours,
+            schedule.faulty_clients,
+            schedule.crashes,
+            schedule.links.calm_ms,
+            schedule.weak,
+        )
+        assert schedule.rounds >= 3
+        assert schedule.clients >= 4
+        assert any(faults) or schedule.links.slow_ms > schedule.view_ms
+        assert len(schedule.behaviours) <= 1
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_each_behaviour_of_servers_is_borne(name: str) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(6):
+        schedule = replace(
+            PLAIN, seed=seed, n=7, behaviours=((1, name), (3, name)), faulty_clients=((0, "late"),)
+        )
+        report = run(schedule)
+        assert report.violation is None, f"seed={seed}: {report.violation}"
+        counts += report.exercised
+    assert counts[f"server {name}"] == 12
+    assert counts["rounds decided"] == 18
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_each_behaviour_of_clients_is_borne(name: str) -> None:
+    for seed in range(10):
+        report = run(replace(PLAIN, seed=seed, faulty_clients=((1, name),)))
+        assert report.violation is None, f"seed={seed}: {report.violation}"
+
+
+def test_what_goes_wrong_is_counted() -> None:
+    counts: Counter[str] = sum(
+        (run(draw(seed, 4)).exercised for seed in range(1000, 1150)), Counter()
+    )
+    wanted = [
+        "crashes",
+        "restarts",
+        "lost",
+        "doubled",
+        "cut off",
+        "partitions",
+        "clock jumps",
+        "view changes",
+        "catch-ups",
+    ]
+    wanted += ["logs lost", "logs cut to their essence", "run over", "fetches", "weak key refused"]
+    wanted += ["decided in view 0", "decided in view 1", "decided in view 2"]
+    wanted += [
+        f"evidence of two {kind}" for kind in ("UPLOAD", "LIST", "PREPREPARE", "PREPARE", "COMMIT")
+    ]
+    wanted += [f"server {name}" for name in BEHAVIOURS] + [f"client {name}" for name in CLIENTS]
+    assert not [name for name in wanted if not counts[name]]
+
+
+def test_bytes_on_the_wire_lead_to_the_same_decisions() -> None:
+    for seed in range(12):
+        schedule = replace(
+            draw(seed, 4),
+            behaviours=(),
+            faulty_clients=((0, "equivocating"),),
+            motions=0.5,
+            wants=True,
+        )
+        assert (
+            trial(schedule).observer.chain.values
+            == trial(schedule, wire=True).observer.chain.values
+        )
+
+
+def test_bytes_that_are_no_message_are_refused() -> None:
+    schedules = [
+        replace(draw(seed, 4), behaviours=((2, "forge"),), crashes=()) for seed in range(8)
+    ]
+    assert (
+        sum(trial(schedule, wire=True).world.counts["bytes refused"] for schedule in schedules) > 20
+    )
+
+
+def test_a_crash_at_every_effect_of_every_step() -> None:
+    """Of a leader that closes, proposes, votes and decides; it comes back with what was persisted and nothing else."""
+    steps = [len(actions) for actions in _actions_of(1)]
+    assert len(steps) > 40
+    for step, number in enumerate(steps, 1):
+        for effects in range(number):
+            crashed = trial(replace(PLAIN, crashes=(Crash(1, step, effects, 5),)))
+            assert crashed.world.counts["crashes"] == 1, (step, effects)
+
+
+def _actions_of(party: int) -> list[Any]:
+    made, seen = Trial(PLAIN, Replica, Rules, Client, IDEAL), []
+    made.world.trace = lambda now, node, event, actions: (
+        seen.append(actions) if node.party == party else None
+    )
+    made.run()
+    return seen
+
+
+def test_a_crash_when_something_becomes_durable() -> None:
+    for kind in (
+        Kind.UPLOAD,
+        Kind.LIST,
+        Kind.PREPREPARE,
+        Kind.PREPARE,
+        Kind.COMMIT,
+        Kind.CERT,
+        Kind.BODY,
+    ):
+        for effects in range(3):
+            assert (
+                trial(replace(PLAIN, crashes=(Crash(1, 1, effects, 50, kind),))).world.counts[
+                    "crashes"
+                ]
+                == 1
+            )
+
+
+def test_a_log_is_lost_at_every_step() -> None:
+    """Of a server that would have led, closed and voted: it follows the others to the end, and speaks again in between."""
+    for step in range(1, len(_actions_of(1)), 3):
+        lost = trial(
+            replace(
+                PLAIN,
+                rounds=5,
+                seed=step,
+                motions=0.5,
+                crashes=(Crash(1, step, 1, 5, forgets=True),),
+            )
+        )
+        assert lost.world.counts["logs lost"] == 1, step
+
+
+def test_what_matters_of_a_log_recalls_to_the_same_place() -> None:
+    """At every crash of many schedules, of servers that rejoin too."""
+    SHORTER.clear()
+    for seed in range(60):
+        made = Trial(draw(seed, 4), Replica, Rules, Client, IDEAL)
+        made._crashed = partial(_compared, made._crashed)  # type: ignore[method-assign]
+        made.run()
+    assert sum(SHORTER) > 10
+
+
+def _compared(
+    crashed: Callable[[Node, Crash], list[Message]], node: Node, crash: Crash
+) -> list[Message]:
+    short = essence(node.log)
+    assert short == essence(short)
+    assert _remembered(node.make(short)) == _remembered(node.make(node.log))
+    SHORTER.append(len(short) < len(node.log))
+    return crashed(node, crash)
+
+
+def _remembered(machine: Any) -> dict[str, Any]:
+    """All of its state, but for what it shares with others, the lists of the round before, and silence long over."""
+    shared = ("rules", "roster", "signer", "application", "effects", "moved", "ignored", "holdings")
+    state = {
+        name: value
+        for name, value in attributes(machine).items()
+        if name not in (*shared, "last_lists", "abstains")
+    }
+    return state | vars(getattr(machine, "holdings", SimpleNamespace()))

@@ -1,0 +1,191 @@
+"""Attacks against detectors: what was lost and won back, over the same clients, and who was caught."""
+
+import csv
+import json
+
+import pytest
+
+from fedrfq.learning.round_loop import attackers
+from fedrfq.studies.intervals import Spread
+from fedrfq.studies.robustness import Detected, Trial, won_back
+from support.command import clients, fedrfq
+from support.grids import grid_file, refused, run_of, table
+
+TOP = """seeds = [0, 1]
+attackers = [1, 2]
+attacks = ["none", "sign-flip"]
+[detectors.none]
+[detectors.two]
+name = "bft"
+psi = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tried")
+    file = grid_file(folder, TOP, rounds=6)
+    done = fedrfq("robustness", file, "--out", folder / "out", "--device", "cpu", "--json")
+    return Trial.load(file), folder / "out", done
+
+
+def cells(out):
+    return {
+        (cell["attack"], cell["detector"], cell["attackers"]): cell for cell in table(out)["cells"]
+    }
+
+
+def over(run, who, column="accuracy"):
+    """The mean of some clients' accuracies after the last round."""
+    last = clients(run.path)[-5:]
+    return sum(float(last[k][column]) for k in who) / len(who)
+
+
+def honest_of(trial, number, seed):
+    bad = attackers(trial.experiments["sign-flip", "two", number, seed])
+    assert len(bad) == number
+    return [k for k in range(5) if k not in bad]
+
+
+def test_all_run_in_one_stack_and_no_attack_runs_once(tried):
+    trial, out, done = tried
+    assert "12 runs, 0 of them done; 12 to train in 1 stacks" in done.stderr
+    assert len(list((out / "grid").glob("*/result.json"))) == 12
+    assert trial.experiments["none", "two", 1, 0] == trial.experiments["none", "two", 2, 0]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(
+    ("measure", "column"), [("own", "accuracy"), ("prototype", "prototype_accuracy")]
+)
+def test_losses_are_from_the_clean_run_over_the_same_clients(tried, number, measure, column):
+    trial, out, _ = tried
+    losses = {}
+    for attack in ("none", "sign-flip"):
+        for detector in ("none", "two"):
+            runs = [
+                run_of(out, trial.experiments[attack, detector, number, seed]) for seed in (0, 1)
+            ]
+            clean = [
+                run_of(out, trial.experiments["none", "none", number, seed]) for seed in (0, 1)
+            ]
+            who = [honest_of(trial, number, seed) for seed in (0, 1)]
+            accuracies = [over(run, k, column) for run, k in zip(runs, who, strict=True)]
+            before = [over(run, k, column) for run, k in zip(clean, who, strict=True)]
+            losses[attack, detector] = (sum(before) - sum(accuracies)) / 2
+            cell = cells(out)[attack, detector, number]
+            assert cell[measure]["mean"] == pytest.approx(sum(accuracies) / 2)
+            assert cell[f"{measure}_loss"]["mean"] == pytest.approx(losses[attack, detector])
+    assert losses["none", "none"] == 0
+    lost, left = losses["sign-flip", "none"], losses["sign-flip", "two"]
+    expected = pytest.approx((lost - left) / lost) if lost >= 0.5 else None
+    assert cells(out)["sign-flip", "two", number][f"{measure}_won_back"] == expected
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_who_was_caught(tried, number):
+    trial, out, _ = tried
+    rows = []
+    for seed in (0, 1):
+        rows += clients(run_of(out, trial.experiments["sign-flip", "two", number, seed]).path)
+    bad, dropped = (
+        [row for row in rows if row[key] == value]
+        for key, value in (("malicious", "1"), ("verdict", "filtered"))
+    )
+    caught = [row for row in bad if row["verdict"] == "filtered"]
+    late = [row for row in bad if int(row["round"]) >= 5]
+    cell = cells(out)["sign-flip", "two", number]
+    assert cell["precision"] == pytest.approx(len(caught) / len(dropped))
+    assert cell["recall"] == pytest.approx(len(caught) / len(bad))
+    assert cell["recall_late"] == pytest.approx(
+        sum(row["verdict"] == "filtered" for row in late) / len(late)
+    )
+    assert cell["honest_dropped"] == pytest.approx(
+        (len(dropped) - len(caught)) / (len(rows) - len(bad))
+    )
+    quiet = cells(out)["none", "two", number]
+    assert (quiet["recall"], quiet["precision"], quiet["honest_dropped"]) == (
+        None,
+        0,
+        pytest.approx(2 / 5),
+    )
+
+
+def test_what_is_printed_and_written(tried):
+    _, out, done = tried
+    whole = json.loads(done.stdout.splitlines()[-1])
+    assert whole == table(out)
+    assert len(whole["cells"]) == 8
+    assert len(whole["runs"]) == 16
+    rows = list(csv.DictReader((out / "grid" / "table.csv").read_text().splitlines()))
+    assert [float(row["own_loss_mean"]) for row in rows] == [
+        cell["own_loss"]["mean"] for cell in whole["cells"]
+    ]
+    cell = cells(out)["sign-flip", "two", 2]
+    for text in (done.stdout, (out / "grid" / "table.md").read_text()):
+        assert f"{cell['own']['mean']:.2f} ± {cell['own']['std']:.2f}" in text
+        assert f"{cell['precision']:.2f} / {cell['recall']:.2f} / {cell['recall_late']:.2f}" in text
+    pictures = sorted((out / "grid").glob("*.png"))
+    assert [path.name for path in pictures] == ["attackers-1.png", "attackers-2.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+def test_won_back_by_hand():
+    def loss(mean):
+        return Spread(2, mean, 1.0, 1.0)
+
+    assert won_back(loss(2.0), loss(8.0)) == 0.75
+    assert won_back(loss(8.0), loss(8.0)) == 0
+    assert won_back(loss(-2.0), loss(8.0)) == 1.25
+    assert won_back(loss(0.0), loss(0.4)) is None
+    assert won_back(loss(1.0), None) is None
+
+
+def test_shares_by_hand():
+    counted = Detected.together([Detected(4, 2, 6, 1, 2, 20), Detected(6, 3, 4, 2, 2, 20)])
+    assert counted.shares() == {
+        "precision": 0.5,
+        "recall": 0.5,
+        "recall_late": 0.75,
+        "honest_dropped": 5 / 40,
+    }
+    assert set(Detected.together([]).shares().values()) == {None}
+
+
+def test_without_none_the_clean_run_is_still_there(tmp_path):
+    top = 'seeds = [0]\nattackers = [1]\nattacks = ["noise"]\ndetectors = ["median"]'
+    file = grid_file(tmp_path, top, rounds=1)
+    done = fedrfq("robustness", file, "--out", tmp_path / "out", "--device", "cpu")
+    assert "2 runs" in done.stderr
+    (cell,) = table(tmp_path / "out")["cells"]
+    assert cell["own_loss"] is not None
+    assert cell["own_won_back"] is None
+
+
+GOOD = 'seeds = [0]\nattackers = [1]\nattacks = ["none"]\ndetectors = ["none"]'
+BAD = {
+    GOOD.replace("attackers", "atackers"): "did you mean attackers?",
+    GOOD.replace("[1]", "[]"): "attackers is a list",
+    GOOD.replace("[1]", "[0]"): "attackers is a list",
+    GOOD.replace("[1]", "[5]"): "leave one of them honest",
+    GOOD.replace('attacks = ["none"]', 'attacks = ["nois"]'): "did you mean noise?",
+    GOOD.replace('detectors = ["none"]', "detectors = []"): "detectors is a list of names",
+    GOOD.replace(
+        'detectors = ["none"]', "[detectors.mine]\npsi = 3"
+    ): "detectors.mine: name says which",
+    GOOD.replace('detectors = ["none"]', "[detectors.bft]\npsy = 3"): "did you mean psi?",
+    GOOD.replace('attacks = ["none"]', "")
+    + "\n[attacks.noise]\nclients = 3": "clients is not set here but by attackers",
+}
+
+
+@pytest.mark.parametrize(("top", "says"), BAD.items())
+def test_bad_files(tmp_path, top, says):
+    assert says in refused("robustness", grid_file(tmp_path / "bad", top), tmp_path / "out")
+
+
+def test_attack_in_the_experiment_is_refused(tmp_path):
+    file = grid_file(tmp_path / "bad", GOOD, more='attack = {name = "noise"}')
+    assert "experiment.attack is not set here but by attacks" in refused(
+        "robustness", file, tmp_path / "out"
+    )

@@ -1,0 +1,1 @@
+"""What several tests share: small federations, scripted networks, real processes."""

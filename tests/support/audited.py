@@ -1,0 +1,37 @@
+"""A small run that holds, and where an audit of it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedrfq.audit import Audit, Failed
+from fedrfq.committee import Simulated
+from fedrfq.consensus.rules import Rules
+from fedrfq.federation.federation_file import Charter
+from fedrfq.files import hash_chain
+from support.committees import written
+
+ROUNDS, SEED = 3, 2
+
+
+def equivocated(path: Path) -> Path:
+    """Three rounds of four servers, one of which signs two lists, and so on."""
+    return written(path, Simulated(4, 1, "equivocate"), ROUNDS, clients=3, seed=SEED)
+
+
+def offsets(path: Path, name: str) -> list[int]:
+    """Where the entries of a file begin, and where it ends."""
+    found = list(hash_chain.entries(path / name, rules(path).run))
+    return [entry.offset for entry in found] + [found[-1].end]
+
+
+def rules(path: Path) -> Rules:
+    return Rules(Charter.read((path / "federation.toml").read_text(), "").roster)
+
+
+def failure(path: Path, recompute: bool = False) -> Failed:
+    with pytest.raises(Failed) as caught:
+        list(Audit(path, recompute).rounds())
+    return caught.value

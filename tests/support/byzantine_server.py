@@ -1,0 +1,89 @@
+"""A faulty server as a real process: a behaviour of the simulator's, with a real key, over real connections. For tests only.
+
+python tests/support/byzantine_server.py DIR --behaviour equivocate
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from fedrfq.consensus.events import Effect, Event, Persist, Send
+from fedrfq.consensus.messages import Message
+from fedrfq.consensus.rules import Rules
+from fedrfq.errors import UserError
+from fedrfq.federation.reconfiguration import chartered
+from fedrfq.node.driver import Driver
+from fedrfq.node.membership.identity import Identity, load
+from fedrfq.node.transport.links import Links
+from fedrfq.simulator.adversaries import BEHAVIOURS, Ring
+from fedrfq.simulator.party import Machine, Noise, Relay
+
+
+class Faulty:
+    """As a driver wants its machine. It is alone in its ring: what it would say over others' channels goes over its own."""
+
+    def __init__(self, behaviour: Machine, noise: Callable[[int, bytes], None]) -> None:
+        self.behaviour, self.noise = behaviour, noise
+
+    def step(self, event: Event) -> list[Effect]:
+        effects: list[Effect] = []
+        for action in self.behaviour.step(event):
+            if isinstance(action, Noise):
+                self.noise(action.to, action.data)
+            elif isinstance(action, Relay):
+                effects.append(Send(action.to, action.message))
+            elif not isinstance(action, Persist):
+                effects.append(action)
+        return effects
+
+
+class Nowhere:
+    """Liars keep no log."""
+
+    def append(self, message: Message) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+async def run(identity: Identity, behaviour: str, seed: int) -> None:
+    """Until SIGTERM."""
+    charter, stopped = identity.charter, asyncio.Event()
+    ring = Ring(
+        Rules(charter.roster), chartered(charter), {identity.party: identity.signer}, Random(seed)
+    )
+    links = Links(identity, lambda peer, data: driver.hear(peer, data))
+    machine = Faulty(BEHAVIOURS[behaviour](ring, identity.party), links.send)
+    driver = Driver(machine, identity.party, charter.roster, Nowhere(), links)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    await links.start()
+    driver.start()
+    await stopped.wait()
+    driver.stop()
+    await links.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a server's")
+    parser.add_argument("--behaviour", choices=BEHAVIOURS, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    try:
+        identity = load(args.folder)
+        if not identity.is_server:
+            raise UserError(f"{args.folder} is a client's: only servers misbehave here")
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    asyncio.run(run(identity, args.behaviour, args.seed))
+
+
+if __name__ == "__main__":
+    main()

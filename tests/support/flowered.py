@@ -1,0 +1,115 @@
+"""Small federations as `fedrfq run` has them, to hold nodes of Flower against; and nodes without an engine of Flower's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrfq.consensus.events import Outcome as Certified
+from fedrfq.consensus.messages import Cert, Commit, Upload
+from fedrfq.consensus.rules import Rules
+from fedrfq.data import Dataset
+from fedrfq.experiment import Experiment
+from fedrfq.federation import codec
+from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.round_log import packed, parts, unpacked
+from fedrfq.federation.signatures import Signer
+from fedrfq.files import toml
+from fedrfq.flower.clientapp import answered, node
+from fedrfq.flower.messages import Answer, Order
+from fedrfq.flower.node import Node
+from fedrfq.learning.evaluation import Outcome
+from fedrfq.learning.round_loop import Federation, State, mandate
+from fedrfq.prototypes.fixed_point import Globals
+from fedrfq.robust.detectors import Verdict
+from support.small import CPU, tiny
+
+NOTHING = {"committee": {"name": "direct"}, "method": {"name": "local"}}
+
+
+def experiment(alone: bool = True, **changes: Any) -> Experiment:
+    """Four simulated servers agree; with `alone`, all bytes are the same in any company."""
+    found = tiny(**toml.merge({"committee": {"name": "simulated"}}, changes))
+    return replace(found, train=replace(found.train, alone=alone))
+
+
+@dataclass(frozen=True)
+class Done:
+    """A round of `fedrfq run`: what the committee certified, the signed uploads, and the state after it."""
+
+    last: bytes
+    uploads: tuple[bytes, ...]
+    state: State
+    outcome: Outcome
+
+
+def rounds(experiment: Experiment, dataset: Dataset, number: int = 3) -> list[Done]:
+    federation, found = Federation([experiment], dataset, CPU), []
+    state = federation.start()
+    for _ in range(number):
+        state, (outcome,) = federation.advance(state)
+        bodies = unpacked(outcome.report.bodies) if outcome.report else []
+        uploads = tuple(
+            placed.message.wire for placed in bodies if isinstance(placed.message.body, Upload)
+        )
+        found.append(Done(result(state), uploads, state, outcome))
+    return found
+
+
+def result(state: State) -> bytes:
+    """Of the last round, as the server app hands it out: the detector's memory stays with the servers."""
+    return packed([placed.message for placed in unpacked(state.agreed[0])][:3])
+
+
+def order(
+    experiment: Experiment, round_: int, last: bytes, train: bool = True, state: Path | str = ""
+) -> Order:
+    return Order(
+        run_of(experiment), toml.dump(experiment.table()), round_, last, train, state=str(state)
+    )
+
+
+def run_of(experiment: Experiment) -> str:
+    charter = experiment.committee.charter(mandate(experiment, 10))
+    return charter.roster.run.hex() if charter else ""
+
+
+def certified(
+    charter: Charter,
+    signers: Sequence[Signer],
+    round_: int,
+    globals_: Globals,
+    clients: Sequence[int],
+) -> bytes:
+    """A result of these global prototypes, with verdicts on these clients' uploads, signed by these servers."""
+    verdict = Verdict(np.ones(len(clients), np.bool_), np.zeros(len(clients), np.int64))
+    outcome = Certified(
+        codec.encode_globals(globals_), codec.encode_verdicts(tuple(clients), verdict), b""
+    )
+    rules = Rules(charter.roster)
+    record = rules.record(round_, bytes(32), (), outcome)
+    votes = [Commit(round_, 0, record.value(rules.run), server) for server in range(len(signers))]
+    signed = [rules.signed(vote, signer) for vote, signer in zip(votes, signers, strict=True)]
+    cert = rules.unsigned(Cert(round_, rules.certificate(signed, record)))
+    return packed([cert, *parts(rules.run, round_, outcome)[:2]])
+
+
+def sent_to(place: int, nodes: int, order: Order) -> Answer:
+    """A node's answer, over the layout of letters both ways."""
+    found = answered(
+        order.record(), {"partition-id": place, "num-partitions": nodes, "device": "cpu"}, {}
+    )
+    return Answer.read(found.record())
+
+
+def node_of(place: int, nodes: int, order: Order) -> Node:
+    return node(order, {"partition-id": place, "num-partitions": nodes, "device": "cpu"}, {})
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

@@ -1,0 +1,113 @@
+"""Flower without its engines: a grid whose nodes answer in this process, at once, and whose ways can be tampered with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedrfq.experiment import from_table
+from fedrfq.files import toml
+from fedrfq.flower.clientapp import answered
+from fedrfq.flower.messages import Answer, Order
+
+SMALL = {
+    "name": "small",
+    "rounds": 3,
+    "clients": 4,
+    "model": {"name": "mlp"},
+    "partition": {"ways": 2, "spread": 0, "shots": 5, "test_shots": 5},
+    "train": {"alone": True},
+    "committee": {"name": "simulated", "servers": 4},
+}
+
+
+def hear(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's log, which does not hand its lines on by itself."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level(logging.INFO, "flwr")
+
+
+def config(**settings: str | float) -> dict[str, Any]:
+    return {key.replace("_", "-"): value for key, value in settings.items()}
+
+
+def context(**settings: str | float) -> Context:
+    return Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config(**settings)
+    )
+
+
+class Nodes(Grid):
+    """So many nodes; `away` are those that do not answer, `broken` those of which the engine says that they failed. What
+    travels goes through `to` and `back`."""
+
+    def __init__(self, number: int) -> None:
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = (
+            1  # as an engine says it
+        )
+        self.number, self.away, self.broken, self.orders = (
+            number,
+            set[int](),
+            set[int](),
+            list[Order](),
+        )
+        self.to: Callable[[int, Order], Order] = lambda node, order: order
+        self.back: Callable[[int, Answer], Answer] = lambda node, answer: answer
+        self.hosting = {
+            node: node for node in range(number)
+        }  # which share of the clients each node has
+        self._replies: dict[str, Message] = {}
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def send_and_receive(self, *args: Any, **kwargs: Any) -> list[Message]:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [100 + node for node in self.hosting]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return [self._pushed(message) for message in messages]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self._replies.pop(id_) for id_ in message_ids if id_ in self._replies]
+
+    def _pushed(self, message: Message) -> str:
+        id_, node = str(uuid4()), message.metadata.dst_node_id - 100
+        message.metadata.__dict__["_message_id"] = id_
+        order = self.to(node, Order.read(message.content))
+        self.orders.append(order)
+        if node in self.broken:
+            self._replies[id_] = Message(
+                Error(code=1, reason="it fell\nover\x1b[2J"), reply_to=message
+            )
+        elif node not in self.away:
+            answer = self.back(node, answered(order.record(), self.config(node), {}))
+            self._replies[id_] = Message(answer.record(), reply_to=message)
+        return id_
+
+    def config(self, node: int) -> dict[str, Any]:
+        return {"partition-id": self.hosting[node], "num-partitions": self.number}
+
+
+def written(folder: Path, table: dict[str, Any]) -> str:
+    """An experiment's file."""
+    path = folder / "experiment.toml"
+    path.write_text(toml.dump(from_table(table).table()), encoding="utf-8")
+    return str(path)

@@ -1,0 +1,122 @@
+"""Rounds of uploads to judge, hand-made or drawn about classes' centres, with lies in them or without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
+from fedrfq.robust.detectors import Detector, State, Verdict
+from fedrfq.robust.detectors.adaptive import Adaptive
+
+ONE = 2**14
+
+
+def sent(
+    values: NDArray[np.int64], counts: NDArray[np.int64] | None = None, clients: Sequence[int] = ()
+) -> Uploads:
+    """Uploads of all classes, 10 samples each, by clients 0, 1, … unless told."""
+    counts_KJ = np.full(values.shape[:2], 10, np.int64) if counts is None else counts
+    return Uploads(tuple(clients) or tuple(range(len(values))), counts_KJ, values)
+
+
+def lines(rows: Sequence[Sequence[int | None]]) -> Uploads:
+    """Uploads of one value a class; None is a class not held."""
+    values = np.array([[[v or 0] for v in row] for row in rows], np.int64)
+    return sent(values, np.array([[0 if v is None else 10 for v in row] for row in rows], np.int64))
+
+
+def nowhere(uploads: Uploads) -> Globals:
+    return Globals.none(*uploads.values_KJV.shape[1:])
+
+
+class Clusters:
+    """Twenty clients with two to five of ten classes, and rounds of honest uploads about the classes' centres."""
+
+    def __init__(self, seed: int, spread: float = 0.1) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.spread = spread
+        self.centres_JV = self.rng.uniform(0.2, 1, (10, 24))
+        held = [self.rng.permutation(10)[: self.rng.integers(2, 6)] for _ in range(20)]
+        self.held_KJ = np.array([[j in classes for j in range(10)] for classes in held])
+
+    def round(self) -> Uploads:
+        values = self.centres_JV + self.spread * self.rng.standard_normal((20, 10, 24))
+        return sent(np.rint(values * ONE).astype(np.int64), 10 * self.held_KJ.astype(np.int64))
+
+    def globals_(self) -> Globals:
+        return Globals(np.ones(10, np.bool_), np.rint(self.centres_JV * ONE).astype(np.int64))
+
+
+def judged(detector: Detector, uploads: Uploads) -> Verdict:
+    return detector.judge(
+        detector.start(max(uploads.clients, default=0) + 1), nowhere(uploads), uploads
+    )[1]
+
+
+def dropped(detector: Detector, uploads: Uploads) -> list[int]:
+    return np.flatnonzero(~judged(detector, uploads).kept_K).tolist()
+
+
+def same(first: State, second: State) -> bool:
+    return first.keys() == second.keys() and all(
+        np.array_equal(first[name], second[name]) for name in first
+    )
+
+
+# Lies
+
+
+Lie = Callable[[Ints, Ints, np.random.Generator], NDArray[np.float64] | Ints]
+
+
+def swap(own_JV: Ints, held: Ints, rng: np.random.Generator) -> Ints:
+    lie = own_JV.copy()
+    lie[held] = own_JV[np.roll(held, 1)]
+    return lie
+
+
+def one_class(own_JV: Ints, held: Ints, rng: np.random.Generator) -> Ints:
+    lie = own_JV.copy()
+    lie[held[0]] *= -1
+    return lie
+
+
+LIES: dict[str, Lie] = {
+    "sign flip": lambda own_JV, held, rng: -own_JV,
+    "scaling": lambda own_JV, held, rng: 5 * own_JV,
+    "noise": lambda own_JV, held, rng: own_JV + ONE * rng.standard_normal(own_JV.shape),
+    "random": lambda own_JV, held, rng: ONE * rng.uniform(-1, 1, own_JV.shape),
+    "zeros": lambda own_JV, held, rng: 0 * own_JV,
+    "class swap": swap,
+    "sign flip in one class": one_class,
+}
+
+
+def with_lies(
+    uploads: Uploads, liars: Sequence[int], lie: Lie, rng: np.random.Generator
+) -> Uploads:
+    values = uploads.values_KJV.copy()
+    for k in liars:
+        values[k] = np.rint(lie(values[k], np.flatnonzero(uploads.counts_KJ[k]), rng)).astype(
+            np.int64
+        )
+    return replace(uploads, values_KJV=values)
+
+
+def after_rounds(
+    world: Clusters, rounds: int, liars: Sequence[int] = (), lie: Lie = swap
+) -> tuple[State, list[set[int]]]:
+    """The detector's state, and whom it dropped in each of the rounds. The globals are the honest ones."""
+    detector = Adaptive()
+    state, gone = detector.start(20), []
+    for number in range(rounds):
+        globals_ = world.globals_() if number else Globals.none(10, 24)
+        state, verdict = detector.judge(
+            state, globals_, with_lies(world.round(), liars, lie, world.rng)
+        )
+        gone.append(set(np.flatnonzero(~verdict.kept_K).tolist()))
+    return state, gone

@@ -1,0 +1,81 @@
+"""Federations of real parties on disk, founded without an experiment's arithmetic, and certificates of all kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.x509.oid import NameOID
+
+from fedrfq.federation.application import Task
+from fedrfq.federation.federation_file import Charter, Timings
+from fedrfq.federation.members import Seat
+from fedrfq.federation.signatures import Signer
+from fedrfq.files import toml
+from fedrfq.node.membership import founding
+from fedrfq.node.membership.founding import Keys, Purpose
+from fedrfq.node.membership.request import Request
+from fedrfq.prototypes.fixed_point import WHOLE
+from fedrfq.robust.detectors.adaptive import Adaptive
+from support.committees import CLASSES, TABLE, VALUES
+
+NOW = datetime.now(UTC)
+SEED = bytes(range(32))
+
+
+def purpose(clients: int = 2) -> Purpose:
+    return Purpose(toml.dump(TABLE), Task(Adaptive(), "weighted", WHOLE, clients, CLASSES, VALUES))
+
+
+def keys(servers: int = 4, clients: int = 2, addresses: Sequence[str] = ()) -> list[Keys]:
+    places = addresses or [f"127.0.0.1:{7400 + k}" for k in range(servers)]
+    return [Keys.new(f"server-{k}", places[k]) for k in range(servers)] + [
+        Keys.new(f"client-{k}") for k in range(clients)
+    ]
+
+
+def agreed(made: Sequence[Keys]) -> Charter:
+    requests = [each.request for each in made]
+    return founding.charter(
+        purpose(sum(not request.is_server for request in requests)), requests, Timings()
+    )
+
+
+def founded(
+    folder: Path, servers: int = 4, clients: int = 2, addresses: Sequence[str] = ()
+) -> Charter:
+    """The folders server-0 … client-0 … in this one."""
+    made = keys(servers, clients, addresses)
+    charter = agreed(made)
+    founding.found(folder, charter, made)
+    return charter
+
+
+def request(name: str, certificate: bytes, address: str = "", seed: bytes = SEED) -> Request:
+    signer = Signer(seed)
+    return Request(Seat(name, address, certificate), signer.public).signed(signer)
+
+
+def certificate(
+    name: str,
+    key: Any = None,
+    issuer: Any = None,
+    start: datetime = NOW,
+    days: int = 10,
+    ca: bool | None = False,
+) -> bytes:
+    """Of this name, as DER: of `key`, signed by `issuer` (itself, unless given), its basic constraints left out for None."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = x509.CertificateBuilder(own, own, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(start).not_valid_after(start + timedelta(days=days))
+    if ca is not None:
+        builder = builder.add_extension(x509.BasicConstraints(ca, None), True)
+    issuer = issuer or key
+    algorithm = None if isinstance(issuer, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    return builder.sign(issuer, algorithm).public_bytes(serialization.Encoding.DER)

@@ -1,0 +1,9 @@
+"""Where the project's own files are."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+BENCH = ROOT / "bench"
+RESULTS = ROOT / "results"
+SHARED = ROOT.parent / "shared"

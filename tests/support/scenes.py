@@ -1,0 +1,108 @@
+"""Scenes of an attack, by hand or drawn, and what is sent in them with all promises checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.random import default_rng
+from numpy.typing import NDArray
+
+from fedrfq.prototypes.fixed_point import WHOLE, Globals, Precision, Uploads
+from fedrfq.robust.attacks import Attack, Scene
+from fedrfq.robust.attacks.frame import Frame
+from fedrfq.robust.attacks.mimic import Mimic
+from fedrfq.robust.detectors.detector import Detector, State, Verdict
+from fedrfq.robust.detectors.none import Nothing
+
+ONE = 2**14
+
+
+def array(rows: Any) -> NDArray[np.int64]:
+    return np.array(rows, np.int64)
+
+
+@dataclass(frozen=True)
+class Near(Detector):
+    """Keeps clients whose values are all within `reach` of the global prototypes, and notes how often it is asked."""
+
+    reach: int = ONE
+    asked: list[Uploads] = field(default_factory=list)
+
+    def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
+        self.asked.append(uploads)
+        assert state == {"seen": 1}
+        far_KJ = np.abs(uploads.values_KJV - globals_.values_JV).max(-1)
+        worst_K = np.where(uploads.held_KJ, far_KJ, 0).max(1, initial=0)
+        return state, Verdict(worst_K <= self.reach, worst_K)
+
+
+def scene_of(
+    counts_KJ: Any,
+    values_KJV: Any,
+    malicious: Any,
+    globals_: Globals | None = None,
+    detector: Detector | None = None,
+) -> Scene:
+    """A scene that nobody can write to."""
+    counts, values = array(counts_KJ), array(values_KJV)
+    mask = np.isin(np.arange(len(counts)), malicious)
+    globals_ = globals_ or Globals.none(*values.shape[1:])
+    for each in (counts, values, mask, globals_.present_J, globals_.values_JV):
+        each.setflags(write=False)
+    clients = tuple(range(10, 10 + len(counts)))
+    return Scene(
+        Uploads(clients, counts, values), mask, globals_, detector or Nothing(), {"seen": array(1)}
+    )
+
+
+def random_scene(
+    seed: int = 0,
+    clients: int = 9,
+    classes: int = 5,
+    malicious: Any = (1, 4, 8),
+    precision: Precision = WHOLE,
+) -> Scene:
+    """Classes around centres of their own, two or more held by all attackers, all of them by most others."""
+    rng = default_rng(seed)
+    held_KJ = rng.random((clients, classes)) < 0.8
+    held_KJ[:, :2] = True
+    centres_JV = rng.normal(0, 2 * ONE, (classes, 6))
+    values_KJV = np.rint(centres_JV + rng.normal(0, ONE / 4, (clients, classes, 6))).astype(
+        np.int64
+    )
+    values_KJV = precision.rounded(values_KJV) * held_KJ[..., None]
+    globals_ = Globals(np.ones(classes, np.bool_), np.rint(centres_JV).astype(np.int64))
+    scene = scene_of(
+        held_KJ * rng.integers(1, 50, (clients, classes)), values_KJV, malicious, globals_
+    )
+    return replace(scene, uploads=replace(scene.uploads, precision=precision))
+
+
+def same(one: Uploads, other: Uploads) -> bool:
+    pairs = [(one.counts_KJ, other.counts_KJ), (one.values_KJV, other.values_KJV)]
+    return one.clients == other.clients and all(
+        a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs
+    )
+
+
+def send(attack: Attack, scene: Scene, seed: int = 7) -> Uploads:
+    """What is sent, with the promises checked that hold whatever the attack."""
+    sent = attack.corrupt(scene, default_rng(seed))
+    assert same(sent.only(~scene.malicious_K), scene.honest)
+    assert same(sent, attack.corrupt(scene, default_rng(seed)))
+    assert sent.counts_KJ.dtype == sent.values_KJV.dtype == np.int64
+    assert (sent.clients, sent.precision, sent.refused) == (
+        scene.uploads.clients,
+        scene.uploads.precision,
+        {},
+    )
+    assert sent.checked().refused == {}
+    assert not (sent.values_KJV % sent.precision.step).any()
+    if not isinstance(attack, Mimic | Frame):
+        assert np.array_equal(sent.held_KJ, scene.uploads.held_KJ)
+        assert np.array_equal(
+            sent.values_KJV[~sent.held_KJ], scene.uploads.values_KJV[~sent.held_KJ]
+        )
+    return sent

@@ -1,0 +1,61 @@
+"""Small federations on the embedded data, and what their clients are told."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from fedrfq.data import Dataset
+from fedrfq.experiment import Experiment, from_table
+from fedrfq.files import toml
+from fedrfq.learning.evaluation import Outcome
+from fedrfq.learning.round_loop import Federation, State
+from fedrfq.methods.method import Guide, Method
+from fedrfq.models.stacked import Params
+from fedrfq.prototypes.fixed_point import Globals
+
+CPU = torch.device("cpu")
+TINY: dict[str, Any] = {
+    "clients": 6,
+    "rounds": 3,
+    "partition": {"ways": 3, "spread": 1, "shots": 7, "test_shots": 5},
+    "train": {"lr": 0.05},
+}
+
+
+def tiny(**changes: Any) -> Experiment:
+    return from_table(toml.merge(TINY, changes))
+
+
+def run(
+    experiments: list[Experiment], dataset: Dataset, rounds: int
+) -> tuple[State, list[list[Outcome]]]:
+    """The last state, and each round's outcomes."""
+    federation = Federation(experiments, dataset, CPU)
+    state, rows = federation.start(), []
+    for _ in range(rounds):
+        state, outcomes = federation.advance(state)
+        rows.append(outcomes)
+    return state, rows
+
+
+def timeless(outcome: Outcome) -> dict[str, Any]:
+    record = {
+        key: value for key, value in asdict(outcome.record).items() if not key.startswith("seconds")
+    }
+    return record | {"clients": outcome.clients}
+
+
+def equal(a: tuple[Params, ...], b: tuple[Params, ...]) -> bool:
+    return all(torch.equal(p[name], q[name]) for p, q in zip(a, b, strict=True) for name in p)
+
+
+def rows_of(params: Params, rows: slice) -> Params:
+    return {name: p[rows] for name, p in params.items()}
+
+
+def told(method: Method, known: Globals, own: Params) -> Guide:
+    """What clients with these parameters are told before the second round."""
+    return method.guide(2, known, own)
