@@ -19,13 +19,13 @@ from rich.table import Table
 from fedrfq.audit import Audit
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Evidence, Upload, part_digest
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.reconfiguration import chartered
-from fedrfq.federation.round_log import OUTCOME, charge
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.reconfiguration import reconfigurable
+from fedrfq.federation.round_log import OUTCOME, accusation
 from fedrfq.node.ops.child_processes import Child, stop
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.ops.status import name
-from ground import answering, arguments, console, federation, record, servers
+from ground import answering, arguments, console, founded, record, servers
 from loadclient import Crowd, content
 
 EVIL, CLIENTS = 3, 3
@@ -49,7 +49,7 @@ class Found:
 def under_attack(behaviour: str) -> Iterator[Cluster]:
     """Three honest servers, and one that is not."""
     waits = {"view_ms": 300, "resend_ms": 200}
-    with federation(CLIENTS, free_ports(4), waits) as folder, servers(folder, range(3)) as cluster:
+    with founded(CLIENTS, free_ports(4), waits) as folder, servers(folder, range(3)) as cluster:
         module = [sys.executable, SERVER, str(cluster.own(EVIL)), "--behaviour", behaviour]
         evil = Child("evil", module, cluster.own(EVIL) / "output.log")
         evil.start()
@@ -85,15 +85,17 @@ async def decided(cluster: Cluster, rounds: int) -> Crowd:
 def _meets(cluster: Cluster, server: int) -> bool:
     """Whether a server is connected with the one that lies."""
     peers = (cluster.status(server) or {"peers": []})["peers"]
-    return any(peer["connected"] for peer in peers if peer["name"] == name(cluster.charter, EVIL))
+    return any(
+        peer["connected"] for peer in peers if peer["name"] == name(cluster.federation, EVIL)
+    )
 
 
-def computed(charter: Charter, rounds: int) -> list[Outcome]:
+def computed(federation: Federation, rounds: int) -> list[Outcome]:
     """What one honest server makes of all that the clients send."""
-    application, outcomes = chartered(charter), [chartered(charter).start()]
+    application, outcomes = reconfigurable(federation), [reconfigurable(federation).start()]
     for round_ in range(1, rounds + 1):
         uploads = [
-            Upload(round_, client, content(charter.task, 0, round_, client))
+            Upload(round_, client, content(federation.task, 0, round_, client))
             for client in range(CLIENTS)
         ]
         outcomes.append(application.decide(round_, outcomes[-1], uploads))
@@ -102,14 +104,15 @@ def computed(charter: Charter, rounds: int) -> list[Outcome]:
 
 def judged(cluster: Cluster, crowd: Crowd, rounds: int) -> Found:
     expected = [
-        tuple(map(part_digest, OUTCOME, outcome)) for outcome in computed(cluster.charter, rounds)
+        tuple(map(part_digest, OUTCOME, outcome))
+        for outcome in computed(cluster.federation, rounds)
     ]
-    run, logs, proofs = cluster.charter.roster.run, [], set()
+    run, logs, proofs = cluster.federation.roster.run, [], set()
     for server in range(3):
         audit = Audit(cluster.own(server), recompute=True)
         logs.append([audited.certificate for audited in audit.rounds()])
         proofs |= {
-            charge(message.body)
+            accusation(message.body)
             for message in audit.evidence()
             if isinstance(message.body, Evidence)
         }
@@ -122,7 +125,7 @@ def judged(cluster: Cluster, crowd: Crowd, rounds: int) -> Found:
             [(r.globals_, r.verdicts, r.state) for r in log] == expected for log in records
         ),
         agree=all(one == crowd.seen for one in seen),
-        evidence=dict(Counter(name(cluster.charter, party) for party, *_ in proofs)),
+        evidence=dict(Counter(name(cluster.federation, party) for party, *_ in proofs)),
     )
 
 

@@ -25,11 +25,11 @@ from random import Random
 from typing import Any
 
 from fedrfq.audit import Audit
-from fedrfq.node.ops.child_processes import Child, fedrfq
+from fedrfq.node.ops.child_processes import Child, fedrfq_command
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.storage import segments
 from fedrfq.node.storage.log_reader import FOLDER
-from ground import ROOT, answering, arguments, console, federation, record, servers
+from ground import ROOT, answering, arguments, console, founded, record, servers
 
 sys.path.insert(0, str(ROOT / "tests"))  # the tests' bad network serves here, too
 from support.proxy import CALM, Proxy, Weather
@@ -61,8 +61,8 @@ class Campaign:
             rng,
             say,
         )
-        self.servers = [cluster.children[server] for server in range(cluster.charter.roster.n)]
-        self.timeout_s = cluster.charter.roster.timeout_ms(0) / 1000
+        self.servers = [cluster.children[server] for server in range(cluster.federation.roster.n)]
+        self.timeout_s = cluster.federation.roster.timeout_ms(0) / 1000
         self.hits: Counter[str] = Counter()
         self.isolated: int | None = None
         self.cycles = 0
@@ -162,7 +162,7 @@ class Campaign:
         )
         if status is None:
             return
-        self.isolated = self.cluster.charter.roster.leader(status["round"], status["view"])
+        self.isolated = self.cluster.federation.roster.leader(status["round"], status["view"])
         self.hits["leader isolated"] += 1
         await asyncio.sleep(self.timeout_s * self.rng.uniform(1.5, 4))
         self.isolated = None
@@ -208,7 +208,7 @@ def _has(pid: int, inode: str) -> bool:
 
 def light(cluster: Cluster, folder: Path, seed: int, pace_s: float) -> list[Child]:
     """The clients that do not train, some in each process."""
-    number, found = len(cluster.charter.clients), []
+    number, found = len(cluster.federation.clients), []
     for first in range(sum(party < 0 for party in cluster.children), number, _PER_PROCESS):
         span, seen = (
             f"{first}-{min(first + _PER_PROCESS, number) - 1}",
@@ -298,7 +298,7 @@ def verified(cluster: Cluster, decisions: dict[int, set[str]]) -> list[str]:
 
 def _logged(cluster: Cluster, party: int) -> dict[int, str]:
     """The values in a party's log, by round."""
-    run = cluster.charter.roster.run
+    run = cluster.federation.roster.run
     return {
         one.round: one.certificate.record.value(run).hex()
         for one in Audit(cluster.own(party)).rounds()
@@ -320,7 +320,7 @@ def _accused(cluster: Cluster) -> list[str]:
 
 
 def _said(*arguments: object) -> list[str]:
-    done = subprocess.run(fedrfq(*arguments), capture_output=True, text=True, check=False)
+    done = subprocess.run(fedrfq_command(*arguments), capture_output=True, text=True, check=False)
     return [] if done.returncode == 0 else [done.stderr.strip()]
 
 
@@ -393,7 +393,7 @@ def main() -> None:
     listen = {server: ["--listen", f"127.0.0.1:{port}"] for server, port in enumerate(targets)}
     parties = [*range(args.servers), *(~client for client in range(args.real))]
     with (
-        federation(args.clients, ports, _WAITS) as folder,
+        founded(args.clients, ports, _WAITS) as folder,
         servers(folder, parties, listen) as cluster,
     ):
         found = asyncio.run(

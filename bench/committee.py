@@ -24,17 +24,19 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedrfq.committee import Agreed, Committee, Direct, Mandate, Simulated
+from fedrfq.committee import AgreedRound, Committee, CommitteeSettings, Direct, Simulated
 from fedrfq.federation.application import Task
 from fedrfq.prototypes.fixed_point import LIMIT, WHOLE, Globals, Uploads
-from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.simulator.fuzz.schedule_run import draw, run
 
 _CLASSES, _VALUES = 10, 24
 _SCHEDULES = 150  # a repeat
 
 
-def deciding(committee: Committee, mandate: Mandate, sent: Uploads) -> Callable[[], Agreed]:
+def deciding(
+    committee: Committee, mandate: CommitteeSettings, sent: Uploads
+) -> Callable[[], AgreedRound]:
     globals_, memory = (
         Globals.none(_CLASSES, _VALUES),
         mandate.task.detector.start(mandate.task.clients),
@@ -62,7 +64,9 @@ def best(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str,
 
 def rounds(clients: int, repeats: int) -> Table:
     mandate, sent = (
-        Mandate(Task(Adaptive(), "weighted", WHOLE, clients, _CLASSES, _VALUES), 0, ""),
+        CommitteeSettings(
+            Task(AdaptiveDetector(), "weighted", WHOLE, clients, _CLASSES, _VALUES), 0, ""
+        ),
         uploads(clients),
     )
     committees: dict[str, Committee] = {"direct": Direct()}

@@ -22,7 +22,7 @@ class Stretch(NamedTuple):
 class Crowds:
     """All clients of a federation, dealt out to so many processes. `until` is the last round they were told to speak in."""
 
-    def __init__(self, federation: Path, clients: int, rounds: int, processes: int) -> None:
+    def __init__(self, folder: Path, clients: int, rounds: int, processes: int) -> None:
         self.until, self._pipes, self._processes = (
             0,
             list[Connection](),
@@ -31,7 +31,7 @@ class Crowds:
         spawn = multiprocessing.get_context("spawn")
         for first in range(processes):
             ours, theirs = spawn.Pipe()
-            arguments = federation, range(first, clients, processes), rounds, theirs
+            arguments = folder, range(first, clients, processes), rounds, theirs
             process = spawn.Process(target=_work, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -66,8 +66,8 @@ def _answer(pipe: Connection) -> Stretch:
     return found
 
 
-def _work(federation: Path, clients: Sequence[int], rounds: int, pipe: Connection) -> None:
-    asyncio.run(_speak(Crowd(federation, clients, rounds), pipe))
+def _work(folder: Path, clients: Sequence[int], rounds: int, pipe: Connection) -> None:
+    asyncio.run(_speak(Crowd(folder, clients, rounds), pipe))
 
 
 async def _speak(crowd: Crowd, pipe: Connection) -> None:

@@ -27,7 +27,7 @@ from rich.table import Table
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, Globals, Uploads
 from fedrfq.robust.aggregation import decide
 from fedrfq.robust.detectors import DETECTORS, Detector, State
-from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 
 _BEFORE = 3  # rounds
 _SPREAD = 0.15  # of a class's prototypes about its centre, as late in training
@@ -91,8 +91,8 @@ def main() -> None:
     candidates = {
         name: judging(detector(), _BEFORE, *round_) for name, detector in DETECTORS.items()
     }
-    candidates["adaptive, first round"] = judging(Adaptive(), 0, *round_)
-    candidates["adaptive, the whole decision"] = deciding(Adaptive(), *round_)
+    candidates["adaptive, first round"] = judging(AdaptiveDetector(), 0, *round_)
+    candidates["adaptive, the whole decision"] = deciding(AdaptiveDetector(), *round_)
     took: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(args.repeats):
         for name, work in candidates.items():

@@ -22,24 +22,24 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from fedrfq import data
-from fedrfq.data.client_data import Shares
+from fedrfq.data.client_data import ClientData
 from fedrfq.experiment import experiment
-from fedrfq.learning.round_loop import Federation
+from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.prototypes.pooling import Pool
 
 FLOP_A_SAMPLE = 2.6e6  # forward and backward of the CNN
 
 
-def federation(seeds: int, device: str) -> Federation:
+def stacked_runs(seeds: int, device: str) -> RoundLoop:
     sets = ["data.name=mnist"]
     experiments = [experiment.load(sets=sets, seed=seed) for seed in range(seeds)]
-    return Federation(experiments, data.load("mnist"), torch.device(device))
+    return RoundLoop(experiments, data.load("mnist"), torch.device(device))
 
 
 class Round:
     """The training of a round, and nothing else, by the engine."""
 
-    def __init__(self, runs: Federation) -> None:
+    def __init__(self, runs: RoundLoop) -> None:
         self.runs, self.state = (
             runs,
             runs.advance(runs.start())[0],
@@ -83,7 +83,7 @@ def stock_epoch(
         optimiser.step()
 
 
-def plain_loop(shares: Shares, threads: int) -> Callable[[], None]:
+def plain_loop(shares: ClientData, threads: int) -> Callable[[], None]:
     models = [StockCNN() for _ in shares.counts]
     owned = [shares.index_KN[k, :count] for k, count in enumerate(shares.counts)]
     globals_JV, pool = torch.rand(10, 24), Pool()
@@ -96,7 +96,7 @@ def plain_loop(shares: Shares, threads: int) -> Callable[[], None]:
     return work
 
 
-def single_model(shares: Shares, threads: int) -> Callable[[], None]:
+def single_model(shares: ClientData, threads: int) -> Callable[[], None]:
     model, globals_JV, pool = StockCNN(), torch.rand(10, 24), Pool()
     rows = torch.cat([shares.index_KN[k, :count] for k, count in enumerate(shares.counts)])
 
@@ -121,7 +121,7 @@ def matrix_rate() -> float:
 
 def on_cpu(repeats: int, console: Console) -> None:
     threads = torch.get_num_threads()
-    ours = Round(federation(1, "cpu"))
+    ours = Round(stacked_runs(1, "cpu"))
     shares = ours.runs.engines[0].shares
 
     def engine() -> None:
@@ -162,7 +162,7 @@ def on_cuda(repeats: int, console: Console) -> None:
     )
     for runs in (1, 5, 30, 100):
         torch.cuda.reset_peak_memory_stats()
-        ours = Round(federation(runs, "cuda"))
+        ours = Round(stacked_runs(runs, "cuda"))
         for _ in range(3):
             ours()
         rounds = 100 if runs == 1 else 5

@@ -65,10 +65,10 @@ def codecs() -> dict[str, Codec]:
 
     def verdicts(data: bytes) -> bytes:
         again, following = (
-            layouts.encode_verdicts(*layouts.decode_verdicts(data)),
-            layouts.successor(data),
+            layouts.encode_verdicts(*layouts.decode_verdicts_without_successor(data)),
+            layouts.successor_in(data),
         )
-        return layouts.succeeded(again, following) if following else again
+        return layouts.append_successor(again, following) if following else again
 
     return {
         "messages.decode": Codec(message, said),
@@ -77,8 +77,8 @@ def codecs() -> dict[str, Codec]:
             [messages.write_entries(entries)],
         ),
         "journal.unpacked": Codec(
-            lambda data: round_log.packed(placed.message for placed in round_log.unpacked(data)),
-            [round_log.packed(map(messages.decode, said[-3:]))],
+            lambda data: round_log.pack(placed.message for placed in round_log.unpack(data)),
+            [round_log.pack(map(messages.decode, said[-3:]))],
         ),
         "layouts.decode_globals": Codec(
             lambda data: layouts.encode_globals(layouts.decode_globals(data, 4, 3)),
@@ -88,7 +88,7 @@ def codecs() -> dict[str, Codec]:
             verdicts,
             [
                 rows := layouts.encode_verdicts((0, 7), verdict),
-                layouts.succeeded(rows, b"the next federation"),
+                layouts.append_successor(rows, b"the next federation"),
             ],
         ),
         "layouts.decode_state": Codec(
@@ -112,7 +112,7 @@ def _messages() -> list[bytes]:
         m.Record(1, *(bytes([i]) * 32 for i in range(5))),
     )
 
-    def said(body: m.Any) -> m.Message:
+    def said(body: m.AnyMessage) -> m.Message:
         return m.Message(
             run, body, m.encode(run, body), bytes(64) if body.kind in m.SIGNED else b""
         )
@@ -122,7 +122,7 @@ def _messages() -> list[bytes]:
     )
     committed = m.Certificate(m.Kind.COMMIT, 1, record, ((1, bytes(64)),))
     listed, change = (
-        said(m.List(1, 2, ((0, name), (5, name)))),
+        said(m.UploadList(1, 2, ((0, name), (5, name)))),
         said(m.ViewChange(1, 1, 2, prepared, committed)),
     )
     votes = [said(kind(1, 0, name, 3)) for kind in (m.Prepare, m.Commit)]
@@ -132,8 +132,8 @@ def _messages() -> list[bytes]:
         m.Receipt(1, 2, 3, name),
         m.Cert(1, committed),
         m.Evidence(1, listed, proposal),
-        m.Fetch(1, m.What.SET, name),
-        m.Body(1, m.What.GLOBALS, b"content"),
+        m.Fetch(1, m.PartKind.SET, name),
+        m.Part(1, m.PartKind.GLOBALS, b"content"),
     ]
     found = [listed, change, *votes, proposal, *map(said, others)]
     assert {message.body.kind for message in found} == set(m.Kind)

@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from fedrfq.node.membership import founding
-from fedrfq.node.membership.identity import read_charter
+from fedrfq.node.membership.identity import read_federation
 from fedrfq.node.ops.local_cluster import Cluster
 from fedrfq.node.storage.party_folder import FEDERATION
 
@@ -31,7 +31,7 @@ FOREVER = 10**9  # rounds: until told to stop
 
 
 @contextmanager
-def federation(
+def founded(
     clients: int, ports: Sequence[int], waits: Mapping[str, int] | None = None
 ) -> Iterator[Path]:
     """A new one, with servers on these ports of this machine; in the end it is gone."""
@@ -56,7 +56,7 @@ def servers(
     """The servers of a federation, or these of its parties, as processes; stopped in the end."""
     cluster = Cluster(
         folder,
-        range(read_charter(folder / FEDERATION).roster.n) if parties is None else parties,
+        range(read_federation(folder / FEDERATION).roster.n) if parties is None else parties,
         more,
     )
     try:

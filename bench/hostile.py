@@ -26,17 +26,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fedrfq.consensus.messages import Fetch, Upload, What
+from fedrfq.consensus.messages import Fetch, PartKind, Upload
 from fedrfq.consensus.rules import Rules
-from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.members import endpoint
 from fedrfq.node.membership import certificates
-from fedrfq.node.membership.identity import Identity, read_charter
+from fedrfq.node.membership.identity import Identity, read_federation
 from fedrfq.node.ops.child_processes import Child, stop
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.storage.party_folder import FEDERATION
 from fedrfq.node.transport import tls
-from ground import answering, arguments, console, federation, memory, record, servers
+from ground import answering, arguments, console, founded, memory, record, servers
 from loadclient import Crowd, content, framed, opened
 
 _AT_ONCE = 1000  # hostile connections
@@ -49,21 +49,19 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Attack:
     """All the ways, one connection each; `counts` says how each of them ended."""
 
-    def __init__(
-        self, federation: Path, rng: Random, stranger: ssl.SSLContext, held_s: float
-    ) -> None:
-        self.charter: Charter = read_charter(federation / FEDERATION)
+    def __init__(self, home: Path, rng: Random, stranger: ssl.SSLContext, held_s: float) -> None:
+        self.federation: Federation = read_federation(home / FEDERATION)
         self.rules, self.rng, self.stranger, self.held_s = (
-            Rules(self.charter.roster),
+            Rules(self.federation.roster),
             rng,
             stranger,
             held_s,
         )
-        clients = len(self.charter.clients)
-        own = dict(opened(federation, range(clients - _ATTACKERS, clients)))
+        clients = len(self.federation.clients)
+        own = dict(opened(home, range(clients - _ATTACKERS, clients)))
         self.contexts = {client: tls.client_context(identity) for client, identity in own.items()}
         self.identities: dict[int, Identity] = own
-        honest = dict(opened(federation, range(2)))
+        honest = dict(opened(home, range(2)))
         self.replays = [
             framed(self._upload(identity, round_))
             for identity in honest.values()
@@ -90,7 +88,7 @@ class Attack:
                 await self._one(name)
 
         floods = [
-            asyncio.ensure_future(self._flood(server)) for server in range(self.charter.roster.n)
+            asyncio.ensure_future(self._flood(server)) for server in range(self.federation.roster.n)
         ]
         await asyncio.gather(*(one(name) for name in islice(cycle(self.ways), connections)))
         for flood in floods:
@@ -100,7 +98,7 @@ class Attack:
     async def _one(self, name: str) -> None:
         try:
             await asyncio.wait_for(
-                self.ways[name](self.rng.randrange(self.charter.roster.n)), self.held_s + 10
+                self.ways[name](self.rng.randrange(self.federation.roster.n)), self.held_s + 10
             )
             self.counts[f"{name}: closed by us"] += 1
         except (TimeoutError, OSError, asyncio.IncompleteReadError, ssl.SSLError):
@@ -158,7 +156,7 @@ class Attack:
         uploads = b"".join(
             framed(self._upload(self.identities[client], round_)) for round_ in range(1, 100)
         )
-        question = framed(self.rules.unsigned(Fetch(1, What.CERT)).wire)
+        question = framed(self.rules.unsigned(Fetch(1, PartKind.CERT)).wire)
         while True:
             with contextlib.suppress(OSError):
                 async with self._open(server, self.contexts[client]) as (reader, writer):
@@ -175,7 +173,7 @@ class Attack:
 
     def _upload(self, identity: Identity, round_: int) -> bytes:
         client = ~identity.party
-        made = content(self.charter.task, self.rng.randrange(2**32), round_, client)
+        made = content(self.federation.task, self.rng.randrange(2**32), round_, client)
         return self.rules.signed(Upload(round_, client, made), identity.signer).wire
 
     def _registered(self) -> ssl.SSLContext:
@@ -184,7 +182,7 @@ class Attack:
 
     @contextlib.asynccontextmanager
     async def _open(self, server: int, context: ssl.SSLContext | None = None) -> Any:
-        host, port = endpoint(self.charter.seats[server].address)
+        host, port = endpoint(self.federation.members[server].address)
         hostname = "" if context else None
         reader, writer = await asyncio.open_connection(
             host, port, ssl=context, server_hostname=hostname
@@ -232,7 +230,7 @@ def attack(args: argparse.Namespace) -> None:
 async def defend(
     cluster: Cluster, args: argparse.Namespace, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    roster = cluster.charter.roster
+    roster = cluster.federation.roster
     await answering(cluster, range(roster.n))
     honest = range(len(roster.clients) - _ATTACKERS)
     crowd = Crowd(cluster.folder, honest)
@@ -295,7 +293,7 @@ class Coming:
             await asyncio.sleep(0.5)
             speaker, server = (
                 self.rng.choice(self.crowd.speakers),
-                self.rng.randrange(self.crowd.charter.roster.n),
+                self.rng.randrange(self.crowd.federation.roster.n),
             )
             if server in speaker.lines:
                 speaker.lines.pop(server).abort()
@@ -307,7 +305,7 @@ class Coming:
 
 
 def _wrong(cluster: Cluster, crowd: Crowd, left: int, attackers: Child) -> list[str]:
-    lines = len(crowd.speakers) * cluster.charter.roster.n
+    lines = len(crowd.speakers) * cluster.federation.roster.n
     wrong = list(crowd.wrong)
     if crowd.connected != lines + left:
         wrong.append(f"honest clients were cut off {crowd.connected - lines - left} times")
@@ -369,7 +367,7 @@ def main() -> None:
     screen = console()
     waits = {**_WAITS, "minimum": args.clients}
     with (
-        federation(args.clients + _ATTACKERS, free_ports(4), waits) as folder,
+        founded(args.clients + _ATTACKERS, free_ports(4), waits) as folder,
         servers(folder) as cluster,
     ):
         found = asyncio.run(defend(cluster, args, lambda text: screen.print(text, highlight=False)))

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from engine import Round, federation, seconds
+from engine import Round, seconds, stacked_runs
 from fedrfq.engine import engine
 from fedrfq.models import stacked
 from fedrfq.models.stacked import Batched, Grouped, Layout
@@ -37,7 +37,7 @@ class Planes(Grouped):
 
 def laid_out(layout: Layout, device: str, one_stack: bool = False) -> Callable[[], None]:
     """A round in that layout; in one stack, whose kernels use all cores, or dealt to a thread a core."""
-    round_ = Round(federation(1, device))
+    round_ = Round(stacked_runs(1, device))
     counts = round_.runs.engines[0].shares.counts
     everyone = sorted(range(len(counts)), key=lambda k: -counts[k])
     dealt = (

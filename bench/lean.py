@@ -27,7 +27,7 @@ from fedrfq import data
 from fedrfq.experiment import Experiment, experiment
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
-from fedrfq.learning.round_loop import Diverged, Federation, program_key
+from fedrfq.learning.round_loop import Diverged, RoundLoop, program_key
 from fedrfq.runs.session import join, part, pick_device
 
 COMMON = ("data.name=mnist", "validation=0.2")
@@ -86,17 +86,17 @@ def evaluate(
             f"{len(settings)} settings, {len(grouped)} programs", total=rounds * len(grouped)
         )
         for group in grouped.values():
-            federation = Federation([made for _, made in group], dataset, pick_device(device))
-            state = federation.start()
+            loop = RoundLoop([made for _, made in group], dataset, pick_device(device))
+            state = loop.start()
             while state.round < rounds:
                 try:
-                    state, outcomes = federation.advance(state)
+                    state, outcomes = loop.advance(state)
                     progress.advance(task)
                 except Diverged as error:
                     left = [r for r in range(len(group)) if r not in error.runs]
-                    state = join([part(federation, state, r) for r in left])
+                    state = join([part(loop, state, r) for r in left])
                     group = [group[r] for r in left]
-                    federation = Federation([made for _, made in group], dataset, federation.device)
+                    loop = RoundLoop([made for _, made in group], dataset, loop.device)
             for (sets, _), outcome in zip(group, outcomes, strict=True):
                 found[sets].append(outcome.record)
     whole = {

@@ -21,15 +21,15 @@ from random import Random
 
 import numpy as np
 
-from fedrfq.consensus.messages import Cert, Fetch, Kind, Upload, What, decode
+from fedrfq.consensus.messages import Cert, Fetch, Kind, PartKind, Upload, decode
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.federation.application import Task
 from fedrfq.federation.members import endpoint
-from fedrfq.node.membership.identity import FEDERATION, Identity, read_charter, read_signer
+from fedrfq.node.membership.identity import FEDERATION, Identity, read_federation, read_signer
 from fedrfq.node.transport import tls
 from fedrfq.node.transport.frames import EMPTY, Frames, header
-from fedrfq.node.transport.tls_stream import Tls
+from fedrfq.node.transport.tls_stream import TlsStream
 from fedrfq.prototypes.fixed_point import encode
 
 _KIND, _ROUND = 8, slice(41, 45)  # where a message has them
@@ -51,12 +51,12 @@ def content(task: Task, seed: int, round_: int, client: int) -> bytes:
     return encode(round_, client, rng.integers(1, 50, task.classes), values_JV, precision)
 
 
-def opened(federation: Path, clients: Iterable[int]) -> Iterator[tuple[int, Identity]]:
+def opened(home: Path, clients: Iterable[int]) -> Iterator[tuple[int, Identity]]:
     """The parties of a federation's clients; its file is read once."""
-    charter = read_charter(federation / FEDERATION)
+    federation = read_federation(home / FEDERATION)
     for client in clients:
-        folder = federation / charter.seats[~client].name
-        yield client, Identity(folder, charter, ~client, read_signer(folder))
+        folder = home / federation.members[~client].name
+        yield client, Identity(folder, federation, ~client, read_signer(folder))
 
 
 def framed(data: bytes) -> bytes:
@@ -70,7 +70,7 @@ class Speaker:
         self, client: int, identity: Identity, rules: Rules, rounds: int, seed: int
     ) -> None:
         self.client, self.identity, self.rules = client, identity, rules
-        self.task, self.seed = identity.charter.task, seed
+        self.task, self.seed = identity.federation.task, seed
         self.context: ssl.SSLContext = tls.client_context(identity)
         self.lines: dict[int, Line] = {}
         self.receipts: set[int] = set()  # of this round, by server
@@ -108,7 +108,7 @@ class Line(asyncio.BufferedProtocol):
 
     def __init__(self, crowd: Crowd, speaker: Speaker, server: int) -> None:
         self.crowd, self.speaker, self.server = crowd, speaker, server
-        self.tls, self.frames = Tls(speaker.context, server_side=False), Frames(_FRAME)
+        self.tls, self.frames = TlsStream(speaker.context, server_side=False), Frames(_FRAME)
         self.up, self.lost = (
             asyncio.Event(),
             asyncio.Event(),
@@ -141,7 +141,9 @@ class Line(asyncio.BufferedProtocol):
 
     def _join(self) -> None:
         """The handshake is over."""
-        assert tls.party(self.speaker.identity.charter, self.tls.certificate or b"") == self.server
+        assert (
+            tls.party(self.speaker.identity.federation, self.tls.certificate or b"") == self.server
+        )
         self.up.set()
         self.transport.write(self.tls.outgoing())
         self.speaker.lines[self.server] = self
@@ -173,11 +175,11 @@ class Crowd:
     """
 
     def __init__(
-        self, federation: Path, clients: Sequence[int], rounds: int = 0, seed: int = 0
+        self, folder: Path, clients: Sequence[int], rounds: int = 0, seed: int = 0
     ) -> None:
-        found = dict(opened(federation, clients))
-        self.charter = next(iter(found.values())).charter
-        self.rules, self.rng = Rules(self.charter.roster), Random(seed)
+        found = dict(opened(folder, clients))
+        self.federation = next(iter(found.values())).federation
+        self.rules, self.rng = Rules(self.federation.roster), Random(seed)
         self.speakers = [
             Speaker(client, one, self.rules, rounds, seed) for client, one in found.items()
         ]
@@ -198,7 +200,7 @@ class Crowd:
 
     async def start(self) -> None:
         for speaker in self.speakers:
-            for server in range(self.charter.roster.n):
+            for server in range(self.federation.roster.n):
                 self._tasks.append(asyncio.ensure_future(self._keep(speaker, server)))
         self._tasks.append(asyncio.ensure_future(self._repeat()))
 
@@ -212,7 +214,7 @@ class Crowd:
 
     async def all_connected(self, servers: int | None = None) -> None:
         """Every client to so many servers; to all unless given."""
-        wanted = servers or self.charter.roster.n
+        wanted = servers or self.federation.roster.n
         while any(len(speaker.lines) < wanted for speaker in self.speakers):
             await asyncio.sleep(0.02)
 
@@ -287,12 +289,12 @@ class Crowd:
             speaker.speak()
 
     def _question(self, speaker: Speaker) -> bytes:
-        return framed(self.rules.unsigned(Fetch(speaker.round, What.CERT)).wire)
+        return framed(self.rules.unsigned(Fetch(speaker.round, PartKind.CERT)).wire)
 
     async def _repeat(self) -> None:
         """What was said and is not decided, where it is not known; and a question to one server whether it is."""
         while True:
-            pause = self.charter.timings.resend_ms / 1000
+            pause = self.federation.timings.resend_ms / 1000
             await asyncio.sleep(pause / 2)
             for speaker in self.speakers:
                 if speaker.round <= self.until and time.perf_counter() - speaker.said_at > pause:
@@ -309,7 +311,7 @@ class Crowd:
 
     async def _dialled(self, speaker: Speaker, server: int) -> Line:
         """A line, with its handshake over or lost."""
-        host, port = endpoint(self.charter.seats[server].address)
+        host, port = endpoint(self.federation.members[server].address)
         async with (
             self._dialling,
             asyncio.timeout(30),

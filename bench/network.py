@@ -23,7 +23,7 @@ from rich.table import Table
 
 from crowds import Crowds
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
-from ground import answering, arguments, console, federation, memory, record, servers
+from ground import answering, arguments, console, founded, memory, record, servers
 
 TARGETS = {
     (4, 20): 100.0,
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
 
 async def measure(cluster: Cluster, plan: Plan) -> dict[str, Any]:
-    roster = cluster.charter.roster
+    roster = cluster.federation.roster
     await answering(cluster, range(roster.n))
     clients = len(roster.clients)
     crowd = Crowds(
@@ -71,7 +71,7 @@ async def measure(cluster: Cluster, plan: Plan) -> dict[str, Any]:
 
 
 async def _stages(cluster: Cluster, crowd: Crowds, plan: Plan) -> dict[str, Any]:
-    roster = cluster.charter.roster
+    roster = cluster.federation.roster
     await _rate(crowd, plan.warm)
     rate, latencies = await _rate(crowd, plan.rounds)
     found: dict[str, Any] = {"commits_s": rate, **_latencies(latencies)}
@@ -93,7 +93,7 @@ async def _rate(crowd: Crowds, rounds: int) -> tuple[float, list[float]]:
 
 async def _silence(cluster: Cluster, crowd: Crowds) -> float:
     """How long a round takes whose leader is stopped as it begins, in timeouts of its first view."""
-    roster, round_ = cluster.charter.roster, crowd.until + 1
+    roster, round_ = cluster.federation.roster, crowd.until + 1
     leader = cluster.children[roster.leader(round_, 0)]
     leader.pause()
     try:
@@ -123,7 +123,7 @@ def repeated(
                 highlight=False,
             )
             with (
-                federation(clients, free_ports(number), {"view_ms": timeout_ms}) as folder,
+                founded(clients, free_ports(number), {"view_ms": timeout_ms}) as folder,
                 servers(folder) as cluster,
             ):
                 found[number, clients].append(

@@ -29,10 +29,10 @@ from fedrfq.committee import Simulated
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Upload
 from fedrfq.experiment import Experiment, from_table
-from fedrfq.federation.application import Prototypes
-from fedrfq.federation.round_log import outcome, unpacked
+from fedrfq.federation.application import PrototypeApplication
+from fedrfq.federation.round_log import outcome, unpack
 from fedrfq.files import hash_chain, tensors, toml
-from fedrfq.learning.round_loop import Federation, State, mandate
+from fedrfq.learning.round_loop import LoopState, RoundLoop, mandate
 from fedrfq.node.client import MODEL
 from fedrfq.node.membership import founding
 from fedrfq.node.ops.local_cluster import Cluster, Size, free_ports
@@ -76,20 +76,20 @@ def recorded(path: Path, run: bytes) -> list[Recorded]:
 
 
 def _round(payload: bytes) -> Recorded:
-    messages = [placed.message for placed in unpacked(payload)]
+    messages = [placed.message for placed in unpack(payload)]
     uploads = {m.body.client: m.body.content for m in messages if isinstance(m.body, Upload)}
     decided = outcome([m for m in messages if not isinstance(m.body, Upload)])
     assert decided is not None, "a server that saw every round has all of its outcome"
     return Recorded(uploads, decided)
 
 
-def simulated(experiment: Experiment) -> tuple[State, list[Recorded]]:
+def simulated(experiment: Experiment) -> tuple[LoopState, list[Recorded]]:
     """The same federation in one process, each client trained alone: how it ends, and its rounds."""
     alone = replace(experiment, train=replace(experiment.train, alone=True))
-    federation = Federation([alone], data.load(experiment.data.name), _CPU)
-    state, rounds = federation.start(), []
+    loop = RoundLoop([alone], data.load(experiment.data.name), _CPU)
+    state, rounds = loop.start(), []
     for _ in range(experiment.rounds):
-        state, (found,) = federation.advance(state)
+        state, (found,) = loop.advance(state)
         assert found.report is not None, "the experiment of a federation has a committee"
         rounds.append(_round(found.report.bodies))
     return state, rounds
@@ -99,7 +99,7 @@ def decided(experiment: Experiment, classes: int, rounds: Sequence[Recorded]) ->
     """What the simulated committee makes of recorded uploads, round after round."""
     assert isinstance(experiment.committee, Simulated)
     order = mandate(experiment, classes)
-    task, application, last = order.task, Prototypes(order.task), b""
+    task, application, last = order.task, PrototypeApplication(order.task), b""
     before = application.start()
     for number, found in enumerate(rounds, start=1):
         globals_, memory = application.memory(before)
@@ -110,7 +110,7 @@ def decided(experiment: Experiment, classes: int, rounds: Sequence[Recorded]) ->
         yield before
 
 
-def models(cluster: Cluster, state: State) -> list[bool]:
+def models(cluster: Cluster, state: LoopState) -> list[bool]:
     """Whether each client's model on its disk is that of the run."""
     found = [
         tensors.load(cluster.own(~k) / MODEL / "model.safetensors")[0]
@@ -125,16 +125,17 @@ def models(cluster: Cluster, state: State) -> list[bool]:
 
 def compared(cluster: Cluster) -> dict[str, Any]:
     """What is the same, of a federation that has ended."""
-    charter = cluster.charter
-    assert charter.network is not None
-    experiment = from_table(toml.strict(charter.network.experiment))
+    federation = cluster.federation
+    assert federation.network is not None
+    experiment = from_table(toml.strict(federation.network.experiment))
     servers = [
-        recorded(cluster.own(s) / "bodies.bin", charter.roster.run) for s in range(charter.roster.n)
+        recorded(cluster.own(s) / "bodies.bin", federation.roster.run)
+        for s in range(federation.roster.n)
     ]
     real, (state, run) = servers[0], simulated(experiment)
-    again = list(decided(experiment, charter.task.classes, real))
+    again = list(decided(experiment, federation.task.classes, real))
     return {
-        "servers": charter.roster.n,
+        "servers": federation.roster.n,
         "clients": experiment.clients,
         "rounds": len(real),
         "all rounds": len(real) == experiment.rounds,

@@ -12,15 +12,15 @@ import pytest
 from fedrfq.audit import Audit
 from fedrfq.committee import Simulated
 from fedrfq.consensus.messages import (
-    Body,
     Cert,
     Certificate,
     Commit,
     Evidence,
-    List,
     Message,
+    Part,
+    PartKind,
     Upload,
-    What,
+    UploadList,
     decode_entries,
     encode,
     part_digest,
@@ -28,7 +28,7 @@ from fedrfq.consensus.messages import (
     write_entries,
 )
 from fedrfq.federation import signatures
-from fedrfq.federation.round_log import packed, unpacked
+from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import hash_chain
 from support.audited import ROUNDS, SEED, equivocated, failure, rules
 from support.committees import written
@@ -51,15 +51,13 @@ def changed(path: Path, name: str, number: int, change: Change) -> None:
     """One round's messages replaced, and all hashes made anew: what a forger who cannot sign can do."""
     root = rules(path).run
     payloads = [entry.payload for entry in hash_chain.entries(path / name, root)]
-    payloads[number - 1] = packed(
-        change([placed.message for placed in unpacked(payloads[number - 1])])
-    )
+    payloads[number - 1] = pack(change([placed.message for placed in unpack(payloads[number - 1])]))
     (path / name).write_bytes(b"")
     for payload in payloads:
         hash_chain.append(path / name, root, payload)
 
 
-def signed(path: Path, body: Commit | List | Upload, role: str, number: int) -> Message:
+def signed(path: Path, body: Commit | UploadList | Upload, role: str, number: int) -> Message:
     return rules(path).signed(body, signatures.simulated(SEED, role, number))
 
 
@@ -129,7 +127,11 @@ def another_previous(messages: list[Message]) -> list[Message]:
 
 
 def another_set(messages: list[Message]) -> list[Message]:
-    return [*messages[:4], unsigned(messages[0].run, Body(2, What.SET, bytes(4))), *messages[5:]]
+    return [
+        *messages[:4],
+        unsigned(messages[0].run, Part(2, PartKind.SET, bytes(4))),
+        *messages[5:],
+    ]
 
 
 def set_of_another_round(messages: list[Message]) -> list[Message]:
@@ -142,8 +144,8 @@ def set_of_another_round(messages: list[Message]) -> list[Message]:
 
 def altered_list(messages: list[Message]) -> list[Message]:
     body = messages[2].body
-    assert isinstance(body, List)
-    other = List(body.round, body.server, body.entries[1:])
+    assert isinstance(body, UploadList)
+    other = UploadList(body.round, body.server, body.entries[1:])
     forged = Message(messages[0].run, other, encode(messages[0].run, other), messages[2].signature)
     return [*messages[:2], forged, *messages[3:]]
 
@@ -184,7 +186,7 @@ def test_forged_entries_are_found_at_their_message(
     assert said in found.why
     assert (found.file, found.round) == ("audit.log", 2)
     entry = list(hash_chain.entries(copy / "audit.log", rules(copy).run))[1]
-    assert found.offset == entry.at(unpacked(entry.payload)[place].at)
+    assert found.offset == entry.at(unpack(entry.payload)[place].at)
 
 
 @pytest.mark.parametrize("keep", [[0], [0, 4]])
@@ -199,11 +201,11 @@ def test_a_signed_list_that_makes_another_union_is_found(copy: Path) -> None:
 
     def longer(messages: list[Message]) -> list[Message]:
         body = messages[3].body
-        assert isinstance(body, List)
+        assert isinstance(body, UploadList)
         entries = tuple(sorted([*body.entries[:2], (2, bytes(32))]))
         return [
             *messages[:3],
-            signed(copy, List(body.round, body.server, entries), "server", body.server),
+            signed(copy, UploadList(body.round, body.server, entries), "server", body.server),
             *messages[4:],
         ]
 
@@ -244,7 +246,7 @@ def part_of_another_run(messages: list[Message]) -> list[Message]:
 def another_part(messages: list[Message]) -> list[Message]:
     return [
         *messages[:3],
-        unsigned(messages[0].run, Body(2, What.GLOBALS, bytes(51))),
+        unsigned(messages[0].run, Part(2, PartKind.GLOBALS, bytes(51))),
         *messages[4:],
     ]
 
@@ -272,7 +274,7 @@ def test_forged_bodies_are_found(copy: Path, change: Change, place: int | None, 
     assert (found.file, found.round) == ("bodies.bin", 2)
     entry = list(hash_chain.entries(copy / "bodies.bin", rules(copy).run))[1]
     assert found.offset == (
-        entry.offset if place is None else entry.at(unpacked(entry.payload)[place].at)
+        entry.offset if place is None else entry.at(unpack(entry.payload)[place].at)
     )
     list(Audit(copy).rounds())
 
@@ -282,14 +284,16 @@ def test_a_quorum_that_lies_together_is_found_by_computing_anew(copy: Path) -> N
     law, false = rules(copy), bytes(3) + bytes(48)
 
     def certify(messages: list[Message]) -> list[Message]:
-        record = replace(_certificate(messages).record, globals_=part_digest(What.GLOBALS, false))
+        record = replace(
+            _certificate(messages).record, globals_=part_digest(PartKind.GLOBALS, false)
+        )
         votes = [
             signed(copy, Commit(3, 0, record.value(law.run), k), "server", k) for k in range(3)
         ]
         return _certified(messages, law.certificate(votes, record))
 
     def replaced(messages: list[Message]) -> list[Message]:
-        return [*messages[:3], law.unsigned(Body(3, What.GLOBALS, false)), *messages[4:]]
+        return [*messages[:3], law.unsigned(Part(3, PartKind.GLOBALS, false)), *messages[4:]]
 
     changed(copy, "audit.log", 3, certify)
     changed(copy, "bodies.bin", 3, replaced)
@@ -301,22 +305,24 @@ def test_a_quorum_that_lies_together_is_found_by_computing_anew(copy: Path) -> N
 
 def test_a_quorum_that_takes_an_upload_of_another_round_is_found(copy: Path) -> None:
     law = rules(copy)
-    (_, old), *_ = unpacked(next(hash_chain.entries(copy / "bodies.bin", law.run)).payload)
+    (_, old), *_ = unpack(next(hash_chain.entries(copy / "bodies.bin", law.run)).payload)
 
     def certify(messages: list[Message]) -> list[Message]:
         listed = messages[4].body
-        assert isinstance(listed, Body)
+        assert isinstance(listed, Part)
         entries = ((0, old.digest), *decode_entries(listed.content)[1:])
         servers = [message.server for message in messages[1:4]]
-        lists = [signed(copy, List(2, server, entries), "server", server) for server in servers]
+        lists = [
+            signed(copy, UploadList(2, server, entries), "server", server) for server in servers
+        ]
         record = replace(
-            _certificate(messages).record, set_=part_digest(What.SET, write_entries(entries))
+            _certificate(messages).record, set_=part_digest(PartKind.SET, write_entries(entries))
         )
         votes = [
             signed(copy, Commit(2, 0, record.value(law.run), k), "server", k) for k in range(3)
         ]
         cert = law.unsigned(Cert(2, law.certificate(votes, record)))
-        return [cert, *lists, law.unsigned(Body(2, What.SET, write_entries(entries)))]
+        return [cert, *lists, law.unsigned(Part(2, PartKind.SET, write_entries(entries)))]
 
     changed(copy, "audit.log", 2, certify)
     changed(copy, "bodies.bin", 2, lambda messages: [old, *messages[1:]])

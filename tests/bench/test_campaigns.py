@@ -14,7 +14,7 @@ from typing import Any
 from chaos import Campaign
 from crowds import Crowds, Stretch
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
-from ground import answering, federation, servers
+from ground import answering, founded, servers
 from loadclient import Crowd
 from support.paths import BENCH
 from support.proxy import Proxy
@@ -88,7 +88,7 @@ def test_an_isolated_server_stands_still_while_the_others_go_on_and_catches_up()
     targets, ports = both[:4], both[4:]
     listen = {server: ["--listen", f"127.0.0.1:{port}"] for server, port in enumerate(targets)}
     waits = {"view_ms": 200, "resend_ms": 200, "deadline_ms": 60_000}
-    with federation(3, ports, waits) as folder, servers(folder, more=listen) as cluster:
+    with founded(3, ports, waits) as folder, servers(folder, more=listen) as cluster:
         before, during, _ = asyncio.run(
             asyncio.wait_for(isolated(cluster, targets, ports, victim), 120)
         )
@@ -133,7 +133,7 @@ def test_clients_of_several_processes_are_in_the_same_rounds() -> None:
         assert crowd.until == 4
         return [*first, *second]
 
-    with federation(3, free_ports(4)) as folder, servers(folder) as cluster:
+    with founded(3, free_ports(4)) as folder, servers(folder) as cluster:
         found = asyncio.run(asyncio.wait_for(stretches(cluster), 120))
     assert [len(stretch.latencies) for stretch in found] == [
         2,

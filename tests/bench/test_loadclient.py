@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ground import federation
+from ground import founded
 from loadclient import Crowd
 
 
@@ -35,5 +35,5 @@ def test_a_crowd_stops_even_if_a_server_refuses_at_that_very_moment(
             task.cancel()
         assert not hanging
 
-    with federation(3, [1, 2, 3, 4]) as folder:
+    with founded(3, [1, 2, 3, 4]) as folder:
         asyncio.run(scene(folder))

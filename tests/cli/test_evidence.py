@@ -10,7 +10,7 @@ import pytest
 from fedrfq.committee import Simulated
 from fedrfq.consensus.events import Received
 from fedrfq.consensus.messages import Evidence, Kind, Message, Prepare
-from fedrfq.federation.round_log import packed, unpacked
+from fedrfq.federation.round_log import pack, unpack
 from support.command import fedrfq
 from support.committees import mandate, uploads, written
 from support.networked import CLIENTS, Networked
@@ -52,16 +52,16 @@ def test_what_is_exported_proves_itself_to_whoever_has_the_federation_s_file(
 ) -> None:
     proofs = tmp_path / "proofs.bin"
     shown = fedrfq("evidence", federation.home(0), "--export", proofs).stdout
-    found = [placed.message for placed in unpacked(proofs.read_bytes())]
+    found = [placed.message for placed in unpack(proofs.read_bytes())]
     assert [message.body.kind for message in found] == [Kind.EVIDENCE] * 2
     checked = fedrfq("evidence", "--check", proofs, federation.folder / "federation.toml").stdout
     assert checked == shown.replace(f"wrote {proofs}\n", "")
 
 
 def test_what_proves_nothing_is_refused(federation: Networked, tmp_path: Path) -> None:
-    proofs, charter = tmp_path / "proofs.bin", federation.folder / "federation.toml"
+    proofs, file = tmp_path / "proofs.bin", federation.folder / "federation.toml"
     fedrfq("evidence", federation.home(0), "--export", proofs)
-    (_, message), *_ = unpacked(proofs.read_bytes())
+    (_, message), *_ = unpack(proofs.read_bytes())
     assert isinstance(message.body, Evidence)
     first = message.body.first
     forged = Message(first.run, first.body, first.raw, bytes(64))
@@ -70,25 +70,25 @@ def test_what_proves_nothing_is_refused(federation: Networked, tmp_path: Path) -
         federation.rules.unsigned(Evidence(1, first, first)),
         first,
     ):
-        proofs.write_bytes(packed([message, false]))
-        done = fedrfq("evidence", "--check", proofs, charter, expect=2)
-        assert f"byte {len(packed([message]))}: this proves nothing" in done.stderr
-    for data in (b"hello", packed([message])[:-1]):
+        proofs.write_bytes(pack([message, false]))
+        done = fedrfq("evidence", "--check", proofs, file, expect=2)
+        assert f"byte {len(pack([message]))}: this proves nothing" in done.stderr
+    for data in (b"hello", pack([message])[:-1]):
         proofs.write_bytes(data)
         assert (
             "not what --export writes"
-            in fedrfq("evidence", "--check", proofs, charter, expect=2).stderr
+            in fedrfq("evidence", "--check", proofs, file, expect=2).stderr
         )
     other = Networked(tmp_path / "other")
     other.close()
-    proofs.write_bytes(packed([message]))
+    proofs.write_bytes(pack([message]))
     assert (
         "proves nothing"
         in fedrfq("evidence", "--check", proofs, other.folder / "federation.toml", expect=2).stderr
     )
     assert (
         "is not such a file"
-        in fedrfq("evidence", "--check", tmp_path / "none", charter, expect=2).stderr
+        in fedrfq("evidence", "--check", tmp_path / "none", file, expect=2).stderr
     )
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrfq.committee import Agreed, Alone, Direct, Simulated
+from fedrfq.committee import AgreedRound, Alone, Direct, Simulated
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
-from fedrfq.learning.round_loop import Federation
+from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.prototypes.fixed_point import Globals
-from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.runs.session import Session
 from fedrfq.studies.axes import Axes
 from fedrfq.studies.recipe import Recipe
@@ -26,7 +26,7 @@ def same(a: Globals, b: Globals) -> bool:
     return np.array_equal(a.present_J, b.present_J) and np.array_equal(a.values_JV, b.values_JV)
 
 
-def globals_of(found: list[Agreed]) -> list[Globals]:
+def globals_of(found: list[AgreedRound]) -> list[Globals]:
     return [agreed.decision.globals_ for agreed in found]
 
 
@@ -80,7 +80,7 @@ def test_only_prototypes_that_are_there_are_swapped() -> None:
 
 
 def test_a_forgetful_one_loses_prototypes_and_memory_every_so_many_rounds() -> None:
-    asked = mandate(5, detector=Adaptive())
+    asked = mandate(5, detector=AdaptiveDetector())
     found = rounds(Alone("forget", at=2), asked, 5)
     assert [bool(globals_.present_J.any()) for globals_ in globals_of(found)] == [
         True,
@@ -117,7 +117,7 @@ def test_it_says_what_it_is() -> None:
     assert Alone("crash", at=4).about() == "one server alone (crash in round 4)"
     assert Alone("forget", at=4).about() == "one server alone (forget every 4 rounds)"
     assert "alone" in fedrfq("list", "committees").stdout
-    assert Alone().charter(mandate()) is None
+    assert Alone().federation(mandate()) is None
 
 
 def test_runs_of_it_are_stacked_with_others_and_differ_by_its_options(mnist: Dataset) -> None:
@@ -127,10 +127,10 @@ def test_runs_of_it_are_stacked_with_others_and_differ_by_its_options(mnist: Dat
     ]
     experiments = [tiny(committee=kind) for kind in kinds]
     assert len({experiment.hash() for experiment in experiments}) == 5
-    federation = Federation(experiments, mnist, CPU)
-    state = federation.start()
+    loop = RoundLoop(experiments, mnist, CPU)
+    state = loop.start()
     for _ in range(2):
-        state, outcomes = federation.advance(state)
+        state, outcomes = loop.advance(state)
     assert same(state.globals_[0], state.globals_[1])
     assert not state.globals_[3].present_J.any()
     right, lied = outcomes[0].record, outcomes[2].record

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedrfq.committee import COMMITTEES, Direct, Mandate, Report, Simulated
+from fedrfq.committee import COMMITTEES, AgreementReport, CommitteeSettings, Direct, Simulated
 from fedrfq.committee.round_result import LEFT_OUT
 from fedrfq.committee.simulated import TIMINGS
 from fedrfq.consensus.events import Outcome
@@ -19,9 +19,9 @@ from fedrfq.consensus.messages import Upload
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
-from fedrfq.federation.application import Prototypes
-from fedrfq.federation.federation_file import Charter, experiment_digest
-from fedrfq.federation.round_log import outcome, packed, parts, unpacked
+from fedrfq.federation.application import PrototypeApplication
+from fedrfq.federation.federation_file import Federation, experiment_digest
+from fedrfq.federation.round_log import outcome, pack, parts, unpack
 from fedrfq.prototypes import fixed_point
 from fedrfq.prototypes.fixed_point import LIMIT, Globals
 from fedrfq.robust.aggregation import Decision
@@ -74,7 +74,9 @@ def test_verdicts_come_back(judged: dict[int, tuple[bool, int]]) -> None:
         np.array([judged[k][0] for k in clients], bool),
         np.array([judged[k][1] for k in clients], np.int64),
     )
-    found, verdict = codec.decode_verdicts(codec.encode_verdicts(clients, Verdict(kept, score)))
+    found, verdict = codec.decode_verdicts_without_successor(
+        codec.encode_verdicts(clients, Verdict(kept, score))
+    )
     assert found == clients
     assert np.array_equal(verdict.kept_K, kept)
     assert np.array_equal(verdict.score_K, score)
@@ -87,11 +89,11 @@ def _reencoded(decoder: str, content: bytes) -> bytes:
         return codec.encode_state(codec.decode_state(content))
     if decoder in ("verdicts", "last verdicts"):
         rows, following = (
-            codec.encode_verdicts(*codec.decode_verdicts(content)),
-            codec.successor(content),
+            codec.encode_verdicts(*codec.decode_verdicts_without_successor(content)),
+            codec.successor_in(content),
         )
-        return codec.succeeded(rows, following) if following else rows
-    return packed(placed.message for placed in unpacked(content))
+        return codec.append_successor(rows, following) if following else rows
+    return pack(placed.message for placed in unpack(content))
 
 
 @pytest.mark.parametrize("decoder", ["globals", "state", "verdicts", "last verdicts", "journal"])
@@ -106,8 +108,8 @@ def test_any_bytes_are_refused_or_are_what_would_be_written(
         "globals": codec.encode_globals(Globals.none(CLASSES, VALUES)),
         "state": codec.encode_state({"far": np.arange(3), "near": np.zeros((0, 2), np.int64)}),
         "verdicts": verdicts,
-        "last verdicts": codec.succeeded(verdicts, b"the next federation"),
-        "journal": packed(parts(bytes(32), 3, Outcome(b"a", b"", b"c"))),
+        "last verdicts": codec.append_successor(verdicts, b"the next federation"),
+        "journal": pack(parts(bytes(32), 3, Outcome(b"a", b"", b"c"))),
     }[decoder]
     changed = bytearray(right)
     for _ in range(data.draw(st.integers(0, 2))):
@@ -138,7 +140,7 @@ def test_an_array_that_claims_more_than_there_is_is_refused_at_once() -> None:
 @pytest.mark.parametrize("name", DETECTORS)
 def test_the_application_is_what_one_trusted_server_computes(name: str) -> None:
     asked = mandate(6, detector=DETECTORS[name]())
-    application, before = Prototypes(asked.task), Prototypes(asked.task).start()
+    application, before = PrototypeApplication(asked.task), PrototypeApplication(asked.task).start()
     for number, agreed in enumerate(rounds(Direct(), asked, 3), start=1):
         sent = uploads(asked, number)
         contents = [
@@ -160,7 +162,7 @@ def test_the_application_is_what_one_trusted_server_computes(name: str) -> None:
 def test_an_upload_of_another_round_or_client_or_form_is_refused_with_its_reason() -> None:
     asked = mandate()
     message = uploads(asked, 1).encoded(1)[2]
-    refuses = Prototypes(asked.task).refuses
+    refuses = PrototypeApplication(asked.task).refuses
     assert refuses(Upload(1, 2, message)) is None
     assert "of round 1 and client 2, not of round 2" in str(refuses(Upload(2, 2, message)))
     assert "client 3" in str(refuses(Upload(1, 3, message)))
@@ -171,7 +173,7 @@ def test_an_upload_of_another_round_or_client_or_form_is_refused_with_its_reason
 @given(st.binary(max_size=120))
 @settings(max_examples=100, deadline=None)
 def test_any_content_is_refused_or_taken(content: bytes) -> None:
-    assert Prototypes(mandate().task).refuses(Upload(1, 2, content)) is not None
+    assert PrototypeApplication(mandate().task).refuses(Upload(1, 2, content)) is not None
 
 
 # Parity
@@ -192,7 +194,7 @@ def same(one: Decision, other: Decision) -> bool:
     return a == b
 
 
-def reports(committee: Simulated, asked: Mandate, number: int) -> list[Report]:
+def reports(committee: Simulated, asked: CommitteeSettings, number: int) -> list[AgreementReport]:
     """Of rounds that end as one trusted server would end them."""
     found = rounds(committee, asked, number)
     assert all(
@@ -222,7 +224,7 @@ def test_any_number_of_servers_comes_to_the_same(servers: int, faulty: int) -> N
 def test_who_misbehaves_how_changes_neither_the_runs_id_nor_a_certified_value() -> None:
     asked = mandate()
     plain, lying = Simulated(), Simulated(4, 1, "equivocate", "lossy")
-    assert plain.charter(asked).text == lying.charter(asked).text
+    assert plain.federation(asked).text == lying.federation(asked).text
     bodies = [
         [report.bodies for report in reports(committee, asked, 3)] for committee in (plain, lying)
     ]
@@ -242,8 +244,8 @@ def test_the_same_seed_gives_the_same_bytes_and_another_other_keys() -> None:
     one, again = (rounds(committee, mandate(), 2) for _ in range(2))
     assert [a.last for a in one] == [b.last for b in again]
     assert [a.report for a in one] == [b.report for b in again]
-    assert not {*committee.charter(mandate()).servers} & {
-        *committee.charter(mandate(seed=1)).servers
+    assert not {*committee.federation(mandate()).servers} & {
+        *committee.federation(mandate(seed=1)).servers
     }
 
 
@@ -318,7 +320,7 @@ def test_impossible_committees_are_refused(options: dict[str, object], said: str
 
 def test_direct_has_no_options_no_charter_and_no_report() -> None:
     assert not vars(Direct())
-    assert Direct().charter(mandate()) is None
+    assert Direct().federation(mandate()) is None
     assert rounds(Direct(), mandate(), 1)[0].report is None
     assert list(COMMITTEES) == ["direct", "simulated", "alone"]
 
@@ -327,11 +329,11 @@ def test_direct_has_no_options_no_charter_and_no_report() -> None:
 
 
 def test_a_charter_is_read_back_and_any_other_text_refused() -> None:
-    charter = Simulated().charter(mandate(detector=DETECTORS["bft"]()))
-    text = charter.text
-    again = Charter.read(text, "here")
-    assert again == charter
-    assert again.roster.run == charter.roster.run
+    federation = Simulated().federation(mandate(detector=DETECTORS["bft"]()))
+    text = federation.text
+    again = Federation.read(text, "here")
+    assert again == federation
+    assert again.roster.run == federation.roster.run
     for changed in (
         text + "\n",
         text.replace("version = 1", "version = 2"),
@@ -341,23 +343,23 @@ def test_a_charter_is_read_back_and_any_other_text_refused() -> None:
         "",
     ):
         with pytest.raises(UserError, match="here"):
-            Charter.read(changed, "here")
+            Federation.read(changed, "here")
     other = text.replace("view_ms = 2000", "view_ms = 2001")
-    assert Charter.read(other, "here").roster.run != charter.roster.run
+    assert Federation.read(other, "here").roster.run != federation.roster.run
 
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_damaged_charter_is_another_run_or_an_error(data: st.DataObject) -> None:
-    charter = Simulated().charter(mandate())
-    letters = list(charter.text)
+    federation = Simulated().federation(mandate())
+    letters = list(federation.text)
     letters[data.draw(st.integers(0, len(letters) - 1))] = data.draw(
         st.sampled_from('x0"[]=\n-é\x00')
     )
-    if (text := "".join(letters)) == charter.text:
+    if (text := "".join(letters)) == federation.text:
         return
     with suppress(UserError):
-        assert Charter.read(text, "here").roster.run != charter.roster.run
+        assert Federation.read(text, "here").roster.run != federation.roster.run
 
 
 def test_an_outcome_is_three_parts_in_order() -> None:

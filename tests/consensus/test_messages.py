@@ -15,23 +15,23 @@ from fedrfq.consensus.messages import (
     KINDS,
     PARTS,
     SIGNED,
-    Any,
-    Body,
+    AnyMessage,
     Cert,
     Certificate,
     Commit,
     Evidence,
     Fetch,
     Kind,
-    List,
     Message,
+    Part,
+    PartKind,
     Prepare,
     PrePrepare,
     Receipt,
     Record,
     Upload,
+    UploadList,
     ViewChange,
-    What,
     author,
     decode,
     decode_entries,
@@ -64,7 +64,7 @@ PREPARED_HEX = (
 COMMITTED = Certificate(Kind.COMMIT, 0, RECORD, ())
 COMMITTED_HEX = "06" + "00000000" + RECORD_HEX + "00000000"
 SIGNED_HEX = "5a" * 64
-LIST = List(7, 2, ((3, fill("d3")), (258, fill("d4"))))
+LIST = UploadList(7, 2, ((3, fill("d3")), (258, fill("d4"))))
 LIST_HEX = (
     header("03")
     + "0200"
@@ -78,7 +78,7 @@ CHANGE_HEX = header("07") + "04000000" + "0200" + ("01" + PREPARED_HEX) + "00" +
 VOTE_HEX = "04000000" + "ee" * 32 + "0300"
 
 
-def said(body: Any) -> Message:
+def said(body: AnyMessage) -> Message:
     return message(body, fill("5a", 64))
 
 
@@ -86,7 +86,7 @@ def sized_hex(text: str) -> str:
     return struct.pack("<I", len(text) // 2).hex() + text
 
 
-GOLDEN: dict[Kind, tuple[Any, str]] = {
+GOLDEN: dict[Kind, tuple[AnyMessage, str]] = {
     Kind.UPLOAD: (
         Upload(7, 258, b"abc"),
         header("01") + "02010000" + "03000000" + "616263" + SIGNED_HEX,
@@ -112,8 +112,8 @@ GOLDEN: dict[Kind, tuple[Any, str]] = {
         Evidence(7, said(LIST), said(CHANGE)),
         header("09") + sized_hex(LIST_HEX) + sized_hex(CHANGE_HEX),
     ),
-    Kind.FETCH: (Fetch(7, What.STATE, fill("dd")), header("0a") + "06" + "dd" * 32),
-    Kind.BODY: (Body(7, What.GLOBALS, b"abc"), header("0b") + "04" + "03000000" + "616263"),
+    Kind.FETCH: (Fetch(7, PartKind.STATE, fill("dd")), header("0a") + "06" + "dd" * 32),
+    Kind.BODY: (Part(7, PartKind.GLOBALS, b"abc"), header("0b") + "04" + "03000000" + "616263"),
 }
 
 
@@ -142,7 +142,7 @@ def test_values_and_digests_are_as_written_down() -> None:
         == "74f6bd521e05c892826b03219257f1b35adf5f797f6a150fe9a32807803c0dc7"
     )
     assert (
-        part_digest(What.SET, b"abc").hex()
+        part_digest(PartKind.SET, b"abc").hex()
         == "ead2185dcbe866d4ec9d7cc669926479290e1549a3c8101c16b076f5f810ba2f"
     )
     assert (
@@ -321,7 +321,7 @@ SMALL: dict[
     str, tuple[Callable[[int], bytes], int]
 ] = {  # the smallest item of each kind, and the bytes after the last
     "list": (lambda i: struct.pack("<I32x", i), 64),
-    "lists": (lambda i: sized(said(List(7, i, ())).wire), 68),
+    "lists": (lambda i: sized(said(UploadList(7, i, ())).wire), 68),
     "changes": (lambda i: sized(said(ViewChange(7, 1, i, None, None)).wire), 64),
     "certificate": (lambda i: struct.pack("<H64x", i), 0),
 }
@@ -372,7 +372,8 @@ def test_messages_are_equal_by_their_bytes() -> None:
     assert len({one, said(LIST), other}) == 2
     assert one != LIST
     assert (
-        unsigned(RUN, Fetch(7, What.CERT)).wire == unsigned(RUN, Fetch(7, What.CERT, bytes(32))).raw
+        unsigned(RUN, Fetch(7, PartKind.CERT)).wire
+        == unsigned(RUN, Fetch(7, PartKind.CERT, bytes(32))).raw
     )
     assert "server=2" in repr(one)
 

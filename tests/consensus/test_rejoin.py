@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedrfq.consensus.compaction import essence
-from fedrfq.consensus.events import Broadcast, Effect, Persist, Received, Send, Timer, Trained
-from fedrfq.consensus.messages import SIGNED, Body, Fetch, Kind, Message, What
+from fedrfq.consensus.compaction import compacted
+from fedrfq.consensus.events import Broadcast, Effect, Persist, Received, Send, Submit, Timer
+from fedrfq.consensus.messages import SIGNED, Fetch, Kind, Message, Part, PartKind
 from fedrfq.consensus.rejoin import lost
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
@@ -28,7 +28,7 @@ def advanced(rounds: int) -> Cluster:
 def answer(cluster: Cluster, round_: int, nonce: bytes = NONCE) -> Message:
     """That of a server whose last round was this."""
     proof = cluster.parties[1].chain[round_].write() if round_ else b""
-    return cluster.rules.unsigned(Body(round_, What.STANDING, nonce + proof))
+    return cluster.rules.unsigned(Part(round_, PartKind.STANDING, nonce + proof))
 
 
 def signed(effects: list[Effect], server: int) -> list[Message]:
@@ -52,7 +52,7 @@ def test_it_asks_first_of_all_and_makes_that_durable() -> None:
     assert cluster.parties[0].nonce == NONCE
     cluster.sent.clear()
     cluster.expire(Timer.RESEND, 0)
-    assert [to for _, to, m in cluster.sent if m.body == Fetch(0, What.STANDING, NONCE)] == [
+    assert [to for _, to, m in cluster.sent if m.body == Fetch(0, PartKind.STANDING, NONCE)] == [
         1,
         2,
         3,
@@ -70,7 +70,7 @@ def test_it_follows_is_silent_for_two_rounds_and_then_speaks_again() -> None:
         3,
     )
     for round_ in (3, 4):
-        cluster.give(0, Trained(round_, b"5"))
+        cluster.give(0, Submit(round_, b"5"))
         cluster.train(round_)
         cluster.settle()
         cluster.expire(Timer.DEADLINE)
@@ -99,14 +99,16 @@ def test_the_highest_round_of_n_minus_f_answers_counts() -> None:
         cluster.give(0, Received(peer, answer(cluster, 0)))
     assert cluster.parties[0].nonce == NONCE
     effects = cluster.give(0, Received(3, answer(cluster, 0)))
-    assert Persist(cluster.rules.unsigned(Body(5, What.STANDING, NONCE))) in effects
+    assert Persist(cluster.rules.unsigned(Part(5, PartKind.STANDING, NONCE))) in effects
     assert cluster.parties[0].abstains == 5
 
 
 def test_silence_ends_at_once_where_the_others_are_far_beyond() -> None:
     """It has followed by certificates while answers were missing."""
     cluster = advanced(3)
-    cluster.passes = lambda s, r, m: not (isinstance(m.body, Body) and m.body.what == What.STANDING)
+    cluster.passes = lambda s, r, m: (
+        not (isinstance(m.body, Part) and m.body.what == PartKind.STANDING)
+    )
     cluster.lose(0, NONCE)
     cluster.settle()
     cluster.expire(Timer.RESEND)
@@ -123,13 +125,13 @@ BAD = {
     "of itself": (0, lambda c: answer(c, 1)),
     "of a client": (~1, lambda c: answer(c, 1)),
     "of a stranger": (9, lambda c: answer(c, 1)),
-    "too short": (1, lambda c: c.rules.unsigned(Body(1, What.STANDING, NONCE[:-1]))),
+    "too short": (1, lambda c: c.rules.unsigned(Part(1, PartKind.STANDING, NONCE[:-1]))),
     "bytes after it": (
         1,
-        lambda c: c.rules.unsigned(Body(1, What.STANDING, answer(c, 1).body.content + b"!")),
+        lambda c: c.rules.unsigned(Part(1, PartKind.STANDING, answer(c, 1).body.content + b"!")),
     ),
-    "garbage": (1, lambda c: c.rules.unsigned(Body(1, What.STANDING, NONCE + b"garbage"))),
-    "too few votes": (1, lambda c: c.rules.unsigned(Body(1, What.STANDING, NONCE + few(c)))),
+    "garbage": (1, lambda c: c.rules.unsigned(Part(1, PartKind.STANDING, NONCE + b"garbage"))),
+    "too few votes": (1, lambda c: c.rules.unsigned(Part(1, PartKind.STANDING, NONCE + few(c)))),
 }
 
 
@@ -150,7 +152,7 @@ def test_what_is_no_answer(name: str) -> None:
 def test_who_asks_itself_does_not_answer_and_clients_are_not_told() -> None:
     cluster = advanced(1)
     cluster.lose(0, NONCE)
-    question = cluster.rules.unsigned(Fetch(0, What.STANDING, b"m" * 32))
+    question = cluster.rules.unsigned(Fetch(0, PartKind.STANDING, b"m" * 32))
     assert cluster.give(0, Received(1, question)) == []
     assert cluster.give(1, Received(~0, question)) == []
     assert cluster.give(1, Received(0, question)) == [Send(0, answer(cluster, 1, b"m" * 32))]
@@ -201,10 +203,10 @@ def test_one_server_alone_cannot_rejoin() -> None:
 def test_the_essence_of_a_log() -> None:
     """Of two rounds and a half: nothing that was said in the first two, but for what they came to."""
     cluster = advanced(2)
-    cluster.give(0, Trained(3, b"5"))
+    cluster.give(0, Submit(3, b"5"))
     cluster.train(3, [b"1"])
     cluster.settle()
-    short = essence(cluster.logs[0])
+    short = compacted(cluster.logs[0])
     kinds = [(m.body.round, m.body.kind) for m in short]
     assert kinds == [
         (1, Kind.CERT),
@@ -213,20 +215,20 @@ def test_the_essence_of_a_log() -> None:
         (3, Kind.UPLOAD),
         (3, Kind.UPLOAD),
     ]
-    assert essence([]) == []
+    assert compacted([]) == []
 
 
 def test_the_mark_of_a_server_that_rejoins_stays_as_long_as_it_counts() -> None:
     cluster = advanced(1)
     cluster.lose(0, NONCE)
-    assert essence(cluster.logs[0]) == [lost(cluster.rules, NONCE)]
+    assert compacted(cluster.logs[0]) == [lost(cluster.rules, NONCE)]
     cluster.settle()
-    done = cluster.rules.unsigned(Body(3, What.STANDING, NONCE))
+    done = cluster.rules.unsigned(Part(3, PartKind.STANDING, NONCE))
     assert [
-        m for m in essence(cluster.logs[0]) if m.body.round == 3 or m.body.kind == Kind.FETCH
+        m for m in compacted(cluster.logs[0]) if m.body.round == 3 or m.body.kind == Kind.FETCH
     ] == [done]
     for round_ in (2, 3):
         cluster.train(round_)
         cluster.settle()
     assert done in cluster.logs[0]
-    assert done not in essence(cluster.logs[0])
+    assert done not in compacted(cluster.logs[0])

@@ -11,7 +11,7 @@ import pytest
 
 import fedrfq.consensus
 from fedrfq.consensus.events import Broadcast, Expired, Persist, Received, Send, Timer, Waiting
-from fedrfq.consensus.messages import Kind, Message, PrePrepare, What
+from fedrfq.consensus.messages import Kind, Message, PartKind, PrePrepare
 from support.cluster import Cluster
 
 
@@ -100,7 +100,7 @@ class TestNormalCase:
         cluster.settle()
         assert not cluster.said(0, Kind.PREPARE)
         assert 1 in cluster.parties[0].chain  # the others are a quorum
-        fetched = [m.body for m in cluster.said(0, Kind.FETCH) if m.body.what == What.UPLOAD]
+        fetched = [m.body for m in cluster.said(0, Kind.FETCH) if m.body.what == PartKind.UPLOAD]
         assert len(fetched) == 4
 
     def test_missing_bodies_are_fetched_and_then_voted_on(self) -> None:

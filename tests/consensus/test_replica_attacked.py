@@ -10,17 +10,17 @@ import pytest
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import LeftOut, Outcome, Received, Send, Timer
 from fedrfq.consensus.messages import (
-    Body,
     Cert,
     Evidence,
     Fetch,
     Kind,
-    List,
     Message,
+    Part,
+    PartKind,
     Prepare,
     PrePrepare,
+    UploadList,
     ViewChange,
-    What,
 )
 from support.cluster import Cluster, key, signer
 
@@ -79,14 +79,16 @@ def test_a_certificate_that_only_a_faulty_server_holds_binds_and_the_round_still
     assert decided == {change.body.prepared.record}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("what", [What.SET, What.GLOBALS, What.VERDICTS, What.STATE])
-def test_no_client_gets_the_detectors_state_under_another_name(what: What) -> None:
+@pytest.mark.parametrize(
+    "what", [PartKind.SET, PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE]
+)
+def test_no_client_gets_the_detectors_state_under_another_name(what: PartKind) -> None:
     cluster = Cluster()
     cluster.train(1)
     cluster.settle()
     state = cluster.parties[0].chain[1].record.state
     effects = cluster.give(0, Received(~0, cluster.rules.unsigned(Fetch(1, what, state))))
-    assert not any(isinstance(e, Send) and isinstance(e.message.body, Body) for e in effects)
+    assert not any(isinstance(e, Send) and isinstance(e.message.body, Part) for e in effects)
 
 
 def test_a_list_that_gives_uploads_to_other_clients_makes_nobody_send_them_around() -> None:
@@ -94,7 +96,7 @@ def test_a_list_that_gives_uploads_to_other_clients_makes_nobody_send_them_aroun
     cluster.train(1, [b"1", b"2", b"3"])
     cluster.settle()
     digests = [cluster.upload(c, 1, b"%d" % (c + 1)).digest for c in range(3)]
-    lie = cluster.say(3, List(1, 3, tuple((c, digests[c - 1]) for c in range(3))))
+    lie = cluster.say(3, UploadList(1, 3, tuple((c, digests[c - 1]) for c in range(3))))
     cluster.passes = lambda s, r, m: 3 not in (s, r) and m.body.kind != Kind.PREPREPARE
     cluster.expire(Timer.DEADLINE, 0, 1, 2)
     for server in (0, 1, 2):
@@ -125,11 +127,13 @@ def test_who_hands_out_the_certificate_first_cannot_keep_the_verdicts_from_a_cli
 ):
     """Server 2 breaks its promise, tells the client of the decision before anyone else, and is silent from then on."""
     cluster = Cluster()
-    cluster.parties[~3] = Client(cluster.rules, 3, signer(key("client", 3)), (), (What.VERDICTS,))
+    cluster.parties[~3] = Client(
+        cluster.rules, 3, signer(key("client", 3)), (), (PartKind.VERDICTS,)
+    )
     entries = tuple((c, cluster.upload(c, 1, b"%d" % (c + 1)).digest) for c in range(3))
     cluster.passes = lambda s, r, m: (
         not (
-            (s == 2 and isinstance(m.body, List) and m.body.entries != entries)
+            (s == 2 and isinstance(m.body, UploadList) and m.body.entries != entries)
             or (s == 2 and isinstance(m.body, Evidence))
             or (s == ~3 and r != 2 and m.body.kind == Kind.UPLOAD)
             or (r == ~3 and isinstance(m.body, Cert))
@@ -137,7 +141,7 @@ def test_who_hands_out_the_certificate_first_cannot_keep_the_verdicts_from_a_cli
     )
     cluster.train(1)
     for server in (0, 1, 3):
-        cluster.queue.append((2, server, cluster.say(2, List(1, 2, entries))))
+        cluster.queue.append((2, server, cluster.say(2, UploadList(1, 2, entries))))
     cluster.settle()
     cluster.expire(Timer.DEADLINE)
     cluster.settle()
@@ -192,7 +196,11 @@ def test_a_server_whose_silence_ends_after_its_deadline_still_closes_the_round()
     cluster, lost = Cluster(servers=7, minimum=2), b"n" * 32
 
     def standing(sender: int, message: Message) -> bool:
-        return sender == 5 and isinstance(message.body, Body) and message.body.what == What.STANDING
+        return (
+            sender == 5
+            and isinstance(message.body, Part)
+            and message.body.what == PartKind.STANDING
+        )
 
     cluster.passes = lambda sender, receiver, message: (
         6 not in (sender, receiver) and not standing(sender, message)
@@ -219,7 +227,7 @@ def test_a_server_whose_silence_ends_after_its_deadline_still_closes_the_round()
     for server in (2, 3, 4, 5, 0):
         cluster.expire(Timer.DEADLINE, server)
         cluster.settle()
-    cluster.give(0, Received(6, cluster.rules.unsigned(Body(0, What.STANDING, lost))))
+    cluster.give(0, Received(6, cluster.rules.unsigned(Part(0, PartKind.STANDING, lost))))
     assert not rejoined.silent
     cluster.passes = lambda sender, receiver, message: (
         min(sender, receiver) >= 0 and not {1, 6} & {sender, receiver}

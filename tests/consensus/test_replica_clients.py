@@ -14,13 +14,13 @@ from fedrfq.consensus.events import (
     Send,
     SetTimer,
     Start,
+    Submit,
     Timer,
-    Trained,
 )
-from fedrfq.consensus.messages import Body, Cert, Fetch, Kind, Message, Receipt, What
+from fedrfq.consensus.messages import Cert, Fetch, Kind, Message, Part, PartKind, Receipt
 from support.cluster import Cluster, key, signer
 
-BOTH = (What.GLOBALS, What.VERDICTS)
+BOTH = (PartKind.GLOBALS, PartKind.VERDICTS)
 
 
 def wanting(cluster: Cluster, log: tuple[Message, ...] = ()) -> Client:
@@ -28,7 +28,7 @@ def wanting(cluster: Cluster, log: tuple[Message, ...] = ()) -> Client:
     return cluster.parties[~0]  # type: ignore[no-any-return]
 
 
-def fetched(effects: list[Effect]) -> list[tuple[int, What]]:
+def fetched(effects: list[Effect]) -> list[tuple[int, PartKind]]:
     return [
         (e.to, e.message.body.what)
         for e in effects
@@ -53,22 +53,22 @@ def test_it_asks_one_server_after_the_other_and_takes_nothing_else() -> None:
     cluster.settle()
     client, certificate = wanting(cluster), cluster.parties[0].chain[1]
     effects = client.step(Received(2, cluster.rules.unsigned(Cert(1, certificate))))
-    assert fetched(effects) == [(2, What.GLOBALS), (2, What.VERDICTS)]
+    assert fetched(effects) == [(2, PartKind.GLOBALS), (2, PartKind.VERDICTS)]
     asked = [fetched(client.step(Expired(Timer.RESEND))) for _ in range(4)]
     assert [{to for to, _ in each} for each in asked] == [{1}, {2}, {3}, {0}]
-    assert all([what for _, what in each] == [What.CERT, *BOTH] for each in asked)
+    assert all([what for _, what in each] == [PartKind.CERT, *BOTH] for each in asked)
     for body in (
-        Body(1, What.GLOBALS, b"1235"),
-        Body(1, What.VERDICTS, b"1234"),
-        Body(1, What.STATE, b"10"),
+        Part(1, PartKind.GLOBALS, b"1235"),
+        Part(1, PartKind.VERDICTS, b"1234"),
+        Part(1, PartKind.STATE, b"10"),
     ):
         assert client.step(Received(2, cluster.rules.unsigned(body))) == []
     assert client.ignored["nobody asked"] == 3
-    effects = client.step(Received(2, cluster.rules.unsigned(Body(9, What.GLOBALS, b"1234"))))
-    assert effects == [Persist(cluster.rules.unsigned(Body(1, What.GLOBALS, b"1234")))]
+    effects = client.step(Received(2, cluster.rules.unsigned(Part(9, PartKind.GLOBALS, b"1234"))))
+    assert effects == [Persist(cluster.rules.unsigned(Part(1, PartKind.GLOBALS, b"1234")))]
     assert [what for _, what in fetched(client.step(Expired(Timer.RESEND)))] == [
-        What.CERT,
-        What.VERDICTS,
+        PartKind.CERT,
+        PartKind.VERDICTS,
     ]
 
 
@@ -79,11 +79,11 @@ def test_after_a_restart_it_asks_for_what_is_still_missing() -> None:
     cluster.settle()
     certificate, part = (
         cluster.parties[0].chain[1],
-        cluster.rules.unsigned(Body(1, What.GLOBALS, b"1234")),
+        cluster.rules.unsigned(Part(1, PartKind.GLOBALS, b"1234")),
     )
     client = wanting(cluster, (cluster.rules.unsigned(Cert(1, certificate)), part))
-    assert [what for _, what in fetched(client.step(Start()))] == [What.CERT, What.VERDICTS]
-    effects = client.step(Received(1, cluster.rules.unsigned(Body(1, What.VERDICTS, b"++++"))))
+    assert [what for _, what in fetched(client.step(Start()))] == [PartKind.CERT, PartKind.VERDICTS]
+    effects = client.step(Received(1, cluster.rules.unsigned(Part(1, PartKind.VERDICTS, b"++++"))))
     assert Decided(certificate, Outcome(b"1234", b"++++", b""), ()) in effects
 
 
@@ -148,7 +148,7 @@ def test_receipts_of_a_round_that_is_long_over_are_not_shown() -> None:
         cluster.expire(Timer.DEADLINE)
         cluster.settle()
     client = wanting(cluster)
-    client.step(Trained(1, b"1"))
+    client.step(Submit(1, b"1"))
     assert client.upload is not None
     client.step(Received(3, cluster.say(3, Receipt(1, 3, 0, client.upload.digest))))
     assert list(client.receipts) == [3]

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 from fedrfq.consensus.events import Broadcast, Expired, LeftOut, Received, Send, SetTimer, Timer
 from fedrfq.consensus.messages import (
-    Body,
     Commit,
     Evidence,
     Fetch,
     Kind,
-    List,
     Message,
+    Part,
+    PartKind,
     Prepare,
     Receipt,
+    UploadList,
     ViewChange,
-    What,
     unsigned,
 )
 from support.cluster import Cluster
@@ -65,7 +65,7 @@ class TestClients:
         entries = tuple(sorted((c, cluster.upload(c, 1, b"%d" % (c + 1)).digest) for c in range(3)))
         cluster.passes = lambda s, r, m: not (s == 2 and m.body.kind == Kind.LIST)
         for server in (0, 1, 3):
-            cluster.give(server, Received(2, cluster.say(2, List(1, 2, entries))))
+            cluster.give(server, Received(2, cluster.say(2, UploadList(1, 2, entries))))
         cluster.settle()
         receipt = cluster.say(2, Receipt(1, 2, 3, left_out.digest))
         cluster.give(0, Received(~3, receipt))
@@ -79,7 +79,7 @@ class TestClients:
         cluster = Cluster()
         entries = tuple(sorted((c, cluster.upload(c, 1, b"%d" % (c + 1)).digest) for c in range(3)))
         cluster.passes = lambda s, r, m: (
-            not (s == 2 and isinstance(m.body, List) and m.body.entries != entries)
+            not (s == 2 and isinstance(m.body, UploadList) and m.body.entries != entries)
             and not (
                 s == 2 and isinstance(m.body, Evidence)
             )  # our server 2 is honest, and finds two lists of its own
@@ -87,7 +87,7 @@ class TestClients:
         )
         cluster.train(1)
         for server in (0, 1, 3):
-            cluster.queue.append((2, server, cluster.say(2, List(1, 2, entries))))
+            cluster.queue.append((2, server, cluster.say(2, UploadList(1, 2, entries))))
         cluster.settle()
         cluster.expire(Timer.DEADLINE)
         cluster.settle()
@@ -106,20 +106,20 @@ class TestClients:
         cluster.settle()
         record = cluster.parties[0].chain[1].record
         asked = {
-            What.GLOBALS: record.globals_,
-            What.SET: record.set_,
-            What.VERDICTS: record.verdicts,
-            What.STATE: record.state,
+            PartKind.GLOBALS: record.globals_,
+            PartKind.SET: record.set_,
+            PartKind.VERDICTS: record.verdicts,
+            PartKind.STATE: record.state,
         }
         for what, digest in asked.items():
             effects = cluster.give(
                 0, Received(~0, unsigned(cluster.rules.run, Fetch(1, what, digest)))
             )
-            assert bool(effects) == (what != What.STATE)
+            assert bool(effects) == (what != PartKind.STATE)
         cluster.train(2, [b"1", b"2"])
         cluster.settle()
         digest = cluster.upload(1, 2, b"2").digest
-        fetch = unsigned(cluster.rules.run, Fetch(2, What.UPLOAD, digest))
+        fetch = unsigned(cluster.rules.run, Fetch(2, PartKind.UPLOAD, digest))
         assert not cluster.give(0, Received(~0, fetch))
         assert cluster.give(0, Received(1, fetch))
 
@@ -147,14 +147,14 @@ class TestBadInput:
             "another run": other.say(2, vote),
             "unknown party": cluster.say(2, replace(vote, server=9)),
             "bad signature": Message(signed.run, signed.body, signed.raw, bytes(64)),
-            "improper list": cluster.say(2, List(1, 2, ())),
+            "improper list": cluster.say(2, UploadList(1, 2, ())),
             "improper view change": cluster.say(2, ViewChange(1, 0, 2, None, None)),
             "evidence that proves nothing": unsigned(
                 cluster.rules.run, Evidence(1, signed, signed)
             ),
             "evidence of another round": unsigned(cluster.rules.run, Evidence(7, signed, signed)),
-            "nobody asked": unsigned(cluster.rules.run, Body(1, What.GLOBALS, b"x")),
-            "not to be had": unsigned(cluster.rules.run, Fetch(1, What.CERT)),
+            "nobody asked": unsigned(cluster.rules.run, Part(1, PartKind.GLOBALS, b"x")),
+            "not to be had": unsigned(cluster.rules.run, Fetch(1, PartKind.CERT)),
         }
         for reason, message in cases.items():
             assert not cluster.give(0, Received(2, message)), reason

@@ -11,23 +11,23 @@ from fedrfq.consensus.events import (
     Received,
     Send,
     SetTimer,
+    Submit,
     Timer,
-    Trained,
     Waiting,
 )
-from fedrfq.consensus.messages import Evidence, Fetch, Kind, List, Upload, What
+from fedrfq.consensus.messages import Evidence, Fetch, Kind, PartKind, Upload, UploadList
 from support.cluster import Cluster
 
 
 def listed(cluster: Cluster, server: int) -> list[int]:
     body = cluster.said(server, Kind.LIST)[0].body
-    assert isinstance(body, List)
+    assert isinstance(body, UploadList)
     return [client for client, _ in body.entries]
 
 
 def test_what_a_server_moves_before_all_have_sent_is_decided_on() -> None:
     cluster = Cluster()
-    cluster.give(2, Trained(1, b"5"))
+    cluster.give(2, Submit(1, b"5"))
     cluster.settle()
     cluster.train(1)
     cluster.settle()
@@ -37,7 +37,7 @@ def test_what_a_server_moves_before_all_have_sent_is_decided_on() -> None:
 
 def test_it_is_durable_before_it_is_sent_and_gets_no_receipt() -> None:
     cluster = Cluster()
-    effects = cluster.give(2, Trained(1, b"5"))
+    effects = cluster.give(2, Submit(1, b"5"))
     assert [type(e) for e in effects] == [Persist, Broadcast]
     cluster.settle()
     assert not [m for _, _, m in cluster.sent if m.body.kind == Kind.RECEIPT]
@@ -47,7 +47,7 @@ def test_it_is_durable_before_it_is_sent_and_gets_no_receipt() -> None:
 def test_no_round_waits_for_it_and_it_does_not_make_up_for_clients() -> None:
     cluster = Cluster(minimum=3)
     for server in range(4):
-        cluster.give(server, Trained(1, b"5"))
+        cluster.give(server, Submit(1, b"5"))
     cluster.settle()
     cluster.train(1, [b"1", b"2", None, None])
     cluster.settle()
@@ -64,13 +64,13 @@ def test_no_round_waits_for_it_and_it_does_not_make_up_for_clients() -> None:
 def test_when_it_moves_nothing(why: str) -> None:
     cluster = Cluster()
     if why == "twice":
-        cluster.give(2, Trained(1, b"5"))
+        cluster.give(2, Submit(1, b"5"))
     if why == "closed":
         cluster.passes = lambda s, r, m: s < 0
         cluster.train(1)
         cluster.settle()
     effects = cluster.give(
-        2, Trained(2 if why == "another round" else 1, b"x" if why == "inadmissible" else b"6")
+        2, Submit(2 if why == "another round" else 1, b"x" if why == "inadmissible" else b"6")
     )
     assert effects == []
 
@@ -78,10 +78,10 @@ def test_when_it_moves_nothing(why: str) -> None:
 def test_after_a_restart_it_says_the_same_again_and_nothing_else() -> None:
     cluster = Cluster()
     cluster.passes = lambda s, r, m: False
-    cluster.give(2, Trained(1, b"5"))
+    cluster.give(2, Submit(1, b"5"))
     cluster.settle()
     cluster.restart(2)
-    assert cluster.give(2, Trained(1, b"6")) == []
+    assert cluster.give(2, Submit(1, b"6")) == []
     cluster.passes = lambda s, r, m: True
     cluster.expire(Timer.RESEND, 2)
     cluster.settle()
@@ -130,7 +130,7 @@ def test_when_all_is_over_nothing_more_is_said() -> None:
     for restarts in range(2):
         cluster.train(2)
         cluster.expire(Timer.RESEND, *(~client for client in range(4)))
-        cluster.give(0, Trained(2, b"5"))
+        cluster.give(0, Submit(2, b"5"))
         for timer in Timer:
             cluster.expire(timer, 0, 1, 2)
         cluster.passes = lambda s, r, m: 3 not in (s, r)
@@ -153,7 +153,9 @@ def test_who_is_behind_still_gets_the_last_certificate_and_its_parts() -> None:
     assert cluster.globals_(1) == dict.fromkeys(range(4), b"12393")
     assert cluster.parties[3].over
     part = cluster.parties[0].chain[1].record.globals_
-    effects = cluster.give(0, Received(~0, cluster.rules.unsigned(Fetch(1, What.GLOBALS, part))))
+    effects = cluster.give(
+        0, Received(~0, cluster.rules.unsigned(Fetch(1, PartKind.GLOBALS, part)))
+    )
     assert [type(e) for e in effects] == [Send]
 
 

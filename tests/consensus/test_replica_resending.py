@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedrfq.consensus.events import Received, Send, Timer, Trained
-from fedrfq.consensus.messages import Commit, Fetch, Kind, Message, Prepare, What
+from fedrfq.consensus.events import Received, Send, Submit, Timer
+from fedrfq.consensus.messages import Commit, Fetch, Kind, Message, PartKind, Prepare
 from support.cluster import Cluster
 
 
@@ -14,7 +14,7 @@ def stuck(motion: bool = False) -> Cluster:
     cluster = Cluster()
     cluster.passes = lambda sender, receiver, message: message.body.kind == Kind.UPLOAD
     if motion:
-        cluster.give(0, Trained(1, b"5"))
+        cluster.give(0, Submit(1, b"5"))
     cluster.train(1)
     cluster.settle()
     cluster.sent.clear()
@@ -41,14 +41,14 @@ def test_a_list_goes_to_all_and_after_view_0_to_the_leader_alone() -> None:
 def test_a_motion_is_not_said_again_once_it_is_listed() -> None:
     assert again(stuck(motion=True), 0, Kind.UPLOAD) == []
     cluster = Cluster()
-    cluster.give(0, Trained(1, b"5"))
+    cluster.give(0, Submit(1, b"5"))
     assert again(cluster, 0, Kind.UPLOAD) == [1, 2, 3]
 
 
 def asks(cluster: Cluster) -> bool:
     cluster.sent.clear()
     cluster.expire(Timer.RESEND, 0)
-    return any(message.body == Fetch(1, What.WORDS) for _, _, message in cluster.sent)
+    return any(message.body == Fetch(1, PartKind.WORDS) for _, _, message in cluster.sent)
 
 
 def test_others_are_asked_for_their_words_as_long_as_the_views_time_does_not_run() -> None:
@@ -80,7 +80,7 @@ def test_what_is_wanted_is_asked_of_a_new_views_leader_alone_and_of_all_when_the
 ):
     """A list may name whatever it likes: a view change does not multiply that by the number of servers."""
     cluster = stuck()
-    fetch = Fetch(1, What.UPLOAD, bytes(32))
+    fetch = Fetch(1, PartKind.UPLOAD, bytes(32))
     asked = cluster.rules.unsigned(fetch)
     for server in (0, 2):
         cluster.parties[server].wanted[fetch.digest] = fetch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedrfq.consensus.events import Expired, Received, Timer
-from fedrfq.consensus.messages import Body, Cert, Kind, PrePrepare, ViewChange, What, unsigned
+from fedrfq.consensus.messages import Cert, Kind, Part, PartKind, PrePrepare, ViewChange, unsigned
 from support.cluster import Cluster, Filter, among
 
 NO_COMMITS: Filter = lambda sender, receiver, message: message.body.kind != Kind.COMMIT  # noqa: E731
@@ -87,7 +87,7 @@ class TestViewChange:
         cluster.passes = lambda s, r, m: 1 not in (s, r)
         cluster.expire(Timer.VIEW, 0, 2, 3)
         cluster.settle()
-        assert any(m.body.what == What.SET for m in cluster.said(3, Kind.FETCH))  # type: ignore[union-attr]
+        assert any(m.body.what == PartKind.SET for m in cluster.said(3, Kind.FETCH))  # type: ignore[union-attr]
         assert cluster.globals_(1)[3] == b"1234"
 
     def test_a_new_view_without_what_is_prepared_gets_no_vote(self) -> None:
@@ -186,7 +186,7 @@ class TestRecovery:
             cluster.train(round_)
             cluster.settle()
         certificate = cluster.parties[0].chain[2]
-        parts = [m for m in cluster.logs[0] if isinstance(m.body, Body) and m.body.round == 2]
+        parts = [m for m in cluster.logs[0] if isinstance(m.body, Part) and m.body.round == 2]
         cluster.logs[0] = [unsigned(cluster.rules.run, Cert(2, certificate)), *parts]
         cluster.restart(0)
         assert cluster.parties[0].round == 3

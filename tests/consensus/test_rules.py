@@ -8,15 +8,15 @@ import pytest
 
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import (
-    Any,
+    AnyMessage,
     Cert,
     Fetch,
     Kind,
-    List,
     Message,
+    PartKind,
     Prepare,
     Upload,
-    What,
+    UploadList,
     decode,
     decode_entries,
     part_digest,
@@ -30,7 +30,11 @@ from support.strategies import seal
 
 def test_authentic_is_what_its_author_signed_for_this_run() -> None:
     rules, other = committee(), committee(purpose=b"another")
-    for body in (Upload(ROUND, 2, b""), Prepare(ROUND, 0, digest("a"), 3), List(ROUND, 0, ())):
+    for body in (
+        Upload(ROUND, 2, b""),
+        Prepare(ROUND, 0, digest("a"), 3),
+        UploadList(ROUND, 0, ()),
+    ):
         message = sign(rules, body)
         assert rules.authentic(message)
         assert rules.authentic(decode(message.wire))
@@ -49,17 +53,18 @@ def test_a_message_of_another_run_is_not_authentic_whatever_it_was_signed_with()
 
 
 @pytest.mark.parametrize(
-    "body", [Upload(ROUND, 7, b""), Prepare(ROUND, 0, digest("a"), 4), List(ROUND, 65535, ())]
+    "body", [Upload(ROUND, 7, b""), Prepare(ROUND, 0, digest("a"), 4), UploadList(ROUND, 65535, ())]
 )
-def test_a_stranger_is_never_authentic(body: Any) -> None:
+def test_a_stranger_is_never_authentic(body: AnyMessage) -> None:
     assert not committee().authentic(sign(committee(), body))
 
 
 def test_what_nobody_signs_is_not_authentic() -> None:
     rules = committee()
-    assert not rules.authentic(rules.unsigned(Fetch(ROUND, What.CERT)))
+    assert not rules.authentic(rules.unsigned(Fetch(ROUND, PartKind.CERT)))
     assert (
-        rules.unsigned(Fetch(ROUND, What.CERT)).wire == rules.unsigned(Fetch(ROUND, What.CERT)).raw
+        rules.unsigned(Fetch(ROUND, PartKind.CERT)).wire
+        == rules.unsigned(Fetch(ROUND, PartKind.CERT)).raw
     )
 
 
@@ -171,19 +176,20 @@ LISTS = {
 @pytest.mark.parametrize("name", LISTS)
 def test_proper_lists(name: str) -> None:
     proper, entries = LISTS[name]
-    assert committee().proper_list(List(ROUND, 0, tuple(entries))) == proper
+    assert committee().proper_list(UploadList(ROUND, 0, tuple(entries))) == proper
 
 
 def test_a_list_has_as_many_clients_as_a_round_needs() -> None:
     rules = committee(minimum=2)
-    assert not rules.proper_list(List(ROUND, 0, (entry(0, "x"), entry(0, "y"))))
-    assert rules.proper_list(List(ROUND, 0, (entry(0), entry(2))))
+    assert not rules.proper_list(UploadList(ROUND, 0, (entry(0, "x"), entry(0, "y"))))
+    assert rules.proper_list(UploadList(ROUND, 0, (entry(0), entry(2))))
 
 
-def union(*lists: list[tuple[int, bytes]]) -> tuple[Any, Any]:
+def union(*lists: list[tuple[int, bytes]]) -> tuple[AnyMessage, AnyMessage]:
     rules = committee()
     return rules.union(
-        sign(rules, List(ROUND, server, tuple(entries))) for server, entries in enumerate(lists)
+        sign(rules, UploadList(ROUND, server, tuple(entries)))
+        for server, entries in enumerate(lists)
     )
 
 
@@ -216,8 +222,8 @@ def test_a_record_names_all_parts() -> None:
     entries, outcome = (entry(0), entry(2)), Outcome(b"globals", b"verdicts", b"state")
     made = committee().record(ROUND, digest("p"), entries, outcome)
     assert (made.round, made.previous) == (ROUND, digest("p"))
-    assert made.set_ == part_digest(What.SET, write_entries(entries))
+    assert made.set_ == part_digest(PartKind.SET, write_entries(entries))
     assert decode_entries(write_entries(entries)) == entries
-    assert made.globals_ == part_digest(What.GLOBALS, b"globals")
-    assert made.verdicts == part_digest(What.VERDICTS, b"verdicts")
-    assert made.state == part_digest(What.STATE, b"state")
+    assert made.globals_ == part_digest(PartKind.GLOBALS, b"globals")
+    assert made.verdicts == part_digest(PartKind.VERDICTS, b"verdicts")
+    assert made.state == part_digest(PartKind.STATE, b"state")

@@ -7,22 +7,22 @@ from itertools import product
 import pytest
 
 from fedrfq.consensus.messages import (
-    Any,
-    Body,
+    AnyMessage,
     Cert,
     Certificate,
     Commit,
     Evidence,
     Fetch,
     Kind,
-    List,
     Message,
+    Part,
+    PartKind,
     Prepare,
     PrePrepare,
     Receipt,
     Upload,
+    UploadList,
     ViewChange,
-    What,
     author,
 )
 from fedrfq.consensus.rules import Rules
@@ -30,22 +30,22 @@ from support.handmade import ROUND, committee, digest, entry, record, sign
 from support.strategies import seal
 
 
-def said_by_one(name: str) -> dict[Kind, Any]:
+def said_by_one(name: str) -> dict[Kind, AnyMessage]:
     """One body of each kind, of round 6 and view 1, by server 1 or client 1: two names, two different things said."""
     rules = committee()
-    what, signed = record(name), sign(rules, List(ROUND, 1, (entry(1, name),)))
+    what, signed = record(name), sign(rules, UploadList(ROUND, 1, (entry(1, name),)))
     return {
         Kind.UPLOAD: Upload(ROUND, 1, name.encode()),
         Kind.RECEIPT: Receipt(ROUND, 1, 1, digest(name)),
-        Kind.LIST: List(ROUND, 1, (entry(1, name),)),
+        Kind.LIST: UploadList(ROUND, 1, (entry(1, name),)),
         Kind.PREPREPARE: PrePrepare(ROUND, 1, 1, what, (), ()),
         Kind.PREPARE: Prepare(ROUND, 1, digest(name), 1),
         Kind.COMMIT: Commit(ROUND, 1, digest(name), 1),
         Kind.VIEWCHANGE: ViewChange(ROUND, 1, 1, Certificate(Kind.PREPARE, 0, what, ()), None),
         Kind.CERT: Cert(ROUND, Certificate(Kind.COMMIT, 0, what, ())),
         Kind.EVIDENCE: Evidence(ROUND, signed, signed),
-        Kind.FETCH: Fetch(ROUND, What.SET, digest(name)),
-        Kind.BODY: Body(ROUND, What.SET, name.encode()),
+        Kind.FETCH: Fetch(ROUND, PartKind.SET, digest(name)),
+        Kind.BODY: Part(ROUND, PartKind.SET, name.encode()),
     }
 
 
@@ -57,7 +57,7 @@ CONFLICTS = {
 } | {(Kind.RECEIPT, Kind.LIST)}
 
 
-def proven(rules: Rules, a: Any, b: Any) -> bool:
+def proven(rules: Rules, a: AnyMessage, b: AnyMessage) -> bool:
     first, second = (
         sign(rules, body) if author(body) is not None else rules.unsigned(body) for body in (a, b)
     )
@@ -82,7 +82,7 @@ def test_saying_one_thing_is_no_evidence(first: Kind, second: Kind) -> None:
 HONEST = {
     "uploads of two rounds": (Upload(5, 1, b"x"), Upload(6, 1, b"y")),
     "uploads of two clients": (Upload(6, 1, b"x"), Upload(6, 2, b"y")),
-    "a client and the server of its number": (Upload(6, 1, b"x"), List(6, 1, (entry(1),))),
+    "a client and the server of its number": (Upload(6, 1, b"x"), UploadList(6, 1, (entry(1),))),
     "receipts of both uploads of a client": (
         Receipt(6, 1, 1, digest("x")),
         Receipt(6, 1, 1, digest("y")),
@@ -90,12 +90,12 @@ HONEST = {
     "receipts of two clients": (Receipt(6, 1, 1, digest("x")), Receipt(6, 1, 2, digest("x"))),
     "a receipt kept among others": (
         Receipt(6, 1, 1, digest("x")),
-        List(6, 1, (entry(0), entry(1, "x"), entry(1, "y"))),
+        UploadList(6, 1, (entry(0), entry(1, "x"), entry(1, "y"))),
     ),
-    "a receipt of another round": (Receipt(5, 1, 1, digest("x")), List(6, 1, (entry(0),))),
-    "a receipt of another server": (Receipt(6, 2, 1, digest("x")), List(6, 1, (entry(0),))),
-    "lists of two rounds": (List(5, 1, (entry(0),)), List(6, 1, (entry(1),))),
-    "lists of two servers": (List(6, 2, (entry(0),)), List(6, 1, (entry(1),))),
+    "a receipt of another round": (Receipt(5, 1, 1, digest("x")), UploadList(6, 1, (entry(0),))),
+    "a receipt of another server": (Receipt(6, 2, 1, digest("x")), UploadList(6, 1, (entry(0),))),
+    "lists of two rounds": (UploadList(5, 1, (entry(0),)), UploadList(6, 1, (entry(1),))),
+    "lists of two servers": (UploadList(6, 2, (entry(0),)), UploadList(6, 1, (entry(1),))),
     "votes in two views": (Prepare(6, 0, digest("x"), 1), Prepare(6, 1, digest("y"), 1)),
     "votes in two rounds": (Commit(5, 0, digest("x"), 1), Commit(6, 0, digest("y"), 1)),
     "votes of two servers": (Commit(6, 0, digest("x"), 1), Commit(6, 0, digest("y"), 2)),
@@ -124,7 +124,7 @@ def test_a_receipt_is_broken_by_a_list_without_its_entry() -> None:
         (entry(0, "x"),),
         (entry(0, "x"), entry(1, "y"), entry(2, "x")),
     ):
-        assert proven(rules, receipt, List(ROUND, 1, entries))
+        assert proven(rules, receipt, UploadList(ROUND, 1, entries))
 
 
 def test_evidence_holds_only_with_both_signatures_and_its_round() -> None:

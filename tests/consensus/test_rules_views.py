@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from fedrfq.consensus.messages import (
-    Any,
+    AnyMessage,
     Certificate,
     Kind,
-    List,
     Message,
     Prepare,
     PrePrepare,
     Upload,
+    UploadList,
     ViewChange,
 )
 from fedrfq.consensus.rules import Rules
@@ -35,7 +35,7 @@ def change(
     server: int = 0,
     view: int = 2,
     prepared: Certificate | None = None,
-    **changed: Any,
+    **changed: AnyMessage,
 ) -> ViewChange:
     return replace(ViewChange(ROUND, view, server, prepared, last(rules)), **changed)
 
@@ -117,7 +117,7 @@ def test_the_highest_prepared_view_binds() -> None:
 
 def lists(rules: Rules, number: int | None = None, round_: int = ROUND) -> tuple[Message, ...]:
     number = rules.roster.n - rules.roster.f if number is None else number
-    return tuple(sign(rules, List(round_, server, (entry(0),))) for server in range(number))
+    return tuple(sign(rules, UploadList(round_, server, (entry(0),))) for server in range(number))
 
 
 def changes(rules: Rules, view: int, prepared: Certificate | None = None) -> tuple[Message, ...]:
@@ -128,7 +128,7 @@ def changes(rules: Rules, view: int, prepared: Certificate | None = None) -> tup
     )
 
 
-def proposal(rules: Rules, view: int = 0, **changed: Any) -> PrePrepare:
+def proposal(rules: Rules, view: int = 0, **changed: AnyMessage) -> PrePrepare:
     """A free choice of the leader, but for what is changed."""
     leader, justified = rules.roster.leader(ROUND, view), changes(rules, view) if view else ()
     return replace(PrePrepare(ROUND, view, leader, record(), lists(rules), justified), **changed)
@@ -167,16 +167,19 @@ def test_a_free_choice_without_its_lists(n: int, view: int) -> None:
         "one too many": lists(rules, len(good) + 1),
         "a server twice": (*good[:-1], good[0]),
         "a server twice on top": (*good, good[0]),
-        "a server twice, with two lists": (*good[:-1], sign(rules, List(ROUND, 0, (entry(1),)))),
-        "of the last round": (*good[:-1], sign(rules, List(ROUND - 1, n - 1, entries))),
-        "of the next round": (*good[:-1], sign(rules, List(ROUND + 1, n - 1, entries))),
-        "forged": (*good[:-1], sign(rules, List(ROUND, n - 1, entries), by=0)),
-        "of a stranger": (*good[:-1], sign(rules, List(ROUND, n, entries))),
+        "a server twice, with two lists": (
+            *good[:-1],
+            sign(rules, UploadList(ROUND, 0, (entry(1),))),
+        ),
+        "of the last round": (*good[:-1], sign(rules, UploadList(ROUND - 1, n - 1, entries))),
+        "of the next round": (*good[:-1], sign(rules, UploadList(ROUND + 1, n - 1, entries))),
+        "forged": (*good[:-1], sign(rules, UploadList(ROUND, n - 1, entries), by=0)),
+        "of a stranger": (*good[:-1], sign(rules, UploadList(ROUND, n, entries))),
         "of another run": (
             *good[:-1],
-            sign(committee(n, purpose=b"another"), List(ROUND, n - 1, entries)),
+            sign(committee(n, purpose=b"another"), UploadList(ROUND, n - 1, entries)),
         ),
-        "an empty one": (*good[:-1], sign(rules, List(ROUND, n - 1, ()))),
+        "an empty one": (*good[:-1], sign(rules, UploadList(ROUND, n - 1, ()))),
         "a vote": (*good[:-1], sign(rules, Prepare(ROUND, 0, digest("a"), n - 1))),
         "an upload": (*good[:-1], sign(rules, Upload(ROUND, 0, b""))),
         "a vote on top": (*good, sign(rules, Prepare(ROUND, 0, digest("a"), n - 1))),

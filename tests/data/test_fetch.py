@@ -13,7 +13,7 @@ import pytest
 
 from fedrfq.data import DATASETS, fetch, get, load, mnist
 from fedrfq.data.content import sha256
-from fedrfq.data.origins import Place, first
+from fedrfq.data.origins import Origin, first
 from fedrfq.errors import UserError
 
 
@@ -173,7 +173,7 @@ def test_a_full_disk_stops_at_once_instead_of_trying_on():
         raise OSError(28, "No space left on device")
 
     tried = []
-    places = (Place("one", full), Place("two", lambda work, bar: tried.append(1)))
+    places = (Origin("one", full), Origin("two", lambda work, bar: tried.append(1)))
     with pytest.raises(UserError, match="full disk"):
         first(places, lambda _: None, "", show=False)
     assert tried == []

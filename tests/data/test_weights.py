@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedrfq.data import resnet18, weights
-from fedrfq.data.origins import Place
+from fedrfq.data.origins import Origin
 from fedrfq.errors import UserError
 
 STATE = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.tensor([1.0, 2.0])}
@@ -25,7 +25,7 @@ def known(monkeypatch):
     def down(work, bar):
         raise UserError("no answer")
 
-    places = (Place("one", down), Place("two", lambda work, bar: dict(STATE)))
+    places = (Origin("one", down), Origin("two", lambda work, bar: dict(STATE)))
     tiny = replace(weights.WEIGHTS["resnet18"], places=places, sha256=weights.sha256(STATE))
     monkeypatch.setitem(weights.WEIGHTS, "resnet18", tiny)
     return tiny

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedrfq.data import Dataset
-from fedrfq.data.client_data import Shares
+from fedrfq.data.client_data import ClientData
 from fedrfq.engine import averaging
-from fedrfq.engine.engine import Engine, Program, Train
-from fedrfq.learning.round_loop import Federation, participants
+from fedrfq.engine.engine import Engine, Program, TrainingOptions
+from fedrfq.learning.round_loop import RoundLoop, participants
 from fedrfq.methods import METHODS, Method
 from fedrfq.methods.fedavg import FedAvg
 from fedrfq.methods.fedper import FedPer
@@ -229,9 +229,9 @@ def test_what_is_shared_is_the_same_for_all_from_the_start(
     mnist: Dataset, name: str, init: str
 ) -> None:
     """Of FeSEM at the start alone; of FedPer and FedRep all but the decision layer, which is each one's own."""
-    federation = Federation([tiny(method={"name": name}, init=init, **QUICK)], mnist, CPU)
-    start = federation.start()
-    after, _ = federation.advance(start)
+    loop = RoundLoop([tiny(method={"name": name}, init=init, **QUICK)], mnist, CPU)
+    start = loop.start()
+    after, _ = loop.advance(start)
     for state in (start, after):
         for key, p in state.params[0].items():
             own = key in HEADS and name in ("fedper", "fedrep")
@@ -259,13 +259,13 @@ def test_weights_are_samples_of_who_took_part(
 
     monkeypatch.setattr(averaging, "exchange", spy)
     experiments = [tiny(seed=seed, method={"name": "fedavg"}, participation=0.5) for seed in (0, 1)]
-    federation = Federation(experiments, mnist, CPU)
-    state, outcomes = federation.advance(federation.start())
-    state, outcomes = federation.advance(state)
+    loop = RoundLoop(experiments, mnist, CPU)
+    state, outcomes = loop.advance(loop.start())
+    state, outcomes = loop.advance(state)
     assert [first for *_, first in given] == [True, False]
     trained, weight_RK, _ = given[-1]
     for r, experiment in enumerate(experiments):
-        who, held = participants(experiment, 2), federation.partitions[r].train
+        who, held = participants(experiment, 2), loop.partitions[r].train
         weights = [len(held[k]) if k in who else 0 for k in range(6)]
         assert weight_RK[r].tolist() == weights
         for name, p in trained.items():
@@ -276,7 +276,7 @@ def test_weights_are_samples_of_who_took_part(
                 )
         model = reference.CNN(mnist.shape, 10).eval()
         model.load_state_dict({name: p[6 * r] for name, p in state.params[0].items()})
-        for k, index in enumerate(federation.partitions[r].test):
+        for k, index in enumerate(loop.partitions[r].test):
             images = (
                 torch.from_numpy(mnist.test_x[index]).float() / 255 - mnist.mean[0]
             ) / mnist.std[0]
@@ -359,10 +359,10 @@ class Half(Method):
 def test_a_phase_leaves_the_other_layers_alone(head: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(6, 1, 2, 2, generator=generator), torch.arange(6) % 3
-    own = Shares(x, y, torch.arange(6)[None], (6,))
+    own = ClientData(x, y, torch.arange(6)[None], (6,))
     params, program = (
         random_params(1),
-        Program(MODEL, Half(head=head), Pool("none"), Train(epochs=2, lr=0.1)),
+        Program(MODEL, Half(head=head), Pool("none"), TrainingOptions(epochs=2, lr=0.1)),
     )
     new, _ = Engine(program, own, own).train(params, {}, torch.zeros(1, dtype=torch.int64), [0])
     for name, p in params.items():

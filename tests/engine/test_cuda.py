@@ -8,7 +8,7 @@ import torch
 
 from fedrfq.data import Dataset, load
 from fedrfq.experiment import experiment
-from fedrfq.learning.round_loop import Federation
+from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.methods import METHODS
 from fedrfq.runs.session import Session, pick_device
 
@@ -38,10 +38,10 @@ def coloured() -> Dataset:
 
 def after(dataset: Dataset, settings: list[str], device: str, rounds: int, double: bool = False):
     """A federation after some rounds; in float64, rounding stays far below what a wrong step would change."""
-    federation = Federation([experiment.load(sets=settings)], dataset, torch.device(device))
-    state = federation.start()
+    loop = RoundLoop([experiment.load(sets=settings)], dataset, torch.device(device))
+    state = loop.start()
     if double:
-        for engine in federation.engines:
+        for engine in loop.engines:
             engine.shares, engine.tests = (
                 replace(own, x=own.x.double()) for own in (engine.shares, engine.tests)
             )
@@ -50,8 +50,8 @@ def after(dataset: Dataset, settings: list[str], device: str, rounds: int, doubl
             state, params=params, centres={name: p.double() for name, p in state.centres.items()}
         )
     for _ in range(rounds):
-        state, outcomes = federation.advance(state)
-    return federation, state, outcomes[0].record
+        state, outcomes = loop.advance(state)
+    return loop, state, outcomes[0].record
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -59,10 +59,10 @@ def after(dataset: Dataset, settings: list[str], device: str, rounds: int, doubl
 def test_cuda_trains_as_the_cpu_does(method, model):
     """Two rounds of unequal clients: the second runs on graphs."""
     settings = [*SMALL, f"method.name={method}", f"model.name={model}", "train.epochs=2"]
-    (_, cpu, left), (federation, cuda, right) = (
+    (_, cpu, left), (loop, cuda, right) = (
         after(load("mnist5k"), settings, device, 2, double=True) for device in ("cpu", "cuda")
     )
-    assert federation.engines[0]._shards[0].graphs, "no step was captured"
+    assert loop.engines[0]._shards[0].graphs, "no step was captured"
     for name, p in cpu.params[0].items():
         torch.testing.assert_close(cuda.params[0][name].cpu(), p, rtol=1e-5, atol=1e-6)
     assert right.loss == pytest.approx(left.loss, rel=1e-3)
@@ -87,14 +87,14 @@ def test_cuda_trains_resnets_as_the_cpu_does(method):
     settings += ["train.epochs=2", "train.batch_size=16"]
     trained = []
     for device in ("cpu", "cuda"):
-        federation = Federation([experiment.load(sets=settings)], coloured(), torch.device(device))
-        (engine,), state = federation.engines, federation.start()
+        loop = RoundLoop([experiment.load(sets=settings)], coloured(), torch.device(device))
+        (engine,), state = loop.engines, loop.start()
         engine.shares = replace(engine.shares, x=engine.shares.x.double())
         params = {name: p.double() for name, p in state.params[0].items()}
-        guide = federation.guide(state, federation.cohorts[0], params)
+        guide = loop.guide(state, loop.cohorts[0], params)
         for number in (1, 2):
             params, losses = engine.train(
-                params, guide, federation.keys(number, federation.cohorts[0]), range(6)
+                params, guide, loop.keys(number, loop.cohorts[0]), range(6)
             )
         trained.append((params, losses))
     assert engine._shards[0].graphs, "no step was captured"
@@ -105,7 +105,7 @@ def test_cuda_trains_resnets_as_the_cpu_does(method):
 
 def test_stacked_seeds_train_as_alone():
     experiments = [experiment.load(sets=SMALL, seed=seed) for seed in (0, 1, 2)]
-    together = Federation(experiments, load("mnist5k"), torch.device("cuda"))
+    together = RoundLoop(experiments, load("mnist5k"), torch.device("cuda"))
     state = together.advance(together.advance(together.start())[0])[0]
     _, alone, _ = after(load("mnist5k"), [*SMALL, "seed=1"], "cuda", 2)
     for name, p in alone.params[0].items():
@@ -113,9 +113,9 @@ def test_stacked_seeds_train_as_alone():
 
 
 def test_participation_keeps_its_graphs():
-    federation, _, record = after(load("mnist5k"), [*SMALL, "participation=0.5"], "cuda", 4)
+    loop, _, record = after(load("mnist5k"), [*SMALL, "participation=0.5"], "cuda", 4)
     assert record.participants == 3
-    assert federation.engines[0]._shards[0].graphs
+    assert loop.engines[0]._shards[0].graphs
 
 
 def test_deterministic_run_resumes_to_the_same_bytes(tmp_path):

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedrfq.data.client_data import Shares
+from fedrfq.data.client_data import ClientData
 from fedrfq.engine import counter_rng, engine
-from fedrfq.engine.engine import Engine, Program, Train
+from fedrfq.engine.engine import Engine, Program, TrainingOptions
 from fedrfq.errors import UserError
 from fedrfq.methods import METHODS
 from fedrfq.methods.fedrfq import FedRFQ
@@ -21,14 +21,14 @@ from fedrfq.methods.method import Guide
 from fedrfq.models import MODELS
 from fedrfq.models.cnn import CNN
 from fedrfq.models.mlp import MLP
-from fedrfq.models.stacked import Layout, Params, Step, stack
+from fedrfq.models.stacked import Layout, Params, TrainingStep, stack
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, Globals
 from fedrfq.prototypes.pooling import Pool
 from support import reference
 from support.small import told
 
 CLASSES = 5
-TRAIN = Train(batch_size=4, momentum=0.7)
+TRAIN = TrainingOptions(batch_size=4, momentum=0.7)
 # The images are not square, and the last batches of unequal clients are partial. A dropout rate of ¾ has a factor that
 # float32 holds exactly. Stock BatchNorm refuses a batch of one, and over two of one pixel blows rounding up a billionfold.
 SHAPES = {"cnn": (1, 20, 24), "mlp": (2, 5, 6), "resnet18": (3, 32, 32)}
@@ -68,7 +68,7 @@ def generator(seed: int = 3) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def shares(name: str, counts: Sequence[int], augment: bool = False) -> Shares:
+def shares(name: str, counts: Sequence[int], augment: bool = False) -> ClientData:
     """Random images in double precision; clients share some of them, and rows are padded with sample 0."""
     x = torch.randn(16, *SHAPES[name], dtype=torch.float64, generator=generator())
     y = torch.randint(CLASSES, (16,), generator=generator())
@@ -76,7 +76,7 @@ def shares(name: str, counts: Sequence[int], augment: bool = False) -> Shares:
     for k, (row, count) in enumerate(zip(rows, counts, strict=True)):
         row[:count] = torch.randperm(16, generator=generator(k))[:count]
     black = torch.linspace(-2, -1, SHAPES[name][0], dtype=torch.float64) if augment else None
-    return Shares(x, y, rows, tuple(counts), black)
+    return ClientData(x, y, rows, tuple(counts), black)
 
 
 def program(
@@ -111,12 +111,12 @@ def keys(clients: int, round_: int = 1) -> Tensor:
 
 
 def trained(
-    program: Program, own: Shares, params: Params, guide: Guide, keys_K: Tensor
+    program: Program, own: ClientData, params: Params, guide: Guide, keys_K: Tensor
 ) -> tuple[Params, Tensor]:
     return Engine(program, own, own).train(params, guide, keys_K, range(len(own.counts)))
 
 
-def of(own: Shares, clients: Sequence[int]) -> Shares:
+def of(own: ClientData, clients: Sequence[int]) -> ClientData:
     counts = tuple(own.counts[k] for k in clients)
     return replace(own, index_KN=own.index_KN[list(clients)][:, : max(counts)], counts=counts)
 
@@ -203,7 +203,7 @@ def test_momentum_starts_afresh_every_round() -> None:
 
 
 @pytest.fixture(params=MODELS)
-def stacked(request: pytest.FixtureRequest) -> tuple[Program, Shares, Params, Guide, Tensor]:
+def stacked(request: pytest.FixtureRequest) -> tuple[Program, ClientData, Params, Guide, Tensor]:
     """FedRFQ with every model: what is trained, on what, from where, told what, with which keys."""
     name = request.param
     counts = COUNTS[name]
@@ -214,7 +214,7 @@ def stacked(request: pytest.FixtureRequest) -> tuple[Program, Shares, Params, Gu
 
 
 def test_a_client_alone_is_the_client_among_others(
-    stacked: tuple[Program, Shares, Params, Guide, Tensor],
+    stacked: tuple[Program, ClientData, Params, Guide, Tensor],
 ) -> None:
     one, own, params, guide, keys_K = stacked
     together, losses_K3 = trained(one, own, params, guide, keys_K)
@@ -227,7 +227,7 @@ def test_a_client_alone_is_the_client_among_others(
 
 
 def test_the_order_of_clients_is_nothing_to_them(
-    stacked: tuple[Program, Shares, Params, Guide, Tensor],
+    stacked: tuple[Program, ClientData, Params, Guide, Tensor],
 ) -> None:
     one, own, params, guide, keys_K = stacked
     turned = list(range(len(own.counts)))[::-1]
@@ -270,13 +270,15 @@ def test_shards_are_nothing_to_clients(monkeypatch: pytest.MonkeyPatch) -> None:
 class Spy(CNN):
     """A CNN that keeps what each training step is given."""
 
-    seen: ClassVar[list[tuple[Tensor, Step]]] = []
+    seen: ClassVar[list[tuple[Tensor, TrainingStep]]] = []
 
     def forward(
-        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None
+        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: TrainingStep | None
     ) -> tuple[Tensor, Tensor]:
         assert step is not None
-        self.seen.append((x_KBCHW.clone(), Step(step.weight_KB.clone(), step.keep_KBU.clone())))  # type: ignore[union-attr]
+        self.seen.append(
+            (x_KBCHW.clone(), TrainingStep(step.weight_KB.clone(), step.keep_KBU.clone()))
+        )  # type: ignore[union-attr]
         return super().forward(layout, params, x_KBCHW, step)
 
 
@@ -405,7 +407,7 @@ def test_prediction_is_from_the_unpooled_features() -> None:
         params = start(one, "cnn", 2)
         found.append(Engine(one, own, own).features(params, own))
         batch = one.batch(
-            params, own.x[own.index_KN], own.y[own.index_KN], Step(own.weight_KN(), None)
+            params, own.x[own.index_KN], own.y[own.index_KN], TrainingStep(own.weight_KN(), None)
         )
         assert torch.equal(batch.p_KBV, pool(batch.c_KBD))
         torch.testing.assert_close(batch.c_KBD, found[-1][0])
@@ -432,7 +434,7 @@ def test_weights_tell_samples_from_padding() -> None:
 )
 def test_impossible_training_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"train.{next(iter(wrong))}"):
-        Train(**wrong)
+        TrainingOptions(**wrong)
 
 
 def test_no_dropout_needs_no_factors(one_thread: None) -> None:
@@ -450,7 +452,7 @@ def test_a_plan_is_made_on_the_device_of_the_samples() -> None:
         torch.zeros(50, 3, 32, 32, device=meta),
         torch.zeros(4, 12, dtype=torch.int64, device=meta),
     )
-    own = Shares(
+    own = ClientData(
         x,
         torch.zeros(50, dtype=torch.int64, device=meta),
         index,

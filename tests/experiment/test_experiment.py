@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedrfq.committee import COMMITTEES, Direct
 from fedrfq.data import DATASETS, Dataset
 from fedrfq.data.partition import PARTITIONS, Classes, Iid
-from fedrfq.engine.engine import Train
+from fedrfq.engine.engine import TrainingOptions
 from fedrfq.errors import UserError
 from fedrfq.experiment import Cohort, Data, Experiment, from_table, load, name_of
 from fedrfq.files import toml
@@ -76,7 +76,7 @@ def test_what_suits_the_data_fills_what_is_left_open() -> None:
     assert found.model == ResNet18(weights="imagenet")
     assert found.data == Data("cifar10", augment=True)
     assert found.method == FedRFQ(lam=0.1, aggregate="paper")
-    assert found.train == Train(batch_size=32)
+    assert found.train == TrainingOptions(batch_size=32)
     assert (found.partition.ways, found.partition.spread) == (3, 1)  # type: ignore[union-attr]
     assert found.name == "cifar10-fedrfq"
     other = from_table({"data": {"name": "cifar10", "augment": False}, "model": {"name": "mlp"}})
@@ -91,9 +91,9 @@ def test_the_default_is_the_papers_mnist_on_the_data_at_hand() -> None:
         CNN(),
         Pool(),
         FedRFQ(),
-        Train(),
+        TrainingOptions(),
     )
-    assert found.train == Train(epochs=1, batch_size=4, lr=0.01, momentum=0.5)
+    assert found.train == TrainingOptions(epochs=1, batch_size=4, lr=0.01, momentum=0.5)
     assert found.prototype_size() == 24
     assert found.name == "mnist5k-fedrfq"
     assert from_table({"data": {"name": "some/own.npz"}}).name == "own-fedrfq"

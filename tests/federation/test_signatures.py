@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedrfq.consensus.roster import Roster
 from fedrfq.errors import UserError
 from fedrfq.federation import signatures
-from fedrfq.federation.signatures import Ed25519, Signer, simulated
+from fedrfq.federation.signatures import Ed25519, Ed25519Signer, simulated
 
 SCHEME = Ed25519()
 P = 2**255 - 19
@@ -56,7 +56,7 @@ def test_other_than_canonical_points_are_weak() -> None:
 def test_a_signature_holds_for_its_key_and_bytes_only(
     message: bytes, seed: int, data: st.DataObject
 ) -> None:
-    signer, other = Signer(bytes([seed]) * 32), Signer(bytes([seed + 1]) * 32)
+    signer, other = Ed25519Signer(bytes([seed]) * 32), Ed25519Signer(bytes([seed + 1]) * 32)
     signature = signer(message)
     assert SCHEME.verify(signer.public, message, signature)
     assert not SCHEME.verify(other.public, message, signature)
@@ -71,7 +71,7 @@ def test_what_was_found_right_before_is_right_for_nothing_else(
 ) -> None:
     monkeypatch.setattr(signatures, "_REMEMBERED", 3)
     for number in range(5):
-        signer, other = Signer(bytes([number]) * 32), Signer(bytes([number + 1]) * 32)
+        signer, other = Ed25519Signer(bytes([number]) * 32), Ed25519Signer(bytes([number + 1]) * 32)
         signature = signer(b"message")
         for _ in range(2):
             assert SCHEME.verify(signer.public, b"message", signature)
@@ -88,7 +88,7 @@ def test_what_a_simulated_party_signs_is_known_to_be_right_and_that_alone(
     monkeypatch.setattr(
         signatures, "_opener", lambda: lambda signed, key: checked.append(signed) is not None
     )
-    known, real = simulated(99, "client", 1), Signer(bytes(range(32)))
+    known, real = simulated(99, "client", 1), Ed25519Signer(bytes(range(32)))
     signature = known(b"message")
     assert SCHEME.verify(known.public, b"message", signature)
     assert not checked
@@ -127,11 +127,11 @@ def test_simulated_keys_are_a_function_of_seed_role_and_number() -> None:
         (seed, role, k) for seed in range(4) for role in ("server", "client") for k in range(12)
     ]
     assert len({simulated(*party).public for party in parties}) == len(parties)
-    assert Signer(bytes(32)).public == bytes.fromhex(
+    assert Ed25519Signer(bytes(32)).public == bytes.fromhex(
         "3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29"
     )
     with pytest.raises(UserError, match="32 bytes"):
-        Signer(bytes(31))
+        Ed25519Signer(bytes(31))
 
 
 def test_without_pynacl_one_is_told_so() -> None:
@@ -139,7 +139,7 @@ def test_without_pynacl_one_is_told_so() -> None:
 import sys
 sys.modules["nacl"] = None
 from fedrfq.errors import UserError
-from fedrfq.signatures import Ed25519
+from fedrfq.federation.signatures import Ed25519
 try:
     Ed25519()
 except UserError as error:

@@ -288,7 +288,7 @@ def test_missing_folder_is_a_user_error(tmp_path: Path) -> None:
 def test_killed_half_way_the_old_file_stays(tmp_path: Path) -> None:
     save(tmp_path / "t", {"x": torch.zeros(2)})
     script = (
-        "import os, sys, torch; from fedrfq.tensors import save; "
+        "import os, sys, torch; from fedrfq.files.tensors import save; "
         "os.fsync = lambda _: os.kill(os.getpid(), 9); save(sys.argv[1], {'x': torch.ones(2)})"
     )
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "t")], check=False)

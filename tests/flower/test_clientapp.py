@@ -24,15 +24,15 @@ from fedrfq.experiment import Experiment
 from fedrfq.federation import signatures
 from fedrfq.flower import clientapp
 from fedrfq.flower.clientapp import answered, node
-from fedrfq.flower.messages import Answer, Order
-from fedrfq.flower.shard import Stock
+from fedrfq.flower.messages import NodeAnswer, RoundOrder
+from fedrfq.flower.shard import ShardData
 from fedrfq.learning.round_loop import mandate
 from fedrfq.node import local_dataset
 from fedrfq.node.client import attend
 from fedrfq.node.membership import founding
-from fedrfq.node.membership.identity import read_charter, read_signer
+from fedrfq.node.membership.identity import read_federation, read_signer
 from fedrfq.node.participant import Participant
-from fedrfq.node.storage.write_ahead_log import Store
+from fedrfq.node.storage.write_ahead_log import WriteAheadLog
 from fedrfq.prototypes.fixed_point import Globals
 from support.flowered import certified, experiment, order, rounds, sent_to
 from support.small import CPU
@@ -61,14 +61,14 @@ def test_the_app_answers_a_message(
     about = Metadata(1, "message", 1, 7, "", "", time.time(), 3600.0, MessageType.TRAIN)
     sent = Message(order(e, 0, b"", True, tmp_path).record(), metadata=about)
     reply = clientapp.app(sent, Context(1, 7, OWN, RecordDict(), {}))
-    assert Answer.read(reply.content).uploads == rounds(e, mnist, 1)[0].uploads
+    assert NodeAnswer.read(reply.content).uploads == rounds(e, mnist, 1)[0].uploads
     assert kept  # what it freed, for the next message
 
 
 def test_it_says_whom_it_hosts_and_does_nothing(e: Experiment, tmp_path: Path) -> None:
     sent = replace(order(e, 0, b"", True, tmp_path), hello=True)
     assert [sent_to(place, 2, sent).clients for place in (0, 1)] == [(0,), (1, 2)]
-    assert vars(sent_to(1, 2, sent)) == vars(Answer((1, 2)))
+    assert vars(sent_to(1, 2, sent)) == vars(NodeAnswer((1, 2)))
     assert not list(tmp_path.iterdir())
 
 
@@ -100,7 +100,7 @@ def test_a_node_that_is_not_set_up_says_so(
     with caplog.at_level(logging.ERROR, "flwr"):
         answer = answered(order(e, 0, b"", True, tmp_path).record(), own, {})
     assert why in answer.error
-    assert vars(replace(answer, error="")) == vars(Answer())
+    assert vars(replace(answer, error="")) == vars(NodeAnswer())
     assert why in caplog.text
 
 
@@ -123,10 +123,10 @@ def test_a_hostile_letter_is_answered_in_a_line(caplog: pytest.LogCaptureFixture
 
 def result(e: Experiment, round_: int, judged: list[int]) -> bytes:
     """Certified, with verdicts on these clients' uploads."""
-    charter = e.committee.charter(mandate(e, 10))
-    assert charter is not None
+    federation = e.committee.federation(mandate(e, 10))
+    assert federation is not None
     servers = [signatures.simulated(e.seed, "server", k) for k in range(3)]
-    return certified(charter, servers, round_, Globals.none(10, e.prototype_size()), judged)
+    return certified(federation, servers, round_, Globals.none(10, e.prototype_size()), judged)
 
 
 def test_who_was_left_out_says_so(
@@ -152,9 +152,9 @@ def test_a_message_does_not_deal_anew(
     e: Experiment, mnist: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dealt: list[Any] = []
-    deal = Stock.dealt
+    deal = ShardData.dealt
     monkeypatch.setattr(
-        Stock, "dealt", lambda *args, **named: dealt.append(1) or deal(*args, **named)
+        ShardData, "dealt", lambda *args, **named: dealt.append(1) or deal(*args, **named)
     )
     done = rounds(e, mnist, 1)[0]
     for number, last in ((0, b""), (1, done.last)):
@@ -177,18 +177,20 @@ def parties(founded: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(founded, tmp_path / "parties"))
 
 
-def real(parties: Path, round_: int = 0, last: bytes = b"", train: bool = True) -> Order:
-    charter = read_charter(parties / "federation.toml")
-    assert charter.network is not None
-    return Order(charter.roster.run.hex(), charter.network.experiment, round_, last, train)
+def real(parties: Path, round_: int = 0, last: bytes = b"", train: bool = True) -> RoundOrder:
+    federation = read_federation(parties / "federation.toml")
+    assert federation.network is not None
+    return RoundOrder(
+        federation.roster.run.hex(), federation.network.experiment, round_, last, train
+    )
 
 
 def decided(parties: Path, round_: int, clients: list[int]) -> tuple[Globals, bytes]:
-    charter = read_charter(parties / "federation.toml")
-    task = charter.task
+    federation = read_federation(parties / "federation.toml")
+    task = federation.task
     known = Globals(np.ones(task.classes, np.bool_), np.full((task.classes, task.values), 1 << 13))
     servers = [read_signer(parties / f"server-{k}") for k in range(3)]
-    return known, certified(charter, servers, round_, known, clients)
+    return known, certified(federation, servers, round_, known, clients)
 
 
 @pytest.mark.parametrize("hosted", ["", "client-1"])
@@ -197,14 +199,14 @@ def test_clients_of_a_real_federation_are_those_of_fedrfq_client(
 ) -> None:
     """To the byte what their participants upload, signed with their own keys; kept beside the folders."""
     own = {"folders": str(parties / hosted), "device": "cpu"}
-    charter = read_charter(parties / "federation.toml")
-    e, rules = node(real(parties), own, {}).trust.experiment, Rules(charter.roster)
+    federation = read_federation(parties / "federation.toml")
+    e, rules = node(real(parties), own, {}).trust.experiment, Rules(federation.roster)
     known, last = decided(parties, 1, [0, 1, 2])
     for sent, globals_ in (
-        (real(parties), Globals.none(charter.task.classes, charter.task.values)),
+        (real(parties), Globals.none(federation.task.classes, federation.task.values)),
         (real(parties, 1, last), known),
     ):
-        answer = Answer.read(answered(sent.record(), own, {}).record())
+        answer = NodeAnswer.read(answered(sent.record(), own, {}).record())
         assert answer.clients == ((1,) if hosted else (0, 1, 2)), answer.error
         for client, wire in zip(answer.clients, answer.uploads, strict=True):
             message = decode(wire)
@@ -272,7 +274,7 @@ def test_a_hosted_client_signs_nowhere_else(
 ) -> None:
     """Neither by its own process nor at a node with another state, be it alone or in other company."""
     assert answered(real(parties).record(), {"folders": str(parties), "device": "cpu"}, {}).uploads
-    monkeypatch.setattr(Store, "open", None)  # nor is its log begun
+    monkeypatch.setattr(WriteAheadLog, "open", None)  # nor is its log begun
     with pytest.raises(UserError, match="client-1 is hosted by a Flower node: go on there"):
         attend(parties / "client-1", "mnist5k", CPU)
     alone = {"folders": str(parties / "client-1"), "device": "cpu"}

@@ -8,25 +8,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedrfq.committee import Agreed, Mandate, Simulated
+from fedrfq.committee import AgreedRound, CommitteeSettings, Simulated
 from fedrfq.committee.round_result import FORGED, LEFT_OUT
-from fedrfq.consensus.messages import Message, Upload, What
+from fedrfq.consensus.messages import Message, PartKind, Upload
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation import signatures
 from fedrfq.federation.application import Task
-from fedrfq.federation.round_log import unpacked
-from fedrfq.flower.committee_gateway import InProcess, letter
+from fedrfq.federation.round_log import unpack
+from fedrfq.flower.committee_gateway import SimulatedGateway, letter
 from fedrfq.flower.decided_round import by_client
 from fedrfq.prototypes.fixed_point import WHOLE, Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS
 
 CLIENTS, CLASSES, VALUES, SEED = 6, 3, 4, 5
 TASK = Task(DETECTORS["median"](), "weighted", WHOLE, CLIENTS, CLASSES, VALUES)
-MANDATE = Mandate(TASK, SEED, "00" * 32)
+MANDATE = CommitteeSettings(TASK, SEED, "00" * 32)
 COMMITTEE = Simulated(servers=4, faulty=1)
-RULES = Rules(COMMITTEE.charter(MANDATE).roster)
+RULES = Rules(COMMITTEE.federation(MANDATE).roster)
 
 
 def sent(number: int) -> Uploads:
@@ -44,7 +44,7 @@ def signed(number: int, seed: int = SEED, rules: Rules = RULES) -> dict[int, Mes
     }
 
 
-def carried(uploads: Mapping[int, Message], number: int = 1, last: bytes = b"") -> Agreed:
+def carried(uploads: Mapping[int, Message], number: int = 1, last: bytes = b"") -> AgreedRound:
     return COMMITTEE.carry(MANDATE, number, last, uploads)
 
 
@@ -54,7 +54,7 @@ def test_what_is_decided_is_to_the_byte_what_is_decided_where_the_clients_are_si
     last, memory, globals_ = b"", TASK.detector.start(CLIENTS), Globals.none(CLASSES, VALUES)
     for number in (1, 2, 3):
         expected = COMMITTEE.decide(MANDATE, number, last, memory, globals_, sent(number))
-        found = InProcess(COMMITTEE, MANDATE).carry(number, last, signed(number))
+        found = SimulatedGateway(COMMITTEE, MANDATE).carry(number, last, signed(number))
         assert found.report == expected.report
         assert found.last == expected.last
         assert found.decision.uploads.clients == expected.decision.uploads.clients
@@ -68,7 +68,7 @@ def forgeries() -> dict[str, Message]:
     body = honest.body
     assert isinstance(body, Upload)
     other = sent(3).encoded(2)[2]
-    stranger = Rules(Simulated(servers=4).charter(replace(MANDATE, seed=9)).roster)
+    stranger = Rules(Simulated(servers=4).federation(replace(MANDATE, seed=9)).roster)
     return {
         "altered": Message(RULES.run, Upload(2, 2, other), None, honest.signature),
         "replayed": earlier,
@@ -99,8 +99,8 @@ def test_servers_ignore_and_count_what_a_client_has_not_signed_for_the_round(nam
     assert _parts(found) == _parts(without)
 
 
-def _parts(agreed: Agreed) -> list[Message]:
-    return [placed.message for placed in unpacked(agreed.last)][1:]
+def _parts(agreed: AgreedRound) -> list[Message]:
+    return [placed.message for placed in unpack(agreed.last)][1:]
 
 
 def test_what_cannot_be_read_is_refused_though_it_is_signed() -> None:
@@ -127,8 +127,8 @@ def test_without_any_upload_nothing_is_decided(uploads: dict[int, Message]) -> N
 
 def test_clients_are_not_told_what_the_detector_remembers() -> None:
     last = carried(signed(1)).last
-    kinds = [getattr(placed.message.body, "what", None) for placed in unpacked(letter(last))]
-    assert kinds == [None, What.GLOBALS, What.VERDICTS]
+    kinds = [getattr(placed.message.body, "what", None) for placed in unpack(letter(last))]
+    assert kinds == [None, PartKind.GLOBALS, PartKind.VERDICTS]
     assert letter(b"") == b""
 
 

@@ -15,10 +15,10 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedrfq.errors import UserError
 from fedrfq.flower import messages, require
-from fedrfq.flower.messages import NAME, Answer, Figures, Order
+from fedrfq.flower.messages import NAME, NodeAnswer, RoundOrder, TestFigures
 
-ORDER = Order("ab" * 32, "rounds = 3\n", 2, b"result", True, False, "state")
-FIGURES = Figures(
+ORDER = RoundOrder("ab" * 32, "rounds = 3\n", 2, b"result", True, False, "state")
+FIGURES = TestFigures(
     head_K=np.array([50.0, 100.0]),
     prototype_K=np.array([12.5, 0.0]),
     prototype_own_K=np.array([25.0, 75.0]),
@@ -29,20 +29,20 @@ FIGURES = Figures(
     distance_NJ=np.arange(9, dtype=np.float32).reshape(3, 3),
 )
 LOSSES = ((1.0, 0.5, 0.25),)
-ANSWER = Answer((3, 5), 3, (b"signed",), (5,), LOSSES, FIGURES, (3,), 1.5)
+ANSWER = NodeAnswer((3, 5), 3, (b"signed",), (5,), LOSSES, FIGURES, (3,), 1.5)
 
 
-def changed(letter: Order | Answer, **fields: Any) -> RecordDict:
+def changed(letter: RoundOrder | NodeAnswer, **fields: Any) -> RecordDict:
     record = letter.record()
     return RecordDict({NAME: ConfigRecord({**dict(record[NAME]), **fields})})
 
 
 def test_an_order_comes_back_as_it_was() -> None:
-    assert Order.read(ORDER.record()) == ORDER
+    assert RoundOrder.read(ORDER.record()) == ORDER
 
 
 def test_an_answer_comes_back_as_it_was() -> None:
-    found = Answer.read(ANSWER.record())
+    found = NodeAnswer.read(ANSWER.record())
     assert {**vars(found), "figures": None} == {**vars(ANSWER), "figures": None}
     assert found.figures is not None
     for key, value in vars(FIGURES).items():
@@ -50,7 +50,7 @@ def test_an_answer_comes_back_as_it_was() -> None:
 
 
 def test_an_empty_answer_comes_back_too() -> None:
-    assert vars(Answer.read(Answer().record())) == vars(Answer())
+    assert vars(NodeAnswer.read(NodeAnswer().record())) == vars(NodeAnswer())
 
 
 HOSTILE_ORDERS: dict[str, dict[str, Any]] = {
@@ -75,7 +75,7 @@ HOSTILE_ORDERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("fields", HOSTILE_ORDERS.values(), ids=HOSTILE_ORDERS)
 def test_hostile_orders_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        Order.read(changed(ORDER, **fields))
+        RoundOrder.read(changed(ORDER, **fields))
 
 
 def numbers(*values: int) -> bytes:
@@ -128,15 +128,15 @@ HOSTILE_ANSWERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("fields", HOSTILE_ANSWERS.values(), ids=HOSTILE_ANSWERS)
 def test_hostile_answers_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        Answer.read(changed(ANSWER, **fields))
+        NodeAnswer.read(changed(ANSWER, **fields))
 
 
 def test_what_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MOST_BYTES", 100)
     with pytest.raises(UserError, match="last"):
-        Order.read(changed(ORDER, last=b"x" * 101))
+        RoundOrder.read(changed(ORDER, last=b"x" * 101))
     with pytest.raises(UserError, match="uploads"):
-        Answer.read(changed(ANSWER, uploads=b"x" * 101))
+        NodeAnswer.read(changed(ANSWER, uploads=b"x" * 101))
 
 
 def test_what_is_no_letter_is_refused() -> None:
@@ -147,17 +147,17 @@ def test_what_is_no_letter_is_refused() -> None:
         RecordDict({NAME: record[NAME], "more": record[NAME]}),
     ):
         with pytest.raises(UserError, match="another app"):
-            Order.read(strange)
+            RoundOrder.read(strange)
     fields = dict(record[NAME])
     del fields["train"]
     with pytest.raises(UserError):
-        Order.read(RecordDict({NAME: ConfigRecord(fields)}))
+        RoundOrder.read(RecordDict({NAME: ConfigRecord(fields)}))
     with pytest.raises(UserError, match="same on all machines"):
-        Order.read(changed(ORDER, version=2))
+        RoundOrder.read(changed(ORDER, version=2))
 
 
 def test_an_error_is_one_line_that_does_no_harm() -> None:
-    found = Answer.read(Answer(error="red \x1b[31m\nalert" + "!" * 5000).record())
+    found = NodeAnswer.read(NodeAnswer(error="red \x1b[31m\nalert" + "!" * 5000).record())
     assert found.error.startswith("red  [31m alert!")
     assert len(found.error) == 1000
 

@@ -51,7 +51,7 @@ def test_an_answer_is_soon_found_by_few_looks(
         Slow(monkeypatch),
         replace(order(from_table(SMALL), 0, b"", False, tmp_path), hello=True),
     )
-    found = node_registry.Roll(grid, 4, 600.0)
+    found = node_registry.NodeRegistry(grid, 4, 600.0)
     found.gather(hello, 1.0)
     grid.now, grid.answer_s, grid.looks, grid.looks_for_nodes = 0.0, answer_s, 0, 0
     assert list(found.ask(hello, hello)) == [100]

@@ -18,8 +18,8 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.files import tensors
 from fedrfq.flower import clientapp
-from fedrfq.flower.messages import NAME, Answer
-from fedrfq.flower.node_state import KEPT, Keeping
+from fedrfq.flower.messages import NAME, NodeAnswer
+from fedrfq.flower.node_state import KEPT, NodeState
 from fedrfq.flower.shard import Shard
 from support.flowered import NOTHING, Done, experiment, node_of, order, rounds, sent_to
 
@@ -40,13 +40,13 @@ def run(e: Experiment, mnist: Dataset) -> list[Done]:
     return rounds(e, mnist)
 
 
-def ask(e: Experiment, run: list[Done], number: int, state: Path, train: bool = True) -> Answer:
+def ask(e: Experiment, run: list[Done], number: int, state: Path, train: bool = True) -> NodeAnswer:
     """A new process's answer to the order that comes after a round."""
     clientapp._simulated.cache_clear()
     return sent_to(0, 1, order(e, number, run[number - 1].last if number else b"", train, state))
 
 
-def content(answer: Answer) -> dict[str, Any]:
+def content(answer: NodeAnswer) -> dict[str, Any]:
     assert not answer.error
     return dict(answer.record()[NAME])
 
@@ -74,7 +74,7 @@ def test_asked_again_it_says_the_same_and_trains_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(Shard, "train", killed)
             patch.setattr(Shard, "test", killed)
-            patch.setattr(Keeping, "save", killed)
+            patch.setattr(NodeState, "save", killed)
             assert content(ask(e, run, number, tmp_path)) == content(first)
         assert files(tmp_path / CLIENTS) == before
 
@@ -84,7 +84,7 @@ def test_killed_once_all_is_saved_it_answers_what_it_had_signed(
 ) -> None:
     ask(e, run, 0, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Keeping, "_clear", killed)
+        patch.setattr(NodeState, "_clear", killed)
         with pytest.raises(Killed):
             ask(e, run, 1, tmp_path)
         patch.setattr(Shard, "train", killed)
@@ -103,7 +103,7 @@ def test_killed_before_all_is_saved_nothing_has_happened(
     ask(e, run, 0, tmp_path)
     kept = (tmp_path / CLIENTS / KEPT).read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(Keeping, "save", killed)
+        patch.setattr(NodeState, "save", killed)
         with pytest.raises(Killed):
             ask(e, run, 1, tmp_path)
     assert (tmp_path / CLIENTS / KEPT).read_bytes() == kept

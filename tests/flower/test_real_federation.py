@@ -15,15 +15,15 @@ from fedrfq.consensus.messages import Message
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
 from fedrfq.files import toml
-from fedrfq.flower.committee_gateway import ByAddress
-from fedrfq.flower.messages import Answer, Order
+from fedrfq.flower.committee_gateway import NetworkGateway
+from fedrfq.flower.messages import NodeAnswer, RoundOrder
 from fedrfq.flower.run_directory import NOTHING_CAME
 from fedrfq.flower.serverapp import main
 from fedrfq.node.membership import founding
 from fedrfq.node.ops.local_cluster import free_ports
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session, pick_device
-from fedrfq.runs.snapshot import Prototypes
+from fedrfq.runs.snapshot import PrototypeSnapshot
 from support.command import fedrfq
 from support.federations import PATIENCE_S, process, status
 from support.flowers import SMALL, Nodes, context, hear
@@ -94,8 +94,8 @@ def test_what_real_servers_decide_is_what_simulated_ones_decide(folder: Path) ->
     session.finish()
     other, expected, snapshot = (
         session.runs[0],
-        Prototypes.load(session.runs[0].path),
-        Prototypes.load(found.path),
+        PrototypeSnapshot.load(session.runs[0].path),
+        PrototypeSnapshot.load(found.path),
     )
     assert expected is not None
     assert snapshot is not None
@@ -112,7 +112,7 @@ def test_a_dropped_upload_is_missed_by_its_client(
 ) -> None:
     grid = Hosts(folder)
     grid.back = lambda node, answer: (
-        Answer(**{**vars(answer), "uploads": ()}) if node == 1 and answer.round == 2 else answer
+        NodeAnswer(**{**vars(answer), "uploads": ()}) if node == 1 and answer.round == 2 else answer
     )
     with serving(folder):
         found = run(folder, grid)
@@ -124,9 +124,11 @@ def test_a_dropped_upload_is_missed_by_its_client(
 def test_stopped_when_the_committee_had_decided_it_goes_on_with_that(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decide = ByAddress.carry
+    decide = NetworkGateway.carry
 
-    def carry(self: ByAddress, number: int, last: bytes, uploads: Mapping[int, Message]) -> Any:
+    def carry(
+        self: NetworkGateway, number: int, last: bytes, uploads: Mapping[int, Message]
+    ) -> Any:
         found = decide(self, number, last, uploads)
         if number == 2:
             raise KeyboardInterrupt
@@ -134,7 +136,7 @@ def test_stopped_when_the_committee_had_decided_it_goes_on_with_that(
 
     with serving(folder):
         with monkeypatch.context() as patch:
-            patch.setattr(ByAddress, "carry", carry)
+            patch.setattr(NetworkGateway, "carry", carry)
             with pytest.raises(KeyboardInterrupt):
                 run(folder, Hosts(folder))
         stopped = only(folder.parent / "out")
@@ -151,7 +153,7 @@ def test_stopped_when_the_committee_had_decided_it_goes_on_with_that(
 def test_a_round_waits_for_as_many_clients_as_the_federation_says(folder: Path) -> None:
     grid = Hosts(folder)
 
-    def to(_: int, order: Order) -> Order:
+    def to(_: int, order: RoundOrder) -> RoundOrder:
         grid.away = {2, 3} if order.round == 1 else set()
         return order
 
@@ -168,15 +170,15 @@ def test_a_round_waits_for_as_many_clients_as_the_federation_says(folder: Path) 
 def test_if_others_carry_too_and_are_ahead_it_says_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ahead(self: ByAddress, number: int, uploads: list[Message]) -> Any:
+    async def ahead(self: NetworkGateway, number: int, uploads: list[Message]) -> Any:
         return SimpleNamespace(round=number + 1)
 
-    monkeypatch.setattr(ByAddress, "_carried", ahead)
+    monkeypatch.setattr(NetworkGateway, "_carried", ahead)
     with pytest.raises(
         UserError,
         match=r"decided round 3 without this app, which carries round 2: go on with .*resume=",
     ):
-        ByAddress(folder / "courier-0", 1).carry(2, b"", {})
+        NetworkGateway(folder / "courier-0", 1).carry(2, b"", {})
 
 
 def test_a_committee_that_cannot_be_reached_is_said_before_anything_is_trained(

@@ -14,10 +14,10 @@ from fedrfq.committee import Simulated
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.files import hash_chain, toml
-from fedrfq.flower.decided_round import FILE, Decided
-from fedrfq.flower.messages import Answer, Figures
-from fedrfq.flower.run_directory import Book
-from fedrfq.flower.sample_knowledge import Dealt, Reported
+from fedrfq.flower.decided_round import FILE, DecidedRound
+from fedrfq.flower.messages import NodeAnswer, TestFigures
+from fedrfq.flower.run_directory import FlowerRunDirectory
+from fedrfq.flower.sample_knowledge import DealtSamples, ReportedSamples
 from fedrfq.flower.serverapp import main
 from fedrfq.learning.round_loop import mandate
 from fedrfq.prototypes.fixed_point import Uploads
@@ -33,32 +33,32 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return RunDirectory.open(found)
 
 
-def loaded(run: RunDirectory) -> tuple[Decided, Any]:
-    found = Decided.load(run.path)
+def loaded(run: RunDirectory) -> tuple[DecidedRound, Any]:
+    found = DecidedRound.load(run.path)
     assert found is not None
     return found
 
 
-def begun(out: Path, **changes: Any) -> Book:
+def begun(out: Path, **changes: Any) -> FlowerRunDirectory:
     experiment = from_table(toml.merge(SMALL, changes))
-    return Book.begin(out, *_asked(experiment))
+    return FlowerRunDirectory.begin(out, *_asked(experiment))
 
 
 def _asked(experiment: Experiment) -> tuple[Any, ...]:
-    ground = Dealt(experiment)
+    ground = DealtSamples(experiment)
     asked = mandate(experiment, len(ground.dataset.classes))
     assert isinstance(experiment.committee, Simulated)
-    return experiment, asked.task, experiment.committee.charter(asked), ground
+    return experiment, asked.task, experiment.committee.federation(asked), ground
 
 
-def figures(clients: int, accuracy: float, samples: int = 2) -> Figures:
+def figures(clients: int, accuracy: float, samples: int = 2) -> TestFigures:
     row, rng = np.full(clients, accuracy), np.random.default_rng(int(accuracy))
     none, number = np.zeros(clients, np.int64), np.full(clients, samples)
     y_N, distance_NJ = (
         rng.integers(0, 10, clients * samples),
         rng.random((clients * samples, 10)).astype(np.float32),
     )
-    return Figures(row, row, row, none, none, number, y_N, distance_NJ)
+    return TestFigures(row, row, row, none, none, number, y_N, distance_NJ)
 
 
 def test_a_decided_round_is_read_as_it_was_written(finished: RunDirectory, tmp_path: Path) -> None:
@@ -66,13 +66,13 @@ def test_a_decided_round_is_read_as_it_was_written(finished: RunDirectory, tmp_p
     assert decided.round == 3
     assert sorted(decided.uploads) == sorted(decided.losses) == [0, 1, 2, 3]
     decided.save(tmp_path, known)
-    again, figures = Decided.load(tmp_path) or (None, None)
+    again, figures = DecidedRound.load(tmp_path) or (None, None)
     assert again == decided
     assert (figures == known).all()
     replace(decided, report=None, uploads={}, losses={}, last=b"").save(tmp_path, known)
-    empty, _ = Decided.load(tmp_path) or (None, None)
+    empty, _ = DecidedRound.load(tmp_path) or (None, None)
     assert empty == replace(decided, report=None, uploads={}, losses={}, last=b"")
-    assert Decided.load(tmp_path / "elsewhere") is None
+    assert DecidedRound.load(tmp_path / "elsewhere") is None
 
 
 @pytest.mark.parametrize("damage", ["", "cut", "other"])
@@ -81,7 +81,7 @@ def test_a_damaged_one_is_named(finished: RunDirectory, tmp_path: Path, damage: 
     other = (finished.path / "prototypes.safetensors").read_bytes()
     (tmp_path / FILE).write_bytes({"": b"", "cut": content[:-1], "other": other}[damage])
     with pytest.raises(UserError, match=r"decided\.safetensors"):
-        Decided.load(tmp_path)
+        DecidedRound.load(tmp_path)
 
 
 def test_what_is_decided_is_on_disk_after_all_before_it_and_ahead_of_its_proofs(
@@ -109,12 +109,14 @@ def test_a_client_not_heard_from_has_its_last_figures(
     decided, _ = loaded(finished)
     book = begun(tmp_path)
     book.certify(replace(decided, round=1, uploads={}))
-    book.hear([Answer((0, 1), figures=figures(2, 40.0)), Answer((3,), figures=figures(1, 80.0))])
+    book.hear(
+        [NodeAnswer((0, 1), figures=figures(2, 40.0)), NodeAnswer((3,), figures=figures(1, 80.0))]
+    )
     assert book.record().accuracy_mean == (40 + 40 + 0 + 80) / 4
     book.certify(replace(decided, round=2, uploads={}))
-    book.hear([Answer((3,), figures=figures(1, 60.0)), Answer((2,))])
+    book.hear([NodeAnswer((3,), figures=figures(1, 60.0)), NodeAnswer((2,))])
     assert book.record().accuracy_mean == (40 + 40 + 0 + 60) / 4
-    again = Book.resume(book.run.path, *_asked(book.experiment))
+    again = FlowerRunDirectory.resume(book.run.path, *_asked(book.experiment))
     assert again.round == 2
     again.hear([])
     assert (
@@ -126,7 +128,7 @@ def test_figures_of_other_classes_are_not_taken(finished: RunDirectory, tmp_path
     decided, _ = loaded(finished)
     book, odd = begun(tmp_path), figures(1, 80.0)
     book.certify(replace(decided, round=1, uploads={}))
-    book.hear([Answer((0,), figures=replace(odd, distance_NJ=odd.distance_NJ[:, :3]))])
+    book.hear([NodeAnswer((0,), figures=replace(odd, distance_NJ=odd.distance_NJ[:, :3]))])
     assert book.record().accuracy_mean == 0
 
 
@@ -138,7 +140,7 @@ def test_values_that_were_cut_are_counted(finished: RunDirectory, tmp_path: Path
     )
     book.hear(
         [
-            Answer(
+            NodeAnswer(
                 (0, 1, 2, 3),
                 figures=replace(figures(4, 50.0), saturated_K=np.array([1, 20, 300, 4000])),
             )
@@ -155,18 +157,18 @@ def test_prototype_failure_is_over_the_samples_of_all_nodes(
     book.certify(replace(decided, round=1, uploads={}))
     whole = figures(4, 50.0)
     parts = [
-        Figures(
+        TestFigures(
             *(column[k : k + 1] for column in list(vars(whole).values())[:6]),
             whole.y_N[2 * k : 2 * k + 2],
             rows,
         )
         for k, rows in enumerate(np.split(whole.distance_NJ, 4))
     ]
-    book.hear([Answer((0, 1, 2, 3), figures=whole)])
+    book.hear([NodeAnswer((0, 1, 2, 3), figures=whole)])
     together = book.record().prototype_failure
     other = begun(tmp_path / "other")
     other.certify(replace(decided, round=1, uploads={}))
-    other.hear([Answer((k,), figures=part) for k, part in enumerate(parts)])
+    other.hear([NodeAnswer((k,), figures=part) for k, part in enumerate(parts)])
     assert other.record().prototype_failure == together
     assert together is not None
     assert 0 < together < 1
@@ -183,7 +185,7 @@ def test_resuming_proofs_and_records_are_those_of_what_was_decided(
     assert root is not None
     for name in AUDITED:
         hash_chain.cut(copy.path / name, root.run, kept)
-    book = Book.resume(copy.path, *_asked(copy.experiment()))
+    book = FlowerRunDirectory.resume(copy.path, *_asked(copy.experiment()))
     assert {name: (copy.path / name).read_bytes() for name in AUDITED} == whole
     assert len(book.run.rounds()) == 2
     assert (book.round, book.last) == (3, loaded(copy)[0].last)
@@ -191,12 +193,12 @@ def test_resuming_proofs_and_records_are_those_of_what_was_decided(
 
 def test_before_anything_is_decided_a_run_begins_anew(tmp_path: Path) -> None:
     book = begun(tmp_path)
-    again = Book.resume(book.run.path, *_asked(book.experiment))
+    again = FlowerRunDirectory.resume(book.run.path, *_asked(book.experiment))
     assert (again.round, again.last, again.decided) == (0, b"", None)
 
 
 def test_what_clients_report_stands_for_samples_that_only_they_have() -> None:
-    ground = Reported(3, 4)
+    ground = ReportedSamples(3, 4)
     assert [len(own) for own in ground.partition.test] == [1, 1, 1]
     counts = np.array([[5, 0, 2, 0], [0, 3, 0, 0]])
     ground.learn(Uploads((0, 2), counts, np.zeros((2, 4, 1), np.int64)), {0: np.array([0, 0, 2])})
@@ -212,6 +214,6 @@ def test_what_clients_report_stands_for_samples_that_only_they_have() -> None:
 
 
 def test_what_a_client_claims_to_have_takes_no_memory() -> None:
-    ground, counts_KJ = Reported(2, 10), np.full((1, 10), 1 << 40)
+    ground, counts_KJ = ReportedSamples(2, 10), np.full((1, 10), 1 << 40)
     ground.learn(Uploads((1,), counts_KJ, np.zeros((1, 10, 4), np.int64)), {})
     assert [len(rows) for rows in ground.partition.train] == [0, 10 << 40]

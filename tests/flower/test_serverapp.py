@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from fedrfq.consensus.messages import Body, Message, What
+from fedrfq.consensus.messages import Message, Part, PartKind
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
 from fedrfq.federation import codec
-from fedrfq.federation.round_log import packed, unpacked
+from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import toml
-from fedrfq.flower.committee_gateway import InProcess
-from fedrfq.flower.messages import Order
+from fedrfq.flower.committee_gateway import SimulatedGateway
+from fedrfq.flower.messages import RoundOrder
 from fedrfq.flower.serverapp import main
 from fedrfq.learning import metrics
 from fedrfq.runs.run_directory import RunDirectory
@@ -156,7 +156,7 @@ def test_a_line_a_round_says_how_it_went(tmp_path: Path, caplog: pytest.LogCaptu
 def test_the_collector_leaves_alone_what_was_loaded_before_the_first_round(tmp_path: Path) -> None:
     grid, frozen = Nodes(2), list[int]()
 
-    def to(_: int, order: Order) -> Order:
+    def to(_: int, order: RoundOrder) -> RoundOrder:
         frozen.extend([gc.get_freeze_count()] * (not order.hello))
         return order
 
@@ -187,13 +187,15 @@ def test_a_record_is_made_on_one_thread(tmp_path: Path, monkeypatch: pytest.Monk
 def test_if_the_federation_was_changed_the_run_says_that_it_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carry = InProcess.carry
+    carry = SimulatedGateway.carry
 
-    def changing(self: InProcess, number: int, last: bytes, uploads: Mapping[int, Message]) -> Any:
+    def changing(
+        self: SimulatedGateway, number: int, last: bytes, uploads: Mapping[int, Message]
+    ) -> Any:
         agreed = carry(self, number, last, uploads)
         return replace(agreed, last=_succeeded(agreed.last)) if number == 2 else agreed
 
-    monkeypatch.setattr(InProcess, "carry", changing)
+    monkeypatch.setattr(SimulatedGateway, "carry", changing)
     grid = Nodes(2)
     with pytest.raises(
         UserError,
@@ -205,14 +207,16 @@ def test_if_the_federation_was_changed_the_run_says_that_it_is_over(
 
 def _succeeded(last: bytes) -> bytes:
     """With verdicts that name the federation that follows."""
-    messages = [placed.message for placed in unpacked(last)]
+    messages = [placed.message for placed in unpack(last)]
     for i, message in enumerate(messages):
-        if isinstance(message.body, Body) and message.body.what == What.VERDICTS:
+        if isinstance(message.body, Part) and message.body.what == PartKind.VERDICTS:
             messages[i] = Message(
                 message.run,
-                replace(message.body, content=codec.succeeded(message.body.content, b"next")),
+                replace(
+                    message.body, content=codec.append_successor(message.body.content, b"next")
+                ),
             )
-    return packed(messages)
+    return pack(messages)
 
 
 # Nodes that go and come
@@ -385,9 +389,11 @@ def test_killed_and_run_again_it_leaves_the_same_bytes(
 
 def _kill(patch: pytest.MonkeyPatch, at: int, where: str) -> None:
     """Before a round is decided; once it is on disk, and no proof of it; or when its record is written."""
-    decide, prove, write = InProcess.carry, RunDirectory.prove, RunDirectory.append
+    decide, prove, write = SimulatedGateway.carry, RunDirectory.prove, RunDirectory.append
 
-    def carry(self: InProcess, number: int, last: bytes, uploads: Mapping[int, Message]) -> Any:
+    def carry(
+        self: SimulatedGateway, number: int, last: bytes, uploads: Mapping[int, Message]
+    ) -> Any:
         if number == at:
             raise Killed
         return decide(self, number, last, uploads)
@@ -407,7 +413,7 @@ def _kill(patch: pytest.MonkeyPatch, at: int, where: str) -> None:
             raise Killed
 
     target, name = {
-        "carry": (InProcess, "carry"),
+        "carry": (SimulatedGateway, "carry"),
         "certified": (RunDirectory, "prove"),
         "recorded": (RunDirectory, "append"),
     }[where]

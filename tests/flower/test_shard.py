@@ -16,7 +16,7 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.flower import shard
-from fedrfq.flower.messages import Answer
+from fedrfq.flower.messages import NodeAnswer
 from fedrfq.flower.shard import joined
 from fedrfq.learning import metrics
 from fedrfq.prototypes.fixed_point import Globals
@@ -40,7 +40,7 @@ def told(run: list[Done], number: int) -> bytes:
     return run[number - 1].last if number else b""
 
 
-def play(e: Experiment, run: list[Done], nodes: int, state: Path) -> list[list[Answer]]:
+def play(e: Experiment, run: list[Done], nodes: int, state: Path) -> list[list[NodeAnswer]]:
     """All nodes' answers, round by round, the last without training."""
     found = []
     for number in range(len(run) + 1):
@@ -67,7 +67,7 @@ def test_alone_all_bytes_are_those_of_a_run_however_clients_are_divided(
             check_models(e, run, place, nodes, tmp_path / str(nodes))
 
 
-def check_losses(answers: list[Answer], done: Done) -> None:
+def check_losses(answers: list[NodeAnswer], done: Done) -> None:
     rows = {
         client: losses
         for answer in answers
@@ -83,7 +83,7 @@ def check_losses(answers: list[Answer], done: Done) -> None:
     )
 
 
-def check_figures(answers: list[Answer], done: Done) -> None:
+def check_figures(answers: list[NodeAnswer], done: Done) -> None:
     found = joined([answer.figures for answer in answers if answer.figures])
     record, rows = done.outcome.record, done.outcome.clients
     assert found.head_K.tolist() == [row["accuracy"] for row in rows]

@@ -11,12 +11,12 @@ import pytest
 
 from fedrfq.audit import Audit
 from fedrfq.committee.round_result import FORGED
-from fedrfq.consensus.messages import Body, Message, Upload, What, decode, unsigned
+from fedrfq.consensus.messages import Message, Part, PartKind, Upload, decode, unsigned
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
-from fedrfq.federation.round_log import packed, unpacked
+from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import toml
-from fedrfq.flower.messages import Answer, Order
+from fedrfq.flower.messages import NodeAnswer, RoundOrder
 from fedrfq.flower.run_directory import NOTHING_CAME
 from fedrfq.flower.serverapp import main, uploaded
 from fedrfq.prototypes.fixed_point import Globals
@@ -41,22 +41,22 @@ def run(folder: Path, grid: Nodes, **settings: str | float) -> RunDirectory:
 # Uploads
 
 
-def altered(answer: Answer, _: list[Answer]) -> tuple[bytes, ...]:
+def altered(answer: NodeAnswer, _: list[NodeAnswer]) -> tuple[bytes, ...]:
     """Another value, and the client's signature of what it was."""
     wire = bytearray(answer.uploads[0])
     wire[-65] ^= 1
     return (bytes(wire),)
 
 
-def dropped(answer: Answer, _: list[Answer]) -> tuple[bytes, ...]:
+def dropped(answer: NodeAnswer, _: list[NodeAnswer]) -> tuple[bytes, ...]:
     return ()
 
 
-def replayed(_: Answer, before: list[Answer]) -> tuple[bytes, ...]:
+def replayed(_: NodeAnswer, before: list[NodeAnswer]) -> tuple[bytes, ...]:
     return before[0].uploads
 
 
-def disguised(answer: Answer, before: list[Answer]) -> tuple[bytes, ...]:
+def disguised(answer: NodeAnswer, before: list[NodeAnswer]) -> tuple[bytes, ...]:
     """The last round's, with this round's number on it."""
     new, old = decode(answer.uploads[0]), decode(before[0].uploads[0])
     assert isinstance(old.body, Upload)
@@ -67,7 +67,7 @@ def disguised(answer: Answer, before: list[Answer]) -> tuple[bytes, ...]:
     )
 
 
-def garbled(answer: Answer, _: list[Answer]) -> tuple[bytes, ...]:
+def garbled(answer: NodeAnswer, _: list[NodeAnswer]) -> tuple[bytes, ...]:
     return (answer.uploads[0][:20],)
 
 
@@ -84,12 +84,12 @@ def garbled(answer: Answer, _: list[Answer]) -> tuple[bytes, ...]:
 def test_what_becomes_of_an_upload_comes_out(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    tamper: Callable[[Answer, list[Answer]], tuple[bytes, ...]],
+    tamper: Callable[[NodeAnswer, list[NodeAnswer]], tuple[bytes, ...]],
     why: str,
 ) -> None:
-    grid, before, told = Nodes(NODES), list[Answer](), list[tuple[int, ...]]()
+    grid, before, told = Nodes(NODES), list[NodeAnswer](), list[tuple[int, ...]]()
 
-    def back(node: int, answer: Answer) -> Answer:
+    def back(node: int, answer: NodeAnswer) -> NodeAnswer:
         told.append(answer.left_out)
         if node != VICTIM or not answer.uploads:
             return answer
@@ -107,9 +107,9 @@ def test_what_becomes_of_an_upload_comes_out(
 
 
 def test_no_node_can_upload_for_anothers_client(tmp_path: Path) -> None:
-    grid, seen = Nodes(NODES), list[Answer]()
+    grid, seen = Nodes(NODES), list[NodeAnswer]()
 
-    def back(_: int, answer: Answer) -> Answer:
+    def back(_: int, answer: NodeAnswer) -> NodeAnswer:
         seen.append(answer)
         return answer
 
@@ -126,33 +126,33 @@ def test_no_node_can_upload_for_anothers_client(tmp_path: Path) -> None:
 # Results
 
 
-def invented(order: Order, _: list[Order]) -> Order:
+def invented(order: RoundOrder, _: list[RoundOrder]) -> RoundOrder:
     """Other prototypes under the true certificate."""
-    cert, globals_, verdicts = [placed.message for placed in unpacked(order.last)]
-    assert isinstance(globals_.body, Body)
+    cert, globals_, verdicts = [placed.message for placed in unpack(order.last)]
+    assert isinstance(globals_.body, Part)
     classes = 10
     found = codec.decode_globals(
         globals_.body.content, classes, len(globals_.body.content) // classes // 4
     )
     other = Globals(found.present_J, np.where(found.present_J[:, None], found.values_JV + 1, 0))
-    body = unsigned(cert.run, Body(order.round, What.GLOBALS, codec.encode_globals(other)))
-    return replace(order, last=packed([cert, body, verdicts]))
+    body = unsigned(cert.run, Part(order.round, PartKind.GLOBALS, codec.encode_globals(other)))
+    return replace(order, last=pack([cert, body, verdicts]))
 
 
-def unvoted(order: Order, _: list[Order]) -> Order:
+def unvoted(order: RoundOrder, _: list[RoundOrder]) -> RoundOrder:
     """A signature of the certificate is another's."""
     wire = bytearray(order.last)
-    at = len(packed(placed.message for placed in unpacked(order.last)[:1])) - 1
+    at = len(pack(placed.message for placed in unpack(order.last)[:1])) - 1
     wire[at] ^= 1
     return replace(order, last=bytes(wire))
 
 
-def older(order: Order, before: list[Order]) -> Order:
+def older(order: RoundOrder, before: list[RoundOrder]) -> RoundOrder:
     """The result of the round before under the number of this one."""
     return replace(order, last=before[-1].last)
 
 
-def none(order: Order, _: list[Order]) -> Order:
+def none(order: RoundOrder, _: list[RoundOrder]) -> RoundOrder:
     return replace(order, last=b"")
 
 
@@ -168,12 +168,12 @@ def none(order: Order, _: list[Order]) -> Order:
 def test_no_client_learns_from_what_was_not_certified(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    tamper: Callable[[Order, list[Order]], Order],
+    tamper: Callable[[RoundOrder, list[RoundOrder]], RoundOrder],
     line: str,
 ) -> None:
-    grid, before = Nodes(NODES), list[Order]()
+    grid, before = Nodes(NODES), list[RoundOrder]()
 
-    def to(node: int, order: Order) -> Order:
+    def to(node: int, order: RoundOrder) -> RoundOrder:
         if order.hello:
             return order
         if node == VICTIM and order.round < 2:
@@ -192,9 +192,9 @@ def test_no_client_learns_from_what_was_not_certified(
 def test_a_result_that_was_handed_out_before_is_refused_once_a_newer_one_is_known(
     tmp_path: Path,
 ) -> None:
-    grid, last = Nodes(NODES), dict[int, Order]()
+    grid, last = Nodes(NODES), dict[int, RoundOrder]()
 
-    def to(_: int, order: Order) -> Order:
+    def to(_: int, order: RoundOrder) -> RoundOrder:
         last[order.round] = order
         return order
 
@@ -213,9 +213,9 @@ def test_servers_of_its_own_do_not_help_it(
     """Certified indeed, by a committee that is not this federation's."""
     (tmp_path / "other").mkdir()
     grid, theirs = Nodes(NODES), Nodes(NODES)
-    results = dict[int, Order]()
+    results = dict[int, RoundOrder]()
 
-    def note(_: int, order: Order) -> Order:
+    def note(_: int, order: RoundOrder) -> RoundOrder:
         results[order.round] = order
         return order
 
@@ -223,7 +223,7 @@ def test_servers_of_its_own_do_not_help_it(
     path = written(tmp_path / "other", toml.merge(SMALL, {"seed": 1}))
     main(theirs, context(experiment=path, out=str(tmp_path / "other" / "out")))
 
-    def to(_: int, order: Order) -> Order:
+    def to(_: int, order: RoundOrder) -> RoundOrder:
         return (
             replace(order, last=results[1].last) if order.round == 1 and not order.hello else order
         )

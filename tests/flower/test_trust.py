@@ -13,16 +13,16 @@ import pytest
 pytest.importorskip("flwr")
 
 from fedrfq.committee import Direct
-from fedrfq.consensus.messages import Body, Cert, Message, What, decode, unsigned
+from fedrfq.consensus.messages import Cert, Message, Part, PartKind, decode, unsigned
 from fedrfq.consensus.wire import sized
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation import codec, signatures
-from fedrfq.federation.round_log import packed, unpacked
+from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import toml
 from fedrfq.flower import trust
-from fedrfq.flower.messages import Order
+from fedrfq.flower.messages import RoundOrder
 from fedrfq.learning.round_loop import mandate
 from fedrfq.node.membership import founding
 from fedrfq.node.membership.identity import read_signer
@@ -44,14 +44,14 @@ def lasts(e: Experiment, mnist: Dataset) -> list[bytes]:
 
 
 def messages(last: bytes) -> list[Message]:
-    return [placed.message for placed in unpacked(last)]
+    return [placed.message for placed in unpack(last)]
 
 
 def signature_altered(last: bytes) -> bytes:
     cert, *rest = messages(last)
     raw = bytearray(cert.wire)
     raw[-1] ^= 1
-    return packed([decode(bytes(raw)), *rest])
+    return pack([decode(bytes(raw)), *rest])
 
 
 def other_globals(last: bytes) -> bytes:
@@ -59,10 +59,10 @@ def other_globals(last: bytes) -> bytes:
     cert, globals_, verdicts = messages(last)
     content = bytearray(globals_.body.content)
     content[-4] ^= 1
-    return packed(
+    return pack(
         [
             cert,
-            unsigned(cert.run, Body(globals_.body.round, What.GLOBALS, bytes(content))),
+            unsigned(cert.run, Part(globals_.body.round, PartKind.GLOBALS, bytes(content))),
             verdicts,
         ]
     )
@@ -70,21 +70,21 @@ def other_globals(last: bytes) -> bytes:
 
 def other_verdicts(last: bytes) -> bytes:
     cert, globals_, verdicts = messages(last)
-    return packed(
-        [cert, globals_, unsigned(cert.run, Body(verdicts.body.round, What.VERDICTS, b""))]
+    return pack(
+        [cert, globals_, unsigned(cert.run, Part(verdicts.body.round, PartKind.VERDICTS, b""))]
     )
 
 
 def fewer_signatures(last: bytes) -> bytes:
     cert, *rest = messages(last)
     few = replace(cert.body.certificate, signatures=cert.body.certificate.signatures[:-1])
-    return packed([unsigned(cert.run, Cert(cert.body.round, few)), *rest])
+    return pack([unsigned(cert.run, Cert(cert.body.round, few)), *rest])
 
 
 def a_server_twice(last: bytes) -> bytes:
     cert, *rest = messages(last)
     found = cert.body.certificate.signatures
-    return packed(
+    return pack(
         [
             unsigned(
                 cert.run,
@@ -102,19 +102,19 @@ FORGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "other globals": (other_globals, "not what was certified"),
     "other verdicts": (other_verdicts, "not what was certified"),
     "no certificate": (
-        lambda last: packed(messages(last)[1:]),
+        lambda last: pack(messages(last)[1:]),
         "does not begin with a certificate",
     ),
-    "no globals": (lambda last: packed([messages(last)[0], messages(last)[2]]), "0 times GLOBALS"),
+    "no globals": (lambda last: pack([messages(last)[0], messages(last)[2]]), "0 times GLOBALS"),
     "globals for verdicts": (
-        lambda last: packed([*messages(last)[:2], messages(last)[1]]),
+        lambda last: pack([*messages(last)[:2], messages(last)[1]]),
         "2 times GLOBALS",
     ),
     "globals twice": (
-        lambda last: packed([*messages(last)[:2], *messages(last)[1:]]),
+        lambda last: pack([*messages(last)[:2], *messages(last)[1:]]),
         "2 times GLOBALS",
     ),
-    "more than that": (lambda last: packed([*messages(last), messages(last)[0]]), "among 3 parts"),
+    "more than that": (lambda last: pack([*messages(last), messages(last)[0]]), "among 3 parts"),
     "nothing": (lambda last: b"", "does not begin with a certificate"),
     "cut short": (lambda last: last[:-1], "refused"),
     "some bytes": (lambda last: sized(b"bytes"), "shorter than a header"),
@@ -152,7 +152,7 @@ def test_a_result_of_another_run_is_refused(e: Experiment, mnist: Dataset, tmp_p
     assert "it is of another run" in sent_to(0, 1, order(e, 1, other, True, tmp_path)).error
     cert, *rest = messages(other)
     run = bytes.fromhex(run_of(e))
-    renamed = packed([unsigned(run, message.body) for message in (cert, *rest)])
+    renamed = pack([unsigned(run, message.body) for message in (cert, *rest)])
     assert (
         "does not have enough servers' signatures"
         in sent_to(0, 1, order(e, 1, renamed, True, tmp_path)).error
@@ -164,7 +164,7 @@ def test_what_was_prepared_is_not_decided(
 ) -> None:
     cert, *rest = messages(lasts[1])
     prepared = replace(cert.body.certificate, phase=5)
-    forged = packed([unsigned(cert.run, Cert(1, prepared)), *rest])
+    forged = pack([unsigned(cert.run, Cert(1, prepared)), *rest])
     assert (
         "does not have enough servers' signatures"
         in sent_to(0, 1, order(e, 1, forged, True, tmp_path)).error
@@ -184,18 +184,18 @@ def test_a_result_where_nothing_is_exchanged_is_refused(lasts: list[bytes], tmp_
     local = experiment(clients=CLIENTS, **NOTHING)
     node = node_of(0, 1, order(local, 1, b"", True, tmp_path))
     with pytest.raises(UserError, match="there can be none"):
-        node.answer(Order("", toml.dump(local.table()), 1, lasts[1], True))
+        node.answer(RoundOrder("", toml.dump(local.table()), 1, lasts[1], True))
     assert not (tmp_path / "clients-0-1" / "kept.safetensors").exists()
 
 
 def test_certified_prototypes_of_another_shape_are_refused(e: Experiment, tmp_path: Path) -> None:
     """Even a quorum can certify nothing that has no meaning here."""
-    charter = e.committee.charter(mandate(e, 10))
-    assert charter is not None
+    federation = e.committee.federation(mandate(e, 10))
+    assert federation is not None
     servers = [signatures.simulated(e.seed, "server", k) for k in range(3)]
-    wrong = certified(charter, servers, 1, Globals.none(3, 7), [0])
+    wrong = certified(federation, servers, 1, Globals.none(3, 7), [0])
     assert "are not 10 prototypes" in sent_to(0, 1, order(e, 1, wrong, True, tmp_path)).error
-    right = certified(charter, servers, 1, Globals.none(10, e.prototype_size()), [0])
+    right = certified(federation, servers, 1, Globals.none(10, e.prototype_size()), [0])
     assert not sent_to(0, 1, order(e, 1, right, True, tmp_path)).error
 
 
@@ -258,7 +258,7 @@ def test_one_folder_is_one_client(parties: Path) -> None:
 def test_a_folder_of_folders_is_all_clients_in_it(parties: Path) -> None:
     found = trust.of_folders(parties)
     assert found.clients == (0, 1, 2)
-    assert [found.signers[k].public for k in range(3)] == list(found.charter.clients)
+    assert [found.signers[k].public for k in range(3)] == list(found.federation.clients)
     shutil.rmtree(parties / "client-1")
     assert trust.of_folders(parties).clients == (0, 2)
 
@@ -334,13 +334,13 @@ def test_a_federation_that_follows_another_is_refused(parties: Path) -> None:
 def test_the_end_of_a_federation_is_said(parties: Path) -> None:
     found = trust.of_folders(parties)
     servers = [read_signer(parties / f"server-{k}") for k in range(3)]
-    task = found.charter.task
+    task = found.federation.task
     known = Globals(np.ones(task.classes, np.bool_), np.ones((task.classes, task.values), np.int64))
-    last = certified(found.charter, servers, 1, known, [0, 2])
+    last = certified(found.federation, servers, 1, known, [0, 2])
     assert found.verified(1, last).judged == {0, 2}
     assert np.array_equal(found.verified(1, last).globals_.values_JV, known.values_JV)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(codec, "encode_verdicts", lambda *_: codec.succeeded(b"", b"the next"))
-        over = certified(found.charter, servers, 1, known, [0, 2])
+        patch.setattr(codec, "encode_verdicts", lambda *_: codec.append_successor(b"", b"the next"))
+        over = certified(found.federation, servers, 1, known, [0, 2])
     with pytest.raises(UserError, match="the federation was changed in round 1"):
         found.verified(1, over)

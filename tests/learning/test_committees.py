@@ -8,7 +8,7 @@ import pytest
 
 from fedrfq.data import Dataset
 from fedrfq.federation import codec
-from fedrfq.learning.round_loop import Federation, State, program_key
+from fedrfq.learning.round_loop import LoopState, RoundLoop, program_key
 from fedrfq.simulator.adversaries import BEHAVIOURS
 from support.small import CPU, equal, timeless, tiny
 from support.small import run as advanced
@@ -20,7 +20,7 @@ UNDER_ATTACK: dict[str, Any] = {
 }
 
 
-def carried(state: State, r: int) -> tuple[bytes, bytes]:
+def carried(state: LoopState, r: int) -> tuple[bytes, bytes]:
     """What a run's servers leave to the next round."""
     return codec.encode_globals(state.globals_[r]), codec.encode_state(state.memory[r])
 
@@ -71,8 +71,8 @@ def test_a_committee_is_no_part_of_the_program() -> None:
 
 
 def test_an_advance_leaves_the_state_before_as_it_was(mnist: Dataset) -> None:
-    federation = Federation([tiny(committee={"name": "simulated"})], mnist, CPU)
-    first, _ = federation.advance(federation.start())
-    second, again = federation.advance(first)[0], federation.advance(first)[0]
+    loop = RoundLoop([tiny(committee={"name": "simulated"})], mnist, CPU)
+    first, _ = loop.advance(loop.start())
+    second, again = loop.advance(first)[0], loop.advance(first)[0]
     assert second.agreed == again.agreed != first.agreed
     assert equal(second.params, again.params)

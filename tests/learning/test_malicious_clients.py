@@ -14,13 +14,13 @@ from numpy.random import Generator
 from torch import Tensor
 
 from fedrfq.data import Dataset
-from fedrfq.data.client_data import hand_out
+from fedrfq.data.client_data import client_data
 from fedrfq.data.partition import Ints, Partition
 from fedrfq.engine import engine
 from fedrfq.errors import UserError
-from fedrfq.learning import round_loop as loop
+from fedrfq.learning import round_loop
 from fedrfq.learning.evaluation import RoundRecord
-from fedrfq.learning.round_loop import Diverged, Federation, attackers, participants
+from fedrfq.learning.round_loop import Diverged, RoundLoop, attackers, participants
 from fedrfq.methods import METHODS
 from fedrfq.prototypes.fixed_point import LIMIT, MOST_COUNT, Uploads
 from fedrfq.robust.aggregation import combine
@@ -99,10 +99,10 @@ def test_garbage_is_refused_with_a_reason_and_the_round_goes_on(
     mnist: Dataset, kind: str, sent: list[Uploads]
 ) -> None:
     experiment = tiny(attack=garbage(kind=kind), model=MLP)
-    federation = Federation([experiment], mnist, CPU)
-    bad, before = attackers(experiment), federation.start()
+    loop = RoundLoop([experiment], mnist, CPU)
+    bad, before = attackers(experiment), loop.start()
     for _ in range(2):
-        state, (outcome,) = federation.advance(before)
+        state, (outcome,) = loop.advance(before)
         record, rows = outcome.record, outcome.clients
         assert record.refused == {str(k): REASONS[kind] for k in bad}
         assert [(row["verdict"], row["reason"], row["score"]) for row in rows] == [
@@ -123,7 +123,7 @@ def test_a_class_of_refused_clients_alone_keeps_its_global_prototype(mnist: Data
 
     def theirs(seed: int) -> set[int]:
         made = tiny(seed=seed, attack=garbage(start_round=2), model=MLP)
-        bad, classes = attackers(made), loop.deal(made, mnist).classes
+        bad, classes = attackers(made), round_loop.deal(made, mnist).classes
         held = [
             {j for k in who for j in classes[k].tolist()}
             for who in (bad, [k for k in range(6) if k not in bad])
@@ -132,9 +132,9 @@ def test_a_class_of_refused_clients_alone_keeps_its_global_prototype(mnist: Data
 
     seed = next(seed for seed in range(50) if theirs(seed))
     experiment = tiny(seed=seed, attack=garbage(start_round=2), model=MLP)
-    federation = Federation([experiment], mnist, CPU)
-    first, _ = federation.advance(federation.start())
-    second, _ = federation.advance(first)
+    loop = RoundLoop([experiment], mnist, CPU)
+    first, _ = loop.advance(loop.start())
+    second, _ = loop.advance(first)
     lost = sorted(theirs(seed))
     assert first.globals_[0].present_J[lost].all()
     assert second.globals_[0].present_J[lost].all()
@@ -242,7 +242,7 @@ def test_a_picture_has_the_label_that_its_holder_believes() -> None:
     dataset = Dataset("toy", x, y, x, y, ("a", "b", "c"), (0.0,), (1 / 255,), "")
     held: tuple[Ints, ...] = (np.array([0, 1, 2]), np.array([1, 2, 3]))
     partition = Partition(held, held, held)
-    train, test = hand_out([partition], [y[held[0]], np.array([2, 2, 0])], dataset, False, CPU)
+    train, test = client_data([partition], [y[held[0]], np.array([2, 2, 0])], dataset, False, CPU)
     for k, labels in enumerate(([0, 1, 2], [2, 2, 0])):
         own = train.index_KN[k, : train.counts[k]]
         assert train.y[own].tolist() == labels
@@ -270,8 +270,8 @@ def test_flipped_labels_reach_the_attackers_alone(
         method={"name": method},
         model=MLP,
     )
-    federation = Federation([experiment], dataset, CPU)
-    (engine,), (partition,), bad = federation.engines, federation.partitions, attackers(experiment)
+    loop = RoundLoop([experiment], dataset, CPU)
+    (engine,), (partition,), bad = loop.engines, loop.partitions, attackers(experiment)
     right = {k: dataset.train_y[index] for k, index in enumerate(partition.train)}
     believed = {
         k: engine.shares.y[engine.shares.index_KN[k, : len(right[k])]].numpy() for k in range(6)
@@ -285,7 +285,7 @@ def test_flipped_labels_reach_the_attackers_alone(
         assert np.array_equal(tests, dataset.test_y[partition.test[k]])
     honest = np.concatenate([partition.train[k] for k in range(6) if k not in bad])
     assert any(np.isin(partition.train[k], honest).any() for k in bad)
-    _, (outcome,) = federation.advance(federation.start())
+    _, (outcome,) = loop.advance(loop.start())
     assert (outcome.record.attackers, outcome.record.refused) == (2, {})
     if METHODS[method].exchanges:
         for k in range(6):
@@ -299,7 +299,10 @@ def test_false_labels_are_drawn_by_seed_and_client(mnist: Dataset) -> None:
 
     def labels(seed: int) -> list[list[int]]:
         made = tiny(seed=seed, attack={"name": "label-flip", "clients": 6, "to": "any"})
-        return [own.tolist() for own in loop.beliefs(made, partition, attackers(made), mnist)]
+        return [
+            own.tolist()
+            for own in round_loop.believed_labels(made, partition, attackers(made), mnist)
+        ]
 
     assert labels(0) == labels(0)
     assert len({tuple(own) for seed in (0, 1) for own in labels(seed)}) == 12
@@ -399,17 +402,17 @@ def test_clients_drawn_for_no_attack_are_nobody_to_be_found(mnist: Dataset) -> N
 def test_a_malicious_client_whose_training_diverges_is_refused_and_the_round_goes_on(
     mnist: Dataset,
 ) -> None:
-    federation = Federation([tiny(attack={"name": "swap", "clients": 2})], mnist, CPU)
-    state, lost = federation.start(), federation.malicious[0][0]
+    loop = RoundLoop([tiny(attack={"name": "swap", "clients": 2})], mnist, CPU)
+    state, lost = loop.start(), loop.malicious[0][0]
     state.params[0]["fc1.weight"][lost] = float("nan")
-    state, (outcome,) = federation.advance(state)
+    state, (outcome,) = loop.advance(state)
     assert list(outcome.record.refused) == [str(lost)]
     assert "no numbers" in outcome.clients[lost]["reason"]
     assert state.globals_[0].present_J.any()
-    honest = next(k for k in range(6) if k not in federation.malicious[0])
+    honest = next(k for k in range(6) if k not in loop.malicious[0])
     state.params[0]["fc1.weight"][honest] = float("nan")
     with pytest.raises(Diverged, match=f"client {honest} "):
-        federation.advance(state)
+        loop.advance(state)
 
 
 def test_an_attack_by_nobody_is_a_mistake() -> None:

@@ -16,7 +16,7 @@ from fedrfq.engine import counter_rng
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.learning import metrics
-from fedrfq.learning.round_loop import Diverged, Federation, State, deal, participants
+from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop, deal, participants
 from fedrfq.methods import METHODS
 from fedrfq.prototypes.fixed_point import Uploads, encode
 from support import reference
@@ -24,10 +24,10 @@ from support.small import CPU, equal, rows_of, run, timeless, tiny
 
 
 def stock_features(
-    federation: Federation, state: State, client: int, train: bool
+    loop: RoundLoop, state: LoopState, client: int, train: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """C, logits and labels of a client's samples by the stock CNN, straight from the dataset."""
-    dataset, partition = federation.dataset, federation.partitions[0]
+    dataset, partition = loop.dataset, loop.partitions[0]
     index = (partition.train if train else partition.test)[client]
     x, y = (dataset.train_x, dataset.train_y) if train else (dataset.test_x, dataset.test_y)
     model = reference.CNN(dataset.shape, len(dataset.classes)).eval()
@@ -68,7 +68,7 @@ def test_runs_stacked_are_each_alone(mnist: Dataset) -> None:
                 assert [row[key] for row in found["clients"]] == [
                     row[key] for row in expected["clients"]
                 ]
-    partitions = Federation([first, second], mnist, CPU).partitions
+    partitions = RoundLoop([first, second], mnist, CPU).partitions
     for partition, experiment in zip(partitions, (first, second), strict=True):
         alone_dealt = deal(experiment, mnist)
         assert all(
@@ -94,18 +94,18 @@ def test_runs_stacked_are_each_alone(mnist: Dataset) -> None:
 )
 def test_runs_of_different_programs_are_not_stacked(mnist: Dataset, other: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="stacked only if"):
-        Federation([tiny(), tiny(**other)], mnist, CPU)
+        RoundLoop([tiny(), tiny(**other)], mnist, CPU)
 
 
 def test_a_round_leaves_the_given_state_alone(mnist: Dataset) -> None:
-    federation = Federation([tiny()], mnist, CPU)
-    state, _ = federation.advance(federation.start())
+    loop = RoundLoop([tiny()], mnist, CPU)
+    state, _ = loop.advance(loop.start())
     params = tuple({name: p.clone() for name, p in cohort.items()} for cohort in state.params)
     values = state.globals_[0].values_JV.copy()
-    after, outcomes = federation.advance(state)
+    after, outcomes = loop.advance(state)
     assert equal(state.params, params)
     assert np.array_equal(state.globals_[0].values_JV, values)
-    again, repeated = federation.advance(state)  # as from a checkpoint
+    again, repeated = loop.advance(state)  # as from a checkpoint
     assert equal(after.params, again.params)
     assert timeless(outcomes[0]) == timeless(repeated[0])
     assert (state.round, after.round) == (1, 2)
@@ -114,17 +114,17 @@ def test_a_round_leaves_the_given_state_alone(mnist: Dataset) -> None:
 def test_rounds_are_the_plain_loop(mnist: Dataset) -> None:
     """Each client of the slow twin: its own key of seed, client and round, the round's global prototypes, λ."""
     experiment = tiny(seed=3, method={"lam": 0.5})
-    federation = Federation([experiment], mnist, CPU)
-    state = federation.start()
+    loop = RoundLoop([experiment], mnist, CPU)
+    state = loop.start()
     settings = reference.Settings(1, 4, 0.05, 0.5, 0.5, 70)
     for round_ in (1, 2):
-        after, (outcome,) = federation.advance(state)
+        after, (outcome,) = loop.advance(state)
         vectors = torch.from_numpy(state.globals_[0].floats())
         known = {j: vectors[j] for j in np.flatnonzero(state.globals_[0].present_J).tolist()}
         for client in range(6):
             model = reference.CNN(mnist.shape, 10)
             model.load_state_dict({name: p[client] for name, p in state.params[0].items()})
-            index = federation.partitions[0].train[client]
+            index = loop.partitions[0].train[client]
             x = (torch.from_numpy(mnist.train_x[index]).float() / 255 - 0.1307) / 0.3081
             y, key = torch.from_numpy(mnist.train_y[index]), counter_rng.key(3, client, round_)
             options = {"lam": 0.5, "reduction": "samples"}
@@ -143,7 +143,7 @@ def test_rounds_are_the_plain_loop(mnist: Dataset) -> None:
 
 def test_starts_are_each_clients_own_or_the_same(mnist: Dataset) -> None:
     own, same, other = (
-        Federation([e], mnist, CPU).start().params[0]["fc1.weight"]
+        RoundLoop([e], mnist, CPU).start().params[0]["fc1.weight"]
         for e in (tiny(), tiny(init="same"), tiny(init="same", seed=1))
     )
     assert len({p.numpy().tobytes() for p in own}) == 6
@@ -159,13 +159,13 @@ def test_uploads_are_the_quantised_means_of_the_pooled_features(
     mnist: Dataset, sent: list[Uploads]
 ) -> None:
     """Over each client's training data, with the trained model, dropout off: V = 24 of 50 values."""
-    federation = Federation([tiny()], mnist, CPU)
-    state, outcomes = federation.advance(federation.start())
+    loop = RoundLoop([tiny()], mnist, CPU)
+    state, outcomes = loop.advance(loop.start())
     (uploads,) = sent
     assert uploads.values_KJV.shape == (6, 10, 24)
     held = 0
     for client in range(6):
-        c, _, y = stock_features(federation, state, client, train=True)
+        c, _, y = stock_features(loop, state, client, train=True)
         p = reference.softpool(c.double())
         for j in range(10):
             own = p[y == j]
@@ -186,11 +186,11 @@ def test_uploads_are_the_quantised_means_of_the_pooled_features(
 
 
 def test_saturated_values_are_counted(mnist: Dataset, sent: list[Uploads]) -> None:
-    federation = Federation([tiny(train={"lr": 1e-6})], mnist, CPU)
-    state = federation.start()
+    loop = RoundLoop([tiny(train={"lr": 1e-6})], mnist, CPU)
+    state = loop.start()
     state.params[0]["fc1.bias"][2] = 100  # every value of client 2 is beyond 64
-    _, outcomes = federation.advance(state)
-    classes = len(federation.partitions[0].classes[2])
+    _, outcomes = loop.advance(state)
+    classes = len(loop.partitions[0].classes[2])
     assert outcomes[0].record.saturated == 24 * classes
     assert (sent[0].values_KJV[2][sent[0].counts_KJ[2] > 0] == 2**20 - 1).all()
 
@@ -201,10 +201,10 @@ def closest(vector: list[float], known: dict[int, list[float]]) -> int:
 
 def test_figures_by_hand(mnist: Dataset) -> None:
     """Every accuracy, and prototype failure, from stock models and loops over samples."""
-    federation = Federation([tiny(seed=1)], mnist, CPU)
-    state = federation.start()
+    loop = RoundLoop([tiny(seed=1)], mnist, CPU)
+    state = loop.start()
     for _ in range(2):
-        state, (outcome,) = federation.advance(state)
+        state, (outcome,) = loop.advance(state)
     known = {
         j: row
         for j, row in enumerate(state.globals_[0].floats().tolist())
@@ -212,8 +212,8 @@ def test_figures_by_hand(mnist: Dataset) -> None:
     }
     head, near, own, points = [], [], [], []
     for client in range(6):
-        c, logits, y = stock_features(federation, state, client, train=False)
-        held = federation.partitions[0].classes[client].tolist()
+        c, logits, y = stock_features(loop, state, client, train=False)
+        held = loop.partitions[0].classes[client].tolist()
         p = reference.softpool(c.double()).tolist()
         head.append(100 * (logits.argmax(1) == y).double().mean().item())
         near.append(
@@ -239,7 +239,7 @@ def test_figures_by_hand(mnist: Dataset) -> None:
     assert [row["prototype_accuracy_own"] for row in rows] == pytest.approx(own)
     assert record.accuracy_mean == pytest.approx(np.mean(head))
     assert record.accuracy_std == pytest.approx(np.std(head))
-    counts = np.array([len(test) for test in federation.partitions[0].test])
+    counts = np.array([len(test) for test in loop.partitions[0].test])
     assert record.accuracy_std_running == pytest.approx(metrics.running_std(np.array(head), counts))
     assert record.prototype_accuracy_mean == pytest.approx(np.mean(near))
     assert record.prototype_accuracy_std == pytest.approx(np.std(near))
@@ -247,9 +247,7 @@ def test_figures_by_hand(mnist: Dataset) -> None:
     assert np.mean(own) > np.mean(near) + 1
     assert record.prototype_failure == pytest.approx(np.mean(failed), abs=2e-4)
     assert 0 < np.mean(failed) < 0.5
-    assert [row["classes"] for row in rows] == [
-        len(held) for held in federation.partitions[0].classes
-    ]
+    assert [row["classes"] for row in rows] == [len(held) for held in loop.partitions[0].classes]
     assert [row["samples"] for row in rows] == [7 * row["classes"] for row in rows]
     assert record.samples == sum(row["samples"] for row in rows)
     losses = [(row["loss_classification"], row["loss_prototype"]) for row in rows]
@@ -297,13 +295,13 @@ def test_it_learns(mnist: Dataset, method: str) -> None:
 
 
 def test_silhouettes_are_of_the_pooled_and_of_the_unpooled(mnist: Dataset) -> None:
-    federation = Federation([tiny()], mnist, CPU)
-    state = federation.start()
+    loop = RoundLoop([tiny()], mnist, CPU)
+    state = loop.start()
     for _ in range(2):
-        state, _ = federation.advance(state)
-    parts = [stock_features(federation, state, client, train=False) for client in range(6)]
+        state, _ = loop.advance(state)
+    parts = [stock_features(loop, state, client, train=False) for client in range(6)]
     c, y = torch.cat([part[0] for part in parts]), torch.cat([part[2] for part in parts])
-    ((pooled, unpooled),) = federation.silhouettes(state)
+    ((pooled, unpooled),) = loop.silhouettes(state)
     assert unpooled == pytest.approx(metrics.silhouette(c, y, 0), abs=1e-4)
     assert pooled == pytest.approx(metrics.silhouette(reference.softpool(c), y, 0), abs=1e-4)
     assert pooled != pytest.approx(unpooled, abs=1e-3)
@@ -314,22 +312,22 @@ def test_silhouettes_are_of_the_pooled_and_of_the_unpooled(mnist: Dataset) -> No
 
 def test_half_of_the_clients_train_and_send(mnist: Dataset, sent: list[Uploads]) -> None:
     experiment = tiny(participation=0.5)
-    federation = Federation([experiment], mnist, CPU)
-    state = federation.start()
+    loop = RoundLoop([experiment], mnist, CPU)
+    state = loop.start()
     for round_ in (1, 2, 3):
         who = participants(experiment, round_)
         assert len(who) == 3
         assert who == sorted(set(who))
-        after, (outcome,) = federation.advance(state)
+        after, (outcome,) = loop.advance(state)
         others = [k for k in range(6) if k not in who]
         for name, p in after.params[0].items():
             assert torch.equal(p[others], state.params[0][name][others])
             assert all(not torch.equal(p[k], state.params[0][name][k]) for k in who)
         assert sent[-1].clients == tuple(who)
         for row, k in zip(sent[-1].counts_KJ, who, strict=True):
-            assert np.flatnonzero(row).tolist() == federation.partitions[0].classes[k].tolist()
+            assert np.flatnonzero(row).tolist() == loop.partitions[0].classes[k].tolist()
         assert outcome.record.participants == 3
-        assert outcome.record.samples == sum(len(federation.partitions[0].train[k]) for k in who)
+        assert outcome.record.samples == sum(len(loop.partitions[0].train[k]) for k in who)
         assert [row["trained"] for row in outcome.clients] == [int(k in who) for k in range(6)]
         assert [
             k for k, row in enumerate(outcome.clients) if row["loss_classification"] is None
@@ -437,9 +435,9 @@ def test_writers_without_test_samples_hold_some_back(
 ) -> None:
     """Tested on their own training images they are mostly right, on the mislabelled test images hardly ever."""
     dataset, experiment = grouped(mnist, with_test), by_writers()
-    federation = Federation([experiment], dataset, CPU)
-    assert federation.partitions[0].held_out == held_out
-    _, (outcome,) = federation.advance(federation.start())
+    loop = RoundLoop([experiment], dataset, CPU)
+    assert loop.partitions[0].held_out == held_out
+    _, (outcome,) = loop.advance(loop.start())
     found = outcome.record.accuracy_mean
     assert found > 40 if held_out else found < 20
 
@@ -458,8 +456,8 @@ def test_seeds_that_test_on_different_arrays_are_each_as_alone(mnist: Dataset) -
 
 
 def test_test_images_are_the_partitions(mnist: Dataset) -> None:
-    federation = Federation([tiny()], mnist, CPU)
-    tests, partition = federation.engines[0].tests, federation.partitions[0]
+    loop = RoundLoop([tiny()], mnist, CPU)
+    tests, partition = loop.engines[0].tests, loop.partitions[0]
     for k in range(6):
         index = tests.index_KN[k, : tests.counts[k]]
         assert torch.equal(tests.y[index], torch.from_numpy(mnist.test_y[partition.test[k]]))
@@ -483,21 +481,21 @@ def test_divergence_names_the_client_and_the_round(mnist: Dataset) -> None:
 
 
 def test_divergence_names_the_one_client_it_is(mnist: Dataset) -> None:
-    federation = Federation([tiny()], mnist, CPU)
-    state, _ = federation.advance(federation.start())
+    loop = RoundLoop([tiny()], mnist, CPU)
+    state, _ = loop.advance(loop.start())
     state.params[0]["fc2.bias"][3] = torch.nan
     with pytest.raises(
         Diverged, match=r"client 3 is not a number in round 2 \(seed 0, 1 of 6 clients\)"
     ):
-        federation.advance(state)
+        loop.advance(state)
 
 
 def test_divergence_says_of_each_run_of_a_stack_what_it_is(mnist: Dataset) -> None:
-    federation = Federation([tiny(seed=seed) for seed in (3, 4, 5)], mnist, CPU)
-    state = federation.start()
+    loop = RoundLoop([tiny(seed=seed) for seed in (3, 4, 5)], mnist, CPU)
+    state = loop.start()
     state.params[0]["fc2.bias"][[6 + 2, 12 + 1]] = torch.nan
     with pytest.raises(Diverged) as caught:
-        federation.advance(state)
+        loop.advance(state)
     assert list(caught.value.runs) == [1, 2]
     assert "client 2 " in caught.value.runs[1]
     assert "seed 4" in caught.value.runs[1]
@@ -506,12 +504,12 @@ def test_divergence_says_of_each_run_of_a_stack_what_it_is(mnist: Dataset) -> No
 
 
 def test_dead_features_are_counted(mnist: Dataset) -> None:
-    federation = Federation([tiny()], mnist, CPU)
-    state = federation.start()
+    loop = RoundLoop([tiny()], mnist, CPU)
+    state = loop.start()
     state.params[0]["fc1.bias"][[1, 4]] = -1e3
-    _, (outcome,) = federation.advance(state)
+    _, (outcome,) = loop.advance(state)
     assert outcome.record.collapsed_clients == 2
-    _, (alive,) = federation.advance(federation.start())
+    _, (alive,) = loop.advance(loop.start())
     assert alive.record.collapsed_clients == 0
 
 
@@ -533,7 +531,7 @@ def test_a_client_none_of_whose_classes_was_sent_is_not_right_by_prototype(mnist
 
 
 def test_augmentation_reaches_training_alone(mnist: Dataset) -> None:
-    plain, augmented = (Federation([tiny(data={"augment": a})], mnist, CPU) for a in (False, True))
+    plain, augmented = (RoundLoop([tiny(data={"augment": a})], mnist, CPU) for a in (False, True))
     black = (0 - mnist.mean[0]) / mnist.std[0]
     found = augmented.engines[0].shares.black_C
     assert found is not None

@@ -11,7 +11,7 @@ import torch
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
-from fedrfq.learning.round_loop import Federation, deal
+from fedrfq.learning.round_loop import RoundLoop, deal
 from support.small import CPU, run, timeless, tiny
 
 
@@ -38,8 +38,8 @@ def test_each_client_is_tested_on_a_share_of_its_own_training_samples(mnist: Dat
 
 
 def test_no_held_back_sample_is_trained_on_and_no_test_sample_is_used(mnist: Dataset) -> None:
-    federation = Federation([with_validation()], mnist, CPU)
-    (engine,), (partition,) = federation.engines, federation.partitions
+    loop = RoundLoop([with_validation()], mnist, CPU)
+    (engine,), (partition,) = loop.engines, loop.partitions
     for k in range(6):
         for shares, index in (
             (engine.shares, partition.train[k]),
@@ -107,7 +107,7 @@ def test_a_share_that_leaves_a_client_nothing_is_refused(mnist: Dataset, share: 
     with pytest.raises(
         UserError, match=rf"validation = {share} leaves client 0 nothing to train on or to test"
     ) as caught:
-        Federation([with_validation(share)], mnist, CPU)
+        RoundLoop([with_validation(share)], mnist, CPU)
     assert "\n" not in str(caught.value)
 
 

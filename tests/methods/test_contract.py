@@ -13,7 +13,7 @@ import torch
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
-from fedrfq.learning.round_loop import Federation, participants
+from fedrfq.learning.round_loop import RoundLoop, participants
 from fedrfq.methods import METHODS
 from fedrfq.models import MODELS
 from fedrfq.prototypes.fixed_point import Globals, Uploads
@@ -104,17 +104,17 @@ def test_figures_of_prototypes_are_there_if_and_only_if_they_are_exchanged(
 @every_method
 def test_who_is_away_trains_nothing_and_sends_nothing(mnist: Dataset, name: str) -> None:
     experiment = tiny(method={"name": name}, model=MLP, participation=0.5)
-    federation = Federation([experiment], mnist, CPU)
-    state = federation.start()
+    loop = RoundLoop([experiment], mnist, CPU)
+    state = loop.start()
     own = [
         key
         for key in state.params[0]
-        if not experiment.method.shared(federation.engines[0].program.model.head(key))
+        if not experiment.method.shared(loop.engines[0].program.model.head(key))
     ]
     for number in (1, 2):
         who = participants(experiment, number)
         away = [k for k in range(6) if k not in who]
-        after, (outcome,) = federation.advance(state)
+        after, (outcome,) = loop.advance(state)
         for key in own:
             assert torch.equal(after.params[0][key][away], state.params[0][key][away])
             assert all(

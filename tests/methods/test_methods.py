@@ -23,7 +23,7 @@ from fedrfq.methods.fesem import FeSEM
 from fedrfq.methods.local import Local
 from fedrfq.methods.method import Batch
 from fedrfq.models.cnn import CNN
-from fedrfq.models.stacked import Grouped, Params, Step, stack
+from fedrfq.models.stacked import Grouped, Params, TrainingStep, stack
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, Globals, Uploads
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.robust.aggregation import combine
@@ -198,7 +198,7 @@ def cnn_batch(method: Method) -> tuple[Params, Batch]:
         torch.tensor([[0, 1, 2, 0], [1, 1, 2, 0]]),
     )
     weight_KB = torch.tensor([[1.0, 1, 1, 1], [1, 1, 1, 0]])
-    c, logits = model.forward(Grouped(), params, x, Step(weight_KB, None))
+    c, logits = model.forward(Grouped(), params, x, TrainingStep(weight_KB, None))
     return params, Batch(logits, c, Pool(**method.pool)(c), y, weight_KB, params)
 
 

@@ -22,7 +22,7 @@ from fedrfq.models.stacked import (
     Grouped,
     Layout,
     Params,
-    Step,
+    TrainingStep,
     batch_norm,
     stack,
     trained,
@@ -140,7 +140,7 @@ def test_each_kind_of_machine_has_its_layout() -> None:
 
 
 def forward_and_gradients(
-    model: Model, layout: Layout, params: Params, x: Tensor, step: Step | None
+    model: Model, layout: Layout, params: Params, x: Tensor, step: TrainingStep | None
 ) -> list[Tensor]:
     """C, the logits, the gradients of both in all that is trained, and the buffers after the pass."""
     own = {name: p.clone().requires_grad_(trained(name)) for name, p in params.items()}
@@ -164,7 +164,7 @@ def test_both_layouts_compute_the_same(name: str, training: bool) -> None:
     params, x = start(model, SHAPES[name], clients), randn(clients, batch, *SHAPES[name])
     rate, units = model.dropout()
     keep = (randn(clients, batch, units, seed=5) > 0).double() * 2 if rate else None
-    step = Step(torch.ones(clients, batch), keep) if training else None
+    step = TrainingStep(torch.ones(clients, batch), keep) if training else None
     grouped = forward_and_gradients(model, Grouped(), params, x, step)
     batched = forward_and_gradients(model, Batched(), params, x, step)
     for found, expected in zip(batched, grouped, strict=True):
@@ -236,17 +236,17 @@ def test_dropout_is_by_channel_and_after_the_prototype() -> None:
     assert (rate, units) == (0.5, 20 + 50)
     keep = torch.ones(1, 2, units, dtype=torch.float64)
     plain_c, plain = model.forward(Grouped(), params, x, None)
-    whole_c, whole = model.forward(Grouped(), params, x, Step(torch.ones(1, 2), keep))
+    whole_c, whole = model.forward(Grouped(), params, x, TrainingStep(torch.ones(1, 2), keep))
     close(whole_c, plain_c)
     close(whole, plain)
     late = keep.clone()
     late[..., 20:] = 0  # the decision layer sees nothing, the prototype all
-    c, logits = model.forward(Grouped(), params, x, Step(torch.ones(1, 2), late))
+    c, logits = model.forward(Grouped(), params, x, TrainingStep(torch.ones(1, 2), late))
     assert torch.equal(c, whole_c)
     close(logits, params["fc2.bias"][:, None].expand(-1, 2, -1))
     early = keep.clone()
     early[0, 0, :20] = 0  # the first sample loses every channel, the second none
-    c, _ = model.forward(Grouped(), params, x, Step(torch.ones(1, 2), early))
+    c, _ = model.forward(Grouped(), params, x, TrainingStep(torch.ones(1, 2), early))
     close(c[0, 0], F.relu(params["fc1.bias"][0]))
     close(c[0, 1], whole_c[0, 1])
 
@@ -325,7 +325,7 @@ def test_batch_norm_does_not_count_padding(layout: Layout) -> None:
         for k, (norm, count) in enumerate(zip(norms, counts, strict=True))
     ]
     h = layout.enter(x)
-    found = layout.leave(batch_norm(layout, h, params, "bn", Step(weight_KB, None)), 3)
+    found = layout.leave(batch_norm(layout, h, params, "bn", TrainingStep(weight_KB, None)), 3)
     upstream = randn(*found.shape, seed=9) * weight_KB[..., None]
     (grad,) = torch.autograd.grad(found, x, upstream)
     for k, count in enumerate(counts):
@@ -351,7 +351,7 @@ def test_a_single_value_is_normalised_to_nothing(layout: Layout) -> None:
     params = norm_params(1, 2)
     mean, var = params["bn.running_mean"].clone(), params["bn.running_var"].clone()
     x = randn(1, 3, 2, 1, 1)
-    step = Step(torch.tensor([[1.0, 0.0, 0.0]]), None)
+    step = TrainingStep(torch.tensor([[1.0, 0.0, 0.0]]), None)
     found = layout.leave(batch_norm(layout, layout.enter(x), params, "bn", step), 1)
     close(found[0, 0], params["bn.bias"][0])
     close(params["bn.running_mean"], 0.9 * mean + 0.1 * x[:, 0, :, 0, 0])

@@ -10,15 +10,15 @@ import pytest
 
 from byzantine import BEHAVIOURS, EVIL, attacked
 from fedrfq.consensus.events import Broadcast, Event, Persist, Send, Start
-from fedrfq.consensus.messages import Fetch, What, unsigned
+from fedrfq.consensus.messages import Fetch, PartKind, unsigned
 from fedrfq.node.ops.local_cluster import free_ports
-from fedrfq.simulator.party import Action, Noise, Relay
-from ground import federation
+from fedrfq.simulator.party import Action, RawBytes, Relay
+from ground import founded
 from support import byzantine_server
 from support.byzantine_server import Faulty
 
 ROUNDS = 8  # the faulty server leads two of them
-MESSAGE = unsigned(bytes(32), Fetch(1, What.CERT))
+MESSAGE = unsigned(bytes(32), Fetch(1, PartKind.CERT))
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
@@ -35,7 +35,7 @@ def test_what_a_behaviour_does_goes_over_its_own_connections() -> None:
             return [
                 Persist(MESSAGE),
                 Relay(EVIL, 1, MESSAGE),
-                Noise(2, b"noise"),
+                RawBytes(2, b"noise"),
                 Broadcast(MESSAGE),
             ]
 
@@ -46,7 +46,7 @@ def test_what_a_behaviour_does_goes_over_its_own_connections() -> None:
 
 
 def test_only_servers_misbehave(tmp_path: Path) -> None:
-    with federation(2, free_ports(1)) as folder:
+    with founded(2, free_ports(1)) as folder:
         for where, why in ((folder / "client-0", "is a client's"), (tmp_path, "cannot be read")):
             module = [sys.executable, byzantine_server.__file__, str(where), "--behaviour", "forge"]
             done = subprocess.run(module, capture_output=True, text=True, timeout=60, check=False)

@@ -18,22 +18,22 @@ import numpy as np
 import pytest
 import torch
 
-from fedrfq.consensus.events import Decided, LeftOut, Outcome, Trained
-from fedrfq.consensus.messages import Body, Cert, Certificate, Kind, Record, Upload
+from fedrfq.consensus.events import Decided, LeftOut, Outcome, Submit
+from fedrfq.consensus.messages import Cert, Certificate, Kind, Part, Record, Upload
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.files import tensors, toml
-from fedrfq.learning.round_loop import Federation, State
+from fedrfq.learning.round_loop import LoopState, RoundLoop
 from fedrfq.node import logs
-from fedrfq.node.client import MODEL, Ended, Process, attend, participant
+from fedrfq.node.client import MODEL, ClientEnded, ClientProcess, attend, participant
 from fedrfq.node.learner import Learner, News
 from fedrfq.node.membership import founding, identity
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.participant import Accuracies, Interrupted, Losses, Participant
-from fedrfq.node.server import Options, serve
-from fedrfq.node.storage.client_history import NAME, Diary, Line
-from fedrfq.node.storage.write_ahead_log import Damaged, Full, Store
+from fedrfq.node.server import ServerOptions, serve
+from fedrfq.node.storage.client_history import NAME, ClientHistory, HistoryLine
+from fedrfq.node.storage.write_ahead_log import DamagedLog, DiskFull, WriteAheadLog
 from fedrfq.prototypes.fixed_point import Globals
 from support.command import fedrfq
 from support.small import CPU
@@ -43,7 +43,7 @@ SETS = ["partition.ways=3", "partition.spread=1", "partition.shots=7", "partitio
 WAITS = {"minimum": 1, "deadline_ms": 60_000, "resend_ms": 100}
 
 
-def federation(folder: Path, clients: int, rounds: int, *sets: str, **waits: int) -> Path:
+def new_federation(folder: Path, clients: int, rounds: int, *sets: str, **waits: int) -> Path:
     """Of one server: what clients do does not depend on how many there are."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     founding.init(
@@ -53,21 +53,21 @@ def federation(folder: Path, clients: int, rounds: int, *sets: str, **waits: int
 
 
 def experiment(folder: Path) -> Experiment:
-    network = identity.load(folder / "client-0").charter.network
+    network = identity.load(folder / "client-0").federation.network
     assert network is not None
     return from_table(toml.strict(network.experiment))
 
 
-def run_alone(found: Experiment, dataset: Dataset) -> State:
+def run_alone(found: Experiment, dataset: Dataset) -> LoopState:
     """How it ends in one process."""
-    runs = Federation([replace(found, train=replace(found.train, alone=True))], dataset, CPU)
+    runs = RoundLoop([replace(found, train=replace(found.train, alone=True))], dataset, CPU)
     state = runs.start()
     for _ in range(found.rounds):
         state, _ = runs.advance(state)
     return state
 
 
-def same_model(folder: Path, state: State, client: int) -> bool:
+def same_model(folder: Path, state: LoopState, client: int) -> bool:
     found, about = tensors.load(folder / MODEL / "model.safetensors")
     assert about["round"] == str(state.round)
     return all(torch.equal(p[0], found[name]) for name, p in state.params[client].items())
@@ -78,12 +78,12 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def process(folder: Path, data: str = "mnist5k") -> Process:
+def process(folder: Path, data: str = "mnist5k") -> ClientProcess:
     own = identity.load(folder)
-    return Process(own, participant(own, data, CPU), lambda line: None)
+    return ClientProcess(own, participant(own, data, CPU), lambda line: None)
 
 
-async def attended(folder: Path, data: str = "mnist5k", once: bool = False) -> Ended:
+async def attended(folder: Path, data: str = "mnist5k", once: bool = False) -> ClientEnded:
     return await asyncio.wait_for(process(folder, data).run(once), LIMIT_S)
 
 
@@ -91,7 +91,7 @@ def together(folder: Path, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """With the server in the same loop."""
 
     async def main() -> Any:
-        server = asyncio.create_task(serve(identity.load(folder / "server-0"), Options()))
+        server = asyncio.create_task(serve(identity.load(folder / "server-0"), ServerOptions()))
         try:
             return await asyncio.wait_for(work(), LIMIT_S)
         finally:
@@ -107,9 +107,9 @@ async def until(done: Callable[[], bool]) -> None:
 
 
 def test_clients_learn_what_they_learn_in_one_process(tmp_path: Path, mnist: Dataset) -> None:
-    folder = federation(tmp_path / "f", 2, 3, minimum=2)
+    folder = new_federation(tmp_path / "f", 2, 3, minimum=2)
 
-    async def work() -> list[Ended]:
+    async def work() -> list[ClientEnded]:
         return await asyncio.gather(
             *(process(folder / f"client-{k}").run(once=False) for k in range(2))
         )
@@ -130,7 +130,7 @@ def test_clients_learn_what_they_learn_in_one_process(tmp_path: Path, mnist: Dat
 
 
 def test_one_that_comes_late_starts_with_the_current_round(tmp_path: Path) -> None:
-    folder = federation(tmp_path / "f", 2, 30, deadline_ms=40)
+    folder = new_federation(tmp_path / "f", 2, 30, deadline_ms=40)
     early, late = folder / "client-0", folder / "client-1"
 
     async def work() -> None:
@@ -151,9 +151,9 @@ def test_one_that_comes_late_starts_with_the_current_round(tmp_path: Path) -> No
 
 
 def test_once_is_one_round(tmp_path: Path) -> None:
-    folder = federation(tmp_path / "f", 1, 5)
+    folder = new_federation(tmp_path / "f", 1, 5)
 
-    async def work() -> list[Ended]:
+    async def work() -> list[ClientEnded]:
         return [await process(folder / "client-0").run(once=True) for _ in range(2)]
 
     ended = together(folder, work)
@@ -167,7 +167,7 @@ def test_samples_of_its_own(tmp_path: Path, mnist: Dataset) -> None:
         for axis in "xy"
     }
     np.savez(tmp_path / "own.npz", **arrays)
-    folder = federation(tmp_path / "f", 1, 1)
+    folder = new_federation(tmp_path / "f", 1, 1)
     together(
         folder, lambda: process(folder / "client-0", str(tmp_path / "own.npz")).run(once=False)
     )
@@ -176,20 +176,22 @@ def test_samples_of_its_own(tmp_path: Path, mnist: Dataset) -> None:
 
 
 def test_whose_folder_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = federation(tmp_path / "f", 1, 1)
+    folder = new_federation(tmp_path / "f", 1, 1)
     with pytest.raises(UserError, match="is a server's folder"):
         attend(folder / "server-0", "mnist5k", CPU)
     with pytest.raises(UserError, match="is on mnist5k"):
         attend(folder / "client-0", "mnist", CPU)
-    store = Store.open(folder / "client-0", identity.load(folder / "client-0").charter.roster.run)
+    store = WriteAheadLog.open(
+        folder / "client-0", identity.load(folder / "client-0").federation.roster.run
+    )
     with pytest.raises(UserError, match="in use by another process"):
         attend(folder / "client-0", "mnist5k", CPU)
     store.close()
 
-    def damaged(*arguments: Any) -> Store:
-        raise Damaged(folder / "client-0" / "log" / "1.log", 7, "it is not what was written")
+    def damaged(*arguments: Any) -> WriteAheadLog:
+        raise DamagedLog(folder / "client-0" / "log" / "1.log", 7, "it is not what was written")
 
-    monkeypatch.setattr(Store, "open", damaged)
+    monkeypatch.setattr(WriteAheadLog, "open", damaged)
     with pytest.raises(
         UserError, match=r"begins anew once log/, audit\.log and bodies\.bin are moved away"
     ) as error:
@@ -200,28 +202,28 @@ def test_whose_folder_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_full_disk_ends_it_with_the_reason_and_nothing_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = federation(tmp_path / "f", 1, 2)
-    flush, failed = Store.flush, []
+    folder = new_federation(tmp_path / "f", 1, 2)
+    flush, failed = WriteAheadLog.flush, []
 
-    def full(store: Store) -> None:
+    def full(store: WriteAheadLog) -> None:
         if store.folder.name == "client-0" and store._buffer and not failed:
             failed.append(store)
-            raise Full("no space left")
+            raise DiskFull("no space left")
         flush(store)
 
-    monkeypatch.setattr(Store, "flush", full)
+    monkeypatch.setattr(WriteAheadLog, "flush", full)
     with pytest.raises(UserError, match="no space left"):
         together(folder, lambda: process(folder / "client-0").run(once=False))
     assert not lines(folder / "client-0")
-    messages = Store.open(
-        folder / "server-0", identity.load(folder / "server-0").charter.roster.run
+    messages = WriteAheadLog.open(
+        folder / "server-0", identity.load(folder / "server-0").federation.roster.run
     ).messages
     assert not any(isinstance(message.body, Upload) for message in messages)
 
 
 def test_told_to_stop_it_gives_up_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, training, interrupted = (
-        federation(tmp_path / "f", 1, 2),
+        new_federation(tmp_path / "f", 1, 2),
         threading.Event(),
         threading.Event(),
     )
@@ -237,20 +239,20 @@ def test_told_to_stop_it_gives_up_training(tmp_path: Path, monkeypatch: pytest.M
         Participant, "interrupt", lambda own: interrupted.set() if training.is_set() else None
     )
 
-    async def work() -> Ended:
+    async def work() -> ClientEnded:
         running = process(folder / "client-0")
         ending = asyncio.create_task(running.run(once=False))
         await until(training.is_set)
         running._told.set()
         return await ending
 
-    assert asyncio.run(work()) == Ended(0, False, None)
+    assert asyncio.run(work()) == ClientEnded(0, False, None)
     assert interrupted.is_set()
 
 
 def test_what_was_signed_is_sent_again_and_never_made_anew(tmp_path: Path, mnist: Dataset) -> None:
     """Stopped between signing and sending: nobody was there to hear it."""
-    folder = federation(tmp_path / "f", 1, 2)
+    folder = new_federation(tmp_path / "f", 1, 2)
     own = folder / "client-0"
 
     async def unheard() -> None:
@@ -262,7 +264,7 @@ def test_what_was_signed_is_sent_again_and_never_made_anew(tmp_path: Path, mnist
         await asyncio.gather(working, return_exceptions=True)
 
     asyncio.run(unheard())
-    run = identity.load(own).charter.roster.run
+    run = identity.load(own).federation.roster.run
     signed = _logged(own, run)
     assert [type(message.body) for message in signed] == [Upload]
     together(folder, lambda: process(own).run(once=False))
@@ -271,18 +273,18 @@ def test_what_was_signed_is_sent_again_and_never_made_anew(tmp_path: Path, mnist
     assert [type(message.body) for message in found] == [
         Upload,
         Cert,
-        Body,
-        Body,
+        Part,
+        Part,
         Upload,
         Cert,
-        Body,
-        Body,
+        Part,
+        Part,
     ]
     assert same_model(own, run_alone(experiment(folder), mnist), 0)
 
 
 def _logged(folder: Path, run: bytes) -> list[Any]:
-    store = Store.open(folder, run)
+    store = WriteAheadLog.open(folder, run)
     store.close()
     return store.messages
 
@@ -301,7 +303,7 @@ def test_who_was_left_out_is_told_and_nobody_else(tmp_path: Path) -> None:
             _learner=SimpleNamespace(hear=told.append),
             _compacting=SimpleNamespace(due=False),
         )
-        Process._decided(cast(Process, own), decided)
+        ClientProcess._decided(cast(ClientProcess, own), decided)
     assert [each.verdict if isinstance(each, News) else each for each in told] == [
         "kept",
         "filtered",
@@ -311,25 +313,30 @@ def test_who_was_left_out_is_told_and_nobody_else(tmp_path: Path) -> None:
 
 
 def test_a_server_that_comes_is_soon_told_what_it_has_missed(tmp_path: Path) -> None:
-    charter, found = identity.load(federation(tmp_path / "f", 1, 1) / "client-0").charter, []
+    federation, found = (
+        identity.load(new_federation(tmp_path / "f", 1, 1) / "client-0").federation,
+        [],
+    )
     own = cast(
-        Process,
+        ClientProcess,
         SimpleNamespace(
-            _charter=charter, _driver=SimpleNamespace(found=lambda: found.append(True))
+            _charter=federation, _driver=SimpleNamespace(found=lambda: found.append(True))
         ),
     )
-    Process._peer(own, 0, False)
+    ClientProcess._peer(own, 0, False)
     assert not found
-    Process._peer(own, 0, True)
+    ClientProcess._peer(own, 0, True)
     assert found
 
 
 def test_the_log_is_compacted_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedrfq.node.storage.compaction.LEAST", 1)
-    folder = federation(tmp_path / "f", 1, 8)
+    folder = new_federation(tmp_path / "f", 1, 8)
     own = folder / "client-0"
     together(folder, lambda: process(own).run(once=False))
-    kinds = [type(message.body) for message in _logged(own, identity.load(own).charter.roster.run)]
+    kinds = [
+        type(message.body) for message in _logged(own, identity.load(own).federation.roster.run)
+    ]
     assert kinds.count(Cert) == 8
     assert kinds.count(Upload) < 8
     assert asyncio.run(attended(own)).finished
@@ -353,7 +360,7 @@ def wait(done: Callable[[], bool]) -> None:
 
 
 def test_killed_and_stopped_it_ends_with_the_same_bytes(tmp_path: Path, mnist: Dataset) -> None:
-    folder = federation(tmp_path / "f", 1, 24)
+    folder = new_federation(tmp_path / "f", 1, 24)
     own = folder / "client-0"
     with children(folder) as cluster:
         client = cluster.children[~0]
@@ -416,8 +423,8 @@ NOTHING = Globals.none(2, 3)
 
 
 def learning(tmp_path: Path) -> SimpleNamespace:
-    given: list[Trained] = []
-    pretender, diary = Pretender(), Diary(tmp_path, "aa")
+    given: list[Submit] = []
+    pretender, diary = Pretender(), ClientHistory(tmp_path, "aa")
     return SimpleNamespace(
         given=given,
         pretender=pretender,
@@ -435,7 +442,7 @@ def test_a_round_that_is_over_makes_training_stale(tmp_path: Path) -> None:
         await until(lambda: it.pretender.asked[-1:] == [5])
         it.pretender.may_end.set()
         await until(lambda: bool(it.given))
-        assert it.given == [Trained(5, b"content of round 5")]
+        assert it.given == [Submit(5, b"content of round 5")]
         it.learner.hear(News(5, NOTHING, "filtered", 7, last=True))
         assert (await working).round == 5
 
@@ -499,26 +506,26 @@ def test_each_round_says_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
 # The diary
 
 
-def line(number: int) -> Line:
-    return Line(number, 90.0, 80.0, 85.0, 1.0, 0.5, 0.5, "kept", 0, 0.1)
+def line(number: int) -> HistoryLine:
+    return HistoryLine(number, 90.0, 80.0, 85.0, 1.0, 0.5, 0.5, "kept", 0, 0.1)
 
 
 def test_a_round_is_written_once_and_a_torn_line_is_gone(tmp_path: Path) -> None:
-    diary = Diary(tmp_path, "aa")
+    diary = ClientHistory(tmp_path, "aa")
     diary.write(line(1))
     diary.write(line(2))
     diary.write(line(2))
     with (tmp_path / NAME).open("ab") as file:
         file.write(b'{"run": "aa", "rou')
-    again = Diary(tmp_path, "aa")
+    again = ClientHistory(tmp_path, "aa")
     assert again.last == 2
     again.write(line(2))
     again.write(line(3))
     assert [found["round"] for found in lines(tmp_path)] == [1, 2, 3]
-    assert Diary(tmp_path, "bb").last == 0  # another run's
+    assert ClientHistory(tmp_path, "bb").last == 0  # another run's
 
 
 def test_a_diary_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text("no\n")
     with pytest.raises(UserError, match="move it away"):
-        Diary(tmp_path, "aa")
+        ClientHistory(tmp_path, "aa")

@@ -16,16 +16,16 @@ from fedrfq.audit import Audit
 from fedrfq.committee import Simulated
 from fedrfq.consensus.events import Outcome, Publish, Received
 from fedrfq.consensus.messages import (
-    Body,
     Cert,
     Certificate,
     Commit,
     Fetch,
     Kind,
     Message,
+    Part,
+    PartKind,
     Record,
     Upload,
-    What,
     decode,
 )
 from fedrfq.consensus.replica import Replica
@@ -38,7 +38,7 @@ from fedrfq.node.membership import identity
 from fedrfq.node.membership.change import changed
 from fedrfq.node.server import Server
 from fedrfq.node.transport.budget import client_pace, courier_pace
-from fedrfq.node.transport.fair_queue import Turns
+from fedrfq.node.transport.fair_queue import FairQueue
 from support.command import fedrfq
 from support.committees import mandate, rounds, uploads
 from support.federations import PATIENCE_S, Servers, founded, process, signed, status, until, upload
@@ -56,7 +56,7 @@ def altered(message: Message) -> Message:
 
 def named(carried: Carried) -> tuple[int, ...]:
     """Whose uploads the committee has judged."""
-    return codec.decode_verdicts(carried.verdicts)[0]
+    return codec.decode_verdicts_without_successor(carried.verdicts)[0]
 
 
 def simulated(number: int) -> list[bytes]:
@@ -122,9 +122,9 @@ def test_what_it_brings_is_what_a_simulated_committee_decides_though_a_server_di
         (2, (0, 1, 2)),
         (3, (0, 1, 2)),
     ]
-    rules = Rules(identity.load(own).charter.roster)
+    rules = Rules(identity.load(own).federation.roster)
     for result in results:
-        cert, *parts = (placed.message for placed in round_log.unpacked(result.packed))
+        cert, *parts = (placed.message for placed in round_log.unpack(result.packed))
         assert rules.certifies(result.certificate, Kind.COMMIT)
         assert cert == rules.unsigned(Cert(result.round, result.certificate))
         assert (
@@ -156,15 +156,15 @@ def test_an_altered_upload_is_ignored_by_all_and_the_round_closes_without_it(
 
 
 def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
-    charter = founded(tmp_path, couriers=1, **PATIENT)
+    federation = founded(tmp_path, couriers=1, **PATIENT)
     own, other = identity.load(tmp_path / "courier-0"), identity.load(tmp_path / "server-1")
-    rules, content = Rules(charter.roster), uploads(mandate(CLIENTS), 1).encoded(1)[0]
-    motion = changed(charter, minimum=2).text.encode()
+    rules, content = Rules(federation.roster), uploads(mandate(CLIENTS), 1).encoded(1)[0]
+    motion = changed(federation, minimum=2).text.encode()
     tries = [
         rules.signed(Upload(1, ~own.party, content), own.signer),
         rules.signed(Upload(1, 0, content), own.signer),
-        rules.signed(Upload(1, charter.roster.mover(1), motion), own.signer),
-        rules.signed(Upload(1, charter.roster.mover(1), motion), other.signer),
+        rules.signed(Upload(1, federation.roster.mover(1), motion), own.signer),
+        rules.signed(Upload(1, federation.roster.mover(1), motion), other.signer),
         rules.signed(Commit(1, 0, bytes(32), 1), own.signer),
         rules.signed(Commit(1, 0, bytes(32), 1), other.signer),
     ]
@@ -188,13 +188,13 @@ def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
 
 
 def test_an_unknown_certificate_is_refused(tmp_path: Path) -> None:
-    charter = founded(tmp_path / "here", couriers=1)
+    federation = founded(tmp_path / "here", couriers=1)
     founded(tmp_path / "there", couriers=1)
     stranger = identity.load(tmp_path / "there" / "courier-0")
 
     async def test() -> None:
         async with at_work(tmp_path / "here") as (servers, known):
-            courier = Courier(replace(stranger, charter=charter))
+            courier = Courier(replace(stranger, federation=federation))
             await courier._links.start()
             with pytest.raises(
                 UserError,
@@ -352,7 +352,7 @@ def test_the_latest_round_is_found_whatever_one_server_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Server 0 has forgotten every round, tells of one that never was, or answers with parts of its own."""
-    charter = founded(tmp_path, couriers=1, **PATIENT)
+    federation = founded(tmp_path, couriers=1, **PATIENT)
     true, found = Server._standing, Replica._find
     record = Record(9, *[bytes(32)] * 5)
     forged = Certificate(Kind.COMMIT, 0, record, tuple((server, bytes(64)) for server in range(3)))
@@ -360,14 +360,18 @@ def test_the_latest_round_is_found_whatever_one_server_says(
     def lying(content: bytes) -> Callable[[Server], Message]:
         def said(server: Server) -> Message:
             liar = server._identity.party == 0
-            return server._rules.unsigned(Body(9, What.STANDING, content)) if liar else true(server)
+            return (
+                server._rules.unsigned(Part(9, PartKind.STANDING, content))
+                if liar
+                else true(server)
+            )
 
         return said
 
     def poisoned(replica: Replica, fetch: Fetch) -> Message | None:
-        parts = replica.me == 0 and fetch.what in (What.GLOBALS, What.VERDICTS)
+        parts = replica.me == 0 and fetch.what in (PartKind.GLOBALS, PartKind.VERDICTS)
         return (
-            replica.rules.unsigned(Body(fetch.round, fetch.what, b"poison"))
+            replica.rules.unsigned(Part(fetch.round, fetch.what, b"poison"))
             if parts
             else found(replica, fetch)
         )
@@ -396,14 +400,14 @@ def test_the_latest_round_is_found_whatever_one_server_says(
                 ):
                     await courier.latest(0.5)
 
-    assert charter.roster.n - charter.roster.f == 3
+    assert federation.roster.n - federation.roster.f == 3
     run(test())
 
 
 def test_it_says_so_if_the_servers_are_in_another_run(tmp_path: Path) -> None:
-    charter = founded(tmp_path, couriers=1)
-    federation = tmp_path / "courier-0" / "federation.toml"
-    federation.write_text(changed(charter, minimum=2).text)
+    federation = founded(tmp_path, couriers=1)
+    file = tmp_path / "courier-0" / "federation.toml"
+    file.write_text(changed(federation, minimum=2).text)
 
     async def test() -> None:
         async with at_work(tmp_path) as (_, courier):
@@ -414,16 +418,16 @@ def test_it_says_so_if_the_servers_are_in_another_run(tmp_path: Path) -> None:
 
 
 def test_who_carries_for_all_has_room_for_all(tmp_path: Path) -> None:
-    charter = founded(tmp_path, couriers=1)
+    federation = founded(tmp_path, couriers=1)
     client, courier, one = (
-        client_pace(charter),
-        courier_pace(charter),
+        client_pace(federation),
+        courier_pace(federation),
         Received(0, signed(tmp_path, 1)[0]),
     )
     assert courier.frame == client.frame
     assert courier.frames_s > client.frames_s
     assert courier.bytes_s > client.bytes_s
-    turns, (party,) = Turns(charter.carriers), charter.carriers
+    turns, (party,) = FairQueue(federation.carriers), federation.carriers
     assert [[turns.put(peer, one, 1 << 20) for _ in range(2)] for peer in (~0, party)] == [
         [True, False],
         [True, True],

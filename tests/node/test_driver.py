@@ -13,13 +13,13 @@ from fedrfq.consensus.events import (
     Received,
     SetTimer,
     Start,
+    Submit,
     Timer,
-    Trained,
     Waiting,
 )
-from fedrfq.consensus.messages import Body, Evidence, Upload, What
+from fedrfq.consensus.messages import Evidence, Part, PartKind, Upload
 from fedrfq.node.driver import BATCH, MOTIONS, Driver
-from fedrfq.node.transport.fair_queue import _CLIENT_BYTES, Turns
+from fedrfq.node.transport.fair_queue import _CLIENT_BYTES, FairQueue
 from support.cluster import Cluster, key, signer
 from support.scripted import CERTIFICATE, RULES, World, quiet, run, word
 
@@ -46,7 +46,7 @@ def test_a_flood_leaves_room_for_others_and_for_the_clock() -> None:
 
 
 def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> None:
-    turns = Turns()
+    turns = FairQueue()
     assert turns.put(~0, Start(), 10 * _CLIENT_BYTES)
     assert not turns.put(~0, Start(), 1)
     assert turns.put(~1, Start(), _CLIENT_BYTES - 1)
@@ -67,7 +67,7 @@ def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> 
 def test_what_there_is_no_room_for_is_counted_and_gone() -> None:
     async def test() -> None:
         world = World()
-        large = RULES.unsigned(Body(1, What.SET, bytes(_CLIENT_BYTES // 2))).wire
+        large = RULES.unsigned(Part(1, PartKind.SET, bytes(_CLIENT_BYTES // 2))).wire
         for _ in range(5):
             world.driver.hear(~0, large)
         await quiet()
@@ -197,7 +197,7 @@ def test_the_same_replicas_decide_through_drivers_as_by_hand() -> None:
             drivers[party] = Driver(machine, party, cluster.roster, post, post)
             drivers[party].on_decided = decided[party].append
         for client in range(4):
-            drivers[~client].give(Trained(1, b"%d" % client))
+            drivers[~client].give(Submit(1, b"%d" % client))
         while not all(decided.values()):
             await asyncio.sleep(0.001)
         assert {len(found) for found in decided.values()} == {1}

@@ -12,19 +12,19 @@ from fedrfq.consensus.events import (
     Send,
     SetTimer,
     Start,
+    Submit,
     Timer,
-    Trained,
 )
 from fedrfq.consensus.messages import (
-    Body,
     Cert,
     Certificate,
     Commit,
     Fetch,
     Kind,
+    Part,
+    PartKind,
     Receipt,
     Upload,
-    What,
 )
 from support.cluster import key, signer
 from support.scripted import CERTIFICATE, RULES, World, quiet, run, word
@@ -228,7 +228,7 @@ def test_what_cannot_be_kept_is_never_said_and_nothing_after_it() -> None:
         assert world.driver.failed == "no room"
         assert told == ["no room"]
         world.full = False
-        world.driver.give(Trained(1, b""))
+        world.driver.give(Submit(1, b""))
         world.driver.hear(1, word().wire)
         await quiet()
         assert not world.sent()
@@ -239,7 +239,7 @@ def test_what_cannot_be_kept_is_never_said_and_nothing_after_it() -> None:
 
 def test_whoever_cannot_keep_anything_still_answers_what_its_owner_allows() -> None:
     async def test() -> None:
-        message, answer = word(), RULES.unsigned(Body(1, What.SET, b"\0\0\0\0"))
+        message, answer = word(), RULES.unsigned(Part(1, PartKind.SET, b"\0\0\0\0"))
         world = World(lambda event: [Persist(message)])
         asked: list[Fetch] = []
         world.driver.answer = lambda fetch: (

@@ -11,8 +11,8 @@ from fedrfq.consensus.events import (
     Received,
     SetTimer,
     Start,
+    Submit,
     Timer,
-    Trained,
 )
 from fedrfq.node.driver import GRACE_MS
 from support.scripted import RULES, World, quiet, run, word
@@ -28,9 +28,9 @@ def test_timers_ring_stop_and_start_anew() -> None:
         )
         world = World(lambda event: next(plans, []))
         world.driver.give(Start())
-        world.driver.give(Trained(1, b""))
+        world.driver.give(Submit(1, b""))
         await asyncio.sleep(0.05)
-        assert world.machine.events == [Start(), Trained(1, b""), Expired(Timer.DEADLINE)]
+        assert world.machine.events == [Start(), Submit(1, b""), Expired(Timer.DEADLINE)]
         world.driver.stop()
 
     run(test())

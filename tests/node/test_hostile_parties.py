@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from fedrfq.consensus.events import Received, Trained
-from fedrfq.consensus.messages import Fetch, Upload, What, unsigned
+from fedrfq.consensus.events import Received, Submit
+from fedrfq.consensus.messages import Fetch, PartKind, Upload, unsigned
 from fedrfq.consensus.rules import Rules
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
-from fedrfq.federation.federation_file import Charter, experiment_digest
+from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.files import toml
-from fedrfq.node.client import Process, participant
-from fedrfq.node.ended_runs import Archive
+from fedrfq.node.client import ClientProcess, participant
+from fedrfq.node.ended_runs import EndedRuns
 from fedrfq.node.membership import epochs, founding, identity, proposal
 from fedrfq.node.membership.change import changed
-from fedrfq.node.membership.founding import Keys
+from fedrfq.node.membership.founding import NewKeys
 from fedrfq.node.ops.local_cluster import free_ports
-from fedrfq.node.server import Options, Server, serve
-from fedrfq.node.storage.audit_writer import Chronicle
+from fedrfq.node.server import Server, ServerOptions, serve
+from fedrfq.node.storage.audit_writer import AuditWriter
 from support.command import fedrfq
 from support.committees import mandate, uploads
 from support.federations import founded
@@ -38,9 +38,9 @@ def changed_twice(tmp_path: Path) -> Networked:
     found = Networked(tmp_path)
     found.round(1)
     found.round(2)
-    found.succeed(3, changed(found.charter, minimum=1))
+    found.succeed(3, changed(found.federation, minimum=1))
     found.round(1)
-    found.succeed(2, changed(found.charter, minimum=2))
+    found.succeed(2, changed(found.federation, minimum=2))
     found.round(1)
     found.close()
     return found
@@ -54,7 +54,7 @@ def test_a_motion_that_is_refused_is_not_read_again(
 ) -> None:
     found, read = Networked(tmp_path), []
     monkeypatch.setattr(
-        Charter, "read", staticmethod(lambda text, where: read.append(text) or _refuse())
+        Federation, "read", staticmethod(lambda text, where: read.append(text) or _refuse())
     )
     motion = found.rules.signed(Upload(1, found.roster.mover(3), b"hostile"), found.signers[3])
     long = found.rules.signed(Upload(1, found.roster.mover(3), b"#" * (1 << 20)), found.signers[3])
@@ -64,7 +64,7 @@ def test_a_motion_that_is_refused_is_not_read_again(
     assert read == ["hostile"]
 
 
-def _refuse() -> Charter:
+def _refuse() -> Federation:
     raise UserError("no federation")
 
 
@@ -72,26 +72,26 @@ def _refuse() -> Charter:
 def test_nobody_approves_a_certificate_that_no_server_could_load(
     tmp_path: Path, bad: bytes
 ) -> None:
-    charter, file = founded(tmp_path), tmp_path / "new.toml"
-    new = changed(charter, [Keys.new("client-9").request])
+    federation, file = founded(tmp_path), tmp_path / "new.toml"
+    new = changed(federation, [NewKeys.new("client-9").request])
     assert new.network is not None
-    *seats, last = new.network.seats
-    network = replace(new.network, seats=(*seats, replace(last, certificate=bad)))
+    *members, last = new.network.members
+    network = replace(new.network, members=(*members, replace(last, certificate=bad)))
     file.write_text(replace(new, network=network).text)
     with pytest.raises(UserError, match="client-9"):
-        proposal.move(identity.load(tmp_path / "server-0"), file)
+        proposal.propose(identity.load(tmp_path / "server-0"), file)
 
 
 def test_nobody_approves_an_experiment_without_rounds(tmp_path: Path) -> None:
-    charter, file = founded(tmp_path), tmp_path / "new.toml"
-    new = changed(charter, minimum=2)
+    federation, file = founded(tmp_path), tmp_path / "new.toml"
+    new = changed(federation, minimum=2)
     assert new.network is not None
     table = toml.strict(new.network.experiment)
     del table["rounds"]
     network = replace(new.network, experiment=toml.dump(table))
     file.write_text(replace(new, experiment=experiment_digest(table), network=network).text)
     with pytest.raises(UserError, match="rounds"):
-        proposal.move(identity.load(tmp_path / "server-0"), file)
+        proposal.propose(identity.load(tmp_path / "server-0"), file)
 
 
 # The past
@@ -112,27 +112,27 @@ def test_a_past_with_another_beginning_is_none(changed_twice: Networked, tmp_pat
     for server in range(4):
         object.__setattr__(forged.parties[server].application, "refuses", lambda upload: None)
     for server in range(3):
-        forged.give(server, Trained(1, second))
+        forged.give(server, Submit(1, second))
     forged.round(1)
     certificate, outcome, _ = forged.decided[0][-1]
     forged.close()
     assert outcome is not None
     (home / "past" / "1" / "last.bin").write_bytes(
-        epochs.last_of(forged.rules, certificate, outcome)
+        epochs.encode_last(forged.rules, certificate, outcome)
     )
-    (home / "past" / "1" / "federation.toml").write_text(forged.charter.text)
+    (home / "past" / "1" / "federation.toml").write_text(forged.federation.text)
     with pytest.raises(UserError):
         epochs.rounds_before(home)
 
 
 def test_of_a_run_whose_log_is_gone_nothing_is_signed(changed_twice: Networked) -> None:
     home = changed_twice.home(0)
-    first = Charter.read((home / "past" / "1" / "federation.toml").read_text(), "")
+    first = Federation.read((home / "past" / "1" / "federation.toml").read_text(), "")
     for path in (home / "past" / "1" / "log").iterdir():
         path.unlink()
     upload = Upload(1, 0, uploads(mandate(3), 1).encoded(1)[0])
     message = Rules(first.roster).signed(upload, changed_twice.signers[~0])
-    archive = Archive(identity.load(home))
+    archive = EndedRuns(identity.load(home))
     said = archive.answer(~0, first.roster.run, message.wire) if first.roster.run in archive else []
     archive.close()
     assert not [one for _, one in said if one.author is not None]
@@ -144,7 +144,7 @@ def test_damage_in_the_past_does_not_stop_the_present(changed_twice: Networked) 
     data = bytearray(path.read_bytes())
     data[200] ^= 1
     path.write_bytes(data)
-    Archive(identity.load(home)).close()
+    EndedRuns(identity.load(home)).close()
 
 
 def test_a_server_does_not_start_from_a_past_without_a_state(changed_twice: Networked) -> None:
@@ -152,7 +152,7 @@ def test_a_server_does_not_start_from_a_past_without_a_state(changed_twice: Netw
     shutil.copy(other / "past" / "2" / "last.bin", home / "past" / "2" / "last.bin")
 
     async def start() -> None:
-        Server(identity.load(home), Options())
+        Server(identity.load(home), ServerOptions())
 
     with pytest.raises(UserError, match="server"):
         asyncio.run(start())
@@ -172,20 +172,20 @@ def test_a_federation_is_not_turned_to_a_file_that_nothing_certifies(
     changed_twice: Networked,
 ) -> None:
     home = changed_twice.home(0)
-    (home / "federation.next.toml").write_text(changed(changed_twice.charter, minimum=1).text)
+    (home / "federation.next.toml").write_text(changed(changed_twice.federation, minimum=1).text)
     with suppress(UserError):
-        epochs.complete(home)
-    assert (home / "federation.toml").read_text() == changed_twice.charter.text
+        epochs.complete_activation(home)
+    assert (home / "federation.toml").read_text() == changed_twice.federation.text
 
 
 def test_keys_that_were_being_made_take_nobodys_place(tmp_path: Path) -> None:
     """`fedrfq keys rotate` was killed after its first file; then the federation is changed, not this party."""
     found, home = Networked(tmp_path), tmp_path / "server-0"
-    Keys.new("server-0", "127.0.0.1:1").write(home / "rotation")
+    NewKeys.new("server-0", "127.0.0.1:1").write(home / "rotation")
     for name in ("tls.key", "tls.crt", "request.toml"):
         (home / "rotation" / name).unlink()
     key = (home / "vote.key").read_bytes()
-    found.succeed(1, changed(found.charter, minimum=1))
+    found.succeed(1, changed(found.federation, minimum=1))
     found.close()
     assert (home / "past" / "1" / "last.bin").exists()
     assert (home / "vote.key").read_bytes() == key
@@ -195,7 +195,7 @@ def test_what_is_cut_off_is_as_private_as_what_is_left(changed_twice: Networked)
     home = changed_twice.home(0)
     with (home / "bodies.bin").open("ab") as file:
         file.write(b"torn")
-    Chronicle(home, changed_twice.charter)
+    AuditWriter(home, changed_twice.federation)
     assert (home / "bodies.bin.cut-1").stat().st_mode & 0o077 == 0
 
 
@@ -203,29 +203,33 @@ def test_a_name_that_was_a_servers_gives_a_client_nothing_private(tmp_path: Path
     """server-3 is expelled; later a client comes under its name, and asks for what only servers may have."""
     found = Networked(tmp_path)
     state = _expelled(found)
-    archive = Archive(identity.load(found.home(0)))
-    party = next(party for party, seat in found.charter.seats.items() if seat.name == "server-3")
+    archive = EndedRuns(identity.load(found.home(0)))
+    party = next(
+        party for party, member in found.federation.members.items() if member.name == "server-3"
+    )
     assert party < 0
-    first = Charter.read((found.home(0) / "past" / "1" / "federation.toml").read_text(), "")
-    question = unsigned(first.roster.run, Fetch(1, What.STATE, state))
+    first = Federation.read((found.home(0) / "past" / "1" / "federation.toml").read_text(), "")
+    question = unsigned(first.roster.run, Fetch(1, PartKind.STATE, state))
     said = archive.answer(party, first.roster.run, question.wire)
     archive.close()
-    assert not [one for _, one in said if getattr(one.body, "what", None) == What.STATE]
+    assert not [one for _, one in said if getattr(one.body, "what", None) == PartKind.STATE]
 
 
 def _expelled(found: Networked) -> bytes:
     """The digest of the first run's last state; server-3 is then a client."""
-    as_client = Keys.new("server-3").request
-    as_server = Keys.new("server-9", "127.0.0.1:9").request
-    new = changed(found.charter, [as_client, as_server], ["server-3"])
+    as_client = NewKeys.new("server-3").request
+    as_server = NewKeys.new("server-9", "127.0.0.1:9").request
+    new = changed(found.federation, [as_client, as_server], ["server-3"])
     for server in range(3):
-        found.give(server, Trained(1, new.text.encode()))
+        found.give(server, Submit(1, new.text.encode()))
     found.round(1)
     found.close()
     certificate, outcome, _ = found.decided[0][-1]
     assert outcome is not None
-    epochs.turn(found.home(0), epochs.last_of(found.rules, certificate, outcome), new.text.encode())
-    found.charter = new
+    epochs.activate_successor(
+        found.home(0), epochs.encode_last(found.rules, certificate, outcome), new.text.encode()
+    )
+    found.federation = new
     return certificate.record.state
 
 
@@ -244,10 +248,10 @@ def trained(folder: Path, rounds: int) -> identity.Identity:
     return identity.load(folder / "server-0")
 
 
-def approved(server: identity.Identity, new: Charter) -> None:
+def approved(server: identity.Identity, new: Federation) -> None:
     file = server.folder / "new.toml"
     file.write_text(new.text)
-    proposal.move(server, file)
+    proposal.propose(server, file)
 
 
 async def attended(folder: Path) -> None:
@@ -257,7 +261,7 @@ async def attended(folder: Path) -> None:
             own = identity.load(folder)
         except UserError:
             return
-        process = Process(own, participant(own, "mnist5k", CPU), lambda line: None)
+        process = ClientProcess(own, participant(own, "mnist5k", CPU), lambda line: None)
         ended = await process.run(once=False)
         if not ended.successor:
             return
@@ -265,7 +269,7 @@ async def attended(folder: Path) -> None:
 
 
 async def all_end(server: identity.Identity) -> None:
-    serving = asyncio.create_task(serve(server, Options()))
+    serving = asyncio.create_task(serve(server, ServerOptions()))
     clients = [
         asyncio.create_task(attended(server.folder.parent / f"client-{k}")) for k in range(2)
     ]
@@ -278,19 +282,19 @@ async def all_end(server: identity.Identity) -> None:
 
 def test_a_change_in_the_last_round_ends_the_clients(tmp_path: Path, mnist: Dataset) -> None:
     server = trained(tmp_path / "f", rounds=1)
-    approved(server, changed(server.charter, minimum=2))
+    approved(server, changed(server.federation, minimum=2))
     asyncio.run(all_end(server))
 
 
 def test_a_client_with_new_keys_goes_on(tmp_path: Path, mnist: Dataset) -> None:
-    server, new = trained(tmp_path / "f", rounds=2), Keys.new("client-1")
+    server, new = trained(tmp_path / "f", rounds=2), NewKeys.new("client-1")
     new.write(tmp_path / "f" / "client-1" / "rotation")
-    approved(server, changed(server.charter, [new.request]))
+    approved(server, changed(server.federation, [new.request]))
     asyncio.run(all_end(server))
     assert identity.load(tmp_path / "f" / "client-1").signer.public == new.request.key
 
 
 def test_a_client_that_is_expelled_hears_of_it(tmp_path: Path, mnist: Dataset) -> None:
     server = trained(tmp_path / "f", rounds=2)
-    approved(server, changed(server.charter, expelled=["client-1"]))
+    approved(server, changed(server.federation, expelled=["client-1"]))
     asyncio.run(all_end(server))

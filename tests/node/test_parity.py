@@ -41,17 +41,17 @@ def test_a_real_run_is_the_simulated_one_byte_for_byte(parity: Any, cluster: Clu
 
 def test_the_comparison_sees_a_difference(parity: Any, cluster: Cluster) -> None:
     """What is compared is not empty, and another seed, or another bit, is another run."""
-    charter = cluster.charter
-    assert charter.network is not None
-    experiment = from_table(toml.strict(charter.network.experiment))
-    real = parity.recorded(cluster.own(0) / "bodies.bin", charter.roster.run)
+    federation = cluster.federation
+    assert federation.network is not None
+    experiment = from_table(toml.strict(federation.network.experiment))
+    real = parity.recorded(cluster.own(0) / "bodies.bin", federation.roster.run)
     assert [len(one.uploads) for one in real] == [3, 3]
     assert all(len(part) > 0 for one in real for part in one.outcome)
     other, rounds = parity.simulated(replace(experiment, seed=experiment.seed + 1))
     assert [one.outcome for one in rounds] != [one.outcome for one in real]
     assert parity.models(cluster, other) == [False] * 3
     without = [replace(one, uploads={k: v for k, v in one.uploads.items() if k}) for one in real]
-    assert list(parity.decided(experiment, charter.task.classes, without)) != [
+    assert list(parity.decided(experiment, federation.task.classes, without)) != [
         one.outcome for one in real
     ]
 

@@ -15,8 +15,8 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.files import tensors
-from fedrfq.learning.evaluation import Outcome
-from fedrfq.learning.round_loop import Federation, State, check_stackable, program_key
+from fedrfq.learning.evaluation import RoundOutcome
+from fedrfq.learning.round_loop import LoopState, RoundLoop, check_stackable, program_key
 from fedrfq.node import local_dataset
 from fedrfq.node.participant import Interrupted, Participant
 from fedrfq.prototypes.fixed_point import Globals, Uploads
@@ -47,12 +47,12 @@ def participant(
     )
 
 
-def rounds(experiment: Experiment, dataset: Dataset) -> list[tuple[State, Outcome]]:
+def rounds(experiment: Experiment, dataset: Dataset) -> list[tuple[LoopState, RoundOutcome]]:
     """The states from the start on, each with its round's outcome."""
-    federation = Federation([experiment], dataset, CPU)
-    state, found = federation.start(), []
+    loop = RoundLoop([experiment], dataset, CPU)
+    state, found = loop.start(), []
     for _ in range(ROUNDS):
-        state, outcomes = federation.advance(state)
+        state, outcomes = loop.advance(state)
         found.append((state, outcomes[0]))
     return found
 
@@ -286,9 +286,9 @@ def test_a_dataset_is_the_experiments(mnist: Dataset) -> None:
     with pytest.raises(UserError, match="10 classes, the federation 12"):
         local_dataset.find(tiny(), 0, 12, "mnist5k")
     share = local_dataset.find(tiny(), 3, 10, "mnist5k").partition
-    federation = Federation([tiny()], mnist, CPU)
-    assert np.array_equal(share.train[0], federation.partitions[0].train[3])
-    assert np.array_equal(share.test[0], federation.partitions[0].test[3])
+    loop = RoundLoop([tiny()], mnist, CPU)
+    assert np.array_equal(share.train[0], loop.partitions[0].train[3])
+    assert np.array_equal(share.test[0], loop.partitions[0].test[3])
 
 
 def test_own_samples_need_tests_of_what_they_train(mnist: Dataset, tmp_path: Path) -> None:

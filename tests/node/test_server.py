@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from fedrfq.audit import Audit
-from fedrfq.consensus.messages import Cert, Fetch, What
+from fedrfq.consensus.messages import Cert, Fetch, PartKind
 from fedrfq.consensus.replica import Replica
 from fedrfq.errors import UserError
-from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.federation_file import Federation
 from fedrfq.node.membership import epochs, identity
-from fedrfq.node.server import Options, Server, serve
+from fedrfq.node.server import Server, ServerOptions, serve
 from fedrfq.node.storage import disk
 from support.federations import (
     PATIENCE_S,
@@ -63,7 +63,7 @@ def refused(folder: Path, *options: str) -> str:
 
 
 def test_four_servers_agree_and_stop_when_told(tmp_path: Path) -> None:
-    charter = founded(tmp_path, rounds=3)
+    federation = founded(tmp_path, rounds=3)
     folders = [tmp_path / f"server-{k}" for k in range(4)]
     with (
         process(folders[0]) as a,
@@ -71,7 +71,7 @@ def test_four_servers_agree_and_stop_when_told(tmp_path: Path) -> None:
         process(folders[2]) as c,
         process(folders[3]) as d,
     ):
-        found = asyncio.run(uploaded(tmp_path, charter, 3))
+        found = asyncio.run(uploaded(tmp_path, federation, 3))
         asyncio.run(
             until(lambda: all(status(folder)["finished"] for folder in folders))
         )  # clients may know it first
@@ -84,20 +84,20 @@ def test_four_servers_agree_and_stop_when_told(tmp_path: Path) -> None:
     assert [word in log for word in ("started", "decided", "finished", "stopped")] == [True] * 4
     assert not any((folder / "status.json").exists() for folder in folders)
     expected = [
-        found[0][round_].certificate.record.value(charter.roster.run) for round_ in (1, 2, 3)
+        found[0][round_].certificate.record.value(federation.roster.run) for round_ in (1, 2, 3)
     ]
     assert [values(folder) for folder in folders] == [expected] * 4
 
 
 def test_nobody_waits_a_view_out_for_a_leader_that_is_not_there(tmp_path: Path) -> None:
     """Of four rounds each server leads one, and a view would last ten minutes."""
-    charter = founded(tmp_path, rounds=4, view_ms=600_000)
+    federation = founded(tmp_path, rounds=4, view_ms=600_000)
     with (
         process(tmp_path / "server-0"),
         process(tmp_path / "server-1"),
         process(tmp_path / "server-2"),
     ):
-        asyncio.run(uploaded(tmp_path, charter, 4))
+        asyncio.run(uploaded(tmp_path, federation, 4))
 
 
 def test_killed_at_any_time_a_server_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -183,13 +183,13 @@ def test_a_server_that_is_to_stop_with_the_run_waits_for_those_who_are_here(tmp_
 
 
 def test_a_damaged_log_is_refused_and_the_server_rejoins(tmp_path: Path) -> None:
-    charter = founded(tmp_path, rounds=1_000_000, deadline_ms=300)
+    federation = founded(tmp_path, rounds=1_000_000, deadline_ms=300)
     folder = tmp_path / "server-3"
 
     async def first() -> None:
         servers = Servers(tmp_path)
         await servers.start(0, 1, 2, 3)
-        await uploaded(tmp_path, charter, 3)
+        await uploaded(tmp_path, federation, 3)
         await servers.stop()
 
     run(first())
@@ -234,7 +234,7 @@ def test_a_rejoining_server_that_dies_before_its_first_word_does_not_start_as_a_
 def test_a_full_disk_stops_votes_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    charter = founded(tmp_path, rounds=1_000_000)
+    federation = founded(tmp_path, rounds=1_000_000)
     folder = tmp_path / "server-2"
     write, full = disk.write, []
 
@@ -248,7 +248,7 @@ def test_a_full_disk_stops_votes_and_nothing_else(
     async def test() -> None:
         servers = Servers(tmp_path)
         await servers.start(0, 1, 2, 3)
-        await uploaded(tmp_path, charter, 2)
+        await uploaded(tmp_path, federation, 2)
         await until(lambda: servers[2]._seen.decided >= 2)
         assert await fetched(folder, "/healthz") == (200, "ok\n")
         full.append(servers[2]._store._handle)
@@ -264,7 +264,7 @@ def test_a_full_disk_stops_votes_and_nothing_else(
             reached + 1, servers[2]._replica.chain[1]
         )  # as if decided, and never written
         answers = [
-            servers[2]._driver.answer(Fetch(round_, What.CERT))
+            servers[2]._driver.answer(Fetch(round_, PartKind.CERT))
             for round_ in (1, reached, reached + 1)
         ]
         assert [isinstance(found.body, Cert) if found else None for found in answers] == [
@@ -272,7 +272,7 @@ def test_a_full_disk_stops_votes_and_nothing_else(
             True,
             None,
         ]
-        assert servers[2]._driver.answer(Fetch(1, What.SET)) is None
+        assert servers[2]._driver.answer(Fetch(1, PartKind.SET)) is None
         await servers.stop(2)
         full.clear()
         await servers.start(2)
@@ -287,12 +287,12 @@ def test_a_full_disk_stops_votes_and_nothing_else(
 
 
 def test_what_a_crash_kept_from_being_written_down_follows_from_the_log(tmp_path: Path) -> None:
-    charter = founded(tmp_path)
+    federation = founded(tmp_path)
 
     async def test() -> None:
         servers = Servers(tmp_path)
         await servers.start(0, 1, 2, 3)
-        await uploaded(tmp_path, charter, 3)
+        await uploaded(tmp_path, federation, 3)
         await until(lambda: servers[0]._seen.decided == 3)
         await servers.stop()
         before = values(tmp_path / "server-0")
@@ -308,13 +308,13 @@ def test_what_a_crash_kept_from_being_written_down_follows_from_the_log(tmp_path
 def test_the_log_is_compacted_once_the_rounds_are_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    charter = founded(tmp_path, rounds=40)
+    federation = founded(tmp_path, rounds=40)
     monkeypatch.setattr("fedrfq.node.storage.compaction.LEAST", 8_192)
 
     async def test() -> None:
         servers = Servers(tmp_path)
         await servers.start(0, 1, 2, 3)
-        await uploaded(tmp_path, charter, 20)
+        await uploaded(tmp_path, federation, 20)
         await servers.stop()
         sizes = [
             sum(file.stat().st_size for file in (tmp_path / f"server-{k}" / "log").iterdir())
@@ -343,10 +343,10 @@ def test_one_folder_one_process(tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_taken_is_said(tmp_path: Path) -> None:
-    charter: Charter = founded(tmp_path)
+    federation: Federation = founded(tmp_path)
     with process(tmp_path / "server-0"):
         status(tmp_path / "server-0")
-        taken = charter.seats[0].address
+        taken = federation.members[0].address
         assert taken in refused(tmp_path / "server-1", "--listen", taken)
     assert not (tmp_path / "server-1" / "status.json").exists()
 
@@ -355,7 +355,7 @@ def test_a_clients_folder_is_no_servers(tmp_path: Path) -> None:
     founded(tmp_path)
     assert "fedrfq client" in refused(tmp_path / "client-0")
     with pytest.raises(UserError, match="fedrfq client"):
-        asyncio.run(serve(identity.load(tmp_path / "client-0"), Options()))
+        asyncio.run(serve(identity.load(tmp_path / "client-0"), ServerOptions()))
 
 
 def test_what_the_replica_dies_of_ends_the_process(
@@ -364,7 +364,7 @@ def test_what_the_replica_dies_of_ends_the_process(
     founded(tmp_path, servers=1, clients=1)
 
     async def test() -> None:
-        own = Server(identity.load(tmp_path / "server-0"), Options())
+        own = Server(identity.load(tmp_path / "server-0"), ServerOptions())
         monkeypatch.setattr(Replica, "_start", lambda replica: 1 // 0)
         await own.run()
 

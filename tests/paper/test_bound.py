@@ -15,13 +15,13 @@ from fedrfq.engine.engine import Program
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table, switched
 from fedrfq.files import toml
-from fedrfq.learning.round_loop import Federation
-from fedrfq.models.stacked import Step
+from fedrfq.learning.round_loop import RoundLoop
+from fedrfq.models.stacked import TrainingStep
 from fedrfq.paper import descent
-from fedrfq.paper.bound import Plan
-from fedrfq.paper.client_gradients import Client, curvature, minibatches, variance
-from fedrfq.paper.descent import Measured, check, descend
-from fedrfq.paper.theorem import Constants, Found, largest_lam, s8_holds, terms
+from fedrfq.paper.bound import BoundPlan
+from fedrfq.paper.client_gradients import ClientLoss, curvature, minibatches, variance
+from fedrfq.paper.descent import MeasuredRound, check, descend
+from fedrfq.paper.theorem import Constants, MeasuredSetting, largest_lam, s8_holds, terms
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.studies.recipe import Recipe, Shown
 from support.recipes import recipe, shown
@@ -59,14 +59,14 @@ def told(experiment: Experiment, dataset: Dataset) -> Globals:
 
 
 @pytest.fixture(scope="module")
-def client(mnist: Dataset) -> tuple[Client, torch.Tensor, Globals]:
+def client(mnist: Dataset) -> tuple[ClientLoss, torch.Tensor, Globals]:
     experiment = small(model={"name": "cnn", "drop": 0.0}, clients=2)
     clients, weights = descent._clients(experiment, mnist)
     return clients[0], weights[0], told(experiment, mnist)
 
 
 @pytest.fixture(scope="module")
-def rounds(mnist: Dataset) -> list[Measured]:
+def rounds(mnist: Dataset) -> list[MeasuredRound]:
     return descend(small(), mnist, 3, 3, lambda number: None)
 
 
@@ -74,7 +74,7 @@ def rounds(mnist: Dataset) -> list[Measured]:
 
 
 def test_the_loss_and_its_gradient_are_the_program_s_own(
-    client: tuple[Client, torch.Tensor, Globals],
+    client: tuple[ClientLoss, torch.Tensor, Globals],
 ) -> None:
     one, w, known = client
     loss, gradient = one.whole(w, one.guide(known))
@@ -84,7 +84,7 @@ def test_the_loss_and_its_gradient_are_the_program_s_own(
         n: q.view(1, *p.shape).requires_grad_()
         for (n, p), q in zip(one.like.items(), pieces, strict=True)
     }
-    step = Step(torch.ones(1, len(one.y)), None)
+    step = TrainingStep(torch.ones(1, len(one.y)), None)
     program: Program = one.program
     batch = program.batch(params, one.x[None].float(), one.y[None], step)
     total, _, prototype = program.method.losses(batch, program.method.guide(2, known, params))
@@ -95,7 +95,9 @@ def test_the_loss_and_its_gradient_are_the_program_s_own(
     assert gradient.dtype == torch.float64
 
 
-def test_samples_one_by_one_make_up_the_whole(client: tuple[Client, torch.Tensor, Globals]) -> None:
+def test_samples_one_by_one_make_up_the_whole(
+    client: tuple[ClientLoss, torch.Tensor, Globals],
+) -> None:
     one, w, known = client
     guide = one.guide(known)
     losses_N, gradients_NP, c_ND = one.samples(w, guide)
@@ -116,7 +118,7 @@ def test_samples_one_by_one_make_up_the_whole(client: tuple[Client, torch.Tensor
 
 
 def test_the_decision_layer_is_no_part_of_the_representation(
-    client: tuple[Client, torch.Tensor, Globals],
+    client: tuple[ClientLoss, torch.Tensor, Globals],
 ) -> None:
     one, w, _ = client
     below = one.representation()
@@ -159,14 +161,14 @@ def test_uploads_are_what_a_federation_s_clients_send(mnist: Dataset) -> None:
     nothing = Globals.none(10, experiment.prototype_size())
     walks = [descent._walk(client, w, client.guide(nothing), 1, rng()) for client, w in pairs]
     mine = descent._uploads(clients, walks, 10)
-    federation = Federation([experiment], mnist, torch.device("cpu"))
-    own = federation._upload(federation.start().params, [[0, 1, 2]])[0]
+    loop = RoundLoop([experiment], mnist, torch.device("cpu"))
+    own = loop._upload(loop.start().params, [[0, 1, 2]])[0]
     assert np.array_equal(mine.counts_KJ, own.counts_KJ)
     assert np.abs(mine.values_KJV - own.values_KJV).max() <= 1
     assert own.values_KJV.any()
 
 
-def test_each_round_begins_where_the_last_one_ended(rounds: list[Measured]) -> None:
+def test_each_round_begins_where_the_last_one_ended(rounds: list[MeasuredRound]) -> None:
     assert [(m.round, m.client) for m in rounds] == [
         (number, k) for number in (2, 3, 4) for k in range(3)
     ]
@@ -256,7 +258,7 @@ def test_it_takes_one_thread(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) ->
         torch.set_num_threads(before)
 
 
-def test_without_a_detector_there_is_no_gap(mnist: Dataset, rounds: list[Measured]) -> None:
+def test_without_a_detector_there_is_no_gap(mnist: Dataset, rounds: list[MeasuredRound]) -> None:
     free = descend(small(detector={"name": "none"}), mnist, 2, 1, lambda number: None)
     assert all(
         m.filtered == m.filter_moved == 0 and m.globals_moved == m.unfiltered_moved > 0
@@ -269,7 +271,7 @@ def test_without_a_detector_there_is_no_gap(mnist: Dataset, rounds: list[Measure
         assert abs(m.loss_after - m.loss_end) <= 2.0 * m.globals_moved + 1e-6
 
 
-def test_a_run_is_told_of_and_repeats_itself(mnist: Dataset, rounds: list[Measured]) -> None:
+def test_a_run_is_told_of_and_repeats_itself(mnist: Dataset, rounds: list[MeasuredRound]) -> None:
     numbers: list[int] = []
     assert descend(small(), mnist, 3, 3, numbers.append) == rounds
     assert numbers == [1, 2, 3, 4]
@@ -302,9 +304,9 @@ def test_what_the_theorem_does_not_assume_is_refused(change: dict[str, Any]) -> 
 # The theorem
 
 
-def measured(**changes: float) -> Measured:
-    values = dict.fromkeys(Measured.__dataclass_fields__, 1.0)
-    return Measured(**{**values, **changes})  # type: ignore[arg-type]
+def measured(**changes: float) -> MeasuredRound:
+    values = dict.fromkeys(MeasuredRound.__dataclass_fields__, 1.0)
+    return MeasuredRound(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def constants(**changes: float) -> Constants:
@@ -372,7 +374,7 @@ def test_the_step_that_loses_a_lam() -> None:
 
 
 def test_slack_is_what_is_between_the_bound_and_the_loss() -> None:
-    found = Found(constants(), [measured(loss_start=3.0, loss_after=1.0)])
+    found = MeasuredSetting(constants(), [measured(loss_start=3.0, loss_after=1.0)])
     assert found.slacks(True) == [pytest.approx(2 + found.changes(True)[0])]
 
 
@@ -381,7 +383,7 @@ def test_slack_is_what_is_between_the_bound_and_the_loss() -> None:
 
 @pytest.fixture(scope="module")
 def small_shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    return shown(Plan.of(recipe("bound", TABLE)), tmp_path_factory.mktemp("bound"))
+    return shown(BoundPlan.of(recipe("bound", TABLE)), tmp_path_factory.mktemp("bound"))
 
 
 def test_it_shows_all_terms_for_every_round(small_shown: Shown) -> None:
@@ -431,18 +433,18 @@ def test_without_pooling_the_constant_is_1(tmp_path: Path) -> None:
     table = toml.merge(
         TABLE, {"experiment": {"rounds": 2, "pool": {"name": "none"}}, "iterations": 1}
     )
-    found = shown(Plan.of(recipe("bound", {**table, "settings": {"none": {}}})), tmp_path)
+    found = shown(BoundPlan.of(recipe("bound", {**table, "settings": {"none": {}}})), tmp_path)
     assert found.whole["constants"]["none"]["pooled"] == 1
 
 
 def test_the_recipe_assumes_what_the_theorem_does() -> None:
-    plan = Plan.of(Recipe.load("bound"))
+    plan = BoundPlan.of(Recipe.load("bound"))
     assert (plan.experiments, plan.keep) == ((), False)
     for experiment in plan.settings.values():
         check(experiment)
         assert experiment.detector.psi == 1  # type: ignore[attr-defined]
     assert len({experiment.method.lam for experiment in plan.settings.values()}) > 2  # type: ignore[attr-defined]
-    quick = Plan.of(Recipe.load("bound", quick=True))
+    quick = BoundPlan.of(Recipe.load("bound", quick=True))
     assert quick.iterations < plan.iterations
 
 
@@ -458,4 +460,4 @@ def test_the_recipe_assumes_what_the_theorem_does() -> None:
 )
 def test_impossible_recipes_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        Plan.of(recipe("bound", {**TABLE, **change}))
+        BoundPlan.of(recipe("bound", {**TABLE, **change}))

@@ -14,11 +14,11 @@ from sklearn.metrics import adjusted_rand_score
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
-from fedrfq.learning.round_loop import Federation
+from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.paper import failures_tables
 from fedrfq.paper.clusters import Clustered, clustered
-from fedrfq.paper.failures import Failure, Plan, needed, prototypes
-from fedrfq.studies.grid import Ended, Grid
+from fedrfq.paper.failures import Failure, FailuresPlan, needed, prototypes
+from fedrfq.studies.grid import EndedRun, Grid
 from fedrfq.studies.recipe import Recipe, Shown
 from support.recipes import recipe
 from support.small import CPU, TINY
@@ -44,7 +44,7 @@ def by_hand() -> Clustered:
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
     found = Grid(
-        Plan.of(recipe("failures", TABLE, seeds=2)).experiments,
+        FailuresPlan.of(recipe("failures", TABLE, seeds=2)).experiments,
         tmp_path_factory.mktemp("runs"),
         CPU,
         200,
@@ -58,7 +58,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
 @pytest.fixture(scope="module")
 def shown(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Shown:
     told: list[float] = []
-    plan = Plan.of(recipe("failures", TABLE, seeds=2))
+    plan = FailuresPlan.of(recipe("failures", TABLE, seeds=2))
     found = plan.show(
         grid.ended, tmp_path_factory.mktemp("shown"), CPU, lambda share, words: told.append(share)
     )
@@ -109,9 +109,9 @@ def test_prototypes_are_those_of_the_last_round_s_models_pooled(grid: Grid, mnis
     ended = next(e for e in grid.ended.values() if e.run.experiment().pool.name == "softpool")
     found = prototypes(ended, 0, CPU)
     experiment = ended.run.experiment()
-    federation = Federation([experiment], mnist, CPU)
-    state, _ = federation.advance(federation.start())
-    p_NV, _, y_N = federation._test(state.params).vectors()
+    loop = RoundLoop([experiment], mnist, CPU)
+    state, _ = loop.advance(loop.start())
+    p_NV, _, y_N = loop._test(state.params).vectors()
     assert found.y_N.tolist() == y_N.tolist()
     assert found.vectors_NV.shape == (len(y_N), 24)
     assert torch.allclose(torch.from_numpy(found.vectors_NV).float(), p_NV, atol=1e-3)
@@ -159,7 +159,7 @@ def test_a_picture_for_each_dataset_and_the_counts_of_the_first_seed(shown: Show
 
 
 def test_data_that_are_not_there_are_left_out_and_it_says_so(shown: Shown) -> None:
-    plan = Plan.of(recipe("failures", TABLE))
+    plan = FailuresPlan.of(recipe("failures", TABLE))
     assert plan.keep
     assert {experiment.data.name for experiment in plan.experiments} == {"mnist5k"}
     assert (
@@ -167,7 +167,7 @@ def test_data_that_are_not_there_are_left_out_and_it_says_so(shown: Shown) -> No
     )
     assert shown.whole["left_out"] == plan.missing
     with pytest.raises(UserError, match="fedrfq data get cifar10"):
-        Plan.of(recipe("failures", {**TABLE, "only": {"dataset": ["cifar10"]}}))
+        FailuresPlan.of(recipe("failures", {**TABLE, "only": {"dataset": ["cifar10"]}}))
 
 
 def test_weights_that_are_not_there_are_asked_for() -> None:
@@ -186,10 +186,11 @@ def test_what_is_made_on_first_use_is_not_asked_for(
 
 
 def test_runs_that_diverged_do_not_count(grid: Grid, tmp_path: Path) -> None:
-    plan = Plan.of(recipe("failures", TABLE, seeds=2))
+    plan = FailuresPlan.of(recipe("failures", TABLE, seeds=2))
     gone = plan.runs[("small", "fedproto"), 1].hash()
     ended = {
-        key: Ended(run.run, "too large" if key == gone else None) for key, run in grid.ended.items()
+        key: EndedRun(run.run, "too large" if key == gone else None)
+        for key, run in grid.ended.items()
     }
     found = plan.show(ended, tmp_path, CPU, lambda share, words: None)
     assert len(found.rows) == 3
@@ -197,7 +198,7 @@ def test_runs_that_diverged_do_not_count(grid: Grid, tmp_path: Path) -> None:
     assert "±" not in found.sheets[1].rows[0][2]
     with pytest.raises(UserError, match="every run diverged"):
         plan.show(
-            {key: Ended(run.run, "gone") for key, run in grid.ended.items()},
+            {key: EndedRun(run.run, "gone") for key, run in grid.ended.items()},
             tmp_path,
             CPU,
             lambda share, words: None,
@@ -211,14 +212,14 @@ def test_one_method_alone_has_no_differences(shown: Shown) -> None:
 
 def test_the_recipes_axes_are_checked() -> None:
     with pytest.raises(UserError, match="dataset and method"):
-        Plan.of(recipe("failures", {**TABLE, "axes": {"method": TABLE["axes"]["method"]}}))
+        FailuresPlan.of(recipe("failures", {**TABLE, "axes": {"method": TABLE["axes"]["method"]}}))
     with pytest.raises(UserError, match="unknown key"):
-        Plan.of(replace(recipe("failures", {**TABLE, "axis": {}})))
+        FailuresPlan.of(replace(recipe("failures", {**TABLE, "axis": {}})))
 
 
 def test_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedrfq.paper.failures.needed", lambda experiment: "")
-    plan = Plan.of(Recipe.load("failures"))
+    plan = FailuresPlan.of(Recipe.load("failures"))
     assert {(labels, e.rounds) for (labels, _), e in plan.runs.items()} == {
         ((dataset, method), rounds)
         for dataset, rounds in (("mnist", 100), ("femnist", 120), ("cifar10", 110))
@@ -226,5 +227,5 @@ def test_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     cifar = plan.runs[("cifar10", "fedrfq"), 0]
     assert (cifar.method.lam, cifar.train.batch_size, cifar.model.weights) == (0.1, 32, "imagenet")  # type: ignore[attr-defined]
-    quick = Plan.of(Recipe.load("failures", quick=True))
+    quick = FailuresPlan.of(Recipe.load("failures", quick=True))
     assert [(e.data.name, e.rounds) for e in quick.experiments] == [("mnist5k", 10)] * 2

@@ -12,7 +12,7 @@ import torch
 
 from fedrfq.errors import UserError
 from fedrfq.paper import lipschitz_estimate
-from fedrfq.paper.lipschitz import Constant, Plan
+from fedrfq.paper.lipschitz import Constant, LipschitzPlan
 from fedrfq.paper.lipschitz_estimate import (
     Steepest,
     jacobian,
@@ -41,7 +41,7 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    return shown(Plan.of(recipe("lipschitz", SMALL)), tmp_path_factory.mktemp("lipschitz"))
+    return shown(LipschitzPlan.of(recipe("lipschitz", SMALL)), tmp_path_factory.mktemp("lipschitz"))
 
 
 @pytest.mark.parametrize(
@@ -159,32 +159,33 @@ def test_the_step_that_is_not_valid_is_counted(small: Shown) -> None:
 
 
 def test_the_same_seed_gives_the_same(small: Shown, tmp_path: Path) -> None:
-    assert shown(Plan.of(recipe("lipschitz", SMALL)), tmp_path).rows == small.rows
-    other = shown(Plan.of(recipe("lipschitz", {**SMALL, "seed": 1})), tmp_path).rows
+    assert shown(LipschitzPlan.of(recipe("lipschitz", SMALL)), tmp_path).rows == small.rows
+    other = shown(LipschitzPlan.of(recipe("lipschitz", {**SMALL, "seed": 1})), tmp_path).rows
     assert [row["pairs"] for row in other] != [row["pairs"] for row in small.rows]
 
 
 def test_a_kernel_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
     found = shown(
-        Plan.of(recipe("lipschitz", {**SMALL, "kernels": [3], "starts": 1, "pairs": 2})), tmp_path
+        LipschitzPlan.of(recipe("lipschitz", {**SMALL, "kernels": [3], "starts": 1, "pairs": 2})),
+        tmp_path,
     )
     assert [row["norm"] for row in found.rows] == ["max norm, a window", "L2, a window"]
     assert found.sheets[0].rows[0][-1] == "–"
 
 
 def test_it_says_where_pairs_go_beyond() -> None:
-    plan = Plan.of(recipe("lipschitz", SMALL))
+    plan = LipschitzPlan.of(recipe("lipschitz", SMALL))
     sheet = plan._claims(["L2, a window"], [Constant("L2, a window", 2, 3, 1.2, e)], {2: 0.0})
     assert [row[1] for row in sheet.rows] == ["holds", "fails", "holds"]
     assert sheet.rows[1][2] == "L2, a window"
 
 
 def test_the_recipe_asks_for_what_the_paper_says() -> None:
-    plan = Plan.of(Recipe.load("lipschitz"))
+    plan = LipschitzPlan.of(Recipe.load("lipschitz"))
     assert plan.kernels == (1, 2, 3, 4, 5)
     assert (2, 25) in plan.maps
     assert (plan.experiments, plan.keep) == ((), False)
-    assert Plan.of(Recipe.load("lipschitz", quick=True)).starts < plan.starts
+    assert LipschitzPlan.of(Recipe.load("lipschitz", quick=True)).starts < plan.starts
 
 
 @pytest.mark.parametrize(
@@ -202,4 +203,4 @@ def test_the_recipe_asks_for_what_the_paper_says() -> None:
 )
 def test_impossible_recipes_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        Plan.of(recipe("lipschitz", {**SMALL, **change}))
+        LipschitzPlan.of(recipe("lipschitz", {**SMALL, **change}))

@@ -14,14 +14,14 @@ from fedrfq.errors import UserError
 from fedrfq.files import toml
 from fedrfq.paper.kinds import plan
 from fedrfq.paper.printed import printed
-from fedrfq.paper.tables import PaperTable
+from fedrfq.paper.tables import TablePlan
 from fedrfq.runs.session import pick_device
 from fedrfq.studies.axes import Axes
 from fedrfq.studies.claims import Judged
-from fedrfq.studies.figure import Figure
+from fedrfq.studies.figure import FigurePlan
 from fedrfq.studies.grid import Grid
 from fedrfq.studies.intervals import difference
-from fedrfq.studies.measures import MEASURES, Measured
+from fedrfq.studies.measures import MEASURES, MeasuredRuns
 from fedrfq.studies.recipe import Recipe, names
 from support.command import fedrfq
 from support.recipes import recipe
@@ -200,7 +200,7 @@ def test_a_grid_that_cannot_be_is_refused(table: dict[str, Any], said: str) -> N
 )
 def test_a_figure_that_cannot_be_is_refused(table: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        Figure.of(recipe("figure", {**GRID, **table}))
+        FigurePlan.of(recipe("figure", {**GRID, **table}))
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_figures_stand_on_numbers_labels_or_measures(table1: tuple[Path, Any]) -
     base = toml.read(folder / "small.toml")
     base = {key: base[key] for key in ("experiment", "axes")}
     grid = Grid(
-        PaperTable.of(recipe("table", {**base, "paper": "table1"}, 2)).experiments,
+        TablePlan.of(recipe("table", {**base, "paper": "table1"}, 2)).experiments,
         folder / "out",
         pick_device("cpu"),
         200,
@@ -398,10 +398,10 @@ def test_figures_stand_on_numbers_labels_or_measures(table1: tuple[Path, Any]) -
     assert not grid.stacks
 
     def places(**table: Any) -> list[Any]:
-        figure = Figure.of(
+        figure = FigurePlan.of(
             recipe("figure", {**base, "measures": ["own"], "series": "method", **table}, 2)
         )
-        facet = figure._facets(Measured.of(figure.axes, grid.ended))[0][0]
+        facet = figure._facets(MeasuredRuns.of(figure.axes, grid.ended))[0][0]
         return list(facet.lines["fedrfq"].x)
 
     assert places(x="setting") == ["3 ± 2", "4 ± 2"]
@@ -475,7 +475,7 @@ def test_traffic_is_the_mean_over_rounds(table1: tuple[Path, Any]) -> None:
     folder, _ = table1
     base = toml.read(folder / "small.toml")
     axes = Axes.of(recipe("table", {key: base[key] for key in ("experiment", "axes")}, 2))
-    measured = Measured.of(
+    measured = MeasuredRuns.of(
         axes, Grid(axes.experiments.values(), folder / "out", pick_device("cpu"), 200, False).ended
     )
     place = next(iter(measured.records))

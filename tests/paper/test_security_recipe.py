@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedrfq.errors import UserError
-from fedrfq.paper.security_recipe import Plan
+from fedrfq.paper.security_recipe import SecurityPlan
 from fedrfq.studies.recipe import Recipe, Shown
 from support.recipes import recipe, shown
 
@@ -18,11 +18,11 @@ def claims(found: Shown) -> dict[str, tuple[bool, str]]:
 
 
 def of(folder: Path, **table: Any) -> Shown:
-    return shown(Plan.of(recipe("security", table)), folder)
+    return shown(SecurityPlan.of(recipe("security", table)), folder)
 
 
 def test_the_recipe_shows_every_number_of_servers_and_judges_each_sentence(tmp_path: Path) -> None:
-    plan = Plan.of(Recipe.load("security"))
+    plan = SecurityPlan.of(Recipe.load("security"))
     assert (plan.experiments, plan.keep) == ((), False)
     found = shown(plan, tmp_path)
     assert [row["servers"] for row in found.rows if row["p"] == 0.1] == list(range(4, 41))
@@ -92,4 +92,4 @@ def test_nothing_is_claimed_of_numbers_that_are_not_there(tmp_path: Path) -> Non
 )
 def test_impossible_recipes_are_refused(table: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        Plan.of(recipe("security", table))
+        SecurityPlan.of(recipe("security", table))

@@ -147,13 +147,13 @@ for module in pkgutil.walk_packages(fedrfq.__path__, "fedrfq.", onerror=str):
 import numpy as np, torch
 from fedrfq.data import Dataset
 from fedrfq.experiment import from_table
-from fedrfq.learning.round_loop import Federation
+from fedrfq.learning.round_loop import RoundLoop
 x, y = np.random.default_rng(0).integers(0, 255, (40, 1, 6, 6), np.uint8), np.arange(40) % 2
 dataset = Dataset("toy", x, y, x, y, ("a", "b"), (0.5,), (0.5,), "")
 small = {{"clients": 2, "model": {{"name": "mlp"}}, "partition": {{"ways": 2, "spread": 0, "shots": 5, "test_shots": 5}}}}
-federation = Federation([from_table(small)], dataset, torch.device("cpu"))
-state, _ = federation.advance(federation.start())
-federation.silhouettes(state)
+loop = RoundLoop([from_table(small)], dataset, torch.device("cpu"))
+state, _ = loop.advance(loop.start())
+loop.silhouettes(state)
 
 def plain(name):
     return re.sub("[-_.]+", "-", name).lower()

@@ -19,7 +19,7 @@ from fedrfq.report import client_figures, projection, run_page, vega
 from fedrfq.report.clients_csv import Clients
 from fedrfq.report.figure import Figure
 from fedrfq.report.projection import principal
-from fedrfq.report.run_data import Run
+from fedrfq.report.run_data import RunData
 from fedrfq.runs import summary
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.snapshot import Share
@@ -388,7 +388,7 @@ def test_the_page_is_an_html_file(whole, tmp_path):
 
 
 def test_what_is_too_much_to_draw_is_cut_and_that_is_said(whole, monkeypatch):
-    run = Run.read(whole)
+    run = RunData.read(whole)
     shares = [
         Share(client, label, 3, 1)
         for client in (0, 199, 200)
@@ -411,7 +411,7 @@ def test_what_is_too_much_to_draw_is_cut_and_that_is_said(whole, monkeypatch):
 
 def test_with_many_classes_names_take_the_place_of_diamonds(whole, monkeypatch):
     monkeypatch.setattr(projection, "_MANY", 3)
-    figure = projection.projection(Run.read(whole))
+    figure = projection.projection(RunData.read(whole))
     assert "Names are global" in figure.caption
     assert [layer["mark"]["type"] for layer in figure.spec["layer"]] == ["point", "text"]
 

@@ -27,7 +27,7 @@ from fedrfq.prototypes.fixed_point import (
 from fedrfq.robust.aggregation import combine, decide
 from fedrfq.robust.centres import RULES
 from fedrfq.robust.detectors import DETECTORS, Detector, State, Verdict
-from fedrfq.robust.detectors.none import Nothing
+from fedrfq.robust.detectors.none import NoDetection
 
 Ints = NDArray[np.int64]
 
@@ -93,14 +93,14 @@ def test_who_sends_what_no_message_carries_is_left_out_and_told_why(
     """The others count as if it had not been there; an earlier refusal stays."""
     precision = Precision(bits)
     sent = replace(spoilt(three(precision), 1, what, number(precision)), refused={9: "no numbers"})
-    found = decide(Nothing(), "weighted", {}, KNOWN, sent)
+    found = decide(NoDetection(), "weighted", {}, KNOWN, sent)
     assert found.uploads.clients == (3, 8)
     assert found.uploads.refused[9] == "no numbers"
     assert reason in found.uploads.refused[5]
     assert set(found.uploads.refused) == {5, 9}
     assert len(found.verdict.kept_K) == len(found.verdict.score_K) == 2
     others = decide(
-        Nothing(), "weighted", {}, KNOWN, three(precision).only(np.array([True, False, True]))
+        NoDetection(), "weighted", {}, KNOWN, three(precision).only(np.array([True, False, True]))
     )
     assert np.array_equal(found.globals_.values_JV, others.globals_.values_JV)
 
@@ -332,7 +332,7 @@ def test_malformed_messages_are_refused_and_the_round_goes_on(message: bytes, re
     assert list(found.refused) == [5]
     assert "\n" not in found.refused[5]
     assert np.array_equal(found.values_KJV, three().values_KJV[[0, 2]])
-    assert decide(Nothing(), "mean", {}, NONE, found).uploads.refused == found.refused
+    assert decide(NoDetection(), "mean", {}, NONE, found).uploads.refused == found.refused
 
 
 def test_a_round_without_a_single_good_message() -> None:
@@ -344,7 +344,7 @@ def test_a_round_without_a_single_good_message() -> None:
             (0, 3, 4),
         )
         assert set(found.refused) == set(given_)
-        after = decide(Nothing(), "median", {}, Globals.none(3, 4), found)
+        after = decide(NoDetection(), "median", {}, Globals.none(3, 4), found)
         assert not after.globals_.present_J.any()
 
 
@@ -353,4 +353,4 @@ def test_a_round_without_a_single_good_message() -> None:
 def test_no_bytes_bring_the_servers_down(given_: dict[int, bytes], bits: int) -> None:
     found = admit(1, given_, 3, 4, Precision(bits))
     assert set(found.clients) | set(found.refused) == set(given_)
-    decide(Nothing(), "trimmed", {}, Globals.none(3, 4), found)
+    decide(NoDetection(), "trimmed", {}, Globals.none(3, 4), found)

@@ -27,7 +27,7 @@ def test_changed_data_is_noticed(tmp_path):
     session = small_session(tmp_path, "rounds=2")
     session.close()
     path = session.runs[0].path / "environment.json"
-    path.write_text(path.read_text().replace(session.federation.dataset.sha256, "0" * 64))
+    path.write_text(path.read_text().replace(session.loop.dataset.sha256, "0" * 64))
     with pytest.raises(UserError, match="the data changed"):
         Session.resume(session.runs[0].path, CPU)
 

@@ -57,9 +57,9 @@ def test_grey_pictures_saved_in_colour_are_grey(whole, pictures, tmp_path):
 def test_exports_compute_the_same(whole, pictures, tmp_path):
     import onnxruntime
 
-    from fedrfq.runs.inference import Client
+    from fedrfq.runs.inference import ClientModel
 
-    client = Client.load(RunDirectory.open(whole), 1)
+    client = ClientModel.load(RunDirectory.open(whole), 1)
     x = client.images(pictures)
     logits, features = (t.detach().numpy() for t in client.module(x))
     scripted = torch.jit.load(str(client.export(tmp_path / "a.pt", "torchscript")))(x)
@@ -82,9 +82,9 @@ def test_a_trained_model_needs_no_data(whole, pictures, monkeypatch, tmp_path):
     monkeypatch.setenv("FEDRFQ_DATA", str(tmp_path / "empty"))
     monkeypatch.setattr(data, "load", None)
     assert fedrfq("predict", whole, 2, pictures[0]).stdout
-    from fedrfq.runs.inference import Client
+    from fedrfq.runs.inference import ClientModel
 
-    client = Client.load(RunDirectory.open(whole), 1)
+    client = ClientModel.load(RunDirectory.open(whole), 1)
     _, metadata = tensors.load(client.export(tmp_path / "a.safetensors", "safetensors"))
     assert json.loads(metadata["classes"]) == list("0123456789")
     assert json.loads(metadata["shape"]) == [1, 28, 28]

@@ -175,6 +175,6 @@ def test_a_batch_larger_than_any_client_costs_nothing_more(tmp_path):
 def test_a_round_recorded_but_interrupted_is_recorded_once(tmp_path):
     session = small_session(tmp_path, "rounds=3")
     next(session.advance())
-    session.runs[0].append(session.federation.advance(session.state)[1][0])  # and then the interrupt
+    session.runs[0].append(session.loop.advance(session.state)[1][0])  # and then the interrupt
     list(session.advance())
     assert [record.round for record in session.runs[0].rounds()] == [1, 2, 3]

@@ -11,14 +11,14 @@ from fedrfq.experiment import load
 from fedrfq.learning.round_loop import deal
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.runs.session import Session
-from fedrfq.runs.snapshot import Prototypes, Share, load_shares, save_shares, shares
+from fedrfq.runs.snapshot import PrototypeSnapshot, Share, load_shares, save_shares, shares
 
 
 def test_the_partition_is_kept_from_the_start(tmp_path, mnist):
     sets = ["clients=6", "partition.name=dirichlet", "partition.samples=60", "partition.test_samples=20"]
     session = Session.begin([load(sets=sets)], CPU, tmp_path)
     found = load_shares(session.runs[0].path)
-    partition = deal(session.federation.experiments[0], mnist)
+    partition = deal(session.loop.experiments[0], mnist)
     assert found == shares(partition, mnist)
     for client, own in enumerate(partition.train):
         kept = {share.label: share.train for share in found if share.client == client}
@@ -31,7 +31,7 @@ def test_test_samples_that_were_held_back_are_counted_among_the_training_samples
     session = small_session(tmp_path, "validation=0.25")
     found = load_shares(session.runs[0].path)
     assert {(share.train, share.test) for share in found} == {(6, 2)}
-    assert found == shares(session.federation.partitions[0], mnist)
+    assert found == shares(session.loop.partitions[0], mnist)
 
 
 def test_the_last_rounds_prototypes_are_what_was_sent_and_decided(tmp_path, sent):
@@ -39,7 +39,7 @@ def test_the_last_rounds_prototypes_are_what_was_sent_and_decided(tmp_path, sent
     list(session.advance())
     assert not (session.runs[0].path / "prototypes.safetensors").exists()
     session.finish()
-    found, last = Prototypes.load(session.runs[0].path), sent[-1]
+    found, last = PrototypeSnapshot.load(session.runs[0].path), sent[-1]
     assert found.round == 2
     for row, client in enumerate(last.clients):
         own = found.client_R == client
@@ -81,7 +81,7 @@ def test_where_no_prototypes_are_exchanged_none_are_kept(tmp_path):
     session = small_session(tmp_path, "rounds=1", "method.name=fedavg")
     list(session.advance())
     session.finish()
-    assert Prototypes.load(only_run(tmp_path).path) is None
+    assert PrototypeSnapshot.load(only_run(tmp_path).path) is None
     assert len(clients(only_run(tmp_path).path)) == 6
 
 
@@ -107,15 +107,15 @@ def stored(tmp_path, **changes):
     }
     named |= {name.replace("_", "/"): tensor for name, tensor in changes.items()}
     tensors.save(tmp_path / "prototypes.safetensors", {n: t for n, t in named.items() if t is not None}, {"round": "7"})
-    return Prototypes.load(tmp_path)
+    return PrototypeSnapshot.load(tmp_path)
 
 
 def test_prototypes_come_back_as_they_were_written(tmp_path):
     rng = np.random.default_rng(0)
     values = rng.integers(-1000, 1000, (3, 4))
     globals_ = Globals(np.array([True, False, True]), rng.integers(-9, 9, (3, 4)))
-    Prototypes(7, np.array([0, 0, 5]), np.array([0, 2, 2]), np.array([1, 2, 3]), values, globals_).save(tmp_path)
-    found = Prototypes.load(tmp_path)
+    PrototypeSnapshot(7, np.array([0, 0, 5]), np.array([0, 2, 2]), np.array([1, 2, 3]), values, globals_).save(tmp_path)
+    found = PrototypeSnapshot.load(tmp_path)
     assert (found.round, found.client_R.tolist(), found.label_R.tolist()) == (7, [0, 0, 5], [0, 2, 2])
     assert (found.values_RV == values).all()
     assert (found.globals_.present_J == globals_.present_J).all()

@@ -10,15 +10,24 @@ import pytest
 
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import Broadcast, Decided, LeftOut, Persist, Received, Send
-from fedrfq.consensus.messages import Body, Certificate, Commit, Kind, List, Record, Upload, What
+from fedrfq.consensus.messages import (
+    Certificate,
+    Commit,
+    Kind,
+    Part,
+    PartKind,
+    Record,
+    Upload,
+    UploadList,
+)
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.held_messages import messages_held
 from fedrfq.simulator.fuzz.ideal_signatures import WEAK
 from fedrfq.simulator.fuzz.observed import quorum, union
-from fedrfq.simulator.fuzz.schedule_run import Trial, run
+from fedrfq.simulator.fuzz.schedule_run import ScheduleRun, run
 from fedrfq.simulator.fuzz.toy import Toy, content
-from fedrfq.simulator.network import NETWORKS, Hole, Links, Network, Split
+from fedrfq.simulator.network import NETWORKS, Hole, LinkFaults, Network, Split
 from support.simulated import IDEAL, PLAIN, roster
 
 
@@ -56,12 +65,12 @@ def test_the_toy_sees_order_absence_and_the_past() -> None:
 def test_a_network_misbehaves_until_it_is_calm() -> None:
     split, hole = Split(0, 50, frozenset({0})), Hole(Kind.COMMIT, 0, frozenset({1}), frozenset({2}))
     network = Network(
-        Links(
+        LinkFaults(
             1, 5, 100, loss=0.5, double=0.5, splits=(split,), holes=(hole,), favoured=frozenset({3})
         ),
         Random(1),
     )
-    message = Rules(roster()).unsigned(Body(1, What.SET, b""))
+    message = Rules(roster()).unsigned(Part(1, PartKind.SET, b""))
     commit = Rules(roster()).signed(Commit(1, 0, bytes(32), 1), IDEAL.signer(IDEAL.key(1)))
     assert all(network.delays(10, 0, 1, message) == () for _ in range(50))
     assert all(network.delays(60, 1, 0, commit) == () for _ in range(50))
@@ -73,8 +82,8 @@ def test_a_network_misbehaves_until_it_is_calm() -> None:
         )
     here, elsewhere = (replace(hole, round=round_) for round_ in (1, 2))
     assert [each.swallows(1, 0, 1) for each in (hole, here, elsewhere)] == [True, True, False]
-    echoing = Network(Links(1, 5, 100, echoes=True), Random(1))
-    answer = Rules(roster()).unsigned(Body(1, What.STANDING, bytes(32)))
+    echoing = Network(LinkFaults(1, 5, 100, echoes=True), Random(1))
+    answer = Rules(roster()).unsigned(Part(1, PartKind.STANDING, bytes(32)))
     assert len(echoing.delays(0, 0, 1, answer)) > 10
     assert len(echoing.delays(0, 0, 1, message)) == len(echoing.delays(200, 0, 1, answer)) == 1
     assert network.lost
@@ -88,7 +97,7 @@ def test_named_networks(name: str) -> None:
 
 
 def test_a_client_whose_upload_does_not_count_is_told() -> None:
-    made, told = Trial(PLAIN, Replica, Rules, Client, IDEAL), []
+    made, told = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL), []
     made.world.give = lambda party, event, delay_ms=0: told.append((party, event))  # type: ignore[method-assign]
     decided = Decided(Certificate(Kind.COMMIT, 0, Record(1, *[bytes(32)] * 5), ()), None, ())
     for known in (False, True):
@@ -102,12 +111,15 @@ def test_a_client_whose_upload_does_not_count_is_told() -> None:
 def test_quorums_and_unions_by_their_definitions() -> None:
     assert [quorum(n) for n in (1, 4, 5, 6, 7, 8, 9, 10)] == [1, 3, 4, 4, 5, 6, 6, 7]
     a, b, c = (bytes([k]) * 32 for k in range(3))
-    assert union([List(1, 0, ((0, a), (1, b))), List(1, 1, ((1, c), (2, c)))]) == ((0, a), (2, c))
+    assert union([UploadList(1, 0, ((0, a), (1, b))), UploadList(1, 1, ((1, c), (2, c)))]) == (
+        (0, a),
+        (2, c),
+    )
 
 
 def test_messages_are_counted_wherever_they_are() -> None:
     rules = Rules(roster())
-    one, two = (rules.unsigned(Body(1, What.SET, bytes([k]))) for k in range(2))
+    one, two = (rules.unsigned(Part(1, PartKind.SET, bytes([k]))) for k in range(2))
     inner = SimpleNamespace(deep={"x": [one, (two, one)]})
     assert messages_held(SimpleNamespace(a=inner, b={one}, shared=rules)) == 2
     assert messages_held(SimpleNamespace(a=inner), shared=[inner]) == 0

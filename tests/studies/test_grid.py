@@ -13,7 +13,7 @@ from fedrfq import UserError
 from fedrfq.files import locks
 from fedrfq.files.strict_json import to_json
 from fedrfq.runs.run_directory import RunDirectory
-from fedrfq.studies.compare import Comparison, Findings
+from fedrfq.studies.compare import Comparison, ComparisonFindings
 from fedrfq.studies.grid import Grid, linked, restack
 from support.command import CPU, assert_same_run, command, fedrfq, records
 from support.grids import found, grid_file, table
@@ -31,7 +31,7 @@ def compare(file, out, *more):
 
 def figures(file, ended):
     """The table without times and places."""
-    whole = Findings.of(Comparison.load(file), ended).table()
+    whole = ComparisonFindings.of(Comparison.load(file), ended).table()
     for row in (*whole["runs"], *whole["cells"]):
         for key in ("seconds", "directory"):
             row.pop(key, None)

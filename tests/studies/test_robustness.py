@@ -7,7 +7,7 @@ import pytest
 
 from fedrfq.learning.round_loop import attackers
 from fedrfq.studies.intervals import Spread
-from fedrfq.studies.robustness import Detected, Trial, won_back
+from fedrfq.studies.robustness import Detected, RobustnessStudy, won_back
 from support.command import clients, fedrfq
 from support.grids import grid_file, refused, run_of, table
 
@@ -26,7 +26,7 @@ def tried(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tried")
     file = grid_file(folder, TOP, rounds=6)
     done = fedrfq("robustness", file, "--out", folder / "out", "--device", "cpu", "--json")
-    return Trial.load(file), folder / "out", done
+    return RobustnessStudy.load(file), folder / "out", done
 
 
 def cells(out):

@@ -9,7 +9,7 @@ import pytest
 from fedrfq.audit import Audit, Failed
 from fedrfq.committee import Simulated
 from fedrfq.consensus.rules import Rules
-from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.federation_file import Federation
 from fedrfq.files import hash_chain
 from support.committees import written
 
@@ -28,7 +28,7 @@ def offsets(path: Path, name: str) -> list[int]:
 
 
 def rules(path: Path) -> Rules:
-    return Rules(Charter.read((path / "federation.toml").read_text(), "").roster)
+    return Rules(Federation.read((path / "federation.toml").read_text(), "").roster)
 
 
 def failure(path: Path, recompute: bool = False) -> Failed:

@@ -17,24 +17,24 @@ from fedrfq.consensus.events import Effect, Event, Persist, Send
 from fedrfq.consensus.messages import Message
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
-from fedrfq.federation.reconfiguration import chartered
+from fedrfq.federation.reconfiguration import reconfigurable
 from fedrfq.node.driver import Driver
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.transport.links import Links
 from fedrfq.simulator.adversaries import BEHAVIOURS, Ring
-from fedrfq.simulator.party import Machine, Noise, Relay
+from fedrfq.simulator.party import RawBytes, Relay, SimulatedMachine
 
 
 class Faulty:
     """As a driver wants its machine. It is alone in its ring: what it would say over others' channels goes over its own."""
 
-    def __init__(self, behaviour: Machine, noise: Callable[[int, bytes], None]) -> None:
+    def __init__(self, behaviour: SimulatedMachine, noise: Callable[[int, bytes], None]) -> None:
         self.behaviour, self.noise = behaviour, noise
 
     def step(self, event: Event) -> list[Effect]:
         effects: list[Effect] = []
         for action in self.behaviour.step(event):
-            if isinstance(action, Noise):
+            if isinstance(action, RawBytes):
                 self.noise(action.to, action.data)
             elif isinstance(action, Relay):
                 effects.append(Send(action.to, action.message))
@@ -53,13 +53,16 @@ class Nowhere:
 
 async def run(identity: Identity, behaviour: str, seed: int) -> None:
     """Until SIGTERM."""
-    charter, stopped = identity.charter, asyncio.Event()
+    federation, stopped = identity.federation, asyncio.Event()
     ring = Ring(
-        Rules(charter.roster), chartered(charter), {identity.party: identity.signer}, Random(seed)
+        Rules(federation.roster),
+        reconfigurable(federation),
+        {identity.party: identity.signer},
+        Random(seed),
     )
     links = Links(identity, lambda peer, data: driver.hear(peer, data))
     machine = Faulty(BEHAVIOURS[behaviour](ring, identity.party), links.send)
-    driver = Driver(machine, identity.party, charter.roster, Nowhere(), links)
+    driver = Driver(machine, identity.party, federation.roster, Nowhere(), links)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     await links.start()
     driver.start()

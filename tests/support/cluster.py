@@ -22,8 +22,8 @@ from fedrfq.consensus.events import (
     Send,
     SetTimer,
     Start,
+    Submit,
     Timer,
-    Trained,
 )
 from fedrfq.consensus.messages import Kind, Message, Upload
 from fedrfq.consensus.rejoin import lost
@@ -151,7 +151,7 @@ class Cluster:
         """What each client uploads; none: it does not."""
         for client, content in enumerate(contents):
             if content is not None:
-                self.give(~client, Trained(round_, content))
+                self.give(~client, Submit(round_, content))
 
     def expire(self, timer: Timer, *parties: int) -> None:
         for party in parties or range(self.roster.n):

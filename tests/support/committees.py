@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fedrfq.committee import Agreed, Committee, Mandate, Simulated
+from fedrfq.committee import AgreedRound, Committee, CommitteeSettings, Simulated
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import experiment_digest
 from fedrfq.files import hash_chain, toml
 from fedrfq.prototypes.fixed_point import LIMIT, WHOLE, Globals, Uploads
 from fedrfq.robust.detectors import Detector
-from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 
 CLASSES, VALUES = 3, 4
 TABLE: dict[str, Any] = {"rounds": 2, "committee": {"name": "simulated", "servers": 4}}
@@ -25,12 +25,12 @@ def mandate(
     seed: int = 0,
     detector: Detector | None = None,
     table: Mapping[str, Any] = TABLE,
-) -> Mandate:
-    task = Task(detector or Adaptive(), "weighted", WHOLE, clients, CLASSES, VALUES)
-    return Mandate(task, seed, experiment_digest(table))
+) -> CommitteeSettings:
+    task = Task(detector or AdaptiveDetector(), "weighted", WHOLE, clients, CLASSES, VALUES)
+    return CommitteeSettings(task, seed, experiment_digest(table))
 
 
-def uploads(asked: Mandate, round_: int, absent: tuple[int, ...] = ()) -> Uploads:
+def uploads(asked: CommitteeSettings, round_: int, absent: tuple[int, ...] = ()) -> Uploads:
     """What the clients send in a round; some classes are not held."""
     rng = np.random.default_rng([asked.seed, round_])
     clients = tuple(k for k in range(asked.task.clients) if k not in absent)
@@ -40,10 +40,10 @@ def uploads(asked: Mandate, round_: int, absent: tuple[int, ...] = ()) -> Upload
 
 
 def rounds(
-    committee: Committee, asked: Mandate, number: int, absent: tuple[int, ...] = ()
-) -> list[Agreed]:
+    committee: Committee, asked: CommitteeSettings, number: int, absent: tuple[int, ...] = ()
+) -> list[AgreedRound]:
     """So many rounds, one after the other."""
-    found: list[Agreed] = []
+    found: list[AgreedRound] = []
     globals_, memory, last = (
         Globals.none(CLASSES, VALUES),
         asked.task.detector.start(asked.task.clients),
@@ -67,10 +67,10 @@ def written(
     """A directory with what `fedrfq verify` reads."""
     table = toml.merge(TABLE, {"rounds": number, "committee": {"servers": committee.servers}})
     asked = mandate(clients, seed, table=table)
-    charter = committee.charter(asked)
+    federation = committee.federation(asked)
     path.mkdir(parents=True, exist_ok=True)
     (path / "experiment.toml").write_text(toml.dump(table))
-    (path / "federation.toml").write_text(charter.text)
+    (path / "federation.toml").write_text(federation.text)
     (path / "rounds.jsonl").write_text("{}\n" * number)
     for name in ("audit.log", "bodies.bin"):
         (path / name).write_bytes(b"")

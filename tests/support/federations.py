@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from fedrfq.consensus.client import Client
-from fedrfq.consensus.events import Decided, Trained
+from fedrfq.consensus.events import Decided, Submit
 from fedrfq.consensus.messages import Message, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.federation.application import Task
-from fedrfq.federation.federation_file import Charter, Timings
+from fedrfq.federation.federation_file import Federation, Timings
 from fedrfq.files import toml
 from fedrfq.node.driver import Driver
 from fedrfq.node.membership import founding, identity
 from fedrfq.node.ops.local_cluster import free_ports
-from fedrfq.node.server import Options, Server
+from fedrfq.node.server import Server, ServerOptions
 from fedrfq.node.transport.links import Links
 from fedrfq.prototypes.fixed_point import WHOLE
-from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from support.committees import CLASSES, VALUES, mandate, uploads
 
 PATIENCE_S = 60.0
@@ -39,27 +39,27 @@ def founded(
     rounds: int = 3,
     couriers: int = 0,
     **timings: int,
-) -> Charter:
+) -> Federation:
     """The folders of all parties."""
     table = {
         "rounds": rounds,
         "clients": clients,
         "committee": {"name": "simulated", "servers": servers},
     }
-    task = Task(Adaptive(), "weighted", WHOLE, clients, CLASSES, VALUES)
+    task = Task(AdaptiveDetector(), "weighted", WHOLE, clients, CLASSES, VALUES)
     made = [
-        founding.Keys.new(f"server-{k}", f"127.0.0.1:{port}")
+        founding.NewKeys.new(f"server-{k}", f"127.0.0.1:{port}")
         for k, port in enumerate(free_ports(servers))
     ]
-    made += [founding.Keys.new(f"client-{k}") for k in range(clients)]
-    made += [founding.Keys.new(f"courier-{k}", courier=True) for k in range(couriers)]
+    made += [founding.NewKeys.new(f"client-{k}") for k in range(clients)]
+    made += [founding.NewKeys.new(f"courier-{k}", courier=True) for k in range(couriers)]
     quick = Timings(
         **{"minimum": 1, "deadline_ms": 2_000, "view_ms": 1_000, "resend_ms": 100, **timings}
     )
-    purpose = founding.Purpose(toml.dump(table), task)
-    charter = founding.charter(purpose, [keys.request for keys in made], quick)
-    founding.found(folder, charter, made)
-    return charter
+    purpose = founding.FoundingPurpose(toml.dump(table), task)
+    federation = founding.federation(purpose, [keys.request for keys in made], quick)
+    founding.found(folder, federation, made)
+    return federation
 
 
 def signed(folder: Path, round_: int, clients: Sequence[int] = range(3)) -> list[Message]:
@@ -71,7 +71,7 @@ def signed(folder: Path, round_: int, clients: Sequence[int] = range(3)) -> list
 def upload(folder: Path, round_: int, client: int, content: bytes) -> Message:
     """Signed by the party of this folder."""
     own = identity.load(folder)
-    return Rules(own.charter.roster).signed(Upload(round_, client, content), own.signer)
+    return Rules(own.federation.roster).signed(Upload(round_, client, content), own.signer)
 
 
 class Nowhere:
@@ -85,10 +85,10 @@ class Uploader:
 
     def __init__(self, folder: Path, rounds: int) -> None:
         own = identity.load(folder)
-        self.charter, self.client, self.rounds = own.charter, ~own.party, rounds
+        self.federation, self.client, self.rounds = own.federation, ~own.party, rounds
         self.links = Links(own, lambda peer, data: self.driver.hear(peer, data))
-        machine = Client(Rules(own.charter.roster), self.client, own.signer)
-        self.driver = Driver(machine, own.party, own.charter.roster, Nowhere(), self.links)
+        machine = Client(Rules(own.federation.roster), self.client, own.signer)
+        self.driver = Driver(machine, own.party, own.federation.roster, Nowhere(), self.links)
         self.driver.on_decided = self._decided
         self.decided: dict[int, Decided] = {}
 
@@ -108,8 +108,8 @@ class Uploader:
 
     def _upload(self, round_: int) -> None:
         if round_ <= self.rounds:
-            sent = uploads(mandate(len(self.charter.clients)), round_)
-            self.driver.give(Trained(round_, sent.encoded(round_)[self.client]))
+            sent = uploads(mandate(len(self.federation.clients)), round_)
+            self.driver.give(Submit(round_, sent.encoded(round_)[self.client]))
 
 
 async def until(what: Callable[[], bool]) -> None:
@@ -119,9 +119,9 @@ async def until(what: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def uploaded(folder: Path, charter: Charter, rounds: int) -> list[dict[int, Decided]]:
+async def uploaded(folder: Path, federation: Federation, rounds: int) -> list[dict[int, Decided]]:
     """What all clients take for decided, once they have so many rounds."""
-    clients = [Uploader(folder / f"client-{k}", rounds) for k in range(len(charter.clients))]
+    clients = [Uploader(folder / f"client-{k}", rounds) for k in range(len(federation.clients))]
     for client in clients:
         await client.start()
     await until(lambda: all(len(client.decided) >= rounds for client in clients))
@@ -132,7 +132,7 @@ async def uploaded(folder: Path, charter: Charter, rounds: int) -> list[dict[int
 
 def without_torch(*arguments: object) -> list[str]:
     """The command, where PyTorch cannot be had."""
-    script = "import sys; sys.modules['torch'] = None; from fedrfq import cli; cli.main()"
+    script = "import sys; sys.modules['torch'] = None; from fedrfq.cli.main import main; main()"
     return [sys.executable, "-c", script, *map(str, arguments)]
 
 
@@ -177,7 +177,9 @@ class Servers:
 
     async def start(self, *numbers: int, **options: Any) -> None:
         for number in numbers:
-            server = Server(identity.load(self.folder / f"server-{number}"), Options(**options))
+            server = Server(
+                identity.load(self.folder / f"server-{number}"), ServerOptions(**options)
+            )
             self.running[number] = server, asyncio.ensure_future(server.run())
         await until(
             lambda: all(

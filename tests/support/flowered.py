@@ -16,15 +16,15 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.data import Dataset
 from fedrfq.experiment import Experiment
 from fedrfq.federation import codec
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.round_log import packed, parts, unpacked
-from fedrfq.federation.signatures import Signer
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.round_log import pack, parts, unpack
+from fedrfq.federation.signatures import Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.flower.clientapp import answered, node
-from fedrfq.flower.messages import Answer, Order
-from fedrfq.flower.node import Node
-from fedrfq.learning.evaluation import Outcome
-from fedrfq.learning.round_loop import Federation, State, mandate
+from fedrfq.flower.messages import NodeAnswer, RoundOrder
+from fedrfq.flower.node import FlowerNode
+from fedrfq.learning.evaluation import RoundOutcome
+from fedrfq.learning.round_loop import LoopState, RoundLoop, mandate
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.robust.detectors import Verdict
 from support.small import CPU, tiny
@@ -44,16 +44,16 @@ class Done:
 
     last: bytes
     uploads: tuple[bytes, ...]
-    state: State
-    outcome: Outcome
+    state: LoopState
+    outcome: RoundOutcome
 
 
 def rounds(experiment: Experiment, dataset: Dataset, number: int = 3) -> list[Done]:
-    federation, found = Federation([experiment], dataset, CPU), []
-    state = federation.start()
+    loop, found = RoundLoop([experiment], dataset, CPU), []
+    state = loop.start()
     for _ in range(number):
-        state, (outcome,) = federation.advance(state)
-        bodies = unpacked(outcome.report.bodies) if outcome.report else []
+        state, (outcome,) = loop.advance(state)
+        bodies = unpack(outcome.report.bodies) if outcome.report else []
         uploads = tuple(
             placed.message.wire for placed in bodies if isinstance(placed.message.body, Upload)
         )
@@ -61,27 +61,27 @@ def rounds(experiment: Experiment, dataset: Dataset, number: int = 3) -> list[Do
     return found
 
 
-def result(state: State) -> bytes:
+def result(state: LoopState) -> bytes:
     """Of the last round, as the server app hands it out: the detector's memory stays with the servers."""
-    return packed([placed.message for placed in unpacked(state.agreed[0])][:3])
+    return pack([placed.message for placed in unpack(state.agreed[0])][:3])
 
 
 def order(
     experiment: Experiment, round_: int, last: bytes, train: bool = True, state: Path | str = ""
-) -> Order:
-    return Order(
+) -> RoundOrder:
+    return RoundOrder(
         run_of(experiment), toml.dump(experiment.table()), round_, last, train, state=str(state)
     )
 
 
 def run_of(experiment: Experiment) -> str:
-    charter = experiment.committee.charter(mandate(experiment, 10))
-    return charter.roster.run.hex() if charter else ""
+    federation = experiment.committee.federation(mandate(experiment, 10))
+    return federation.roster.run.hex() if federation else ""
 
 
 def certified(
-    charter: Charter,
-    signers: Sequence[Signer],
+    federation: Federation,
+    signers: Sequence[Ed25519Signer],
     round_: int,
     globals_: Globals,
     clients: Sequence[int],
@@ -91,23 +91,23 @@ def certified(
     outcome = Certified(
         codec.encode_globals(globals_), codec.encode_verdicts(tuple(clients), verdict), b""
     )
-    rules = Rules(charter.roster)
+    rules = Rules(federation.roster)
     record = rules.record(round_, bytes(32), (), outcome)
     votes = [Commit(round_, 0, record.value(rules.run), server) for server in range(len(signers))]
     signed = [rules.signed(vote, signer) for vote, signer in zip(votes, signers, strict=True)]
     cert = rules.unsigned(Cert(round_, rules.certificate(signed, record)))
-    return packed([cert, *parts(rules.run, round_, outcome)[:2]])
+    return pack([cert, *parts(rules.run, round_, outcome)[:2]])
 
 
-def sent_to(place: int, nodes: int, order: Order) -> Answer:
+def sent_to(place: int, nodes: int, order: RoundOrder) -> NodeAnswer:
     """A node's answer, over the layout of letters both ways."""
     found = answered(
         order.record(), {"partition-id": place, "num-partitions": nodes, "device": "cpu"}, {}
     )
-    return Answer.read(found.record())
+    return NodeAnswer.read(found.record())
 
 
-def node_of(place: int, nodes: int, order: Order) -> Node:
+def node_of(place: int, nodes: int, order: RoundOrder) -> FlowerNode:
     return node(order, {"partition-id": place, "num-partitions": nodes, "device": "cpu"}, {})
 
 

@@ -16,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedrfq.experiment import from_table
 from fedrfq.files import toml
 from fedrfq.flower.clientapp import answered
-from fedrfq.flower.messages import Answer, Order
+from fedrfq.flower.messages import NodeAnswer, RoundOrder
 
 SMALL = {
     "name": "small",
@@ -57,10 +57,10 @@ class Nodes(Grid):
             number,
             set[int](),
             set[int](),
-            list[Order](),
+            list[RoundOrder](),
         )
-        self.to: Callable[[int, Order], Order] = lambda node, order: order
-        self.back: Callable[[int, Answer], Answer] = lambda node, answer: answer
+        self.to: Callable[[int, RoundOrder], RoundOrder] = lambda node, order: order
+        self.back: Callable[[int, NodeAnswer], NodeAnswer] = lambda node, answer: answer
         self.hosting = {
             node: node for node in range(number)
         }  # which share of the clients each node has
@@ -91,7 +91,7 @@ class Nodes(Grid):
     def _pushed(self, message: Message) -> str:
         id_, node = str(uuid4()), message.metadata.dst_node_id - 100
         message.metadata.__dict__["_message_id"] = id_
-        order = self.to(node, Order.read(message.content))
+        order = self.to(node, RoundOrder.read(message.content))
         self.orders.append(order)
         if node in self.broken:
             self._replies[id_] = Message(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedrfq.consensus.messages import (
-    Any,
+    AnyMessage,
     Certificate,
     Commit,
     Kind,
@@ -34,7 +34,7 @@ def committee(n: int = 4, clients: int = 3, minimum: int = 1, purpose: bytes = b
     return Rules(Roster(Seals(), *parties, purpose=purpose, minimum=minimum))
 
 
-def sign(rules: Rules, body: Any, by: int | None = None) -> Message:
+def sign(rules: Rules, body: AnyMessage, by: int | None = None) -> Message:
     """By its author, or by somebody else in its name."""
     party = author(body) if by is None else by
     assert party is not None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.detectors import Detector, State, Verdict
-from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 
 ONE = 2**14
 
@@ -111,7 +111,7 @@ def after_rounds(
     world: Clusters, rounds: int, liars: Sequence[int] = (), lie: Lie = swap
 ) -> tuple[State, list[set[int]]]:
     """The detector's state, and whom it dropped in each of the rounds. The globals are the honest ones."""
-    detector = Adaptive()
+    detector = AdaptiveDetector()
     state, gone = detector.start(20), []
     for number in range(rounds):
         globals_ = world.globals_() if number else Globals.none(10, 24)

@@ -6,16 +6,16 @@ from collections import deque
 from pathlib import Path
 
 from fedrfq.consensus.client import Client
-from fedrfq.consensus.events import Decided, Effect, Persist, Start, Trained
-from fedrfq.consensus.messages import Message, Upload, What
+from fedrfq.consensus.events import Decided, Effect, Persist, Start, Submit
+from fedrfq.consensus.messages import Message, PartKind, Upload
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.reconfiguration import Chartered, chartered
-from fedrfq.federation.signatures import Signer
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.reconfiguration import ReconfigurableApplication, reconfigurable
+from fedrfq.federation.signatures import Ed25519Signer
 from fedrfq.node.membership import epochs, founding
-from fedrfq.node.storage.audit_writer import Chronicle
-from fedrfq.node.storage.write_ahead_log import Store
+from fedrfq.node.storage.audit_writer import AuditWriter
+from fedrfq.node.storage.write_ahead_log import WriteAheadLog
 from support.cluster import Cluster
 from support.committees import mandate, uploads
 from support.parties import agreed, keys
@@ -28,20 +28,21 @@ class Networked(Cluster):
 
     def __init__(self, folder: Path) -> None:
         made = keys(4, CLIENTS)
-        self.folder, charter = folder, agreed(made)
-        founding.found(folder, charter, made)
+        self.folder, federation = folder, agreed(made)
+        founding.found(folder, federation, made)
         self.passes = lambda sender, receiver, message: True
         self.signers = {
-            party: Signer(each.seed) for party, each in zip(charter.seats, made, strict=True)
+            party: Ed25519Signer(each.seed)
+            for party, each in zip(federation.members, made, strict=True)
         }
-        self._begin(charter, chartered(charter))
+        self._begin(federation, reconfigurable(federation))
 
-    def _begin(self, charter: Charter, application: Chartered) -> None:
-        self.charter, self.roster, self.rules, names = (
-            charter,
-            charter.roster,
-            Rules(charter.roster),
-            list(charter.seats),
+    def _begin(self, federation: Federation, application: ReconfigurableApplication) -> None:
+        self.federation, self.roster, self.rules, names = (
+            federation,
+            federation.roster,
+            Rules(federation.roster),
+            list(federation.members),
         )
         self.accused, self.timers, self.sent, self.queue = (
             {party: [] for party in names},
@@ -50,37 +51,39 @@ class Networked(Cluster):
             deque(),
         )
         self.logs, self.decided = {party: [] for party in names}, {party: [] for party in names}
-        self.stores = {party: Store.open(self.home(party), self.rules.run) for party in names}
-        self.chronicles = {party: Chronicle(self.home(party), charter) for party in names}
+        self.stores = {
+            party: WriteAheadLog.open(self.home(party), self.rules.run) for party in names
+        }
+        self.chronicles = {party: AuditWriter(self.home(party), federation) for party in names}
         self.parties = {party: self._machine(party, application) for party in names}
         for party in names:
             self.give(party, Start())
 
-    def succeed(self, round_: int, charter: Charter) -> None:
+    def succeed(self, round_: int, federation: Federation) -> None:
         """In this round the servers move another federation; it goes on with that one. Seats keep their keys."""
         for server in range(3):
-            self.give(server, Trained(round_, charter.text.encode()))
+            self.give(server, Submit(round_, federation.text.encode()))
         self.round(round_)
         self.close()
         for party in self.parties:
             certificate, outcome, _ = self.decided[party][-1]
             assert outcome is not None
-            epochs.turn(
+            epochs.activate_successor(
                 self.home(party),
-                epochs.last_of(self.rules, certificate, outcome),
-                charter.text.encode(),
+                epochs.encode_last(self.rules, certificate, outcome),
+                federation.text.encode(),
             )
-        heritage = epochs.heritage(self.home(0), charter)
-        self._begin(charter, chartered(charter, heritage))
+        heritage = epochs.inherited_outcome(self.home(0), federation)
+        self._begin(federation, reconfigurable(federation, heritage))
 
     def home(self, party: int) -> Path:
-        return self.folder / self.charter.seats[party].name
+        return self.folder / self.federation.members[party].name
 
-    def _machine(self, party: int, application: Chartered) -> Replica | Client:
+    def _machine(self, party: int, application: ReconfigurableApplication) -> Replica | Client:
         signer, log = self.signers[party], self.stores[party].messages
         if party >= 0:
             return Replica(self.rules, party, signer, application, log)
-        return Client(self.rules, ~party, signer, log, (What.GLOBALS, What.VERDICTS))
+        return Client(self.rules, ~party, signer, log, (PartKind.GLOBALS, PartKind.VERDICTS))
 
     def _carry_out(self, party: int, effect: Effect) -> None:
         if isinstance(effect, Persist):
@@ -93,7 +96,7 @@ class Networked(Cluster):
 
     def round(self, number: int) -> None:
         """One round, with whatever the filter lets through."""
-        self.train(number, uploads(mandate(len(self.charter.clients)), number).encoded(number))
+        self.train(number, uploads(mandate(len(self.federation.clients)), number).encoded(number))
         self.settle()
 
     def upload(self, client: int, round_: int, content: bytes) -> Message:

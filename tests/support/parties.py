@@ -13,52 +13,54 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
 from fedrfq.federation.application import Task
-from fedrfq.federation.federation_file import Charter, Timings
-from fedrfq.federation.members import Seat
-from fedrfq.federation.signatures import Signer
+from fedrfq.federation.federation_file import Federation, Timings
+from fedrfq.federation.members import Member
+from fedrfq.federation.signatures import Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.node.membership import founding
-from fedrfq.node.membership.founding import Keys, Purpose
+from fedrfq.node.membership.founding import FoundingPurpose, NewKeys
 from fedrfq.node.membership.request import Request
 from fedrfq.prototypes.fixed_point import WHOLE
-from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from support.committees import CLASSES, TABLE, VALUES
 
 NOW = datetime.now(UTC)
 SEED = bytes(range(32))
 
 
-def purpose(clients: int = 2) -> Purpose:
-    return Purpose(toml.dump(TABLE), Task(Adaptive(), "weighted", WHOLE, clients, CLASSES, VALUES))
+def purpose(clients: int = 2) -> FoundingPurpose:
+    return FoundingPurpose(
+        toml.dump(TABLE), Task(AdaptiveDetector(), "weighted", WHOLE, clients, CLASSES, VALUES)
+    )
 
 
-def keys(servers: int = 4, clients: int = 2, addresses: Sequence[str] = ()) -> list[Keys]:
+def keys(servers: int = 4, clients: int = 2, addresses: Sequence[str] = ()) -> list[NewKeys]:
     places = addresses or [f"127.0.0.1:{7400 + k}" for k in range(servers)]
-    return [Keys.new(f"server-{k}", places[k]) for k in range(servers)] + [
-        Keys.new(f"client-{k}") for k in range(clients)
+    return [NewKeys.new(f"server-{k}", places[k]) for k in range(servers)] + [
+        NewKeys.new(f"client-{k}") for k in range(clients)
     ]
 
 
-def agreed(made: Sequence[Keys]) -> Charter:
+def agreed(made: Sequence[NewKeys]) -> Federation:
     requests = [each.request for each in made]
-    return founding.charter(
+    return founding.federation(
         purpose(sum(not request.is_server for request in requests)), requests, Timings()
     )
 
 
 def founded(
     folder: Path, servers: int = 4, clients: int = 2, addresses: Sequence[str] = ()
-) -> Charter:
+) -> Federation:
     """The folders server-0 … client-0 … in this one."""
     made = keys(servers, clients, addresses)
-    charter = agreed(made)
-    founding.found(folder, charter, made)
-    return charter
+    federation = agreed(made)
+    founding.found(folder, federation, made)
+    return federation
 
 
 def request(name: str, certificate: bytes, address: str = "", seed: bytes = SEED) -> Request:
-    signer = Signer(seed)
-    return Request(Seat(name, address, certificate), signer.public).signed(signer)
+    signer = Ed25519Signer(seed)
+    return Request(Member(name, address, certificate), signer.public).signed(signer)
 
 
 def certificate(

@@ -14,7 +14,7 @@ from fedrfq.robust.attacks import Attack, Scene
 from fedrfq.robust.attacks.frame import Frame
 from fedrfq.robust.attacks.mimic import Mimic
 from fedrfq.robust.detectors.detector import Detector, State, Verdict
-from fedrfq.robust.detectors.none import Nothing
+from fedrfq.robust.detectors.none import NoDetection
 
 ONE = 2**14
 
@@ -53,7 +53,11 @@ def scene_of(
         each.setflags(write=False)
     clients = tuple(range(10, 10 + len(counts)))
     return Scene(
-        Uploads(clients, counts, values), mask, globals_, detector or Nothing(), {"seen": array(1)}
+        Uploads(clients, counts, values),
+        mask,
+        globals_,
+        detector or NoDetection(),
+        {"seen": array(1)},
     )
 
 

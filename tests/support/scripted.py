@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fedrfq.consensus.events import Effect, Event
-from fedrfq.consensus.messages import Certificate, Fetch, Kind, Message, Record, What
+from fedrfq.consensus.messages import Certificate, Fetch, Kind, Message, PartKind, Record
 from fedrfq.consensus.rules import Rules
 from fedrfq.node.driver import Driver
-from fedrfq.node.storage.write_ahead_log import Full
+from fedrfq.node.storage.write_ahead_log import DiskFull
 from support.cluster import roster
 
 RULES = Rules(roster())
@@ -18,7 +18,7 @@ CERTIFICATE = Certificate(Kind.COMMIT, 0, Record(1, *[bytes(32)] * 5), ())
 
 
 def word(round_: int = 1) -> Message:
-    return RULES.unsigned(Fetch(round_, What.CERT))
+    return RULES.unsigned(Fetch(round_, PartKind.CERT))
 
 
 class Scripted:
@@ -50,7 +50,7 @@ class World:
 
     def flush(self) -> None:
         if self.full:
-            raise Full("no room")
+            raise DiskFull("no room")
         self.story.append(("flush",))
 
     def send(self, to: int, data: bytes) -> None:

@@ -8,18 +8,26 @@ from typing import Any
 import pytest
 
 from fedrfq.consensus.events import Broadcast, Decided, Effect, Event, Expired, Persist, Timer
-from fedrfq.consensus.messages import Certificate, Commit, Kind, List, Message, PrePrepare, Upload
+from fedrfq.consensus.messages import (
+    Certificate,
+    Commit,
+    Kind,
+    Message,
+    PrePrepare,
+    Upload,
+    UploadList,
+)
 from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
-from fedrfq.simulator.fuzz.ideal_signatures import Ideal
+from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
 from fedrfq.simulator.fuzz.invariants import Observer
 from fedrfq.simulator.fuzz.schedule import Schedule
 from fedrfq.simulator.fuzz.toy import Toy, content
-from fedrfq.simulator.network import Links
+from fedrfq.simulator.network import LinkFaults
 from fedrfq.simulator.violation import Violation
 
-IDEAL = Ideal()
-PLAIN = Schedule(1, 4, 4, 3, 3, 150, 100, 200, 20, (), (), (), 0.0, None, Links())
+IDEAL = IdealSignatures()
+PLAIN = Schedule(1, 4, 4, 3, 3, 150, 100, 200, 20, (), (), (), 0.0, None, LinkFaults())
 
 
 def roster() -> Roster:
@@ -39,7 +47,7 @@ class Bench:
         for k, upload in enumerate(self.uploads):
             self.does(~k, Persist(upload), Broadcast(upload))
         self.entries = tuple((k, upload.digest) for k, upload in enumerate(self.uploads))
-        self.lists = tuple(self.said(s, List(1, s, self.entries)) for s in range(4))
+        self.lists = tuple(self.said(s, UploadList(1, s, self.entries)) for s in range(4))
 
     def said(self, party: int, body: Any) -> Message:
         key = self.rules.roster.key(party)

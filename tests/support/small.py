@@ -10,8 +10,8 @@ import torch
 from fedrfq.data import Dataset
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.files import toml
-from fedrfq.learning.evaluation import Outcome
-from fedrfq.learning.round_loop import Federation, State
+from fedrfq.learning.evaluation import RoundOutcome
+from fedrfq.learning.round_loop import LoopState, RoundLoop
 from fedrfq.methods.method import Guide, Method
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Globals
@@ -31,17 +31,17 @@ def tiny(**changes: Any) -> Experiment:
 
 def run(
     experiments: list[Experiment], dataset: Dataset, rounds: int
-) -> tuple[State, list[list[Outcome]]]:
+) -> tuple[LoopState, list[list[RoundOutcome]]]:
     """The last state, and each round's outcomes."""
-    federation = Federation(experiments, dataset, CPU)
-    state, rows = federation.start(), []
+    loop = RoundLoop(experiments, dataset, CPU)
+    state, rows = loop.start(), []
     for _ in range(rounds):
-        state, outcomes = federation.advance(state)
+        state, outcomes = loop.advance(state)
         rows.append(outcomes)
     return state, rows
 
 
-def timeless(outcome: Outcome) -> dict[str, Any]:
+def timeless(outcome: RoundOutcome) -> dict[str, Any]:
     record = {
         key: value for key, value in asdict(outcome.record).items() if not key.startswith("seconds")
     }

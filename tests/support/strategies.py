@@ -12,23 +12,23 @@ from fedrfq.consensus.messages import (
     PARTS,
     SIGNATURE,
     SIGNED,
-    Any,
-    Body,
+    AnyMessage,
     Cert,
     Certificate,
     Commit,
     Evidence,
     Fetch,
     Kind,
-    List,
     Message,
+    Part,
+    PartKind,
     Prepare,
     PrePrepare,
     Receipt,
     Record,
     Upload,
+    UploadList,
     ViewChange,
-    What,
     encode,
 )
 
@@ -49,7 +49,7 @@ def seal(key: bytes, data: bytes) -> bytes:
     return hashlib.sha512(key + data).digest()
 
 
-def message(body: Any, signature: bytes = bytes(SIGNATURE)) -> Message:
+def message(body: AnyMessage, signature: bytes = bytes(SIGNATURE)) -> Message:
     """As a decoder would give it, whoever signed it."""
     return Message(RUN, body, encode(RUN, body), signature if body.kind in SIGNED else b"")
 
@@ -79,10 +79,10 @@ def nested(kind: Kind) -> st.SearchStrategy[tuple[Message, ...]]:
 
 any_signed = st.deferred(lambda: st.one_of([messages(kind) for kind in SIGNED]))
 any_message = st.deferred(lambda: st.one_of([messages(kind) for kind in Kind]))
-BODIES: dict[Kind, st.SearchStrategy[Any]] = {
+BODIES: dict[Kind, st.SearchStrategy[AnyMessage]] = {
     Kind.UPLOAD: st.builds(Upload, u32s, u32s, contents),
     Kind.RECEIPT: st.builds(Receipt, u32s, u16s, u32s, digests),
-    Kind.LIST: st.builds(List, u32s, u16s, entries),
+    Kind.LIST: st.builds(UploadList, u32s, u16s, entries),
     Kind.PREPREPARE: st.deferred(
         lambda: st.builds(
             PrePrepare, u32s, u32s, u16s, records, nested(Kind.LIST), nested(Kind.VIEWCHANGE)
@@ -95,7 +95,7 @@ BODIES: dict[Kind, st.SearchStrategy[Any]] = {
     ),
     Kind.CERT: st.builds(Cert, u32s, certificates),
     Kind.EVIDENCE: st.builds(Evidence, u32s, any_signed, any_signed),
-    Kind.FETCH: st.builds(Fetch, u32s, st.sampled_from(What), digests),
-    Kind.BODY: st.builds(Body, u32s, st.sampled_from(PARTS), contents),
+    Kind.FETCH: st.builds(Fetch, u32s, st.sampled_from(PartKind), digests),
+    Kind.BODY: st.builds(Part, u32s, st.sampled_from(PARTS), contents),
 }
 assert set(BODIES) == set(KINDS), "a kind of message without a strategy"

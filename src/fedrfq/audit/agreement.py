@@ -44,7 +44,7 @@ class Fork:
         ]
         audit, found = self.one
         f, names = (
-            audit.charter.roster.f,
+            audit.federation.roster.f,
             ", ".join(audit.auditor.name(server) for server in self.both),
         )
         proof = "in one view, which is proof against each" if self.evidence else "in two views"

@@ -15,12 +15,12 @@ from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
-from fedrfq.federation.application import Prototypes
-from fedrfq.federation.federation_file import Charter, experiment_digest
-from fedrfq.federation.reconfiguration import chartered
-from fedrfq.federation.round_log import unpacked
+from fedrfq.federation.application import PrototypeApplication
+from fedrfq.federation.federation_file import Federation, experiment_digest
+from fedrfq.federation.reconfiguration import reconfigurable
+from fedrfq.federation.round_log import unpack
 from fedrfq.files import hash_chain, toml
-from fedrfq.files.hash_chain import Broken, Entry
+from fedrfq.files.hash_chain import BrokenChain, Entry
 
 FEDERATION, LOG, BODIES, EXPERIMENT, ROUNDS = (
     "federation.toml",
@@ -51,15 +51,15 @@ class Audit:
         self, path: Path, recompute: bool = False, heritage: Outcome | None = None
     ) -> None:
         self.path, self.recompute, self.heritage = path, recompute, heritage
-        self.charter = Charter.read(self._text(FEDERATION), str(path / FEDERATION))
-        self.network = self.charter.network
+        self.federation = Federation.read(self._text(FEDERATION), str(path / FEDERATION))
+        self.network = self.federation.network
         self.experiment = self._experiment()
-        self.rules = Rules(self.charter.roster)
-        self.auditor = Auditor(self.charter, self.rules, partial=self.network is not None)
+        self.rules = Rules(self.federation.roster)
+        self.auditor = Auditor(self.federation, self.rules, partial=self.network is not None)
         self.application = (
-            Prototypes(self.charter.task)
+            PrototypeApplication(self.federation.task)
             if self.network is None
-            else chartered(self.charter, heritage)
+            else reconfigurable(self.federation, heritage)
         )
 
     def expected(self) -> int:
@@ -98,7 +98,7 @@ class Audit:
         """What proves itself in the log, whatever else is there; up to where it is damaged, if it is."""
         with suppress(Failed, Refused):
             for entry in self._entries(LOG):
-                for _, message in unpacked(entry.payload):
+                for _, message in unpack(entry.payload):
                     if isinstance(message.body, Evidence) and self.rules.proves(message.body):
                         yield message
 
@@ -138,7 +138,7 @@ class Audit:
 
     def _is_the_experiment(self) -> bool:
         try:
-            return experiment_digest(self.experiment) == self.charter.experiment
+            return experiment_digest(self.experiment) == self.federation.experiment
         except AttributeError:  # a table that no experiment is written as
             return False
 
@@ -170,7 +170,7 @@ class Audit:
             for entry in hash_chain.entries(self._plain(name), self.rules.run):
                 yield entry
                 number += 1
-        except Broken as error:
+        except BrokenChain as error:
             raise Failed(name, error.offset, number, str(error)) from error
         except FileNotFoundError:
             raise UserError(

@@ -5,16 +5,16 @@ from __future__ import annotations
 from fedrfq.audit.location import Misplaced, at
 from fedrfq.audit.log import Audited, Auditor
 from fedrfq.consensus.events import Outcome
-from fedrfq.consensus.messages import Body, Entry, Upload, What, part_digest
+from fedrfq.consensus.messages import Entry, Part, PartKind, Upload, part_digest
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
-from fedrfq.federation.application import Prototypes
-from fedrfq.federation.round_log import OUTCOME, Placed, outcome, unpacked
+from fedrfq.federation.application import PrototypeApplication
+from fedrfq.federation.round_log import OUTCOME, PlacedMessage, outcome, unpack
 
 
 def recomputed(
     auditor: Auditor,
-    application: Prototypes,
+    application: PrototypeApplication,
     audited: Audited,
     before: Outcome | None,
     payload: bytes,
@@ -22,7 +22,7 @@ def recomputed(
     """The round's outcome, and whether it was made anew from its uploads; Misplaced where that is not what was certified. Of
     a partial log, it may be the certified one, or none, for want of uploads or of what was before."""
     with at():
-        messages = unpacked(payload)
+        messages = unpack(payload)
     uploads, parts = _shape(auditor, audited, messages)
     taken = []
     for one, named in zip(uploads, audited.entries or (), strict=False):
@@ -46,12 +46,12 @@ def recomputed(
 
 
 def _shape(
-    auditor: Auditor, audited: Audited, messages: list[Placed]
-) -> tuple[list[Placed], list[Placed]]:
+    auditor: Auditor, audited: Audited, messages: list[PlacedMessage]
+) -> tuple[list[PlacedMessage], list[PlacedMessage]]:
     """The set's uploads, and what was decided on them; in a partial log, all uploads or none, and some of the parts."""
     uploads = [one for one in messages if isinstance(one.message.body, Upload)]
     parts = messages[len(uploads) :]
-    found = [one.message.body.what for one in parts if isinstance(one.message.body, Body)]
+    found = [one.message.body.what for one in parts if isinstance(one.message.body, Part)]
     due = [what for what in OUTCOME if what in found] if auditor.partial else list(OUTCOME)
     numbers = (0, len(audited.entries or ())) if auditor.partial else (len(audited.entries or ()),)
     if (
@@ -66,19 +66,19 @@ def _shape(
     return uploads, parts
 
 
-def _place(parts: list[Placed], what: What) -> int | None:
+def _place(parts: list[PlacedMessage], what: PartKind) -> int | None:
     return next(
         (
             at
             for at, message in parts
-            if isinstance(message.body, Body) and message.body.what == what
+            if isinstance(message.body, Part) and message.body.what == what
         ),
         None,
     )
 
 
 def _upload(
-    rules: Rules, application: Prototypes, round_: int, one: Placed, named: Entry
+    rules: Rules, application: PrototypeApplication, round_: int, one: PlacedMessage, named: Entry
 ) -> Upload:
     body = one.message.body
     if not isinstance(body, Upload) or (body.client, one.message.digest) != named:
@@ -92,9 +92,9 @@ def _upload(
     return body
 
 
-def _check_part(rules: Rules, round_: int, one: Placed, due: dict[What, bytes]) -> None:
+def _check_part(rules: Rules, round_: int, one: PlacedMessage, due: dict[PartKind, bytes]) -> None:
     body = one.message.body
-    assert isinstance(body, Body)
+    assert isinstance(body, Part)
     if (one.message.run, body.round) != (rules.run, round_) or part_digest(
         body.what, body.content
     ) != due[body.what]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedrfq.consensus.wire import Refused
-from fedrfq.federation.round_log import Placed
+from fedrfq.federation.round_log import PlacedMessage
 
 
 class Misplaced(Exception):
@@ -18,7 +18,7 @@ class Misplaced(Exception):
 
 
 @contextmanager
-def at(place: Placed | None = None) -> Iterator[None]:
+def at(place: PlacedMessage | None = None) -> Iterator[None]:
     """What is refused in here is refused there."""
     try:
         yield

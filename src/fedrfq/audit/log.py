@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 from fedrfq.audit.location import Misplaced, at
 from fedrfq.consensus.messages import (
-    Body,
     Cert,
     Certificate,
     Evidence,
     Kind,
-    List,
+    Part,
+    PartKind,
     Record,
-    What,
+    UploadList,
     author,
     decode_entries,
     part_digest,
 )
 from fedrfq.consensus.rules import Entries, Rules
 from fedrfq.consensus.wire import Refused
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.round_log import Placed, charge, unpacked
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.round_log import PlacedMessage, accusation, unpack
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,22 @@ class Audited:
 class Auditor:
     """By whose rules, and what must be there: of a `partial` log, of one party on a network, what that party has seen."""
 
-    charter: Charter
+    federation: Federation
     rules: Rules
     partial: bool
 
     def name(self, party: int) -> str:
         """Of a party, as people know it."""
         person = self.rules.roster.person(party)
-        if self.charter.network is not None:
-            return self.charter.seats[person].name
+        if self.federation.network is not None:
+            return self.federation.members[person].name
         return f"server {person}" if person >= 0 else f"client {~person}"
 
 
 def audited(auditor: Auditor, done: int, previous: bytes, payload: bytes) -> Audited:
     """The round in a payload, after so many with this value at their end; Misplaced where it does not hold."""
     with at():
-        messages = unpacked(payload)
+        messages = unpack(payload)
     rules = auditor.rules
     cert, lists, set_, evidence = _shape(auditor, messages)
     with at(cert):
@@ -90,8 +90,8 @@ def audited(auditor: Auditor, done: int, previous: bytes, payload: bytes) -> Aud
 
 
 def _shape(
-    auditor: Auditor, messages: list[Placed]
-) -> tuple[Placed, list[Placed], Placed | None, list[Placed]]:
+    auditor: Auditor, messages: list[PlacedMessage]
+) -> tuple[PlacedMessage, list[PlacedMessage], PlacedMessage | None, list[PlacedMessage]]:
     """A CERT, n − f LISTs, a SET, and any number of EVIDENCEs, all of this run; in a partial log, LISTs and SET or not."""
     rules = auditor.rules
     lists = rules.roster.n - rules.roster.f
@@ -122,7 +122,7 @@ def _shape(
     )
 
 
-def _certified(auditor: Auditor, done: int, previous: bytes, cert: Placed) -> Certificate:
+def _certified(auditor: Auditor, done: int, previous: bytes, cert: PlacedMessage) -> Certificate:
     body, rules = cert.message.body, auditor.rules
     assert isinstance(body, Cert)
     record = body.certificate.record
@@ -140,35 +140,35 @@ def _certified(auditor: Auditor, done: int, previous: bytes, cert: Placed) -> Ce
     return body.certificate
 
 
-def _set(record: Record, set_: Placed) -> Entries:
+def _set(record: Record, set_: PlacedMessage) -> Entries:
     body = set_.message.body
-    assert isinstance(body, Body)
-    if (body.round, body.what) != (record.round, What.SET) or part_digest(
-        What.SET, body.content
+    assert isinstance(body, Part)
+    if (body.round, body.what) != (record.round, PartKind.SET) or part_digest(
+        PartKind.SET, body.content
     ) != record.set_:
         raise Refused("the set of uploads is not the certified one")
     return decode_entries(body.content)
 
 
-def _check_list(rules: Rules, number: int, one: Placed) -> None:
+def _check_list(rules: Rules, number: int, one: PlacedMessage) -> None:
     body = one.message.body
-    assert isinstance(body, List)
+    assert isinstance(body, UploadList)
     if body.round != number or not rules.proper_list(body) or not rules.authentic(one.message):
         raise Refused(f"the list is not one that server {body.server} signed for this round")
 
 
-def _check_union(rules: Rules, lists: list[Placed], entries: Entries) -> None:
+def _check_union(rules: Rules, lists: list[PlacedMessage], entries: Entries) -> None:
     if len({author(one.message.body) for one in lists}) != len(lists):
         raise Refused("two lists are of one server")
     if rules.union(one.message for one in lists)[0] != entries:
         raise Refused("the set of uploads is not the union of the lists")
 
 
-def _charge(auditor: Auditor, one: Placed) -> Charge:
+def _charge(auditor: Auditor, one: PlacedMessage) -> Charge:
     """It may be of the next round: servers that were done with this one were in it already."""
     body = one.message.body
     assert isinstance(body, Evidence)
     if not auditor.rules.proves(body):
         raise Refused("the evidence proves nothing")
-    party, first, second, round_ = charge(body)
+    party, first, second, round_ = accusation(body)
     return Charge(round_, auditor.name(party), f"{first.name} and {second.name}")

@@ -43,17 +43,17 @@ def change(
     """
     from fedrfq.node.membership.change import changed, differences
     from fedrfq.node.membership.founding import read_request
-    from fedrfq.node.membership.identity import read_charter
+    from fedrfq.node.membership.identity import read_federation
     from fedrfq.node.storage.party_folder import FEDERATION, write
 
-    charter = read_charter(folder / FEDERATION)
-    new = changed(charter, [read_request(path) for path in requests or ()], expel or (), minimum)
+    federation = read_federation(folder / FEDERATION)
+    new = changed(federation, [read_request(path) for path in requests or ()], expel or (), minimum)
     write(out, new.text.encode())
-    for line in differences(charter, new):
+    for line in differences(federation, new):
         say(Console(), line)
     say(
         Console(),
-        f"wrote {out}: send it to the servers, {charter.roster.quorum} of whom must `fedrfq committee approve` it",
+        f"wrote {out}: send it to the servers, {federation.roster.quorum} of whom must `fedrfq committee approve` it",
     )
 
 
@@ -75,20 +75,20 @@ def approve(
     """
     from fedrfq.node.membership.change import differences
     from fedrfq.node.membership.identity import load
-    from fedrfq.node.membership.proposal import move, withdrawn
+    from fedrfq.node.membership.proposal import propose, take_back
 
     identity, console = load(folder), Console()
     if not identity.is_server:
         raise UserError(f"{folder} is a {identity.role}'s: only servers decide who takes part")
     if withdraw:
-        say(console, "withdrawn" if withdrawn(folder) else "there was nothing to withdraw")
+        say(console, "withdrawn" if take_back(folder) else "there was nothing to withdraw")
         return
     if file is None:
         raise UserError("give the new federation's file, or --withdraw")
-    new = move(identity, file)
-    for line in differences(identity.charter, new):
+    new = propose(identity, file)
+    for line in differences(identity.federation, new):
         say(console, line)
     say(
         console,
-        f"{identity.seat.name} moves this from now on; {identity.charter.roster.quorum} servers make it so",
+        f"{identity.member.name} moves this from now on; {identity.federation.roster.quorum} servers make it so",
     )

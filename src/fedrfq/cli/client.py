@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from fedrfq.cli.terminal import progress
-from fedrfq.node.storage.client_history import Line
+from fedrfq.node.storage.client_history import HistoryLine
 
 
 def client(
@@ -57,7 +57,7 @@ def client(
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[Line], None]]:
+def _shown() -> Iterator[Callable[[HistoryLine], None]]:
     """A count of rounds below the log, where somebody looks at it."""
     errors = Console(stderr=True)
     if not errors.is_terminal:

@@ -39,12 +39,12 @@ def compare(
     Example: fedrfq compare examples/compare.toml
     """
     from fedrfq.studies import compare_tables
-    from fedrfq.studies.compare import Comparison, Findings
+    from fedrfq.studies.compare import Comparison, ComparisonFindings
 
     comparison = Comparison.load(file)
     grid = grid_of(comparison.experiments.values(), out, device, most, models, deterministic)
     if drive(grid, dry_run, f"fedrfq compare {file} --out {out}"):
-        found, folder = Findings.of(comparison, grid.ended), out / comparison.name
+        found, folder = ComparisonFindings.of(comparison, grid.ended), out / comparison.name
         sheets, rows = compare_tables.sheets(found), [flat(cell) for cell in found.cells]
         write(folder, comparison.name, sheets, found.table(), rows)
         show(folder, sheets, compare_tables.draw(folder, found), found.table() if json else None)
@@ -69,9 +69,9 @@ def robustness(
     Example: fedrfq robustness examples/robustness.toml
     """
     from fedrfq.studies import robustness_tables
-    from fedrfq.studies.robustness import Findings, Trial
+    from fedrfq.studies.robustness import RobustnessFindings, RobustnessStudy
 
-    trial = Trial.load(file)
+    trial = RobustnessStudy.load(file)
     grid = grid_of(
         [*trial.clean.values(), *trial.experiments.values()],
         out,
@@ -81,7 +81,7 @@ def robustness(
         deterministic,
     )
     if drive(grid, dry_run, f"fedrfq robustness {file} --out {out}"):
-        found, folder = Findings.of(trial, grid.ended), out / trial.name
+        found, folder = RobustnessFindings.of(trial, grid.ended), out / trial.name
         sheets, rows = robustness_tables.sheets(found), [flat(cell) for cell in found.cells]
         write(folder, trial.name, sheets, found.table(), rows)
         show(folder, sheets, robustness_tables.draw(folder, found), found.table() if json else None)

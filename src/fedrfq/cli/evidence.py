@@ -17,8 +17,8 @@ from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.round_log import charge, packed, unpacked
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.round_log import accusation, pack, unpack
 from fedrfq.files.atomic import write_atomically
 from fedrfq.simulator.message_text import shown
 
@@ -53,7 +53,7 @@ def evidence(
         _show(console, auditor, message)
     say(console, f"{len(found)} pieces of evidence" if found else "no evidence: nobody was caught")
     if export is not None:
-        write_atomically(export, packed(found))
+        write_atomically(export, pack(found))
         say(console, f"wrote {export}")
 
 
@@ -94,24 +94,22 @@ def _once(found: Iterable[Message]) -> list[Message]:
     first: dict[tuple[int, ...], Message] = {}
     for message in found:
         assert isinstance(message.body, Evidence)
-        party, one, other, round_ = charge(message.body)
+        party, one, other, round_ = accusation(message.body)
         first.setdefault((round_, party, one, other), message)
     return [message for _, message in sorted(first.items())]
 
 
-def _checked(proofs: Path, federation: Path) -> tuple[Auditor, list[Message]]:
-    charter = Charter.read(_bytes(federation).decode(errors="replace"), str(federation))
-    rules = Rules(charter.roster)
+def _checked(proofs: Path, file: Path) -> tuple[Auditor, list[Message]]:
+    federation = Federation.read(_bytes(file).decode(errors="replace"), str(file))
+    rules = Rules(federation.roster)
     try:
-        found = unpacked(_bytes(proofs))
+        found = unpack(_bytes(proofs))
     except Refused as error:
         raise UserError(f"{proofs} is not what --export writes: {error}") from error
     for at, message in found:
         if not isinstance(message.body, Evidence) or not rules.proves(message.body):
-            raise UserError(
-                f"{proofs}, byte {at}: this proves nothing against a party of {federation}"
-            )
-    return Auditor(charter, rules, partial=True), [message for _, message in found]
+            raise UserError(f"{proofs}, byte {at}: this proves nothing against a party of {file}")
+    return Auditor(federation, rules, partial=True), [message for _, message in found]
 
 
 def _bytes(path: Path) -> bytes:
@@ -126,7 +124,7 @@ def _bytes(path: Path) -> bytes:
 def _show(console: Console, auditor: Auditor, message: Message) -> None:
     body = message.body
     assert isinstance(body, Evidence)
-    party, one, other, round_ = charge(body)
+    party, one, other, round_ = accusation(body)
     say(console, f"round {round_}: {auditor.name(party)} signed {one.name} and {other.name}")
     for signed in (body.first, body.second):
         say(

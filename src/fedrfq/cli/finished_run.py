@@ -49,10 +49,10 @@ def predict(
 
     Example: fedrfq predict runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c 3 digit.png
     """
-    from fedrfq.runs.inference import Client
+    from fedrfq.runs.inference import ClientModel
     from fedrfq.runs.run_directory import RunDirectory
 
-    found = Client.load(RunDirectory.open(path), client).predict(files)
+    found = ClientModel.load(RunDirectory.open(path), client).predict(files)
     table = Table("file", "class", "probability", "nearest prototype")
     for row in found:
         table.add_row(*("–" if value is None else str(value) for value in row.values()))
@@ -75,10 +75,10 @@ def export(
 
     Example: fedrfq export runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c 3 --format onnx
     """
-    from fedrfq.runs.inference import FORMATS, Client
+    from fedrfq.runs.inference import FORMATS, ClientModel
     from fedrfq.runs.run_directory import RunDirectory
 
     if to not in FORMATS:
         raise UserError(f"--format is one of {', '.join(FORMATS)}, not '{to}'")
     target = out or path / f"client-{client}{FORMATS[to]}"
-    say(Console(), f"wrote {Client.load(RunDirectory.open(path), client).export(target, to)}")
+    say(Console(), f"wrote {ClientModel.load(RunDirectory.open(path), client).export(target, to)}")

@@ -100,9 +100,11 @@ def init(
         "view_ms": round(timeout * _MS),
     }
     places = addresses(host or ["127.0.0.1"], makes, port)
-    charter = founding.init(folder, places, clients, waits, experiment, sets or [], days, couriers)
-    roster, console = charter.roster, Console()
-    say(console, f"wrote {folder / 'federation.toml'}: {charter.about()}")
+    federation = founding.init(
+        folder, places, clients, waits, experiment, sets or [], days, couriers
+    )
+    roster, console = federation.roster, Console()
+    say(console, f"wrote {folder / 'federation.toml'}: {federation.about()}")
     if roster.n == 1:
         say(
             console,

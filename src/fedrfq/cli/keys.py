@@ -39,10 +39,10 @@ def new(
 
     Example: fedrfq keys new hospital-3 --name hospital-3
     """
-    from fedrfq.node.membership.founding import Keys
+    from fedrfq.node.membership.founding import NewKeys
     from fedrfq.node.storage.party_folder import REQUEST
 
-    Keys.new(name, address, days, courier).write(folder)
+    NewKeys.new(name, address, days, courier).write(folder)
     say(Console(), f"wrote the keys of {name}; send in {folder / REQUEST}, and never a .key file")
 
 
@@ -58,13 +58,15 @@ def rotate(
     Example: fedrfq keys rotate hospital-3
     """
     from fedrfq.node.membership.epochs import ROTATION
-    from fedrfq.node.membership.founding import Keys
-    from fedrfq.node.membership.identity import read_seat
+    from fedrfq.node.membership.founding import NewKeys
+    from fedrfq.node.membership.identity import read_member
     from fedrfq.node.storage.party_folder import REQUEST
 
-    seat, role = read_seat(folder)
-    Keys.new(seat.name, address or seat.address, days, role == "courier").write(folder / ROTATION)
+    member, role = read_member(folder)
+    NewKeys.new(member.name, address or member.address, days, role == "courier").write(
+        folder / ROTATION
+    )
     say(
         Console(),
-        f"wrote new keys of {seat.name}; send in {folder / ROTATION / REQUEST}, and never a .key file",
+        f"wrote new keys of {member.name}; send in {folder / ROTATION / REQUEST}, and never a .key file",
     )

@@ -65,12 +65,14 @@ def local_cluster(
     from fedrfq.node.ops.chaos import Chaos
     from fedrfq.node.ops.local_cluster import Cluster, opened
 
-    charter = opened(
+    federation = opened(
         folder, {"servers": servers, "clients": clients, "rounds": rounds}, experiment, seed
     )
     cluster, console = Cluster(folder), Console()
     storm = (
-        Chaos(cluster.children, charter.roster.f, Random(seed), cluster.answers) if chaos else None
+        Chaos(cluster.children, federation.roster.f, Random(seed), cluster.answers)
+        if chaos
+        else None
     )
     try:
         with terminated_as_interrupt(), _running(cluster):
@@ -125,7 +127,7 @@ def _settle(cluster: Cluster) -> None:
         time.sleep(_STRIKE_S)
 
 
-def _tell(reached: int, states: Mapping[int, State], live: Live) -> int:
+def _tell(reached: int, states: Mapping[int, PartyState], live: Live) -> int:
     """The parties as a table; where nobody could see it move, a line for each round. Returns the furthest round."""
     furthest = max(state.round for state in states.values())
     if live.console.is_terminal:
@@ -153,7 +155,7 @@ def _relay(cluster: Cluster, console: Console) -> None:
                 say(console, f"{child.name}: {line}")
 
 
-class State(NamedTuple):
+class PartyState(NamedTuple):
     """Of a party, in words; round 0: nothing is known."""
 
     name: str
@@ -163,9 +165,9 @@ class State(NamedTuple):
     about: str = ""
 
 
-def _state(cluster: Cluster, party: int) -> State:
+def _state(cluster: Cluster, party: int) -> PartyState:
     child = cluster.children[party]
-    known = State(
+    known = PartyState(
         child.name,
         f"process {child.pid}" if child.running else "done" if child.code == 0 else "down",
     )
@@ -186,7 +188,7 @@ def _state(cluster: Cluster, party: int) -> State:
     )
 
 
-def _table(states: Mapping[int, State]) -> Table:
+def _table(states: Mapping[int, PartyState]) -> Table:
     table = Table("party", "", "round", "view", "")
     for state in states.values():
         table.add_row(state.name, state.process, str(state.round or ""), state.view, state.about)
@@ -195,10 +197,12 @@ def _table(states: Mapping[int, State]) -> Table:
 
 def _conclude(cluster: Cluster, console: Console) -> None:
     """Verify everything, and say what was learned and where it is."""
-    from fedrfq.node.ops.child_processes import fedrfq
+    from fedrfq.node.ops.child_processes import fedrfq_command
 
     folders = [cluster.own(party) for party in cluster.children]
-    done = subprocess.run(fedrfq("verify", *folders), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        fedrfq_command("verify", *folders), capture_output=True, text=True, check=False
+    )
     table = Table("client", "rounds", "accuracy %", "by prototypes %")
     for party in cluster.children:
         last = cluster.diary(party) if party < 0 else None

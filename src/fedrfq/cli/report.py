@@ -11,7 +11,7 @@ from rich.console import Console
 from fedrfq.cli.terminal import say
 
 if TYPE_CHECKING:
-    from fedrfq.report.page import Page
+    from fedrfq.report.page import ReportPage
 
 
 def report(
@@ -46,7 +46,7 @@ def report(
     )
 
 
-def _page(runs: list[Path], alone: bool) -> Page:
+def _page(runs: list[Path], alone: bool) -> ReportPage:
     from fedrfq.report import comparison_page, run_page
 
     return run_page.page(runs[0]) if alone else comparison_page.page(runs)

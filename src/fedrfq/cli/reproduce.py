@@ -14,7 +14,7 @@ from fedrfq.cli.terminal import INTERRUPTED, progress, say, terminated_as_interr
 from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
-    from fedrfq.studies.grid import Ended
+    from fedrfq.studies.grid import EndedRun
     from fedrfq.studies.recipe import Plan, Recipe, Shown
 
 _STEPS = 1000  # of the bar, where what is computed is no run
@@ -77,7 +77,7 @@ def reproduce(
         f"fedrfq reproduce {name}" + " --quick" * quick + (f" --seeds {seeds}" if seeds else "")
     )
     command += "".join(f" --only '{label}'" for label in only or [])
-    ended: dict[str, Ended] = {}
+    ended: dict[str, EndedRun] = {}
     if wanted.experiments:
         grid = grid_of(
             wanted.experiments, out, device, most, wanted.keep, deterministic=False, resume=resume
@@ -114,7 +114,7 @@ def _list() -> None:
     Console(markup=False).print(table)
 
 
-def _shown(wanted: Plan, ended: dict[str, Ended], folder: Path, device: str) -> Shown:
+def _shown(wanted: Plan, ended: dict[str, EndedRun], folder: Path, device: str) -> Shown:
     from fedrfq.files.atomic import writing
     from fedrfq.runs.session import pick_device
 
@@ -137,7 +137,7 @@ def _shown(wanted: Plan, ended: dict[str, Ended], folder: Path, device: str) -> 
 
 
 def _write(
-    folder: Path, recipe: Recipe, found: Shown, ended: dict[str, Ended], command: str, json: bool
+    folder: Path, recipe: Recipe, found: Shown, ended: dict[str, EndedRun], command: str, json: bool
 ) -> None:
     from dataclasses import replace
 

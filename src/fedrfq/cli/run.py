@@ -169,20 +169,20 @@ def _figures(records: list[RoundRecord]) -> str:
 
 def _dry_run(experiments: list[Experiment], device: Any) -> None:
     from fedrfq.data import load
-    from fedrfq.learning.round_loop import Federation
+    from fedrfq.learning.round_loop import RoundLoop
     from fedrfq.runs.estimate import estimate
 
-    federation = Federation(experiments, load(experiments[0].data.name), device)
+    loop = RoundLoop(experiments, load(experiments[0].data.name), device)
     console = Console(markup=False)
     table = Table("client", "classes", "training samples", "test samples")
-    partition = federation.partitions[0]
+    partition = loop.partitions[0]
     for k, classes in enumerate(partition.classes):
-        held = " ".join(federation.dataset.classes[j] for j in classes)
+        held = " ".join(loop.dataset.classes[j] for j in classes)
         table.add_row(str(k), held, str(len(partition.train[k])), str(len(partition.test[k])))
     console.print(table)
-    cost = estimate(federation)
+    cost = estimate(loop)
     say(console, f"partition: {to_json(partition.realised)}")
-    say(console, f"{cost.samples:,} samples in {federation.experiments[0].rounds} rounds")
+    say(console, f"{cost.samples:,} samples in {loop.experiments[0].rounds} rounds")
     say(
         console,
         f"expected time about {cost.seconds:,.0f} s, memory so far {cost.memory_bytes / 2**20:,.0f} MiB",

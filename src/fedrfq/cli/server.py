@@ -56,9 +56,9 @@ def server(
     from fedrfq.node import logs
     from fedrfq.node.membership import epochs
     from fedrfq.node.membership.identity import load
-    from fedrfq.node.server import Options, serve
+    from fedrfq.node.server import ServerOptions, serve
 
     logs.begin(log_format, log_level)
-    options = Options(rejoin, endpoint(listen) if listen else None, status_port, until_done)
-    epochs.complete(folder)
+    options = ServerOptions(rejoin, endpoint(listen) if listen else None, status_port, until_done)
+    epochs.complete_activation(folder)
     asyncio.run(serve(load(folder), options))

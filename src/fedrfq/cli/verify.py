@@ -61,24 +61,24 @@ def verify(
 
 def _audits(path: Path, recompute: bool) -> list[Audit]:
     """Of the runs whose end led to the present one, which is found to hold here, and of that one."""
-    from fedrfq.federation.reconfiguration import inherited
+    from fedrfq.federation.reconfiguration import inherited_by
     from fedrfq.node.membership import epochs
 
     audits, present = [], Audit(path, recompute)
-    before: epochs.Ended | None = None
-    for number, run in enumerate(epochs.ended(path), start=1):
+    before: epochs.EndedEpoch | None = None
+    for number, run in enumerate(epochs.ended_epochs(path), start=1):
         past = path / epochs.PAST / str(number)
         if (
             past / "audit.log"
         ).exists():  # else it is a newcomer's, who has how it ended, and no more
             left = (
-                inherited(before.charter, before.outcome, run.charter)
+                inherited_by(before.federation, before.outcome, run.federation)
                 if before is not None
                 else None
             )
             audits.append(Audit(past, recompute, left))
         before = run
-    heritage = epochs.heritage(path, present.charter)
+    heritage = epochs.inherited_outcome(path, present.federation)
     return [*audits, present if heritage is None else Audit(path, recompute, heritage)]
 
 

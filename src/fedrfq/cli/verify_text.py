@@ -19,7 +19,7 @@ def summary(audit: Audit, rounds: Sequence[Audited]) -> dict[str, Any]:
     found = {
         "holds": True,
         "run": audit.rules.run.hex(),
-        "servers": audit.charter.roster.n,
+        "servers": audit.federation.roster.n,
         "rounds": len(rounds),
         "expected": audit.expected(),
         "recomputed": audit.recompute,
@@ -45,7 +45,7 @@ def summary(audit: Audit, rounds: Sequence[Audited]) -> dict[str, Any]:
 
 def show(audit: Audit, rounds: Sequence[Audited]) -> None:
     """As a table to read, and what the log does not have."""
-    found, roster = summary(audit, rounds), audit.charter.roster
+    found, roster = summary(audit, rounds), audit.federation.roster
     table = Table("what", Column("found", overflow="fold"), show_header=False)
     table.add_row("run", found["run"])
     table.add_row(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedrfq.committee.committee import Agreed, Committee, Mandate
+from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings
 from fedrfq.errors import UserError, nearest
 from fedrfq.federation import codec
 from fedrfq.prototypes.fixed_point import Globals, Uploads
@@ -48,27 +48,29 @@ class Alone(Committee):
 
     def decide(
         self,
-        mandate: Mandate,
+        mandate: CommitteeSettings,
         round_: int,
         last: bytes,
         memory: State,
         globals_: Globals,
         uploads: Uploads,
-    ) -> Agreed:
+    ) -> AgreedRound:
         if self.behaviour == "crash" and round_ >= self.at:
-            return Agreed(_unanswered(memory, globals_, uploads))
+            return AgreedRound(_unanswered(memory, globals_, uploads))
         task = mandate.task
         known = codec.decode_globals(last, task.classes, task.values) if last else globals_
         right = decide(task.detector, task.rule, memory, known, uploads)
         if self.behaviour == "lie":  # it goes on from what is right, not from what it said
-            return Agreed(
+            return AgreedRound(
                 replace(right, globals_=_swapped(right.globals_)),
                 codec.encode_globals(right.globals_),
             )
         if self.behaviour == "forget" and round_ % self.at == 0:
             nothing = Globals.none(task.classes, task.values)
-            return Agreed(replace(right, state=task.detector.start(task.clients), globals_=nothing))
-        return Agreed(right)
+            return AgreedRound(
+                replace(right, state=task.detector.start(task.clients), globals_=nothing)
+            )
+        return AgreedRound(right)
 
 
 def _unanswered(memory: State, globals_: Globals, uploads: Uploads) -> Decision:

@@ -7,14 +7,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from fedrfq.federation.application import Task
-from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.federation_file import Federation
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import State
 
 
 @dataclass(frozen=True)
-class Mandate:
+class CommitteeSettings:
     """What a run asks of its committee, in every round: the task, and what keys and the run's id are made of."""
 
     task: Task
@@ -23,7 +23,7 @@ class Mandate:
 
 
 @dataclass(frozen=True)
-class Report:
+class AgreementReport:
     """How a round was agreed on, and what proves it."""
 
     run: bytes  # the run's id
@@ -37,19 +37,19 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Agreed:
+class AgreedRound:
     """A round's decision; `last` is what the committee goes on from, and the report is missing where nobody had to agree."""
 
     decision: Decision
     last: bytes = b""
-    report: Report | None = None
+    report: AgreementReport | None = None
 
 
 @dataclass(frozen=True)
 class Committee(ABC):
     """Fields are the options of the experiment's section."""
 
-    def charter(self, mandate: Mandate) -> Charter | None:
+    def federation(self, mandate: CommitteeSettings) -> Federation | None:
         """By what its decisions can be checked; none where one has to believe it."""
         return None
 
@@ -60,12 +60,12 @@ class Committee(ABC):
     @abstractmethod
     def decide(
         self,
-        mandate: Mandate,
+        mandate: CommitteeSettings,
         round_: int,
         last: bytes,
         memory: State,
         globals_: Globals,
         uploads: Uploads,
-    ) -> Agreed:
+    ) -> AgreedRound:
         """Round `round_`'s outcome, after one that left `last` (nothing before the first), the detector's memory and the
         global prototypes."""

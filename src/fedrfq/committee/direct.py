@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedrfq.committee.committee import Agreed, Committee, Mandate
+from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import decide
 from fedrfq.robust.detectors import State
@@ -14,12 +14,12 @@ from fedrfq.robust.detectors import State
 class Direct(Committee):
     def decide(
         self,
-        mandate: Mandate,
+        mandate: CommitteeSettings,
         round_: int,
         last: bytes,
         memory: State,
         globals_: Globals,
         uploads: Uploads,
-    ) -> Agreed:
+    ) -> AgreedRound:
         task = mandate.task
-        return Agreed(decide(task.detector, task.rule, memory, globals_, uploads))
+        return AgreedRound(decide(task.detector, task.rule, memory, globals_, uploads))

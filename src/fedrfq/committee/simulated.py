@@ -8,17 +8,17 @@ from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING
 
-from fedrfq.committee.committee import Agreed, Committee, Mandate
+from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings
 from fedrfq.consensus.messages import Message
 from fedrfq.consensus.roster import MOST_SERVERS, faults
 from fedrfq.errors import UserError, nearest
 from fedrfq.federation import signatures
-from fedrfq.federation.federation_file import Charter, Timings
+from fedrfq.federation.federation_file import Federation, Timings
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.detectors import State
 
 if TYPE_CHECKING:
-    from fedrfq.committee.simulated_round import Sitting
+    from fedrfq.committee.simulated_round import SimulatedRound
 
 TIMINGS = Timings(
     deadline_ms=10_000
@@ -60,33 +60,33 @@ class Simulated(Committee):
         lying = f"{self.faulty} faulty ({self.behaviour})" if self.faulty else "none faulty"
         return f"{self.servers} servers, {lying}, on a {self.network} network"
 
-    def charter(self, mandate: Mandate) -> Charter:
+    def federation(self, mandate: CommitteeSettings) -> Federation:
         return _charter(self.servers, mandate)
 
     def decide(
         self,
-        mandate: Mandate,
+        mandate: CommitteeSettings,
         round_: int,
         last: bytes,
         memory: State,
         globals_: Globals,
         uploads: Uploads,
-    ) -> Agreed:
+    ) -> AgreedRound:
         """The outcome that a quorum certified. The round before is taken from `last`, where it is certified too."""
-        from fedrfq.committee.round_result import minutes
+        from fedrfq.committee.round_result import round_result
 
         sitting, sent = (
             self.sitting(mandate, round_, last),
             uploads.checked(),
         )  # what no message can carry is not sent
-        return minutes(sitting, sitting.held(sent), sent)
+        return round_result(sitting, sitting.held(sent), sent)
 
     def carry(
-        self, mandate: Mandate, round_: int, last: bytes, uploads: Mapping[int, Message]
-    ) -> Agreed:
+        self, mandate: CommitteeSettings, round_: int, last: bytes, uploads: Mapping[int, Message]
+    ) -> AgreedRound:
         """The same of uploads that come signed, by client. None of the clients' keys is needed for it, and what is not
         signed by them the servers ignore."""
-        from fedrfq.committee.round_result import minutes, taken
+        from fedrfq.committee.round_result import round_result, taken
 
         sitting = self.sitting(mandate, round_, last)
         sent = taken(sitting.rules, mandate.task, round_, uploads)
@@ -94,25 +94,25 @@ class Simulated(Committee):
             raise UserError(
                 f"no upload of round {round_} is one of its client, and the committee waits for one at least"
             )
-        return minutes(sitting, sitting.carried(uploads), sent)
+        return round_result(sitting, sitting.carried(uploads), sent)
 
-    def sitting(self, mandate: Mandate, round_: int, last: bytes) -> Sitting:
+    def sitting(self, mandate: CommitteeSettings, round_: int, last: bytes) -> SimulatedRound:
         """The servers, before they hear of the round's uploads."""
-        from fedrfq.committee.simulated_round import Sitting
+        from fedrfq.committee.simulated_round import SimulatedRound
         from fedrfq.simulator.network import NETWORKS
 
         faulty = frozenset(
             Random(f"{mandate.seed}, faulty").sample(range(self.servers), self.faulty)
         )
         links = NETWORKS[self.network](self.servers)
-        return Sitting(
-            self.charter(mandate), mandate.seed, round_, last, faulty, self.behaviour, links
+        return SimulatedRound(
+            self.federation(mandate), mandate.seed, round_, last, faulty, self.behaviour, links
         )
 
 
 @lru_cache(maxsize=64)
-def _charter(servers: int, mandate: Mandate) -> Charter:
+def _charter(servers: int, mandate: CommitteeSettings) -> Federation:
     seed, task = mandate.seed, mandate.task
     own = tuple(signatures.simulated(seed, "server", k).public for k in range(servers))
     clients = tuple(signatures.simulated(seed, "client", k).public for k in range(task.clients))
-    return Charter(mandate.experiment, TIMINGS, task, own, clients)
+    return Federation(mandate.experiment, TIMINGS, task, own, clients)

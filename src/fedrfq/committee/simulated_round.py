@@ -8,27 +8,27 @@ from functools import cached_property
 from random import Random
 
 from fedrfq.consensus.client import Client
-from fedrfq.consensus.events import Decided, Effect, Event, Trained
+from fedrfq.consensus.events import Decided, Effect, Event, Submit
 from fedrfq.consensus.messages import Cert, Message, Upload
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation import signatures
-from fedrfq.federation.application import Prototypes
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.round_log import outcome, unpacked
+from fedrfq.federation.application import PrototypeApplication
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.round_log import outcome, unpack
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.simulator.adversaries import BEHAVIOURS, Ring
-from fedrfq.simulator.network import Links
-from fedrfq.simulator.world import Machine, Node, World
+from fedrfq.simulator.network import LinkFaults
+from fedrfq.simulator.world import SimulatedMachine, SimulatedParty, World
 
 MOST_MS, MOST_EVENTS = 3_600_000, 10_000_000  # of a round; seconds, and some thousands, are usual
 
-Maker = Callable[[list[Message]], Machine]
+Maker = Callable[[list[Message]], SimulatedMachine]
 
 
-class Absent:
+class AbsentClient:
     """A client that has nothing to send in this round."""
 
     def step(self, event: Event) -> list[Effect]:
@@ -36,16 +36,16 @@ class Absent:
 
 
 @dataclass(frozen=True)
-class Sitting:
+class SimulatedRound:
     """`last` is what stands for all rounds before; the faulty servers behave as the behaviour of that name."""
 
-    charter: Charter
+    federation: Federation
     seed: int
     round: int
     last: bytes
     faulty: frozenset[int]
     behaviour: str
-    links: Links
+    links: LinkFaults
 
     def held(self, sent: Uploads) -> World:
         """The world once every honest server has decided on these uploads, signed by the clients as they are simulated."""
@@ -78,15 +78,15 @@ class Sitting:
 
     @cached_property
     def rules(self) -> Rules:
-        return Rules(self.charter.roster)
+        return Rules(self.federation.roster)
 
     @cached_property
     def before(self) -> list[Message]:
         """The last round's certificate and outcome; nothing before the first."""
-        return [placed.message for placed in unpacked(self.last)]
+        return [placed.message for placed in unpack(self.last)]
 
     def _world(self, contents: Mapping[int, bytes], signer: Callable[[int], Signer]) -> World:
-        servers, clients = range(len(self.charter.servers)), range(len(self.charter.clients))
+        servers, clients = range(len(self.federation.servers)), range(len(self.federation.clients))
         world = World(
             len(servers), len(clients), self.links, Random(f"{self.seed}, round {self.round}")
         )
@@ -104,18 +104,18 @@ class Sitting:
             here = client in contents
             world.add(
                 ~client,
-                self._client(client, signer(client)) if here else lambda log: Absent(),
+                self._client(client, signer(client)) if here else lambda log: AbsentClient(),
                 self.before,
             )
         world.start()
         for client, content in contents.items():
-            world.give(~client, Trained(self.round, content))
+            world.give(~client, Submit(self.round, content))
         return world
 
-    def _until_all_decided(self, world: World) -> Callable[[Node, Decided], None]:
-        waiting = set(range(len(self.charter.servers))) - self.faulty
+    def _until_all_decided(self, world: World) -> Callable[[SimulatedParty, Decided], None]:
+        waiting = set(range(len(self.federation.servers))) - self.faulty
 
-        def decided(node: Node, effect: Decided) -> None:
+        def decided(node: SimulatedParty, effect: Decided) -> None:
             if effect.outcome is not None:
                 waiting.discard(node.party)
             world.done = not waiting
@@ -123,7 +123,7 @@ class Sitting:
         return decided
 
     def _server(self, server: int) -> Maker:
-        application, signer = Prototypes(self.charter.task), self._signer(server)
+        application, signer = PrototypeApplication(self.federation.task), self._signer(server)
         return lambda log: Replica(self.rules, server, signer, application, log)
 
     def _client(self, client: int, signer: Signer) -> Maker:
@@ -137,7 +137,7 @@ class Sitting:
         signers: dict[int, Signer] = {
             server: self._signer(server) for server in sorted(self.faulty)
         }
-        ring = Ring(self.rules, Prototypes(self.charter.task), signers, rng)
+        ring = Ring(self.rules, PrototypeApplication(self.federation.task), signers, rng)
         if self.before:
             cert = self.before[0].body
             assert isinstance(cert, Cert)

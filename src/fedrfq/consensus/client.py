@@ -26,19 +26,19 @@ from fedrfq.consensus.events import (
     Received,
     Send,
     SetTimer,
-    Trained,
+    Submit,
 )
 from fedrfq.consensus.messages import (
     COMMIT,
-    Body,
     Cert,
     Certificate,
     Fetch,
     Message,
+    Part,
+    PartKind,
     Receipt,
     Record,
     Upload,
-    What,
     part_digest,
 )
 from fedrfq.consensus.roster import Signer
@@ -60,14 +60,14 @@ class Client:
         me: int,
         signer: Signer,
         log: Iterable[Message] = (),
-        wants: tuple[What, ...] = (),
+        wants: tuple[PartKind, ...] = (),
     ) -> None:
         self.rules, self.me, self.signer, self.wants = rules, me, signer, wants
         self.ignored: Counter[str] = Counter()
         self.effects: list[Effect] = []
         self.asks = me  # the server asked last: clients ask different ones
         self.last: Certificate | None = None
-        self.parts: dict[What, bytes] = {}  # of the last outcome, those wanted and there
+        self.parts: dict[PartKind, bytes] = {}  # of the last outcome, those wanted and there
         self.promises: dict[int, Message] = {}  # the last round's receipts, until they are shown
         self._enter(1)
         for message in log:
@@ -77,7 +77,7 @@ class Client:
     def step(self, event: Event) -> list[Effect]:
         if type(event) is Received:
             self._receive(event.peer, event.message)
-        elif type(event) is Trained:
+        elif type(event) is Submit:
             self._upload(event.round, event.content)
         elif type(event) is LeftOut:
             self._complain(event.round)
@@ -107,7 +107,7 @@ class Client:
         if self.upload is not None:
             self.effects += [Send(server, self.upload) for server in missing]
         self.asks += 1
-        fetches = [Fetch(self.round, What.CERT), *self.lacking()]
+        fetches = [Fetch(self.round, PartKind.CERT), *self.lacking()]
         self.effects += [
             Send(self.asks % self.rules.roster.n, self.rules.unsigned(fetch)) for fetch in fetches
         ]
@@ -136,7 +136,7 @@ class Client:
             self._on_cert(peer, body)
         elif type(body) is Receipt:
             self._on_receipt(message)
-        elif type(body) is Body:
+        elif type(body) is Part:
             self._on_body(body)
 
     def _on_cert(self, peer: int, body: Cert) -> None:
@@ -185,7 +185,7 @@ class Client:
         else:
             self.ignored["not a receipt of ours"] += 1
 
-    def _on_body(self, body: Body) -> None:
+    def _on_body(self, body: Part) -> None:
         fetch = next(
             (
                 fetch
@@ -199,12 +199,15 @@ class Client:
             return
         self.parts[body.what] = body.content
         self.effects.append(
-            Persist(self.rules.unsigned(Body(fetch.round, body.what, body.content)))
+            Persist(self.rules.unsigned(Part(fetch.round, body.what, body.content)))
         )
         if not self.lacking():
             assert self.last is not None
             outcome = Outcome(
-                *(self.parts.get(what, b"") for what in (What.GLOBALS, What.VERDICTS, What.STATE))
+                *(
+                    self.parts.get(what, b"")
+                    for what in (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE)
+                )
             )
             self.effects.append(Decided(self.last, outcome, ()))
 
@@ -221,14 +224,14 @@ class Client:
         elif isinstance(body, Cert):
             self.last, self.parts = body.certificate, {}
             self._enter(body.round + 1)
-        elif isinstance(body, Body):
+        elif isinstance(body, Part):
             self.parts[body.what] = body.content
 
 
-def _named(record: Record, what: What) -> bytes:
+def _named(record: Record, what: PartKind) -> bytes:
     """A part's digest, as the record names it."""
     return {
-        What.GLOBALS: record.globals_,
-        What.VERDICTS: record.verdicts,
-        What.STATE: record.state,
+        PartKind.GLOBALS: record.globals_,
+        PartKind.VERDICTS: record.verdicts,
+        PartKind.STATE: record.state,
     }[what]

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedrfq.consensus.messages import Body, Cert, Evidence, Fetch, Kind, Message, What, part_digest
+from fedrfq.consensus.messages import (
+    Cert,
+    Evidence,
+    Fetch,
+    Kind,
+    Message,
+    Part,
+    PartKind,
+    part_digest,
+)
 
 
-def essence(messages: Sequence[Message]) -> list[Message]:
+def compacted(messages: Sequence[Message]) -> list[Message]:
     """In the same order: the commit certificates of all rounds, the parts and the evidence of the last one decided, all
     of the current one, and the mark of a server that rejoins for as long as it has to be silent.
 
@@ -30,7 +39,7 @@ def essence(messages: Sequence[Message]) -> list[Message]:
             return message is marks[-1] and (isinstance(body, Fetch) or body.round > last)
         if isinstance(body, Cert) and _commits(body):
             return True
-        if isinstance(body, Body) and body.round == last:
+        if isinstance(body, Part) and body.round == last:
             return part_digest(body.what, body.content) in names
         return body.round > last or (isinstance(body, Evidence) and body.round == last)
 
@@ -43,4 +52,4 @@ def _commits(body: Cert) -> bool:
 
 def _marks(message: Message) -> bool:
     body = message.body
-    return isinstance(body, Fetch | Body) and body.what == What.STANDING
+    return isinstance(body, Fetch | Part) and body.what == PartKind.STANDING

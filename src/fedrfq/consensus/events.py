@@ -41,7 +41,7 @@ class Expired(NamedTuple):
     timer: Timer
 
 
-class Trained(NamedTuple):
+class Submit(NamedTuple):
     """A client has its share of a round ready, or a server something to move in it."""
 
     round: int
@@ -54,7 +54,7 @@ class LeftOut(NamedTuple):
     round: int
 
 
-Event = Start | Received | Expired | Trained | LeftOut
+Event = Start | Received | Expired | Submit | LeftOut
 
 
 @dataclass(slots=True, unsafe_hash=True)

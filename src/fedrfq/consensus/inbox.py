@@ -10,39 +10,39 @@ from fedrfq.consensus.messages import (
     COMMIT,
     LIST,
     UPLOAD,
-    Any,
-    Body,
+    AnyMessage,
     Cert,
     Commit,
     Entry,
     Evidence,
     Fetch,
-    List,
     Message,
+    Part,
+    PartKind,
     Prepare,
     PrePrepare,
     Receipt,
     Upload,
+    UploadList,
     ViewChange,
-    What,
     decode_entries,
     part_digest,
 )
-from fedrfq.consensus.rejoin import Standing
+from fedrfq.consensus.rejoin import Rejoining
 from fedrfq.consensus.replica_state import Slots
 from fedrfq.consensus.rules import Entries
 from fedrfq.consensus.wire import Refused
 
-_AN_UPLOAD, _STANDING, _WORDS = What.UPLOAD, What.STANDING, What.WORDS
-_PRIVATE = (What.UPLOAD, What.STATE, What.STANDING)  # no client gets another's upload
-_OF_ROUNDS = (What.CERT, What.WORDS)  # asked for by the round, not by a digest
+_AN_UPLOAD, _STANDING, _WORDS = PartKind.UPLOAD, PartKind.STANDING, PartKind.WORDS
+_PRIVATE = (PartKind.UPLOAD, PartKind.STATE, PartKind.STANDING)  # no client gets another's upload
+_OF_ROUNDS = (PartKind.CERT, PartKind.WORDS)  # asked for by the round, not by a digest
 _PERISHABLE = frozenset(
     (Upload, Prepare, Commit)
 )  # once their round is over, they are not worth a look at the signature
-_TAKERS: dict[type[Any], str] = {
+_TAKERS: dict[type[AnyMessage], str] = {
     Upload: "_on_upload",
     Receipt: "_on_receipt",
-    List: "_on_list",
+    UploadList: "_on_list",
     PrePrepare: "_on_proposal",
     Prepare: "_on_prepare",
     Commit: "_on_commit",
@@ -50,11 +50,11 @@ _TAKERS: dict[type[Any], str] = {
     Cert: "_on_cert",
     Evidence: "_on_evidence",
     Fetch: "_on_fetch",
-    Body: "_on_body",
+    Part: "_on_body",
 }
 
 
-class Inbox(Standing):
+class Inbox(Rejoining):
     """Takes in what peers send."""
 
     __slots__ = ()
@@ -93,7 +93,7 @@ class Inbox(Standing):
         else:
             self._behind(peer, body.round)
 
-    def _learn(self, peer: int, body: Any) -> None:
+    def _learn(self, peer: int, body: AnyMessage) -> None:
         """Who speaks of the next round in a view change shows the certificate of this one."""
         changes = [m.body for m in body.changes] if isinstance(body, PrePrepare) else [body]
         for change in changes:
@@ -118,7 +118,7 @@ class Inbox(Standing):
         """Somebody is further than we: ask for our round's certificate, and again after each one we get."""
         self.horizon = max(self.horizon, round_)
         if not self.asking:
-            self.asking, fetch = True, self.rules.unsigned(Fetch(self.round, What.CERT))
+            self.asking, fetch = True, self.rules.unsigned(Fetch(self.round, PartKind.CERT))
             self.effects.append(Send(peer, fetch) if peer >= 0 else Broadcast(fetch))
 
     def _stale(self, peer: int, message: Message) -> None:
@@ -129,7 +129,7 @@ class Inbox(Standing):
             return
         self._ignore("old round")
         certificate = self.chain.get(body.round)
-        if certificate is not None and (type(body) is List or type(body) is ViewChange):
+        if certificate is not None and (type(body) is UploadList or type(body) is ViewChange):
             self.effects.append(
                 Send(body.server, self.rules.unsigned(Cert(body.round, certificate)))
             )
@@ -191,7 +191,7 @@ class Inbox(Standing):
 
     def _on_list(self, peer: int, message: Message) -> None:
         body = message.body
-        assert isinstance(body, List)
+        assert isinstance(body, UploadList)
         held = self.lists.get(body.server)
         if held is message or (held is not None and held == message):
             return
@@ -209,7 +209,7 @@ class Inbox(Standing):
             if (
                 self.holdings.find(digest) is None
             ):  # else it is another client's, and there is nothing to be had
-                self._want(Fetch(self.round, What.UPLOAD, digest), peer)
+                self._want(Fetch(self.round, PartKind.UPLOAD, digest), peer)
         return not missing
 
     def _on_proposal(self, peer: int, message: Message) -> None:
@@ -294,7 +294,7 @@ class Inbox(Standing):
 
     def _on_body(self, peer: int, message: Message) -> None:
         body = message.body
-        assert isinstance(body, Body)
+        assert isinstance(body, Part)
         if body.what is _STANDING:
             self._on_standing(peer, body)
             return
@@ -303,13 +303,13 @@ class Inbox(Standing):
         if fetch is None or not _sound(body):
             self._ignore("nobody asked")
         elif fetch.round == self.round:
-            self.parts[name] = Body(self.round, body.what, body.content)
+            self.parts[name] = Part(self.round, body.what, body.content)
             self.moved = True
         else:
-            self.last_parts[name] = Body(fetch.round, body.what, body.content)
+            self.last_parts[name] = Part(fetch.round, body.what, body.content)
             self._caught_up()
 
-    def _on_standing(self, peer: int, body: Body) -> None:
+    def _on_standing(self, peer: int, body: Part) -> None:
         """An answer to our question where the others stand; it shows, too, how far behind we are."""
         last = self._stands(peer, body)
         if last is None:
@@ -320,9 +320,9 @@ class Inbox(Standing):
         self._count(peer, last)
 
 
-def _sound(body: Body) -> bool:
+def _sound(body: Part) -> bool:
     """Whether a set can be read; the other parts are the application's, and certified."""
     try:
-        return body.what != What.SET or decode_entries(body.content) is not None
+        return body.what != PartKind.SET or decode_entries(body.content) is not None
     except Refused:
         return False

@@ -54,7 +54,7 @@ UPLOAD, RECEIPT, LIST, PREPREPARE, PREPARE, COMMIT, VIEWCHANGE, CERT, EVIDENCE, 
 )
 
 
-class What(IntEnum):
+class PartKind(IntEnum):
     """What can be fetched: an upload by its digest, a round's certificate, a part of a record by its digest, what a
     server itself has said last in the round, or where it stands: its last certificate, for one that has lost its log."""
 
@@ -105,7 +105,7 @@ class Receipt:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class List:
+class UploadList:
     """What a server holds when it closes the round, in ascending order; two entries of a client that sent two uploads."""
 
     kind: ClassVar[Kind] = Kind.LIST
@@ -117,8 +117,8 @@ class List:
         return u16(self.server) + write_entries(self.entries)
 
     @staticmethod
-    def read(round_: int, r: Reader) -> List:
-        return List(round_, r.u16(), read_entries(r))
+    def read(round_: int, r: Reader) -> UploadList:
+        return UploadList(round_, r.u16(), read_entries(r))
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -300,7 +300,7 @@ class Fetch:
 
     kind: ClassVar[Kind] = Kind.FETCH
     round: int
-    what: What
+    what: PartKind
     digest: bytes = bytes(DIGEST)
 
     def write(self) -> bytes:
@@ -308,32 +308,32 @@ class Fetch:
 
     @staticmethod
     def read(round_: int, r: Reader) -> Fetch:
-        return Fetch(round_, _read_what(r, tuple(What)), r.take(DIGEST))
+        return Fetch(round_, _read_what(r, tuple(PartKind)), r.take(DIGEST))
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Body:
+class Part:
     """A part of a record, for whoever fetches it; uploads and certificates are messages of their own. A standing is the
     number of the request, and a certificate or nothing."""
 
     kind: ClassVar[Kind] = Kind.BODY
     round: int
-    what: What
+    what: PartKind
     content: bytes
 
     def write(self) -> bytes:
         return _PART.pack(self.what, len(self.content)) + self.content
 
     @staticmethod
-    def read(round_: int, r: Reader) -> Body:
-        return Body(round_, _read_what(r, _BODIES), r.sized())
+    def read(round_: int, r: Reader) -> Part:
+        return Part(round_, _read_what(r, _BODIES), r.sized())
 
 
-_PART_TAGS = {what: _TAG + b"part" + u8(what) for what in What}
-Any = (
+_PART_TAGS = {what: _TAG + b"part" + u8(what) for what in PartKind}
+AnyMessage = (
     Upload
     | Receipt
-    | List
+    | UploadList
     | PrePrepare
     | Prepare
     | Commit
@@ -341,14 +341,14 @@ Any = (
     | Cert
     | Evidence
     | Fetch
-    | Body
+    | Part
 )
-KINDS: dict[int, type[Any]] = {
+KINDS: dict[int, type[AnyMessage]] = {
     cls.kind: cls
     for cls in (
         Upload,
         Receipt,
-        List,
+        UploadList,
         PrePrepare,
         Prepare,
         Commit,
@@ -356,7 +356,7 @@ KINDS: dict[int, type[Any]] = {
         Cert,
         Evidence,
         Fetch,
-        Body,
+        Part,
     )
 }
 SIGNED = frozenset(
@@ -370,11 +370,11 @@ SIGNED = frozenset(
         Kind.VIEWCHANGE,
     )
 )
-_BY_SERVERS = frozenset((Receipt, List, PrePrepare, Prepare, Commit, ViewChange))
+_BY_SERVERS = frozenset((Receipt, UploadList, PrePrepare, Prepare, Commit, ViewChange))
 _IN_VIEWS = frozenset((PrePrepare, Prepare, Commit, ViewChange))
 _VOTES = frozenset((Prepare, Commit))
-PARTS = (What.SET, What.GLOBALS, What.VERDICTS, What.STATE)
-_BODIES = (*PARTS, What.STANDING)
+PARTS = (PartKind.SET, PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE)
+_BODIES = (*PARTS, PartKind.STANDING)
 
 
 class Message:
@@ -398,7 +398,7 @@ class Message:
     def __init__(
         self,
         run: bytes,
-        body: Any,
+        body: AnyMessage,
         raw: bytes | None = None,
         signature: bytes | Callable[[bytes], bytes] = b"",
     ) -> None:
@@ -456,12 +456,12 @@ class Message:
         return f"Message({self.body!r})"
 
 
-def encode(run: bytes, body: Any) -> bytes:
+def encode(run: bytes, body: AnyMessage) -> bytes:
     """The bytes that are signed."""
     return _HEADER.pack(_TAG, body.kind, run, body.round) + body.write()
 
 
-def unsigned(run: bytes, body: Any) -> Message:
+def unsigned(run: bytes, body: AnyMessage) -> Message:
     """A message of a kind that needs no signature."""
     return Message(run, body)
 
@@ -493,21 +493,21 @@ def _decode(data: bytes, allowed: Container[int]) -> Message:
     return Message(run, body, raw, data[end:])
 
 
-def nested_in(body: Any) -> tuple[Message, ...]:
+def nested_in(body: AnyMessage) -> tuple[Message, ...]:
     """The messages a body carries."""
     if type(body) is PrePrepare:
         return body.lists + body.changes
     return (body.first, body.second) if type(body) is Evidence else ()
 
 
-def author(body: Any) -> int | None:
+def author(body: AnyMessage) -> int | None:
     """Who must have signed it: a server's number, or ~k for client k; none where no signature is needed."""
     if type(body) is Upload:
         return ~body.client
     return body.server if type(body) in _BY_SERVERS else None  # type: ignore[union-attr]
 
 
-def part_digest(what: What, content: bytes) -> bytes:
+def part_digest(what: PartKind, content: bytes) -> bytes:
     """Of a part of a record, as the record names it."""
     return hashlib.sha256(_PART_TAGS[what] + content).digest()
 
@@ -554,8 +554,8 @@ def _read_maybe(r: Reader) -> Certificate | None:
     return Certificate.read(r) if flag else None
 
 
-def _read_what(r: Reader, allowed: tuple[What, ...]) -> What:
+def _read_what(r: Reader, allowed: tuple[PartKind, ...]) -> PartKind:
     what = r.u8()
     if what not in allowed:
         raise Refused(f"nothing of kind {what} can be fetched")
-    return What(what)
+    return PartKind(what)

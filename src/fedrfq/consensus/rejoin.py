@@ -13,8 +13,8 @@ answers keeps out answers that were given before the log was lost.
 from __future__ import annotations
 
 from fedrfq.consensus.events import Broadcast, Persist
-from fedrfq.consensus.messages import DIGEST, Body, Certificate, Fetch, Kind, Message, What
-from fedrfq.consensus.replica_state import Ledger
+from fedrfq.consensus.messages import DIGEST, Certificate, Fetch, Kind, Message, Part, PartKind
+from fedrfq.consensus.replica_state import ReplicaState
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused
 from fedrfq.errors import UserError
@@ -30,10 +30,10 @@ def lost(rules: Rules, nonce: bytes) -> Message:
         )
     if len(nonce) != DIGEST:
         raise ValueError(f"a number of {DIGEST} bytes, not {len(nonce)}")
-    return rules.unsigned(Fetch(0, What.STANDING, nonce))
+    return rules.unsigned(Fetch(0, PartKind.STANDING, nonce))
 
 
-class Standing(Ledger):
+class Rejoining(ReplicaState):
     """Asks and answers where servers stand."""
 
     __slots__ = ()
@@ -53,10 +53,14 @@ class Standing(Ledger):
             return None
         last = self.chain.get(self.round - 1)
         return self.rules.unsigned(
-            Body(self.round - 1, What.STANDING, nonce + (last.write() if last is not None else b""))
+            Part(
+                self.round - 1,
+                PartKind.STANDING,
+                nonce + (last.write() if last is not None else b""),
+            )
         )
 
-    def _stands(self, peer: int, body: Body) -> int | None:
+    def _stands(self, peer: int, body: Part) -> int | None:
         """The last round that a server shows to be decided, in answer to our question; none if it is no such answer."""
         if (
             self.nonce is None
@@ -75,7 +79,7 @@ class Standing(Ledger):
             return None
         return last.record.round if self.rules.certifies(last, Kind.COMMIT) else None
 
-    def _ours(self, body: Body) -> bool:
+    def _ours(self, body: Part) -> bool:
         return body.content[:DIGEST] == self.nonce
 
     def _count(self, peer: int, last: int) -> None:
@@ -88,7 +92,7 @@ class Standing(Ledger):
         return len(self.answers) >= self.roster.n - self.roster.f
 
     def _abstain(self, nonce: bytes) -> None:
-        mark = Body(self._bound(), What.STANDING, nonce)
+        mark = Part(self._bound(), PartKind.STANDING, nonce)
         self._recall_standing(mark)
         self.moved = True
         self.effects.append(Persist(self.rules.unsigned(mark)))
@@ -96,7 +100,7 @@ class Standing(Ledger):
     def _bound(self) -> int:
         return max(self.answers.values()) + _AFTER
 
-    def _recall_standing(self, mark: Fetch | Body) -> None:
+    def _recall_standing(self, mark: Fetch | Part) -> None:
         """We are asking, or have asked."""
         self.nonce, self.answers = (
             (mark.digest, self.answers) if isinstance(mark, Fetch) else (None, {})

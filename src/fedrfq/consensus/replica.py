@@ -23,8 +23,8 @@ from fedrfq.consensus.events import (
     Send,
     SetTimer,
     Start,
+    Submit,
     Timer,
-    Trained,
     Waiting,
 )
 from fedrfq.consensus.inbox import Inbox
@@ -35,22 +35,22 @@ from fedrfq.consensus.messages import (
     PREPARE,
     PREPREPARE,
     UPLOAD,
-    Any,
-    Body,
+    AnyMessage,
     Cert,
     Certificate,
     Commit,
     Evidence,
     Fetch,
     Kind,
-    List,
     Message,
+    Part,
+    PartKind,
     Prepare,
     PrePrepare,
     Record,
     Upload,
+    UploadList,
     ViewChange,
-    What,
     decode_entries,
     part_digest,
     write_entries,
@@ -87,7 +87,7 @@ class Replica(Inbox):
             self._expire(event.timer)
         elif type(event) is Start:
             self._start()
-        elif type(event) is Trained:
+        elif type(event) is Submit:
             self._move(event.round, event.content)
         if self.moved:
             self._advance()
@@ -133,7 +133,7 @@ class Replica(Inbox):
         held = self.holdings.held
         if held < len(self.roster.clients) and not self._overdue(held):
             return False
-        self._sign(List(self.round, self.me, self.holdings.entries()))
+        self._sign(UploadList(self.round, self.me, self.holdings.entries()))
         self._fetch_listed()
         return True
 
@@ -243,7 +243,7 @@ class Replica(Inbox):
             return single if self._held(single + double, proposal.server) else None
         part = self.parts.get(proposal.record.set_)
         if part is None:
-            self._want(Fetch(self.round, What.SET, proposal.record.set_), proposal.server)
+            self._want(Fetch(self.round, PartKind.SET, proposal.record.set_), proposal.server)
             return None
         entries = decode_entries(part.content)
         return entries if self._held(entries, proposal.server) else None
@@ -263,7 +263,7 @@ class Replica(Inbox):
         record = self.rules.record(self.round, self._previous(), entries, outcome)
         contents = zip(record.parts(), PARTS, (write_entries(entries), *outcome), strict=True)
         self._keep_parts(
-            {name: Body(self.round, what, content) for name, what, content in contents}
+            {name: Part(self.round, what, content) for name, what, content in contents}
         )
         return record
 
@@ -308,7 +308,7 @@ class Replica(Inbox):
         """Whether we have signed one of this kind in this view, or a later one."""
         return kind in self.own and self.own[kind].view >= self.view
 
-    def _sign(self, body: Any) -> None:
+    def _sign(self, body: AnyMessage) -> None:
         """Say something: durable first, then to all, then to ourselves."""
         message = self.rules.signed(body, self.signer)
         self.own[body.kind] = message
@@ -334,7 +334,7 @@ class Replica(Inbox):
         self._mark()
         if (self.own or self.chain) and not self.over:
             self._resend()
-            self.effects.append(Broadcast(self.rules.unsigned(Fetch(self.round, What.WORDS))))
+            self.effects.append(Broadcast(self.rules.unsigned(Fetch(self.round, PartKind.WORDS))))
 
     def _expire(self, timer: Timer) -> None:
         if timer is RESEND:
@@ -360,7 +360,7 @@ class Replica(Inbox):
         self.effects += [Broadcast(self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
         if self.roster.n > 1 and not self.timing:
             peer = (self.me + 1 + self.resends % (self.roster.n - 1)) % self.roster.n
-            self.effects.append(Send(peer, self.rules.unsigned(Fetch(self.round, What.WORDS))))
+            self.effects.append(Send(peer, self.rules.unsigned(Fetch(self.round, PartKind.WORDS))))
         self.asking = False
         self.effects.append(SetTimer(RESEND, self.roster.wait_ms(self.resends)))
         self.resends += 1
@@ -377,9 +377,9 @@ class Replica(Inbox):
         body = message.body
         if isinstance(body, Cert):
             self._recall_certificate(body.certificate)
-        elif isinstance(body, Fetch | Body) and body.what == What.STANDING:
+        elif isinstance(body, Fetch | Part) and body.what == PartKind.STANDING:
             self._recall_standing(body)
-        elif isinstance(body, Body):
+        elif isinstance(body, Part):
             self._recall_part(message, body)
         elif isinstance(body, Evidence):  # of the last round, too
             self._file(message)
@@ -396,7 +396,7 @@ class Replica(Inbox):
             self._enter_view(max(self.view, message.view))
             self._take(self.me, message)
 
-    def _recall_part(self, message: Message, body: Body) -> None:
+    def _recall_part(self, message: Message, body: Part) -> None:
         """Of this round, or of the last: two rounds may have a part in common, so its digest does not tell."""
         name = part_digest(body.what, body.content)
         if body.round >= self.round:

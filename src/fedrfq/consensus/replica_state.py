@@ -24,24 +24,24 @@ from fedrfq.consensus.messages import (
     PARTS,
     PREPARE,
     UPLOAD,
-    Body,
     Cert,
     Certificate,
     Evidence,
     Fetch,
     Kind,
     Message,
+    Part,
+    PartKind,
     Record,
-    What,
 )
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Entries, Rules
-from fedrfq.consensus.upload_pool import Holdings
+from fedrfq.consensus.upload_pool import UploadPool
 
 Slots = dict[int, Message]
 
 
-class Ledger:
+class ReplicaState:
     """The state of a replica, and the few ways to change it that more than one rule needs."""
 
     __slots__ = (  # so many that a dictionary would be slow
@@ -106,7 +106,7 @@ class Ledger:
         self.effects: list[Effect] = []
         self.moved = False  # whether something changed on which it depends what we say or decide
         self.last_lists: Slots = {}
-        self.last_parts: dict[bytes, Body] = {}
+        self.last_parts: dict[bytes, Part] = {}
         self.early: dict[tuple[Kind, int, int], tuple[int, Message]] = {}  # of the next round
         self.due: list[tuple[int, Message]] = []  # of this one, come while we were in the last
         self.over = False  # the last outcome ended the run
@@ -122,7 +122,7 @@ class Ledger:
     def _enter(self, round_: int) -> None:
         self.round, self.moved = round_, True
         self._enter_view(0)
-        self.holdings = Holdings(len(self.roster.clients))
+        self.holdings = UploadPool(len(self.roster.clients))
         self.lists: Slots = {}
         self.proposals: Slots = {}
         self.prepares: Slots = {}
@@ -130,7 +130,7 @@ class Ledger:
         self.changes: Slots = {}
         self.own: dict[Kind, Message] = {}  # the last we signed of each kind
         self.prepared: Certificate | None = None
-        self.parts: dict[bytes, Body] = {}
+        self.parts: dict[bytes, Part] = {}
         self.computed: tuple[Entries, Record] | None = None
         self.origins: dict[Record, tuple[Message, ...]] = {}  # the lists a record followed from
         self.wanted: dict[bytes, Fetch] = {}
@@ -219,11 +219,11 @@ class Ledger:
         last = self.chain.get(self.round - 1)
         return self.rules.run if last is None else last.record.value(self.rules.run)
 
-    def _keep_parts(self, parts: dict[bytes, Body]) -> None:
+    def _keep_parts(self, parts: dict[bytes, Part]) -> None:
         """Those of the newest computation, and every set of this round: what we once voted for may bind a later view, by a
         certificate that a faulty server has kept to itself, and then nobody else can hand it out."""
         self.parts = {
-            name: part for name, part in self.parts.items() if part.what == What.SET
+            name: part for name, part in self.parts.items() if part.what == PartKind.SET
         } | parts
 
     def _persist_parts(self, record: Record) -> None:

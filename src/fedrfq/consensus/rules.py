@@ -11,19 +11,19 @@ from fedrfq.consensus.messages import (
     COMMIT,
     PARTS,
     PREPARE,
-    Any,
+    AnyMessage,
     Certificate,
     Commit,
     Entry,
     Evidence,
     Kind,
-    List,
     Message,
     Prepare,
     PrePrepare,
     Receipt,
     Record,
     Upload,
+    UploadList,
     ViewChange,
     author,
     encode,
@@ -42,10 +42,10 @@ class Rules:
         self._keys, self._verify = roster.keys, roster.scheme.verify
         self._certified: set[Certificate] = set()  # found right before
 
-    def signed(self, body: Any, signer: Signer) -> Message:
+    def signed(self, body: AnyMessage, signer: Signer) -> Message:
         return Message(self.run, body, None, signer)
 
-    def unsigned(self, body: Any) -> Message:
+    def unsigned(self, body: AnyMessage) -> Message:
         return Message(self.run, body)
 
     def authentic(self, message: Message) -> bool:
@@ -68,7 +68,7 @@ class Rules:
         if message.sound is self:
             return True
         body = message.body
-        if type(body) is List:
+        if type(body) is UploadList:
             right = self.proper_list(body)
         elif type(body) is ViewChange:
             right = self.proper_change(body)
@@ -119,7 +119,7 @@ class Rules:
 
     # Lists and what follows from them
 
-    def proper_list(self, body: List) -> bool:
+    def proper_list(self, body: UploadList) -> bool:
         """In order, of registered clients and of servers that move something, at most two entries each, and of no fewer
         clients than a round needs."""
         clients = [client for client, _ in body.entries]
@@ -134,7 +134,7 @@ class Rules:
 
     def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
         """The set of a free choice: the entries of clients with one upload among the lists; and those of the others."""
-        listed = {message.body.entries for message in lists if isinstance(message.body, List)}
+        listed = {message.body.entries for message in lists if isinstance(message.body, UploadList)}
         entries = (
             listed.pop() if len(listed) == 1 else tuple(sorted(set().union(*listed)))
         )  # they mostly list the same
@@ -210,9 +210,9 @@ class Rules:
 
     def proper_lists(self, body: PrePrepare) -> bool:
         """n − f of them, of distinct servers, for this round."""
-        servers = {m.server for m in body.lists if isinstance(m.body, List)}
+        servers = {m.server for m in body.lists if isinstance(m.body, UploadList)}
         return len(servers) == len(body.lists) == self.roster.n - self.roster.f and all(
-            isinstance(m.body, List)
+            isinstance(m.body, UploadList)
             and m.body.round == body.round
             and self.authentic(m)
             and self.proper(m)
@@ -221,17 +221,19 @@ class Rules:
 
     # Evidence
 
-    def conflict(self, a: Any, b: Any) -> bool:
+    def conflict(self, a: AnyMessage, b: AnyMessage) -> bool:
         """Whether no honest party signs both: two uploads or lists of a round, two votes or proposals of a view, or a
         receipt and a list without it."""
         party = author(a)
         if party is None or party != author(b) or a.round != b.round:
             return False
-        if isinstance(a, Receipt) and isinstance(b, List):
+        if isinstance(a, Receipt) and isinstance(b, UploadList):
             return (a.client, a.digest) not in b.entries
         if a.kind != b.kind or isinstance(a, Receipt) or a == b:
             return False
-        return isinstance(a, Upload | List) or getattr(a, "view", None) == getattr(b, "view", None)
+        return isinstance(a, Upload | UploadList) or getattr(a, "view", None) == getattr(
+            b, "view", None
+        )
 
     def proves(self, evidence: Evidence) -> bool:
         """Whether both messages are authentic, of the evidence's round, and in conflict."""

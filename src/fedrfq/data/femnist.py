@@ -12,7 +12,7 @@ from fedrfq.data import array_file, idx, leaf
 from fedrfq.data.archives import gunzip, read_zip
 from fedrfq.data.content import Content, checked
 from fedrfq.data.fetch import download
-from fedrfq.data.origins import Place
+from fedrfq.data.origins import Origin
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError
 
@@ -94,7 +94,7 @@ FEMNIST = Source(
     protocol={"rounds": 120, "partition": {"spread": 1}},
     mean=(0.1307,),
     std=(0.3081,),
-    places=(Place("biometrics.nist.gov", _official),),
+    places=(Origin("biometrics.nist.gov", _official),),
     from_file=from_file,
     from_what=WHAT,
     sha256=None,

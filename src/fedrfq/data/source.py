@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrfq.data.content import Content
-from fedrfq.data.origins import Place
+from fedrfq.data.origins import Origin
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Source:
     model: str
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    places: tuple[Place[Content], ...]
+    places: tuple[Origin[Content], ...]
     from_file: Callable[[Path], Content]
     from_what: str  # what `--from` takes, in words
     sha256: str | None

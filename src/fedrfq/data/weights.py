@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedrfq.data import resnet18
 from fedrfq.data.cache import folder
-from fedrfq.data.origins import Place, first
+from fedrfq.data.origins import Origin, first
 from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Weights:
 
     name: str
     description: str
-    places: tuple[Place[dict[str, Tensor]], ...]
+    places: tuple[Origin[dict[str, Tensor]], ...]
     sha256: str
 
 

@@ -23,13 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrfq.data.client_data import Shares
+from fedrfq.data.client_data import ClientData
 from fedrfq.engine import counter_rng
 from fedrfq.engine.counter_rng import Purpose
 from fedrfq.errors import UserError
 from fedrfq.methods.method import Batch, Guide, Method
 from fedrfq.models.model import Model
-from fedrfq.models.stacked import LAYOUTS, Params, Step, trained
+from fedrfq.models.stacked import LAYOUTS, Params, TrainingStep, trained
 from fedrfq.prototypes.class_means import class_means
 from fedrfq.prototypes.pooling import Pool
 
@@ -49,7 +49,7 @@ _CROP = 4  # pixels of padding for random crops
 
 
 @dataclass(frozen=True)
-class Train:
+class TrainingOptions:
     """Local SGD with momentum, reset every round."""
 
     epochs: int = 1
@@ -87,9 +87,9 @@ class Program:
     model: Model
     method: Method
     pool: Pool
-    train: Train
+    train: TrainingOptions
 
-    def batch(self, params: Params, x: Tensor, y_KB: Tensor, step: Step) -> Batch:
+    def batch(self, params: Params, x: Tensor, y_KB: Tensor, step: TrainingStep) -> Batch:
         c_KBD, logits_KBJ = self.model.forward(LAYOUTS[x.device.type], params, x, step)
         return Batch(logits_KBJ, c_KBD, self.pool(c_KBD), y_KB, step.weight_KB, params)
 
@@ -120,7 +120,7 @@ class _Plan:
         return [self.index_SKB, self.weight_SKB, *(t for t in optional if t is not None)]
 
 
-def _plan(program: Program, shares: Shares, part: list[int], keys_K: Tensor) -> _Plan:
+def _plan(program: Program, shares: ClientData, part: list[int], keys_K: Tensor) -> _Plan:
     """The schedule of the clients in `part`: each one's epochs one after the other, each in an order of its own.
 
     It has as many steps as the longest client of all, whoever takes part, so that its shape is the same every round.
@@ -164,11 +164,11 @@ def _plan(program: Program, shares: Shares, part: list[int], keys_K: Tensor) -> 
     return _Plan(index_SKB, real_SKB.float(), keep, crop, phase)
 
 
-def _steps(counts: Tensor, train: Train) -> Tensor:
+def _steps(counts: Tensor, train: TrainingOptions) -> Tensor:
     return (counts + train.batch_size - 1) // train.batch_size
 
 
-def _widths(program: Program, shares: Shares, part: list[int]) -> list[int]:
+def _widths(program: Program, shares: ClientData, part: list[int]) -> list[int]:
     """How many of the clients in `part`, longest first, still train at each step."""
     ends = program.epochs() * _steps(torch.tensor([shares.counts[k] for k in part]), program.train)
     return (ends[None, :] > torch.arange(int(ends[0]))[:, None]).sum(1).tolist()
@@ -197,7 +197,7 @@ def augmented(x_KBCHW: Tensor, crop_KB3: Tensor, black_C: Tensor) -> Tensor:
 class _Shard:
     """Clients trained together, and on CUDA the buffers and graphs of their steps, which live as long as the run."""
 
-    def __init__(self, program: Program, shares: Shares, stop: Event) -> None:
+    def __init__(self, program: Program, shares: ClientData, stop: Event) -> None:
         self.program, self.shares, self.stop = program, shares, stop
         self.params: Params
         self.guide: Guide
@@ -255,7 +255,7 @@ class _Shard:
         plan, train = self.plan, self.program.train
         now = [t.index_select(0, self.step_1)[0, :width] for t in plan.tensors()]
         index, weight, rest = now[0], now[1], iter(now[2:])
-        step = Step(weight, None if plan.keep_SKBU is None else next(rest))
+        step = TrainingStep(weight, None if plan.keep_SKBU is None else next(rest))
         x, y = self.shares.x[index], self.shares.y[index]
         if self.shares.black_C is not None:
             x = augmented(x, next(rest), self.shares.black_C)
@@ -288,7 +288,7 @@ class _Shard:
 class Engine:
     """Trains and evaluates the clients of one cohort, round after round."""
 
-    def __init__(self, program: Program, train: Shares, test: Shares) -> None:
+    def __init__(self, program: Program, train: ClientData, test: ClientData) -> None:
         self.program, self.shares, self.tests = program, train, test
         self.device = train.x.device
         self._shards: list[_Shard] = []
@@ -334,7 +334,7 @@ class Engine:
             p_KNV, self.shares.y[self.shares.index_KN], self.shares.weight_KN(), classes
         )
 
-    def features(self, params: Params, shares: Shares) -> tuple[Tensor, Tensor]:
+    def features(self, params: Params, shares: ClientData) -> tuple[Tensor, Tensor]:
         """Feature vectors C and logits of every sample each client holds, without dropout; padded like the shares."""
         parts = _dealt(range(len(shares.counts)), shares, self.device)
         done = _parallel(
@@ -348,7 +348,9 @@ class Engine:
         ]
 
     @torch.no_grad()
-    def _forward(self, params: Params, shares: Shares, part: list[int]) -> tuple[Tensor, Tensor]:
+    def _forward(
+        self, params: Params, shares: ClientData, part: list[int]
+    ) -> tuple[Tensor, Tensor]:
         """Some clients' samples, a slice of each at a time; clients that have none left are not computed."""
         layout, model, most = (
             LAYOUTS[self.device.type],
@@ -369,7 +371,7 @@ class Engine:
         return torch.cat([c for c, _ in found], 1), torch.cat([logits for _, logits in found], 1)
 
 
-def _dealt(clients: Sequence[int], shares: Shares, device: torch.device) -> list[list[int]]:
+def _dealt(clients: Sequence[int], shares: ClientData, device: torch.device) -> list[list[int]]:
     """Clients, those with most samples first, to shards like cards, so that shards are alike; on a CPU some a core."""
     ordered = sorted(clients, key=lambda k: -shares.counts[k])
     cores, most = (

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_type_hints
 from fedrfq.committee import COMMITTEES, Committee, Direct
 from fedrfq.data import DATASETS, at_path
 from fedrfq.data.partition import PARTITIONS, Classes, Kind
-from fedrfq.engine.engine import Train
+from fedrfq.engine.engine import TrainingOptions
 from fedrfq.errors import UserError, nearest
 from fedrfq.files import toml
 from fedrfq.files.toml import Table
@@ -27,9 +27,9 @@ from fedrfq.models.cnn import CNN
 from fedrfq.prototypes.fixed_point import MOST_VALUES
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.robust.attacks import ATTACKS, Attack
-from fedrfq.robust.attacks.none import Peace
+from fedrfq.robust.attacks.none import NoAttack
 from fedrfq.robust.detectors import DETECTORS, Detector
-from fedrfq.robust.detectors.none import Nothing
+from fedrfq.robust.detectors.none import NoDetection
 
 T = TypeVar("T")
 _PLAIN = re.compile(r"\w[\w .-]*")
@@ -69,9 +69,9 @@ class Experiment:
     cohorts: tuple[Cohort, ...] = ()  # none: every client holds `model`
     pool: Pool = field(default_factory=Pool)
     method: Method = field(default_factory=FedRFQ)
-    train: Train = field(default_factory=Train)
-    attack: Attack = field(default_factory=Peace)
-    detector: Detector = field(default_factory=Nothing)
+    train: TrainingOptions = field(default_factory=TrainingOptions)
+    attack: Attack = field(default_factory=NoAttack)
+    detector: Detector = field(default_factory=NoDetection)
     committee: Committee = field(default_factory=Direct)
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class Experiment:
             raise UserError(
                 f"attack '{name_of(ATTACKS, self.attack)}' is on prototypes, and '{method}' exchanges none"
             )
-        if not isinstance(self.detector, Nothing) and not self.method.exchanges:
+        if not isinstance(self.detector, NoDetection) and not self.method.exchanges:
             raise UserError(
                 f"detectors judge prototypes, and '{method}' exchanges none: set detector.name = \"none\""
             )
@@ -280,7 +280,7 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
     method = _kind("method", given, suits)
     sections: Table = {
         "data": _build(Data, data, "data", suits.get("data", {})),
-        "train": _build(Train, _section(given, "train"), "train", suits.get("train", {})),
+        "train": _build(TrainingOptions, _section(given, "train"), "train", suits.get("train", {})),
         "partition": _kind("partition", given, suits),
         "model": _kind("model", given, suits),
         "cohorts": _cohorts(given, suits),

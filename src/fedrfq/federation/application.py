@@ -26,7 +26,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Prototypes:
+class PrototypeApplication:
     """The committee's application. An upload's content is a client's message as `prototypes.encode` writes it."""
 
     task: Task

@@ -49,13 +49,13 @@ def encode_verdicts(clients: tuple[int, ...], verdict: Verdict) -> bytes:
     return rows.tobytes()
 
 
-def succeeded(verdicts: bytes, successor: bytes) -> bytes:
+def append_successor(verdicts: bytes, successor: bytes) -> bytes:
     """A run's last verdicts, and the federation that takes its place. A row that can be no verdict ends them: so many bytes
     before it are the successor."""
     return verdicts + successor + np.array([(len(successor), _SUCCESSOR, 0)], _VERDICT).tobytes()
 
 
-def successor(content: bytes) -> bytes:
+def successor_in(content: bytes) -> bytes:
     """The federation that takes this one's place from these verdicts on; nothing where none does."""
     if len(content) < _VERDICT.itemsize:
         return b""
@@ -67,9 +67,9 @@ def successor(content: bytes) -> bytes:
     return content[-_VERDICT.itemsize - length : -_VERDICT.itemsize]
 
 
-def decode_verdicts(content: bytes) -> tuple[tuple[int, ...], Verdict]:
+def decode_verdicts_without_successor(content: bytes) -> tuple[tuple[int, ...], Verdict]:
     """The verdicts alone, whatever federation succeeds."""
-    if following := successor(content):
+    if following := successor_in(content):
         content = content[: -len(following) - _VERDICT.itemsize]
     if len(content) % _VERDICT.itemsize:
         raise Refused(f"{len(content)} bytes are not verdicts of {_VERDICT.itemsize} bytes each")

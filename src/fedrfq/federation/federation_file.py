@@ -15,7 +15,7 @@ from typing import Any
 from fedrfq.consensus.roster import Roster
 from fedrfq.errors import UserError
 from fedrfq.federation.application import Task
-from fedrfq.federation.members import ROLES, Network, Seat
+from fedrfq.federation.members import ROLES, Member, Members
 from fedrfq.federation.signatures import Ed25519
 from fedrfq.files import toml
 from fedrfq.prototypes.fixed_point import Precision
@@ -42,7 +42,7 @@ class Timings:
 
 
 @dataclass(frozen=True)
-class Charter:
+class Federation:
     """Who agrees on what."""
 
     experiment: str  # its digest, in hex
@@ -50,7 +50,7 @@ class Charter:
     task: Task
     servers: tuple[bytes, ...]
     clients: tuple[bytes, ...]
-    network: Network | None = None  # none where it is simulated
+    network: Members | None = None  # none where it is simulated
     couriers: tuple[bytes, ...] = ()  # their keys sign a request to take part, and nothing else
 
     def __post_init__(self) -> None:
@@ -63,9 +63,9 @@ class Charter:
             )
 
     @cached_property
-    def seats(self) -> dict[int, Seat]:
+    def members(self) -> dict[int, Member]:
         """Of servers by their number, of client k by ~k, then of the couriers; none where it is simulated."""
-        return dict(zip(self.keys, self.network.seats, strict=True)) if self.network else {}
+        return dict(zip(self.keys, self.network.members, strict=True)) if self.network else {}
 
     @cached_property
     def keys(self) -> dict[int, bytes]:
@@ -86,7 +86,7 @@ class Charter:
     @cached_property
     def holders(self) -> dict[bytes, int]:
         """Whose a certificate is."""
-        return {seat.certificate: party for party, seat in self.seats.items()}
+        return {member.certificate: party for party, member in self.members.items()}
 
     @cached_property
     def text(self) -> str:
@@ -108,7 +108,7 @@ class Charter:
                 "follows": self.network.follows,
                 "experiment": self.network.experiment,
             }
-            rows = [seat.row(self.keys[party]) for party, seat in self.seats.items()]
+            rows = [member.row(self.keys[party]) for party, member in self.members.items()]
         clients, couriers = len(self.servers), len(self.servers + self.clients)
         parties = {
             "servers": rows[:clients],
@@ -132,7 +132,7 @@ class Charter:
         return Roster(Ed25519(), self.servers, self.clients, purpose, **vars(self.timings))
 
     @staticmethod
-    def read(text: str, where: str) -> Charter:
+    def read(text: str, where: str) -> Federation:
         """From the file's text, which must be exactly what this program writes."""
         try:
             found = _parsed(toml.strict(text))
@@ -165,7 +165,7 @@ def experiment_digest(table: Mapping[str, Any]) -> str:
     return hashlib.sha256(toml.dump({**table, "committee": committee}).encode()).hexdigest()
 
 
-def _parsed(table: Mapping[str, Any]) -> Charter:
+def _parsed(table: Mapping[str, Any]) -> Federation:
     numbers = {
         key: _whole(table, key)
         for key in (*(f.name for f in fields(Timings)), "version", "bits", "classes", "values")
@@ -194,22 +194,22 @@ def _parsed(table: Mapping[str, Any]) -> Charter:
         if "network" in table
         else None
     )
-    return Charter(
+    return Federation(
         table["experiment"], Timings(**numbers), task, servers, clients, network, couriers
     )
 
 
-def _network(section: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> Network:
-    return Network(section["follows"], section["experiment"], tuple(map(Seat.of, rows)))
+def _network(section: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> Members:
+    return Members(section["follows"], section["experiment"], tuple(map(Member.of, rows)))
 
 
-def _check(network: Network, digest: str, servers: int, parties: int) -> None:
+def _check(network: Members, digest: str, servers: int, parties: int) -> None:
     """That all have a seat, servers and only they an address, and that the experiment is the one agreed on."""
-    if len(network.seats) != parties:
-        raise UserError(f"{parties} parties on {len(network.seats)} seats")
-    for number, seat in enumerate(network.seats):
-        if bool(seat.address) != (number < servers):
-            raise UserError(f"servers have an address, and nobody else: {seat.name}")
+    if len(network.members) != parties:
+        raise UserError(f"{parties} parties on {len(network.members)} seats")
+    for number, member in enumerate(network.members):
+        if bool(member.address) != (number < servers):
+            raise UserError(f"servers have an address, and nobody else: {member.name}")
     if experiment_digest(toml.strict(network.experiment)) != digest:
         raise UserError("the experiment is not the one of this digest")
 

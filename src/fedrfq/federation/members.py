@@ -23,7 +23,7 @@ _RUN = re.compile(r"([0-9a-f]{64})?")
 
 
 @dataclass(frozen=True)
-class Seat:
+class Member:
     """A party as the others know it: its name, where it listens ("" but for servers) and its TLS certificate, as DER."""
 
     name: str
@@ -49,20 +49,20 @@ class Seat:
         return {"name": self.name, **at, "key": key.hex(), "certificate": certificate}
 
     @staticmethod
-    def of(row: Mapping[str, Any]) -> Seat:
-        return Seat(
+    def of(row: Mapping[str, Any]) -> Member:
+        return Member(
             row["name"], row.get("address", ""), base64.b64decode(row["certificate"], validate=True)
         )
 
 
 @dataclass(frozen=True)
-class Network:
+class Members:
     """`follows` is the id of the run that this one succeeds, in hex, and "" for a federation's first; `experiment` the file
     by which clients train; the seats are those of the servers, then the clients', then the couriers'."""
 
     follows: str
     experiment: str
-    seats: tuple[Seat, ...]
+    members: tuple[Member, ...]
 
     def __post_init__(self) -> None:
         if not _RUN.fullmatch(self.follows):
@@ -71,17 +71,17 @@ class Network:
             raise UserError(
                 f"the experiment has {len(self.experiment)} characters: {MOST_EXPERIMENT} at most"
             )
-        _unique("name", [seat.name for seat in self.seats])
+        _unique("name", [member.name for member in self.members])
         _unique(
             "certificate",
-            [seat.certificate for seat in self.seats],
-            [seat.name for seat in self.seats],
+            [member.certificate for member in self.members],
+            [member.name for member in self.members],
         )
-        listening = [seat for seat in self.seats if seat.address]
+        listening = [member for member in self.members if member.address]
         _unique(
             "address",
-            [endpoint(seat.address) for seat in listening],
-            [seat.name for seat in listening],
+            [endpoint(member.address) for member in listening],
+            [member.name for member in listening],
         )
 
 

@@ -18,8 +18,8 @@ from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Upload
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
-from fedrfq.federation.application import Prototypes
-from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.application import PrototypeApplication
+from fedrfq.federation.federation_file import Federation
 from fedrfq.robust.detectors import State
 
 MOST = (
@@ -29,10 +29,10 @@ _GROWTH, _MORE = 4, 1 << 16
 
 
 @dataclass(frozen=True)
-class Chartered(Prototypes):
+class ReconfigurableApplication(PrototypeApplication):
     """`heritage` is what the run before left to this one; none for a federation's first."""
 
-    charter: Charter
+    federation: Federation
     heritage: Outcome | None = None
 
     def start(self) -> Outcome:
@@ -41,7 +41,7 @@ class Chartered(Prototypes):
     def refuses(self, upload: Upload) -> str | None:
         if upload.client < self.task.clients:
             return super().refuses(upload)
-        return _refused(self.charter, upload.content)
+        return _refused(self.federation, upload.content)
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
         motions = Counter(
@@ -51,52 +51,54 @@ class Chartered(Prototypes):
             round_, before, [upload for upload in uploads if upload.client < self.task.clients]
         )
         for text, servers in motions.items():
-            if servers >= self.charter.roster.quorum:
-                return outcome._replace(verdicts=codec.succeeded(outcome.verdicts, text))
+            if servers >= self.federation.roster.quorum:
+                return outcome._replace(verdicts=codec.append_successor(outcome.verdicts, text))
         return outcome
 
     def over(self, outcome: Outcome) -> bool:
-        return bool(codec.successor(outcome.verdicts))
+        return bool(codec.successor_in(outcome.verdicts))
 
 
-def chartered(charter: Charter, heritage: Outcome | None = None) -> Chartered:
-    return Chartered(charter.task, charter, heritage)
+def reconfigurable(
+    federation: Federation, heritage: Outcome | None = None
+) -> ReconfigurableApplication:
+    return ReconfigurableApplication(federation.task, federation, heritage)
 
 
 @lru_cache(64)
-def _refused(charter: Charter, content: bytes) -> str | None:
+def _refused(federation: Federation, content: bytes) -> str | None:
     """Why a text cannot be moved. Remembered: what is sent again is not read again."""
     try:
-        next_of(charter, content)
+        read_successor(federation, content)
     except UserError as error:
         return str(error)
     return None
 
 
-def next_of(charter: Charter, content: bytes) -> Charter:
+def read_successor(federation: Federation, content: bytes) -> Federation:
     """The federation of this text, if it can take the place of the given one."""
-    most = min(MOST, _GROWTH * len(charter.text) + _MORE)
+    most = min(MOST, _GROWTH * len(federation.text) + _MORE)
     if len(content) > most:
         raise UserError(
             f"a federation.toml of {len(content)} bytes: {most} at most, a few times as many as it has now"
         )
     try:
-        new = Charter.read(content.decode(), "the new federation.toml")
+        new = Federation.read(content.decode(), "the new federation.toml")
     except UnicodeDecodeError as error:
         raise UserError("the new federation.toml is not UTF-8 text") from error
-    if new.network is None or new.network.follows != charter.roster.run.hex():
+    if new.network is None or new.network.follows != federation.roster.run.hex():
         raise UserError(
             "the new federation.toml does not follow from this one: make it with `fedrfq committee change`"
         )
     shape = ("classes", "values", "precision", "rule")
-    if any(getattr(new.task, key) != getattr(charter.task, key) for key in shape):
+    if any(getattr(new.task, key) != getattr(federation.task, key) for key in shape):
         raise UserError(
             "the new federation.toml has prototypes of another shape: that is another experiment, found it anew"
         )
     return new
 
 
-def inherited(old: Charter, outcome: Outcome, new: Charter) -> Outcome:
+def inherited_by(old: Federation, outcome: Outcome, new: Federation) -> Outcome:
     """What the next run starts from: the prototypes, and the detector's memory of each client, by its name (none for who
     never had it, as clients)."""
     if not outcome.state:
@@ -105,7 +107,7 @@ def inherited(old: Charter, outcome: Outcome, new: Charter) -> Outcome:
     return Outcome(outcome.globals_, b"", memory)
 
 
-def _remembered(old: Charter, state: State, new: Charter) -> State:
+def _remembered(old: Federation, state: State, new: Federation) -> State:
     fresh = new.task.detector.start(new.task.clients)
     if new.task.detector != old.task.detector:
         return fresh
@@ -119,5 +121,5 @@ def _remembered(old: Charter, state: State, new: Charter) -> State:
     return kept
 
 
-def _names(charter: Charter) -> list[str]:
-    return [charter.seats[~k].name for k in range(len(charter.clients))]
+def _names(federation: Federation) -> list[str]:
+    return [federation.members[~k].name for k in range(len(federation.clients))]

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import (
-    Body,
     Cert,
     Evidence,
     Kind,
     Message,
-    What,
+    Part,
+    PartKind,
     author,
     decode,
     part_digest,
@@ -26,38 +26,38 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused, sized
 
-OUTCOME = (What.GLOBALS, What.VERDICTS, What.STATE)
+OUTCOME = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE)
 
 
-class Placed(NamedTuple):
+class PlacedMessage(NamedTuple):
     """A message and where it begins in what was packed."""
 
     at: int
     message: Message
 
 
-def packed(messages: Iterable[Message]) -> bytes:
+def pack(messages: Iterable[Message]) -> bytes:
     return b"".join(sized(message.wire) for message in messages)
 
 
-def unpacked(payload: bytes) -> list[Placed]:
+def unpack(payload: bytes) -> list[PlacedMessage]:
     """What was packed; any other bytes are refused."""
     reader, found = Reader(payload), []
     while reader.left():
         at = reader.at
-        found.append(Placed(at, decode(reader.sized())))
+        found.append(PlacedMessage(at, decode(reader.sized())))
     return found
 
 
 def parts(run: bytes, round_: int, outcome: Outcome) -> list[Message]:
     """An outcome as messages."""
     return [
-        unsigned(run, Body(round_, what, content))
+        unsigned(run, Part(round_, what, content))
         for what, content in zip(OUTCOME, outcome, strict=True)
     ]
 
 
-def charge(evidence: Evidence) -> tuple[int, Kind, Kind, int]:
+def accusation(evidence: Evidence) -> tuple[int, Kind, Kind, int]:
     """Whom it convicts, by which kinds of messages, and in which round: one proof of it is enough."""
     party = author(evidence.first.body)
     assert party is not None
@@ -67,8 +67,8 @@ def charge(evidence: Evidence) -> tuple[int, Kind, Kind, int]:
 def outcome(bodies: Sequence[Message]) -> Outcome | None:
     """What `parts` made messages of, if it is that."""
     found = [message.body for message in bodies]
-    contents = [body.content for body in found if isinstance(body, Body)]
-    if [body.what for body in found if isinstance(body, Body)] != list(OUTCOME) or len(
+    contents = [body.content for body in found if isinstance(body, Part)]
+    if [body.what for body in found if isinstance(body, Part)] != list(OUTCOME) or len(
         contents
     ) != len(found):
         return None
@@ -78,7 +78,7 @@ def outcome(bodies: Sequence[Message]) -> Outcome | None:
 def stands(rules: Rules, round_: int, last: bytes) -> bool:
     """Whether these bytes are a round's certificate and, as messages, the outcome that it certifies."""
     try:
-        messages = [placed.message for placed in unpacked(last)]
+        messages = [placed.message for placed in unpack(last)]
     except Refused:
         return False
     cert, found = messages[0].body if messages else None, outcome(messages[1:])
@@ -93,7 +93,5 @@ def stands(rules: Rules, round_: int, last: bytes) -> bool:
         and digests == (record.globals_, record.verdicts, record.state)
         and rules.certifies(cert.certificate, Kind.COMMIT)
         and last
-        == packed(
-            [rules.unsigned(Cert(round_, cert.certificate)), *parts(rules.run, round_, found)]
-        )
+        == pack([rules.unsigned(Cert(round_, cert.certificate)), *parts(rules.run, round_, found)])
     )

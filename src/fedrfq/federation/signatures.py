@@ -33,7 +33,7 @@ class Ed25519:
         return len(key) != KEY or not crypto_core_ed25519_is_valid_point(key)
 
 
-class Signer:
+class Ed25519Signer:
     """A private key, from its seed of 32 bytes; called with data it signs them."""
 
     def __init__(self, seed: bytes) -> None:
@@ -49,7 +49,7 @@ class Signer:
         return self._key.sign(data).signature
 
 
-class _Known(Signer):
+class _Known(Ed25519Signer):
     """Those who check what it signs are simulated in the same process: it is known to be right."""
 
     def __call__(self, data: bytes) -> bytes:
@@ -58,7 +58,7 @@ class _Known(Signer):
         return signature
 
 
-def simulated(seed: int, role: str, number: int) -> Signer:
+def simulated(seed: int, role: str, number: int) -> Ed25519Signer:
     """A party's key in a simulated committee: a function of the run's seed, so that a run repeats itself to the byte. Whoever
     knows the seed can sign for everyone: never for real servers."""
     return _Known(

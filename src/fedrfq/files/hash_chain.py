@@ -37,7 +37,7 @@ class Entry(NamedTuple):
         return self.offset + HEAD + place
 
 
-class Broken(Exception):
+class BrokenChain(Exception):
     """The file does not hold from this offset on, and why. `last`: nothing comes after the entry there."""
 
     def __init__(self, offset: int, why: str, last: bool = False) -> None:
@@ -53,7 +53,7 @@ def framed(previous: bytes, payload: bytes) -> bytes:
     return body + hashlib.sha256(body).digest()
 
 
-class Chain:
+class HashChain:
     """Such a file, open to be appended to; what is there already is taken to be whole."""
 
     def __init__(self, path: Path, root: bytes) -> None:
@@ -90,7 +90,7 @@ class Chain:
 
 def append(path: Path, root: bytes, payload: bytes) -> None:
     """One more entry of a file that is not open."""
-    with closing(Chain(path, root)) as chain:
+    with closing(HashChain(path, root)) as chain:
         chain.append(payload)
 
 
@@ -102,14 +102,14 @@ def entries(path: Path, root: bytes) -> Iterator[Entry]:
             whole = _whole(file, offset, size)
             body, found = memoryview(whole)[:-_HASH], whole[-_HASH:]
             if hashlib.sha256(body).digest() != found:
-                raise Broken(
+                raise BrokenChain(
                     offset, "the entry's hash is not that of its bytes", offset + len(whole) == size
                 )
             if body[_LENGTH:HEAD] != previous:
                 after = (
                     "does not follow from the entry before it" if offset else "is of another run"
                 )
-                raise Broken(offset, f"the entry {after}")
+                raise BrokenChain(offset, f"the entry {after}")
             yield Entry(offset, bytes(body[HEAD:]))
             offset, previous = offset + len(whole), found
 
@@ -118,7 +118,7 @@ def settled(path: Path, root: bytes) -> Iterator[Entry]:
     """The entries in order, less a last one that was being written when all stopped."""
     try:
         yield from entries(path, root)
-    except Broken as error:
+    except BrokenChain as error:
         if not error.last:
             raise
 
@@ -126,7 +126,7 @@ def settled(path: Path, root: bytes) -> Iterator[Entry]:
 def cut(path: Path, root: bytes, number: int) -> None:
     """Forget all entries but the first ones, which must hold; a torn last one, too."""
     done, end = 0, 0
-    with suppress(Broken):
+    with suppress(BrokenChain):
         for entry in islice(entries(path, root), number):
             done, end = done + 1, entry.end
     if done < number:
@@ -142,7 +142,7 @@ def _whole(file: BinaryIO, offset: int, size: int) -> bytes:
     length = int.from_bytes(file.read(_LENGTH), "little")
     end = offset + HEAD + length + _HASH
     if length > MOST or end > size:
-        raise Broken(
+        raise BrokenChain(
             offset,
             f"the entry is torn: {size - offset} bytes are there, it says {end - offset}",
             True,

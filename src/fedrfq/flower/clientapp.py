@@ -23,10 +23,10 @@ from fedrfq.data import DATASETS, Dataset
 from fedrfq.errors import UserError
 from fedrfq.flower import trust
 from fedrfq.flower.memory import keep_freed
-from fedrfq.flower.messages import Answer, Order
-from fedrfq.flower.node import Node
-from fedrfq.flower.node_state import Keeping
-from fedrfq.flower.shard import Shard, Stock
+from fedrfq.flower.messages import NodeAnswer, RoundOrder
+from fedrfq.flower.node import FlowerNode
+from fedrfq.flower.node_state import NodeState
+from fedrfq.flower.shard import Shard, ShardData
 from fedrfq.node import hosting, local_dataset
 from fedrfq.runs.session import pick_device
 
@@ -47,14 +47,14 @@ def train(message: Message, context: Context) -> Message:
     return Message(answer.record(), reply_to=message)
 
 
-def answered(content: RecordDict, own: Config, run: Config) -> Answer:
+def answered(content: RecordDict, own: Config, run: Config) -> NodeAnswer:
     """`own` is the node's configuration, `run` that of the run."""
     try:
-        order = Order.read(content)
+        order = RoundOrder.read(content)
         answer = node(order, own, run).answer(order)
     except UserError as error:
         _log.error("fedrfq: %s", error)
-        return Answer(error=str(error))
+        return NodeAnswer(error=str(error))
     if answer.left_out:
         who = ", ".join(map(str, answer.left_out))
         _log.warning(
@@ -65,7 +65,7 @@ def answered(content: RecordDict, own: Config, run: Config) -> Answer:
     return answer
 
 
-def node(order: Order, own: Config, run: Config) -> Node:
+def node(order: RoundOrder, own: Config, run: Config) -> FlowerNode:
     """Who answers."""
     device = str(own.get("device", "auto"))
     if "folders" in own:
@@ -95,7 +95,7 @@ def node(order: Order, own: Config, run: Config) -> Node:
 
 
 @lru_cache(_NODES)
-def _simulated(text: str, place: int, nodes: int, device: str, state: Path) -> Node:
+def _simulated(text: str, place: int, nodes: int, device: str, state: Path) -> FlowerNode:
     experiment = trust.experiment_of(text)
     if not 0 <= place < nodes:
         raise UserError(f"partition-id is 0 to {nodes - 1}, not {place}")
@@ -109,13 +109,13 @@ def _simulated(text: str, place: int, nodes: int, device: str, state: Path) -> N
     shard = Shard(
         experiment,
         clients,
-        Stock.dealt(experiment, clients, dataset, honest=False),
+        ShardData.dealt(experiment, clients, dataset, honest=False),
         pick_device(device),
     )
-    return Node(
+    return FlowerNode(
         keys,
         shard,
-        Keeping(
+        NodeState(
             _folder(state.expanduser(), clients), keys.run or experiment.hash(), shard.programs
         ),
     )
@@ -139,26 +139,26 @@ def _folder(state: Path, clients: range) -> Path:
 
 
 @lru_cache(_NODES)
-def _real(folders: Path, name: str, device: str, state: Path) -> Node:
+def _real(folders: Path, name: str, device: str, state: Path) -> FlowerNode:
     keys = trust.of_folders(folders)
-    assert keys.charter is not None
-    experiment, clients, classes = keys.experiment, keys.clients, keys.charter.task.classes
+    assert keys.federation is not None
+    experiment, clients, classes = keys.experiment, keys.clients, keys.federation.task.classes
     name = name or experiment.data.name
     if len(clients) == 1:
-        stock = Stock.own(local_dataset.find(experiment, clients[0], classes, name))
+        stock = ShardData.own(local_dataset.find(experiment, clients[0], classes, name))
     elif name not in DATASETS or name != experiment.data.name:
         own = (
             f"clients with samples of their own have a node each, and this one hosts {len(clients)}"
         )
         raise UserError(f"data = {name} is not the federation's {experiment.data.name}: {own}")
     else:
-        stock = Stock.dealt(experiment, clients, _load(name), honest=True)
+        stock = ShardData.dealt(experiment, clients, _load(name), honest=True)
     shard = Shard(experiment, clients, stock, pick_device(device))
-    keeping = Keeping(state, keys.run, shard.programs)
+    keeping = NodeState(state, keys.run, shard.programs)
     keeping.begin(clients, any(hosting.hosted(folder, state) for folder in keys.folders))
     for folder in keys.folders:
         hosting.claim(folder, state)
-    return Node(keys, shard, keeping)
+    return FlowerNode(keys, shard, keeping)
 
 
 @lru_cache(_DATASETS)

@@ -10,16 +10,16 @@ from typing import Protocol
 
 import numpy as np
 
-from fedrfq.committee import Agreed, Direct, Mandate, Report
+from fedrfq.committee import AgreedRound, AgreementReport, CommitteeSettings, Direct
 from fedrfq.committee.round_result import judged, taken
 from fedrfq.committee.simulated import Simulated
-from fedrfq.consensus.messages import Body, Message, What
+from fedrfq.consensus.messages import Message, Part, PartKind
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table, name_of
 from fedrfq.federation import codec
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.round_log import packed, unpacked
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import toml
 from fedrfq.methods import METHODS
 from fedrfq.node.courier import Carried, Courier
@@ -29,35 +29,35 @@ from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.attacks import ATTACKS
 
 
-class Carrier(Protocol):
+class CommitteeGateway(Protocol):
     """The way to a committee. By its charter results are checked; there is none where nothing is exchanged."""
 
     @property
-    def charter(self) -> Charter | None: ...
+    def federation(self) -> Federation | None: ...
 
-    def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> Agreed:
+    def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> AgreedRound:
         """A round's outcome after one that left `last`, given the clients' signed uploads."""
 
 
-class InProcess:
+class SimulatedGateway:
     """The servers are simulated here."""
 
-    def __init__(self, committee: Simulated, mandate: Mandate) -> None:
+    def __init__(self, committee: Simulated, mandate: CommitteeSettings) -> None:
         self._committee, self._mandate = committee, mandate
-        self.charter: Charter | None = committee.charter(mandate)
+        self.federation: Federation | None = committee.federation(mandate)
 
-    def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> Agreed:
+    def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> AgreedRound:
         return self._committee.carry(self._mandate, number, last, uploads)
 
 
-class Nowhere:
+class NoGateway:
     """Nothing is exchanged."""
 
-    def __init__(self, mandate: Mandate) -> None:
-        self.charter: Charter | None = None
+    def __init__(self, mandate: CommitteeSettings) -> None:
+        self.federation: Federation | None = None
         self._mandate = mandate
 
-    def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> Agreed:
+    def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> AgreedRound:
         task = self._mandate.task
         empty = np.zeros((0, task.classes), np.int64)
         sent, nothing = (
@@ -69,14 +69,14 @@ class Nowhere:
         )
 
 
-class ByAddress:
+class NetworkGateway:
     """The servers of a real federation, of which `folder` is a courier's. It connects to them for each round anew."""
 
     def __init__(self, folder: Path, patience_s: float) -> None:
         self._folder, self._patience_s = folder, patience_s
-        self.charter: Charter = identity.load(folder).charter
-        assert self.charter.network is not None
-        self.experiment = from_table(toml.strict(self.charter.network.experiment))
+        self.federation: Federation = identity.load(folder).federation
+        assert self.federation.network is not None
+        self.experiment = from_table(toml.strict(self.federation.network.experiment))
         check(self.experiment)
 
     def check(self, known: int) -> None:
@@ -87,28 +87,32 @@ class ByAddress:
                 f"carried them, resume='DIR'"
             )
 
-    def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> Agreed:
+    def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> AgreedRound:
         found = asyncio.run(self._carried(number, list(uploads.values())))
         if found.round != number:
             raise UserError(
                 f"the committee has decided round {found.round} without this app, which carries round {number}: go on with "
                 f"the run that carried the others, resume='DIR'; if there is none, clients go on by `fedrfq client`"
             )
-        rules, certificate, task = Rules(self.charter.roster), found.certificate, self.charter.task
-        cert, *parts = [placed.message for placed in unpacked(found.packed)]
-        report = Report(
+        rules, certificate, task = (
+            Rules(self.federation.roster),
+            found.certificate,
+            self.federation.task,
+        )
+        cert, *parts = [placed.message for placed in unpack(found.packed)]
+        report = AgreementReport(
             run=rules.run,
             view=certificate.view,
             leader=rules.roster.leader(number, certificate.view),
             messages=0,  # that servers and clients exchange is not seen from here
             length=0,
             evidence=0,
-            entry=packed([cert]),
-            bodies=packed(parts),
+            entry=pack([cert]),
+            bodies=pack(parts),
         )
         globals_ = codec.decode_globals(found.globals_, task.classes, task.values)
         counted, verdict = judged(task, found.verdicts, taken(rules, task, number, uploads))
-        return Agreed(Decision(counted, verdict, {}, globals_), found.packed, report)
+        return AgreedRound(Decision(counted, verdict, {}, globals_), found.packed, report)
 
     async def _carried(self, number: int, uploads: list[Message]) -> Carried:
         async with Courier.open(self._folder) as courier:
@@ -119,16 +123,16 @@ class ByAddress:
             return await courier.latest(self._patience_s)
 
 
-def carrier(experiment: Experiment, mandate: Mandate) -> Carrier:
+def gateway(experiment: Experiment, mandate: CommitteeSettings) -> CommitteeGateway:
     """To the committee that the experiment names."""
     check(experiment)
     if not experiment.method.exchanges:
-        return Nowhere(mandate)
+        return NoGateway(mandate)
     if not isinstance(experiment.committee, Simulated):
         raise UserError(
             'clients on Flower believe certificates alone: set committee.name = "simulated", or give `federation`'
         )
-    return InProcess(experiment.committee, mandate)
+    return SimulatedGateway(experiment.committee, mandate)
 
 
 def check(experiment: Experiment) -> None:
@@ -147,16 +151,16 @@ def check(experiment: Experiment) -> None:
 
 def letter(last: bytes) -> bytes:
     """What clients are told of a round: what the committee goes on from, less the detector's memory."""
-    messages = [placed.message for placed in unpacked(last)]
-    return packed(
-        m for m in messages if not (isinstance(m.body, Body) and m.body.what == What.STATE)
+    messages = [placed.message for placed in unpack(last)]
+    return pack(
+        m for m in messages if not (isinstance(m.body, Part) and m.body.what == PartKind.STATE)
     )
 
 
 def changed(last: bytes) -> bool:
     """Whether the federation was changed in the round that left this, with which its run is over."""
-    bodies = (placed.message.body for placed in unpacked(last))
+    bodies = (placed.message.body for placed in unpack(last))
     return any(
-        isinstance(b, Body) and b.what == What.VERDICTS and codec.successor(b.content)
+        isinstance(b, Part) and b.what == PartKind.VERDICTS and codec.successor_in(b.content)
         for b in bodies
     )

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedrfq.committee import Report
+from fedrfq.committee import AgreementReport
 from fedrfq.consensus.messages import Message, Upload
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
-from fedrfq.federation.round_log import packed, unpacked
+from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import tensors
 from fedrfq.flower.messages import Row
 
@@ -29,14 +29,14 @@ Table = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Decided:
+class DecidedRound:
     """`uploads` are those that were sent, whatever became of them; `losses` are of all who trained."""
 
     round: int
     uploads: Mapping[int, Message]
     losses: Mapping[int, Row]
     last: bytes
-    report: Report | None
+    report: AgreementReport | None
     seconds_train: float
     seconds: float
 
@@ -44,7 +44,7 @@ class Decided:
         """With the clients' figures as they are known so far."""
         report = self.report
         named = {
-            "uploads": _bytes(packed(self.uploads.values())),
+            "uploads": _bytes(pack(self.uploads.values())),
             "last": _bytes(self.last),
             "entry": _bytes(report.entry if report else b""),
             "bodies": _bytes(report.bodies if report else b""),
@@ -58,7 +58,7 @@ class Decided:
         tensors.save(folder / FILE, named, {key: str(value) for key, value in about.items()})
 
     @staticmethod
-    def load(folder: Path) -> tuple[Decided, Table] | None:
+    def load(folder: Path) -> tuple[DecidedRound, Table] | None:
         """The round decided last; none before the first."""
         path = folder / FILE
         if not path.is_file():
@@ -72,12 +72,12 @@ class Decided:
             ) from error
 
 
-def _read(named: Mapping[str, Tensor], about: Mapping[str, str]) -> Decided:
+def _read(named: Mapping[str, Tensor], about: Mapping[str, str]) -> DecidedRound:
     uploads, last, entry, bodies, run = (named[key].numpy().tobytes() for key in _BYTES)
     report: dict[str, Any] = {key: int(about[key]) for key in _COUNTS} if run else {}
-    return Decided(
+    return DecidedRound(
         int(about["round"]),
-        by_client([placed.message for placed in unpacked(uploads)]),
+        by_client([placed.message for placed in unpack(uploads)]),
         {
             int(k): (a, b, c)
             for k, (a, b, c) in zip(
@@ -85,7 +85,7 @@ def _read(named: Mapping[str, Tensor], about: Mapping[str, str]) -> Decided:
             )
         },
         last,
-        Report(run, **report, entry=entry, bodies=bodies) if run else None,
+        AgreementReport(run, **report, entry=entry, bodies=bodies) if run else None,
         float(about["seconds_train"]),
         float(about["seconds"]),
     )

@@ -31,7 +31,7 @@ Row = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class Order:
+class RoundOrder:
     """From the server: the last round that was decided (0: none), with its certificate, its GLOBALS and its VERDICTS as
     `journal.packed` writes them (nothing where nothing is exchanged). The node tests its models with it, and trains the next
     round if it is to `train`. To `hello` it only answers whom it hosts."""
@@ -50,9 +50,9 @@ class Order:
         return _record(vars(self))
 
     @staticmethod
-    def read(record: RecordDict) -> Order:
-        fields = _fields(record, Order)
-        order = Order(**fields)
+    def read(record: RecordDict) -> RoundOrder:
+        fields = _fields(record, RoundOrder)
+        order = RoundOrder(**fields)
         _check(
             len(order.run) in (0, 64) and set(order.run) <= set("0123456789abcdef"), "a run's id"
         )
@@ -66,7 +66,7 @@ class Order:
 
 
 @dataclass(frozen=True, eq=False)
-class Figures:
+class TestFigures:
     """Of tests with the result of a round: a value for each hosted client, in their order. Accuracies are in percent; those
     by prototypes are nan where nothing is exchanged, and then there are no distances.
 
@@ -95,7 +95,7 @@ class Figures:
         return b"".join(sized(column.tobytes()) for column in columns)
 
     @staticmethod
-    def read(content: bytes, clients: int) -> Figures:
+    def read(content: bytes, clients: int) -> TestFigures:
         reader = Reader(content)
         accuracies, counts = _rows(reader, "<f8", 3, clients), _rows(reader, "<i8", 3, clients)
         y_N, flat = _array(reader, "<i8"), _array(reader, "<f4")
@@ -112,7 +112,7 @@ class Figures:
         _check(bool((y_N >= 0).all() and (y_N < (classes or MOST_CLASSES)).all()), "labels")
         _check(not (flat < 0).any(), "distances")
         distance_NJ = flat.reshape(len(y_N), classes)
-        return Figures(
+        return TestFigures(
             accuracies[0],
             accuracies[1],
             accuracies[2],
@@ -125,7 +125,7 @@ class Figures:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class NodeAnswer:
     """From a node. `uploads` are signed UPLOAD messages as they go over the wire, of the hosted clients that took part in
     `round` (0: nothing was trained). Where there is an `error`, nothing else is said."""
 
@@ -134,7 +134,7 @@ class Answer:
     uploads: tuple[bytes, ...] = ()
     trained: tuple[int, ...] = ()  # by whom, ascending
     losses: tuple[Row, ...] = ()  # theirs: total, classification, prototype
-    figures: Figures | None = None  # of the order's round
+    figures: TestFigures | None = None  # of the order's round
     left_out: tuple[
         int, ...
     ] = ()  # hosted clients that sent an upload of the order's round and are in no verdict of it
@@ -160,8 +160,8 @@ class Answer:
         )
 
     @staticmethod
-    def read(record: RecordDict) -> Answer:
-        found = _fields(record, Answer)
+    def read(record: RecordDict) -> NodeAnswer:
+        found = _fields(record, NodeAnswer)
         clients, trained, left_out = (
             _clients(found[key]) for key in ("clients", "trained", "left_out")
         )
@@ -170,13 +170,13 @@ class Answer:
             0 <= found["round"] < MOST_ROUNDS and bool(found["round"]) >= bool(trained), "a round"
         )
         _check(0 <= found["seconds"] < MOST_SECONDS, "seconds")
-        figures = Figures.read(found["figures"], len(clients)) if found["figures"] else None
+        figures = TestFigures.read(found["figures"], len(clients)) if found["figures"] else None
         losses, uploads = (
             _losses(found["losses"], len(trained)),
             _uploads(found["uploads"], len(trained)),
         )
         error = one_line(found["error"])
-        return Answer(
+        return NodeAnswer(
             clients,
             found["round"],
             uploads,
@@ -190,7 +190,7 @@ class Answer:
 
 
 _KINDS: dict[type, dict[str, type]] = {
-    Order: {
+    RoundOrder: {
         "run": str,
         "experiment": str,
         "round": int,
@@ -199,7 +199,7 @@ _KINDS: dict[type, dict[str, type]] = {
         "hello": bool,
         "state": str,
     },
-    Answer: {
+    NodeAnswer: {
         "clients": bytes,
         "round": int,
         "uploads": bytes,

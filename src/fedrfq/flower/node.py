@@ -10,8 +10,8 @@ import numpy as np
 
 from fedrfq.consensus.messages import Upload, decode
 from fedrfq.errors import UserError
-from fedrfq.flower.messages import Answer, Order, Row
-from fedrfq.flower.node_state import Keeping, Kept
+from fedrfq.flower.messages import NodeAnswer, RoundOrder, Row
+from fedrfq.flower.node_state import NodeState, SavedState
 from fedrfq.flower.shard import Shard, joined
 from fedrfq.flower.trust import Result, Trust
 from fedrfq.learning.round_loop import participants
@@ -19,14 +19,14 @@ from fedrfq.models.stacked import Params
 
 
 @dataclass(frozen=True)
-class Node:
+class FlowerNode:
     """Hosts the clients of the shard, which are those that `trust` has the keys of, and keeps their models."""
 
     trust: Trust
     shard: Shard
-    keeping: Keeping
+    keeping: NodeState
 
-    def answer(self, order: Order) -> Answer:
+    def answer(self, order: RoundOrder) -> NodeAnswer:
         """Asked again, the same to the byte. What cannot be believed is a UserError, and nothing has changed."""
         if order.run != self.trust.run:
             found, own = (run[:16] or "nothing is exchanged" for run in (order.run, self.trust.run))
@@ -34,7 +34,7 @@ class Node:
                 f"the server app speaks of another federation ({found}) than this node's keys are of ({own})"
             )
         if order.hello:
-            return Answer(self.trust.clients)
+            return NodeAnswer(self.trust.clients)
         rounds = self.trust.experiment.rounds
         if order.round + order.train > rounds:
             raise UserError(
@@ -43,7 +43,7 @@ class Node:
         with self.keeping.locked():
             return self._answer(order)
 
-    def _answer(self, order: Order) -> Answer:
+    def _answer(self, order: RoundOrder) -> NodeAnswer:
         before = kept = self.keeping.read()
         if order.round < kept.round:
             raise UserError(
@@ -63,10 +63,10 @@ class Node:
         return (
             kept.answer
             if order.train
-            else Answer(answer.clients, figures=answer.figures, left_out=answer.left_out)
+            else NodeAnswer(answer.clients, figures=answer.figures, left_out=answer.left_out)
         )
 
-    def _tested(self, kept: Kept, order: Order, result: Result) -> Kept:
+    def _tested(self, kept: SavedState, order: RoundOrder, result: Result) -> SavedState:
         """After the result of a round was taken."""
         same = kept.answer is not None and kept.answer.round == order.round
         figures = None
@@ -87,10 +87,12 @@ class Node:
             for body in sent
             if isinstance(body, Upload) and body.client not in result.judged
         )
-        answer = Answer(self.trust.clients, figures=figures, left_out=left_out)
-        return Kept(order.round, order.last, kept.models, kept.nothing_cut(), answer)
+        answer = NodeAnswer(self.trust.clients, figures=figures, left_out=left_out)
+        return SavedState(order.round, order.last, kept.models, kept.nothing_cut(), answer)
 
-    def _advanced(self, kept: Kept, answer: Answer, number: int, result: Result) -> Kept:
+    def _advanced(
+        self, kept: SavedState, answer: NodeAnswer, number: int, result: Result
+    ) -> SavedState:
         """After round `number` was trained. The new models are on disk, and count once what is returned is."""
         who, models, seconds = (
             set(participants(self.trust.experiment, number)),
@@ -122,7 +124,7 @@ class Node:
         cuts = tuple(cut.get(client, 0) for client in self.trust.clients)
         return replace(kept, models=tuple(models), cut=cuts, answer=answer)
 
-    def _models(self, kept: Kept, program: int) -> Params:
+    def _models(self, kept: SavedState, program: int) -> Params:
         """A program's models as they were trained last."""
         clients, number = self.shard.programs[program], kept.models[program]
         if number == 0:

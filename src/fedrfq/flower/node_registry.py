@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
-from fedrfq.flower.messages import Answer, Order, one_line
+from fedrfq.flower.messages import NodeAnswer, RoundOrder, one_line
 
 LOG = logging.getLogger("flwr")
 PAUSE_S = 0.05  # between two looks for nodes
@@ -24,7 +24,7 @@ _SHARE, _SOONEST_S, _LATEST_S = (
 _SHOWN = 8  # clients of a node, in a line of the log
 
 
-class Roll:
+class NodeRegistry:
     """Of the clients 0 to `clients` − 1. Answers are awaited for `deadline_s`."""
 
     def __init__(self, grid: Grid, clients: int, deadline_s: float) -> None:
@@ -35,7 +35,7 @@ class Roll:
         ] = {}  # nodes, the greeting's id, and when it is forgotten
         self._said: dict[int, str] = {}  # what was wrong with a node last
 
-    def gather(self, hello: Order, patience_s: float) -> None:
+    def gather(self, hello: RoundOrder, patience_s: float) -> None:
         """Until every client is hosted; not for longer than the patience lasts (0: for ever)."""
         began = time.monotonic()
         while missing := self._missing():
@@ -44,10 +44,10 @@ class Roll:
             self._greet(hello)
             time.sleep(PAUSE_S)
 
-    def ask(self, order: Order, hello: Order) -> dict[int, Answer]:
+    def ask(self, order: RoundOrder, hello: RoundOrder) -> dict[int, NodeAnswer]:
         """What the nodes on the roll answer in time, each with the clients that it hosts there. Who does not is struck off;
         others are greeted meanwhile."""
-        asked, answers = set(self.hosts), dict[int, Answer]()
+        asked, answers = set(self.hosts), dict[int, NodeAnswer]()
         waiting, began, greeting_s = set(self._push(order, asked)), time.monotonic(), 0.0
         while True:
             for node, answer in self._pull(waiting):
@@ -72,7 +72,7 @@ class Roll:
         hosted = {client for clients in self.hosts.values() for client in clients}
         return [client for client in range(self._clients) if client not in hosted]
 
-    def _greet(self, hello: Order) -> None:
+    def _greet(self, hello: RoundOrder) -> None:
         """New nodes, and those struck off; who has answered a greeting is entered."""
         now, online = time.monotonic(), set(self._grid.get_node_ids())
         self._greeted = {
@@ -98,26 +98,26 @@ class Roll:
             self._said.pop(node, None)
             LOG.info("node %s hosts clients %s", node, _few(clients))
 
-    def _push(self, order: Order, nodes: Iterable[int]) -> list[str]:
+    def _push(self, order: RoundOrder, nodes: Iterable[int]) -> list[str]:
         content = order.record()
         messages = [
             Message(content, node, MessageType.TRAIN, ttl=self._deadline_s) for node in nodes
         ]
         return [id_ for id_ in self._grid.push_messages(messages) if id_]
 
-    def _pull(self, waiting: set[str]) -> Iterator[tuple[int, Answer | None]]:
+    def _pull(self, waiting: set[str]) -> Iterator[tuple[int, NodeAnswer | None]]:
         """The answers that are there, no longer waited for; none where it is not one."""
         for reply in self._grid.pull_messages(set(waiting)) if waiting else ():
             waiting.discard(reply.metadata.reply_to_message_id)
             yield reply.metadata.src_node_id, self._read(reply)
 
-    def _read(self, reply: Message) -> Answer | None:
+    def _read(self, reply: Message) -> NodeAnswer | None:
         node = reply.metadata.src_node_id
         if reply.has_error():
             self._say(node, reply.error.reason)
             return None
         try:
-            answer = Answer.read(reply.content)
+            answer = NodeAnswer.read(reply.content)
         except (UserError, ValueError, Refused) as error:
             self._say(node, str(error))
             return None

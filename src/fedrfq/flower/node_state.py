@@ -24,7 +24,7 @@ from torch import Tensor
 from fedrfq.errors import UserError
 from fedrfq.files import tensors
 from fedrfq.files.locks import locked
-from fedrfq.flower.messages import MOST_BYTES, NAME, Answer
+from fedrfq.flower.messages import MOST_BYTES, NAME, NodeAnswer
 from fedrfq.models.stacked import Params
 from fedrfq.node.storage.party_folder import make_folder
 
@@ -36,7 +36,7 @@ _MODELS = re.compile(
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedState:
     """`round` is that of the last verified result, `last` the result as it came, `answer` what was answered to it. `models`
     says of each program in which round its models were trained (0: they are as they began), `cut` of each client how many
     values were cut in its upload of round `answer.round`."""
@@ -45,13 +45,13 @@ class Kept:
     last: bytes
     models: tuple[int, ...]
     cut: tuple[int, ...]
-    answer: Answer | None
+    answer: NodeAnswer | None
 
     def nothing_cut(self) -> tuple[int, ...]:
         return (0,) * len(self.cut)
 
 
-class Keeping:
+class NodeState:
     """The state of these clients, divided into these programs, in a run; in a folder that no other node uses."""
 
     def __init__(self, folder: Path, run: str, programs: Sequence[tuple[int, ...]]) -> None:
@@ -76,20 +76,20 @@ class Keeping:
                     f"{self.folder} has lost what its clients signed: restore it, or they might sign two uploads of one round"
                 )
             if nothing.answer is None:
-                self.save(replace(nothing, answer=Answer(clients)))
+                self.save(replace(nothing, answer=NodeAnswer(clients)))
 
-    def read(self) -> Kept:
+    def read(self) -> SavedState:
         """Where the node stands; before the first round, if there is nothing."""
         path = self.folder / KEPT
         if not path.exists():
-            return Kept(
+            return SavedState(
                 0, b"", (0,) * len(self.programs), (0,) * sum(map(len, self.programs)), None
             )
         found, about = tensors.load(path, 4 * MOST_BYTES)
         try:
             facts = json.loads(about["facts"])
             whose = facts["run"], facts["programs"]
-            kept = Kept(
+            kept = SavedState(
                 facts["round"],
                 _bytes(found["last"]),
                 tuple(facts["models"]),
@@ -106,7 +106,7 @@ class Keeping:
             )
         return kept
 
-    def save(self, kept: Kept) -> None:
+    def save(self, kept: SavedState) -> None:
         """From now on this is where the node stands."""
         assert kept.answer is not None
         answer = dict(kept.answer.record()[NAME])
@@ -140,7 +140,7 @@ class Keeping:
     def _models(self, program: int, number: int) -> Path:
         return self.folder / f"models-{program}-{number}.safetensors"
 
-    def _clear(self, kept: Kept) -> None:
+    def _clear(self, kept: SavedState) -> None:
         """Models that no longer count, and what a crash left behind."""
         due = {self._models(program, number) for program, number in enumerate(kept.models)}
         for path in self.folder.iterdir():
@@ -156,11 +156,11 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.numpy().tobytes()
 
 
-def _answer(found: dict[str, Tensor], facts: dict[str, Any]) -> Answer:
+def _answer(found: dict[str, Tensor], facts: dict[str, Any]) -> NodeAnswer:
     """As it was given: what is on a disk may be damaged, and is checked as if it came by post."""
     long = {
         key.removeprefix("answer."): _bytes(t)
         for key, t in found.items()
         if key.startswith("answer.")
     }
-    return Answer.read(RecordDict({NAME: ConfigRecord({**facts["answer"], **long})}))
+    return NodeAnswer.read(RecordDict({NAME: ConfigRecord({**facts["answer"], **long})}))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fedrfq.errors import UserError, nearest
 from fedrfq.experiment import load
-from fedrfq.flower.committee_gateway import ByAddress, Carrier, carrier
-from fedrfq.flower.run_directory import Book
-from fedrfq.flower.sample_knowledge import Dealt, Reported
+from fedrfq.flower.committee_gateway import CommitteeGateway, NetworkGateway, gateway
+from fedrfq.flower.run_directory import FlowerRunDirectory
+from fedrfq.flower.sample_knowledge import DealtSamples, ReportedSamples
 from fedrfq.learning.round_loop import mandate
 from fedrfq.runs.run_directory import RunDirectory
 
@@ -19,7 +19,7 @@ Config = Mapping[str, bool | float | int | str]
 
 
 @dataclass(frozen=True)
-class Options:
+class AppOptions:
     """Paths are relative to where the SuperLink was started, or to the app."""
 
     experiment: str = ""  # a TOML file; with a federation, it is that one's
@@ -31,8 +31,8 @@ class Options:
     patience_s: float = 0.0  # how long enough clients, or the committee; 0: for ever
 
     @staticmethod
-    def of(config: Config) -> Options:
-        kinds = {f.name.replace("_", "-"): type(f.default) for f in fields(Options)}
+    def of(config: Config) -> AppOptions:
+        kinds = {f.name.replace("_", "-"): type(f.default) for f in fields(AppOptions)}
         values: dict[str, bool | float | int | str] = {}
         for key, value in config.items():
             if key not in kinds:
@@ -47,7 +47,7 @@ class Options:
                     f"{key} is {'a text' if kind is str else 'a number'}, not {value!r}"
                 )
             values[key.replace("-", "_")] = value
-        found = Options(**values)  # type: ignore[arg-type]
+        found = AppOptions(**values)  # type: ignore[arg-type]
         if found.deadline_s <= 0 or found.patience_s < 0:
             raise UserError(
                 "deadline-s is more than 0 seconds, and patience-s 0 (for ever) or more"
@@ -55,12 +55,12 @@ class Options:
         return found
 
 
-def opened(options: Options) -> tuple[Book, Carrier]:
+def opened(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
     """The run's book, from its first round or from where it stands, and the way to its committee."""
     return _away(options) if options.federation else _here(options)
 
 
-def _here(options: Options) -> tuple[Book, Carrier]:
+def _here(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
     if options.resume:
         experiment = RunDirectory.open(Path(options.resume)).experiment()
     elif options.experiment:
@@ -69,22 +69,30 @@ def _here(options: Options) -> tuple[Book, Carrier]:
         raise UserError(
             "no experiment: --run-config \"experiment='FILE.toml'\"; `fedrfq config > FILE.toml` writes one"
         )
-    ground = Dealt(experiment)
+    ground = DealtSamples(experiment)
     asked = mandate(experiment, len(ground.dataset.classes))
-    way = carrier(experiment, asked)
+    way = gateway(experiment, asked)
     if options.resume:
-        return Book.resume(Path(options.resume), experiment, asked.task, way.charter, ground), way
-    return Book.begin(Path(options.out), experiment, asked.task, way.charter, ground), way
+        return FlowerRunDirectory.resume(
+            Path(options.resume), experiment, asked.task, way.federation, ground
+        ), way
+    return FlowerRunDirectory.begin(
+        Path(options.out), experiment, asked.task, way.federation, ground
+    ), way
 
 
-def _away(options: Options) -> tuple[Book, Carrier]:
-    way = ByAddress(Path(options.federation), options.patience_s)
-    charter, experiment = way.charter, way.experiment
-    ground = Reported(experiment.clients, charter.task.classes)
+def _away(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
+    way = NetworkGateway(Path(options.federation), options.patience_s)
+    federation, experiment = way.federation, way.experiment
+    ground = ReportedSamples(experiment.clients, federation.task.classes)
     if not options.resume:
         way.check(0)
-        return Book.begin(Path(options.out), experiment, charter.task, charter, ground), way
-    book = Book.resume(Path(options.resume), experiment, charter.task, charter, ground)
+        return FlowerRunDirectory.begin(
+            Path(options.out), experiment, federation.task, federation, ground
+        ), way
+    book = FlowerRunDirectory.resume(
+        Path(options.resume), experiment, federation.task, federation, ground
+    )
     way.check(book.round)
     return book, way
 

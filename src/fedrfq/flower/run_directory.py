@@ -15,35 +15,34 @@ import numpy as np
 import torch
 
 from fedrfq.committee.round_result import judged, taken
-from fedrfq.consensus.messages import Body, What
+from fedrfq.consensus.messages import Part, PartKind
 from fedrfq.consensus.rules import Rules
 from fedrfq.engine.threads import one_thread
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation import codec
 from fedrfq.federation.application import Task
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.round_log import unpacked
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.round_log import unpack
 from fedrfq.files.strict_json import to_json
-from fedrfq.flower.decided_round import Decided
-from fedrfq.flower.messages import Answer, Figures, Ints, Singles
-from fedrfq.flower.sample_knowledge import Ground
+from fedrfq.flower.decided_round import DecidedRound
+from fedrfq.flower.messages import Ints, NodeAnswer, Singles, TestFigures
+from fedrfq.flower.sample_knowledge import SampleKnowledge
 from fedrfq.learning import metrics
-from fedrfq.learning.evaluation import Figures as Measured
-from fedrfq.learning.evaluation import Outcome, Round, RoundRecord, outcome
+from fedrfq.learning.evaluation import Round, RoundOutcome, RoundRecord, RunAccuracies, outcome
 from fedrfq.learning.round_loop import attackers
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import Verdict
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import here, summary
-from fedrfq.runs.snapshot import Prototypes, save_shares
+from fedrfq.runs.snapshot import PrototypeSnapshot, save_shares
 
 NOTHING_CAME = "it trained, and no upload of it came"
 _HEAD, _ALL, _OWN, _COLLAPSED, _SATURATED = range(5)
 
 
-class Book:
+class FlowerRunDirectory:
     """Of one run. A round is `certify`ed, then what the nodes found with it is `hear`d, then it is `record`ed. Of a client
     that is not heard from, the figures stand as they were last; before that they are 0."""
 
@@ -52,25 +51,29 @@ class Book:
         run: RunDirectory,
         experiment: Experiment,
         task: Task,
-        charter: Charter | None,
-        ground: Ground,
+        federation: Federation | None,
+        ground: SampleKnowledge,
     ) -> None:
         self.run, self.experiment, self._task, self._charter, self._ground = (
             run,
             experiment,
             task,
-            charter,
+            federation,
             ground,
         )
         self._figures = np.zeros((5, experiment.clients))
         self._samples: dict[int, tuple[Ints, Singles]] = {}
         self._last: tuple[Uploads, Globals] | None = None  # of the round recorded last
-        self.decided: Decided | None = None
+        self.decided: DecidedRound | None = None
 
     @staticmethod
     def begin(
-        out: Path, experiment: Experiment, task: Task, charter: Charter | None, ground: Ground
-    ) -> Book:
+        out: Path,
+        experiment: Experiment,
+        task: Task,
+        federation: Federation | None,
+        ground: SampleKnowledge,
+    ) -> FlowerRunDirectory:
         environment = {
             **here(),
             "device_type": "",
@@ -79,18 +82,22 @@ class Book:
             "engine": "flower",
         }
         run = RunDirectory.create(out, experiment, environment)
-        if charter is not None:
-            run.begin_audit(charter)
-        return Book(run, experiment, task, charter, ground)
+        if federation is not None:
+            run.begin_audit(federation)
+        return FlowerRunDirectory(run, experiment, task, federation, ground)
 
     @staticmethod
     def resume(
-        path: Path, experiment: Experiment, task: Task, charter: Charter | None, ground: Ground
-    ) -> Book:
+        path: Path,
+        experiment: Experiment,
+        task: Task,
+        federation: Federation | None,
+        ground: SampleKnowledge,
+    ) -> FlowerRunDirectory:
         """From the round decided last. Its record is made again, since the nodes are asked again what they found."""
-        book = Book(RunDirectory.open(path), experiment, task, charter, ground)
+        book = FlowerRunDirectory(RunDirectory.open(path), experiment, task, federation, ground)
         book._check()
-        found = Decided.load(path)
+        found = DecidedRound.load(path)
         if found is None:
             book.run.rewind(0)
             return book
@@ -110,7 +117,7 @@ class Book:
         """What the committee goes on from."""
         return self.decided.last if self.decided else b""
 
-    def certify(self, decided: Decided) -> None:
+    def certify(self, decided: DecidedRound) -> None:
         """On disk before anybody is told: what is written of the rounds before, then all of this one, then its proofs."""
         self.run.sync()
         decided.save(self.run.path, self._figures)
@@ -118,7 +125,7 @@ class Book:
         if decided.report is not None:
             self.run.prove(decided.report)
 
-    def hear(self, answers: Iterable[Answer]) -> None:
+    def hear(self, answers: Iterable[NodeAnswer]) -> None:
         """What nodes found when they tested their models with the round decided last."""
         for answer in answers:
             if answer.figures is not None and self._fits(answer.figures):
@@ -134,7 +141,7 @@ class Book:
     def finish(self) -> dict[str, Any]:
         """The summary, written beside the records, the last round's prototypes, and who held what."""
         if self._last is not None and self._last[0].clients:
-            Prototypes.of(self.round, *self._last).save(self.run.path)
+            PrototypeSnapshot.of(self.round, *self._last).save(self.run.path)
         if found := self._ground.shares():
             save_shares(self.run.path, found)
         result = summary(self.run, self.experiment, (None, None))
@@ -143,24 +150,24 @@ class Book:
 
     def _check(self) -> None:
         """That the directory is of this experiment and committee."""
-        path, charter = self.run.path, self._charter
+        path, federation = self.run.path, self._charter
         before = (
             (path / "federation.toml").read_text(encoding="utf-8") if self.run.audited() else None
         )
         if self.run.experiment() != self.experiment or before != (
-            charter.text if charter else None
+            federation.text if federation else None
         ):
             raise UserError(
                 f"{path} is of another experiment or federation than this: leave `resume` empty to start anew"
             )
 
-    def _fits(self, figures: Figures) -> bool:
+    def _fits(self, figures: TestFigures) -> bool:
         return (
             not self.experiment.method.exchanges
             or figures.distance_NJ.shape[1] == self._task.classes
         )
 
-    def _note(self, clients: tuple[int, ...], figures: Figures) -> None:
+    def _note(self, clients: tuple[int, ...], figures: TestFigures) -> None:
         rows = (
             figures.head_K,
             figures.prototype_K,
@@ -173,7 +180,7 @@ class Book:
         split = zip(np.split(figures.y_N, ends), np.split(figures.distance_NJ, ends), strict=True)
         self._samples |= dict(zip(clients, split, strict=True))
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> RoundOutcome:
         decided = self.decided
         assert decided is not None
         sent = self._sent(decided)
@@ -198,7 +205,7 @@ class Book:
         )
         return outcome(done, self._measured(decision.globals_))
 
-    def _sent(self, decided: Decided) -> Uploads:
+    def _sent(self, decided: DecidedRound) -> Uploads:
         """All that was sent, with who did not send what it should have."""
         task = self._task
         if self._charter is None:
@@ -214,21 +221,21 @@ class Book:
     def _decision(self, last: bytes, sent: Uploads) -> Decision:
         """As `last` has it; what the detector remembers is the committee's affair."""
         task = self._task
-        bodies = [placed.message.body for placed in unpacked(last)]
-        parts = {body.what: body.content for body in bodies if isinstance(body, Body)}
+        bodies = [placed.message.body for placed in unpack(last)]
+        parts = {body.what: body.content for body in bodies if isinstance(body, Part)}
         if not parts:
             nothing = np.zeros(0, np.int64)
             return Decision(
                 sent, Verdict(nothing > 0, nothing), {}, Globals.none(task.classes, task.values)
             )
-        globals_ = codec.decode_globals(parts[What.GLOBALS], task.classes, task.values)
-        return Decision(*judged(task, parts[What.VERDICTS], sent), {}, globals_)
+        globals_ = codec.decode_globals(parts[PartKind.GLOBALS], task.classes, task.values)
+        return Decision(*judged(task, parts[PartKind.VERDICTS], sent), {}, globals_)
 
-    def _measured(self, globals_: Globals) -> Measured:
+    def _measured(self, globals_: Globals) -> RunAccuracies:
         head_K, all_K, own_K, collapsed_K, _ = self._figures
         if self._charter is None:
-            return Measured(head_K, int(collapsed_K.sum()), None, None, None)
-        return Measured(head_K, int(collapsed_K.sum()), all_K, own_K, self._failure(globals_))
+            return RunAccuracies(head_K, int(collapsed_K.sum()), None, None, None)
+        return RunAccuracies(head_K, int(collapsed_K.sum()), all_K, own_K, self._failure(globals_))
 
     def _failure(self, globals_: Globals) -> float:
         """Over the samples of all clients that were ever heard from here."""

@@ -18,7 +18,7 @@ from fedrfq.runs.session import described
 from fedrfq.runs.snapshot import Share, shares
 
 
-class Ground(Protocol):
+class SampleKnowledge(Protocol):
     @property
     def partition(self) -> Partition: ...
 
@@ -32,7 +32,7 @@ class Ground(Protocol):
         """From what clients sent, and the labels of the samples they were tested on."""
 
 
-class Dealt:
+class DealtSamples:
     """Of a dataset that is here too."""
 
     def __init__(self, experiment: Experiment) -> None:
@@ -49,7 +49,7 @@ class Dealt:
         pass
 
 
-class Reported:
+class ReportedSamples:
     """Of samples that only the clients have. Until one is heard from, it counts as one with no class and a test sample."""
 
     def __init__(self, clients: int, classes: int) -> None:

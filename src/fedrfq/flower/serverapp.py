@@ -21,12 +21,12 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.files import toml
-from fedrfq.flower.committee_gateway import Carrier, changed, letter
-from fedrfq.flower.decided_round import Decided, by_client
-from fedrfq.flower.messages import Answer, Order
-from fedrfq.flower.node_registry import PAUSE_S, Roll
-from fedrfq.flower.options import Options, opened
-from fedrfq.flower.run_directory import Book
+from fedrfq.flower.committee_gateway import CommitteeGateway, changed, letter
+from fedrfq.flower.decided_round import DecidedRound, by_client
+from fedrfq.flower.messages import NodeAnswer, RoundOrder
+from fedrfq.flower.node_registry import PAUSE_S, NodeRegistry
+from fedrfq.flower.options import AppOptions, opened
+from fedrfq.flower.run_directory import FlowerRunDirectory
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.node.hosting import HOSTED
 
@@ -39,22 +39,24 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """A run from where it stands to its last round. What a user can mend is one line in the log, and ends it as failed."""
     try:
-        options = Options.of(context.run_config)
+        options = AppOptions.of(context.run_config)
         book, carrier = opened(options)
         LOG.info("fedrfq: %s", book.run.path)
-        Run(grid, options, book, carrier).finish()
+        ServerRun(grid, options, book, carrier).finish()
     except UserError as error:
         LOG.error("fedrfq: %s", error)
         raise
 
 
-class Run:
+class ServerRun:
     """The round loop."""
 
-    def __init__(self, grid: Grid, options: Options, book: Book, carrier: Carrier) -> None:
+    def __init__(
+        self, grid: Grid, options: AppOptions, book: FlowerRunDirectory, carrier: CommitteeGateway
+    ) -> None:
         self._options, self._book, self._carrier = options, book, carrier
-        self._roll = Roll(grid, book.experiment.clients, options.deadline_s)
-        self._least = carrier.charter.timings.minimum if carrier.charter else 1
+        self._roll = NodeRegistry(grid, book.experiment.clients, options.deadline_s)
+        self._least = carrier.federation.timings.minimum if carrier.federation else 1
         self._text, self._began = toml.dump(book.experiment.table()), time.monotonic()
 
     def finish(self) -> None:
@@ -86,16 +88,16 @@ class Run:
             book.certify(self._carried(order.round + 1, answers))
         return not order.train
 
-    def _order(self, hello: bool = False) -> Order:
-        book, charter = self._book, self._carrier.charter
-        run = charter.roster.run.hex() if charter else ""
+    def _order(self, hello: bool = False) -> RoundOrder:
+        book, federation = self._book, self._carrier.federation
+        run = federation.roster.run.hex() if federation else ""
         train = book.round < book.experiment.rounds and not hello
         state = self._options.state or str(book.run.path.resolve() / "state")
-        return Order(run, self._text, book.round, letter(book.last), train, hello, state)
+        return RoundOrder(run, self._text, book.round, letter(book.last), train, hello, state)
 
-    def _asked(self, order: Order) -> list[Answer]:
+    def _asked(self, order: RoundOrder) -> list[NodeAnswer]:
         """The nodes' answers: where they are to train, of so many clients as a round needs, or the run waits, or stops."""
-        began, hello, answers = time.monotonic(), self._order(hello=True), dict[int, Answer]()
+        began, hello, answers = time.monotonic(), self._order(hello=True), dict[int, NodeAnswer]()
         while True:
             answers |= self._roll.ask(order, hello)
             if (
@@ -107,22 +109,24 @@ class Run:
                 raise UserError(self._too_few(ready, order.round + 1))
             time.sleep(PAUSE_S)
 
-    def _ready(self, number: int, answers: Iterable[Answer]) -> int:
+    def _ready(self, number: int, answers: Iterable[NodeAnswer]) -> int:
         """Clients that are done with a round: whose signed upload is here, whatever their node says; or, where nothing is
         exchanged, that trained."""
-        charter, trained = (
-            self._carrier.charter,
+        federation, trained = (
+            self._carrier.federation,
             [answer for answer in answers if answer.round == number],
         )
-        if charter is None:
+        if federation is None:
             return sum(len(answer.trained) for answer in trained)
-        return len(taken(Rules(charter.roster), charter.task, number, _uploads(trained)).clients)
+        return len(
+            taken(Rules(federation.roster), federation.task, number, _uploads(trained)).clients
+        )
 
     def _too_few(self, ready: int, number: int) -> str:
         found = f"{ready} clients trained round {number} within {self._options.patience_s:g} s, and it needs {self._least}"
         return f"{found}: start the nodes, and go on with resume='{self._book.run.path}'"
 
-    def _carried(self, number: int, answers: list[Answer]) -> Decided:
+    def _carried(self, number: int, answers: list[NodeAnswer]) -> DecidedRound:
         trained = [answer for answer in answers if answer.round == number]
         uploads = _uploads(trained)
         agreed = self._carrier.carry(number, self._book.last, uploads)
@@ -134,7 +138,7 @@ class Run:
         now, before = time.monotonic(), self._began
         self._began = now
         seconds = max((answer.seconds for answer in trained), default=0.0)
-        return Decided(
+        return DecidedRound(
             number,
             uploads,
             dict(sorted(losses.items())),
@@ -156,11 +160,11 @@ def _settled() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _uploads(answers: Iterable[Answer]) -> dict[int, Message]:
+def _uploads(answers: Iterable[NodeAnswer]) -> dict[int, Message]:
     return by_client([upload for answer in answers for upload in uploaded(answer)])
 
 
-def uploaded(answer: Answer) -> Iterable[Message]:
+def uploaded(answer: NodeAnswer) -> Iterable[Message]:
     """Of the clients that the node hosts; what is no message at all is left out."""
     for wire in answer.uploads:
         try:

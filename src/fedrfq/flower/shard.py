@@ -16,18 +16,26 @@ import torch
 from torch import Tensor
 
 from fedrfq.data import Dataset
-from fedrfq.data.client_data import hand_out
+from fedrfq.data.client_data import client_data
 from fedrfq.data.partition import Ints, Partition
 from fedrfq.engine import counter_rng
 from fedrfq.engine.engine import Engine, Program
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
-from fedrfq.flower.messages import Figures, Row
+from fedrfq.flower.messages import Row, TestFigures
 from fedrfq.learning import metrics
 from fedrfq.learning.evaluation import Tested
-from fedrfq.learning.round_loop import attackers, beliefs, deal, held, participants, start, tested
+from fedrfq.learning.round_loop import (
+    attackers,
+    believed_labels,
+    deal,
+    held,
+    participants,
+    start,
+    tested,
+)
 from fedrfq.models.stacked import Params, stack
-from fedrfq.node.local_dataset import Holding
+from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 
@@ -36,36 +44,38 @@ _MOST_BYTES, _MOST_CLIENTS = {"cpu": 1 << 26, "cuda": 1 << 29}, {"cpu": 64, "cud
 
 
 @dataclass(frozen=True)
-class Stock:
+class ShardData:
     """What some clients have: their rows of the partition, and the labels they believe."""
 
-    holding: Holding
+    holding: LocalDataset
     labels: tuple[Ints, ...]
 
     @staticmethod
     def dealt(
         experiment: Experiment, clients: Sequence[int], dataset: Dataset, honest: bool
-    ) -> Stock:
+    ) -> ShardData:
         """The clients' shares of the experiment; unless all are honest, its attackers have the labels it gives them."""
         whole = deal(experiment, dataset)
         train, test, classes = (
             tuple(rows[k] for k in clients) for rows in (whole.train, whole.test, whole.classes)
         )
-        labels = beliefs(experiment, whole, [] if honest else attackers(experiment), dataset)
-        return Stock(
-            Holding(dataset, Partition(train, test, classes, whole.held_out)),
+        labels = believed_labels(
+            experiment, whole, [] if honest else attackers(experiment), dataset
+        )
+        return ShardData(
+            LocalDataset(dataset, Partition(train, test, classes, whole.held_out)),
             tuple(labels[k] for k in clients),
         )
 
     @staticmethod
-    def own(holding: Holding) -> Stock:
+    def own(holding: LocalDataset) -> ShardData:
         """Samples of one client that are not the experiment's."""
-        return Stock(
+        return ShardData(
             holding, tuple(holding.dataset.train_y[index] for index in holding.partition.train)
         )
 
 
-class Trained(NamedTuple):
+class TrainedProgram(NamedTuple):
     """A program after a round: its models, of the clients that trained their losses and how many values were cut, and what
     each has to send. One whose values are no numbers has nothing to send."""
 
@@ -79,13 +89,13 @@ class Shard:
     """`programs` are the clients computed together: of one model each, and with `train.alone` one client each."""
 
     def __init__(
-        self, experiment: Experiment, clients: Sequence[int], stock: Stock, device: torch.device
+        self, experiment: Experiment, clients: Sequence[int], stock: ShardData, device: torch.device
     ) -> None:
         self.experiment, self.clients, self.device = experiment, tuple(clients), device
         self.dataset, partition = stock.holding.dataset, stock.holding.partition
         self._malicious = frozenset(attackers(experiment))
         self._rows = {client: row for row, client in enumerate(clients)}
-        self._shares = hand_out(
+        self._shares = client_data(
             [partition], stock.labels, self.dataset, experiment.data.augment, device
         )
         self._held_KJ = held([partition], len(self.dataset.classes)).to(device)
@@ -97,7 +107,7 @@ class Shard:
 
     def train(
         self, clients: Sequence[int], params: Params, number: int, globals_: Globals
-    ) -> Trained:
+    ) -> TrainedProgram:
         """Round `number` of a program, given its models and the global prototypes of the round before."""
         who = [client for client in participants(self.experiment, number) if client in clients]
         with self.experiment.train.kernels():
@@ -112,19 +122,19 @@ class Shard:
             losses = dict(zip(who, map(_row, losses_K3.tolist()), strict=True))
             self._check("loss", who, losses_K3, number)
             if not self.experiment.method.exchanges:
-                return Trained(new, losses, {}, {})
-            return Trained(new, losses, *self._uploads(engine, clients, who, new, number))
+                return TrainedProgram(new, losses, {}, {})
+            return TrainedProgram(new, losses, *self._uploads(engine, clients, who, new, number))
 
     def test(
         self, clients: Sequence[int], params: Params, globals_: Globals, number: int
-    ) -> Figures:
+    ) -> TestFigures:
         """A program's figures with the result of round `number`; nothing is said of what was cut."""
         with self.experiment.train.kernels(), torch.no_grad():
             found = tested(self._engine(clients), self._on_device(params))
             self._check("prediction", clients, found.logits_KNJ.abs().amax((1, 2)), number)
             return self._figures(clients, found, globals_)
 
-    def _figures(self, clients: Sequence[int], found: Tested, globals_: Globals) -> Figures:
+    def _figures(self, clients: Sequence[int], found: Tested, globals_: Globals) -> TestFigures:
         held_KJ = self._held_KJ[[self._rows[client] for client in clients]]
         head_K = metrics.accuracies(found.logits_KNJ.argmax(-1), found.y_KN, found.weight_KN)
         dead_K = (
@@ -140,7 +150,9 @@ class Shard:
         y_N = found.y_KN[found.weight_KN.bool()].cpu().numpy()
         if not self.experiment.method.exchanges:
             unknown_K, nowhere = np.full(len(clients), np.nan), np.zeros((len(y_N), 0), np.float32)
-            return Figures(head_K, unknown_K, unknown_K, dead_K, nobody, samples_K, y_N, nowhere)
+            return TestFigures(
+                head_K, unknown_K, unknown_K, dead_K, nobody, samples_K, y_N, nowhere
+            )
         distance_KNJ = metrics.distances(
             found.p_KNV, torch.from_numpy(globals_.floats()).to(found.p_KNV)
         )
@@ -151,7 +163,7 @@ class Shard:
         ]
         all_K, own_K = (metrics.accuracies(guess, found.y_KN, found.weight_KN) for guess in guesses)
         distance_NJ = distance_KNJ[found.weight_KN.bool()].cpu().numpy()
-        return Figures(head_K, all_K, own_K, dead_K, nobody, samples_K, y_N, distance_NJ)
+        return TestFigures(head_K, all_K, own_K, dead_K, nobody, samples_K, y_N, distance_NJ)
 
     def _uploads(
         self, engine: Engine, clients: Sequence[int], who: list[int], params: Params, number: int
@@ -210,9 +222,9 @@ class Shard:
         return {name: tensor.to(self.device) for name, tensor in named.items()}
 
 
-def joined(parts: Sequence[Figures]) -> Figures:
+def joined(parts: Sequence[TestFigures]) -> TestFigures:
     """Programs' figures, one after the other."""
-    return Figures(
+    return TestFigures(
         *(
             np.concatenate(column)
             for column in zip(*(vars(part).values() for part in parts), strict=True)

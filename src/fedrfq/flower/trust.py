@@ -12,20 +12,20 @@ from functools import cached_property
 from pathlib import Path
 
 from fedrfq.committee import Simulated
-from fedrfq.consensus.messages import Body, Cert, Kind, Message, Upload, What, part_digest
+from fedrfq.consensus.messages import Cert, Kind, Message, Part, PartKind, Upload, part_digest
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table, name_of
 from fedrfq.federation import codec, round_log, signatures
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.signatures import Signer
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.signatures import Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.flower.messages import MOST_CLIENTS
 from fedrfq.learning.round_loop import mandate
 from fedrfq.methods import METHODS
 from fedrfq.node.hosting import HOSTED
-from fedrfq.node.membership.identity import read_charter, read_signer
+from fedrfq.node.membership.identity import read_federation, read_signer
 from fedrfq.node.storage.log_reader import FOLDER as LOG
 from fedrfq.node.storage.party_folder import FEDERATION, VOTE_KEY
 from fedrfq.prototypes.fixed_point import Globals
@@ -46,19 +46,19 @@ class Trust:
 
     experiment: Experiment
     clients: tuple[int, ...]
-    charter: Charter | None
-    signers: Mapping[int, Signer]
+    federation: Federation | None
+    signers: Mapping[int, Ed25519Signer]
     folders: tuple[Path, ...] = ()  # of the clients, where their keys lie in such
 
     @property
     def run(self) -> str:
         """The federation's, in hex."""
-        return self.charter.roster.run.hex() if self.charter else ""
+        return self.federation.roster.run.hex() if self.federation else ""
 
     @cached_property
     def _rules(self) -> Rules:
-        assert self.charter is not None
-        return Rules(self.charter.roster)
+        assert self.federation is not None
+        return Rules(self.federation.roster)
 
     def signed(self, client: int, round_: int, content: bytes) -> bytes:
         """The client's upload as it goes over the wire."""
@@ -66,17 +66,17 @@ class Trust:
 
     def verified(self, round_: int, last: bytes) -> Result:
         """What these bytes say of a round, once this federation's committee is found to have certified it."""
-        if self.charter is None or round_ == 0:
+        if self.federation is None or round_ == 0:
             return self._nothing(round_, last)
-        task = self.charter.task
+        task = self.federation.task
         try:
             globals_, verdicts = self._certified(round_, last)
-            if codec.successor(verdicts):
+            if codec.successor_in(verdicts):
                 raise UserError(
                     f"the federation was changed in round {round_}: its clients go on by `fedrfq client`, once {HOSTED} is "
                     f"removed from their folders"
                 )
-            judged = frozenset(codec.decode_verdicts(verdicts)[0])
+            judged = frozenset(codec.decode_verdicts_without_successor(verdicts)[0])
             return Result(codec.decode_globals(globals_, task.classes, task.values), judged)
         except Refused as error:
             raise UserError(
@@ -86,11 +86,11 @@ class Trust:
     def _nothing(self, round_: int, last: bytes) -> Result:
         if last:
             raise UserError(f"a result of round {round_} is refused: there can be none")
-        return Result(Globals.none(0, 0) if self.charter is None else _unknown(self.charter))
+        return Result(Globals.none(0, 0) if self.federation is None else _unknown(self.federation))
 
     def _certified(self, round_: int, last: bytes) -> tuple[bytes, bytes]:
         """Global prototypes and verdicts, as certified."""
-        messages = [placed.message for placed in round_log.unpacked(last)]
+        messages = [placed.message for placed in round_log.unpack(last)]
         cert = messages[0].body if messages else None
         if not isinstance(cert, Cert):
             raise Refused("it does not begin with a certificate")
@@ -101,28 +101,30 @@ class Trust:
             raise Refused(f"its certificate is of round {record.round}")
         if not self._rules.certifies(cert.certificate, Kind.COMMIT):
             raise Refused("its certificate does not have enough servers' signatures")
-        globals_, verdicts = (_part(messages[1:], what) for what in (What.GLOBALS, What.VERDICTS))
+        globals_, verdicts = (
+            _part(messages[1:], what) for what in (PartKind.GLOBALS, PartKind.VERDICTS)
+        )
         if (
-            part_digest(What.GLOBALS, globals_) != record.globals_
-            or part_digest(What.VERDICTS, verdicts) != record.verdicts
+            part_digest(PartKind.GLOBALS, globals_) != record.globals_
+            or part_digest(PartKind.VERDICTS, verdicts) != record.verdicts
         ):
             raise Refused("what it says is not what was certified")
         return globals_, verdicts
 
 
-def _part(messages: list[Message], what: What) -> bytes:
+def _part(messages: list[Message], what: PartKind) -> bytes:
     found = [
         message.body.content
         for message in messages
-        if isinstance(message.body, Body) and message.body.what == what
+        if isinstance(message.body, Part) and message.body.what == what
     ]
     if len(found) != 1 or len(messages) != 2:
         raise Refused(f"it has {len(found)} times {what.name}, among {len(messages)} parts")
     return found[0]
 
 
-def _unknown(charter: Charter) -> Globals:
-    return Globals.none(charter.task.classes, charter.task.values)
+def _unknown(federation: Federation) -> Globals:
+    return Globals.none(federation.task.classes, federation.task.values)
 
 
 # Simulated federations
@@ -153,11 +155,11 @@ def simulated(experiment: Experiment, clients: range, classes: int) -> Trust:
         raise UserError(
             'nodes believe what a committee certified, and this experiment has none: set committee.name = "simulated"'
         )
-    charter = experiment.committee.charter(mandate(experiment, classes))
+    federation = experiment.committee.federation(mandate(experiment, classes))
     signers = {
         client: signatures.simulated(experiment.seed, "client", client) for client in clients
     }
-    return Trust(experiment, tuple(clients), charter, signers)
+    return Trust(experiment, tuple(clients), federation, signers)
 
 
 # Real federations
@@ -174,19 +176,19 @@ def of_folders(path: Path) -> Trust:
         raise UserError(
             f"{path} has no keys of a client: name the folder with its {VOTE_KEY} and {FEDERATION}"
         )
-    charters = {folder: read_charter(folder / FEDERATION) for folder in found}
-    charter = charters[found[0]]
-    for folder, other in charters.items():
-        if other.text != charter.text:
+    federations = {folder: read_federation(folder / FEDERATION) for folder in found}
+    federation = federations[found[0]]
+    for folder, other in federations.items():
+        if other.text != federation.text:
             raise UserError(
                 f"{folder} and {found[0]} are of two federations: a node hosts clients of one"
             )
-    assert charter.network is not None
-    if charter.network.follows:
+    assert federation.network is not None
+    if federation.network.follows:
         raise UserError(
             f"the federation of {path} was changed since it was founded: its clients go on by `fedrfq client`"
         )
-    pairs = {folder: _signer(folder, charter) for folder in found}
+    pairs = {folder: _signer(folder, federation) for folder in found}
     folders = tuple(folder for folder, (client, _) in pairs.items() if client >= 0)
     signers = dict(sorted((pairs[folder] for folder in folders), key=lambda pair: pair[0]))
     if not signers:
@@ -194,16 +196,16 @@ def of_folders(path: Path) -> Trust:
             f"{path} is of no client: nodes host clients, servers run by `fedrfq server`"
         )
     return Trust(
-        experiment_of(charter.network.experiment), tuple(signers), charter, signers, folders
+        experiment_of(federation.network.experiment), tuple(signers), federation, signers, folders
     )
 
 
-def _signer(folder: Path, charter: Charter) -> tuple[int, Signer]:
+def _signer(folder: Path, federation: Federation) -> tuple[int, Ed25519Signer]:
     """A client with its key; −1 is a server or a courier."""
     signer = read_signer(folder)
-    if signer.public in charter.servers + charter.couriers:
+    if signer.public in federation.servers + federation.couriers:
         return -1, signer
-    if signer.public not in charter.clients:
+    if signer.public not in federation.clients:
         raise UserError(
             f"the key in {folder / VOTE_KEY} is none of {FEDERATION}'s: copy the one that knows it"
         )
@@ -211,4 +213,4 @@ def _signer(folder: Path, charter: Charter) -> tuple[int, Signer]:
         raise UserError(
             f"{folder} has taken part by `fedrfq client`: go on so, or it might sign two uploads of one round"
         )
-    return charter.clients.index(signer.public), signer
+    return federation.clients.index(signer.public), signer

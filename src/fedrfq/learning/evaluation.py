@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedrfq.committee import Report
+from fedrfq.committee import AgreementReport
 from fedrfq.data.partition import Partition
 from fedrfq.experiment import Experiment
 from fedrfq.learning import metrics
@@ -66,12 +66,12 @@ class RoundRecord:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RoundOutcome:
     """A round's record with each client's figures, one row a client, the committee's report, and what the clients sent."""
 
     record: RoundRecord
     clients: list[dict[str, Any]]
-    report: Report | None
+    report: AgreementReport | None
     sent: Uploads
 
 
@@ -124,14 +124,14 @@ class Round:
     losses_K3: Tensor  # total, classification, prototype
     sent: Uploads
     decision: Decision
-    report: Report | None
+    report: AgreementReport | None
     values: int  # that a client sends of its parameters, where those are exchanged
     seconds_train: float
     seconds: float
 
 
 @dataclass(frozen=True)
-class Figures:
+class RunAccuracies:
     """One run's accuracies: by the own head; by the nearest global prototype, among all and among the own classes."""
 
     head_K: Floats
@@ -141,7 +141,7 @@ class Figures:
     failure: float | None
 
 
-def measure(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[Outcome]:
+def measure(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[RoundOutcome]:
     """Each run's outcome of a round. What needs the samples is computed for all runs at once."""
     return [
         outcome(done, figures)
@@ -149,7 +149,7 @@ def measure(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[Ou
     ]
 
 
-def _figures(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[Figures]:
+def _figures(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[RunAccuracies]:
     runs = len(rounds)
     heads = np.split(
         metrics.accuracies(tested.logits_KNJ.argmax(-1), tested.y_KN, tested.weight_KN), runs
@@ -158,7 +158,7 @@ def _figures(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[F
     dead = dead_K.view(runs, -1).sum(1).tolist()
     if not rounds[0].experiment.method.exchanges:
         return [
-            Figures(head_K, collapsed, None, None, None)
+            RunAccuracies(head_K, collapsed, None, None, None)
             for head_K, collapsed in zip(heads, dead, strict=True)
         ]
     globals_ = [done.decision.globals_ for done in rounds]
@@ -179,10 +179,12 @@ def _figures(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[F
         t.reshape(runs, -1, *t.shape[2:]) for t in (distance_KNJ, tested.y_KN, tested.weight_KN)
     )
     failures = metrics.prototype_failure(distance_RNJ, y_RN, weight_RN.bool(), present_RJ).tolist()
-    return [Figures(*found) for found in zip(heads, dead, everything, own, failures, strict=True)]
+    return [
+        RunAccuracies(*found) for found in zip(heads, dead, everything, own, failures, strict=True)
+    ]
 
 
-def outcome(done: Round, figures: Figures) -> Outcome:
+def outcome(done: Round, figures: RunAccuracies) -> RoundOutcome:
     """A round's record, and its rows of clients, from what it left behind and how its clients were tested."""
     record = RoundRecord(
         round=done.number,
@@ -201,7 +203,7 @@ def outcome(done: Round, figures: Figures) -> Outcome:
     )
     rows = {client: row for row, client in enumerate(done.decision.uploads.clients)}
     clients = [_client(done, k, figures, rows.get(k)) for k in range(len(figures.head_K))]
-    return Outcome(record, clients, done.report, done.sent)
+    return RoundOutcome(record, clients, done.report, done.sent)
 
 
 def _samples(done: Round) -> int:
@@ -229,7 +231,7 @@ def _head(done: Round, head_K: Floats) -> dict[str, Any]:
     }
 
 
-def _prototypes(found: Figures) -> dict[str, Any]:
+def _prototypes(found: RunAccuracies) -> dict[str, Any]:
     return {
         "prototype_accuracy_mean": _mean(found.all_K),
         "prototype_accuracy_std": None if found.all_K is None else float(found.all_K.std()),
@@ -238,7 +240,7 @@ def _prototypes(found: Figures) -> dict[str, Any]:
     }
 
 
-def _honest(done: Round, found: Figures) -> dict[str, Any]:
+def _honest(done: Round, found: RunAccuracies) -> dict[str, Any]:
     honest_K = ~np.isin(np.arange(len(found.head_K)), done.malicious)
     return {
         "honest_accuracy_mean": _mean(found.head_K[honest_K]),
@@ -286,7 +288,7 @@ def _detection(done: Round) -> dict[str, Any]:
     }
 
 
-def _agreement(report: Report | None) -> dict[str, Any]:
+def _agreement(report: AgreementReport | None) -> dict[str, Any]:
     return {
         "view": report and report.view,
         "leader": report and report.leader,
@@ -306,7 +308,7 @@ def attacking_in(done: Round) -> set[int]:
     )
 
 
-def _client(done: Round, k: int, figures: Figures, row: int | None) -> dict[str, Any]:
+def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dict[str, Any]:
     trained, exchanges = k in done.who, done.experiment.method.exchanges
     verdict, refused = done.decision.verdict, done.decision.uploads.refused
     judged = (

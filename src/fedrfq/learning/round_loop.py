@@ -15,9 +15,9 @@ import torch
 from numpy.random import Generator
 from torch import Tensor
 
-from fedrfq.committee import Agreed, Mandate
+from fedrfq.committee import AgreedRound, CommitteeSettings
 from fedrfq.data import Dataset
-from fedrfq.data.client_data import hand_out
+from fedrfq.data.client_data import client_data
 from fedrfq.data.partition import Ints, Partition
 from fedrfq.engine import averaging, counter_rng
 from fedrfq.engine.counter_rng import Purpose
@@ -25,9 +25,9 @@ from fedrfq.engine.engine import Engine, Program
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation.application import Task
-from fedrfq.federation.federation_file import Charter, experiment_digest
+from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.learning import metrics
-from fedrfq.learning.evaluation import Outcome, Round, Tested, measure, side_by_side
+from fedrfq.learning.evaluation import Round, RoundOutcome, Tested, measure, side_by_side
 from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, stack
 from fedrfq.prototypes.class_means import quantise
@@ -37,7 +37,7 @@ from fedrfq.robust.attacks import Scene
 
 
 @dataclass(frozen=True)
-class State:
+class LoopState:
     """Everything that goes from one round to the next; randomness is a function of (seed, client, round)."""
 
     round: int
@@ -58,7 +58,7 @@ class Diverged(UserError):
         self.runs = runs
 
 
-class Federation:
+class RoundLoop:
     """Runs of one shape, advanced together a round at a time."""
 
     def __init__(
@@ -78,8 +78,8 @@ class Federation:
             range(end - size, end) for size, end in zip(sizes, ends.tolist(), strict=True)
         ]
         runs = zip(experiments, self.partitions, self.malicious, strict=True)
-        labels = [believed for run in runs for believed in beliefs(*run, dataset)]
-        train, test = hand_out(self.partitions, labels, dataset, first.data.augment, device)
+        labels = [believed for run in runs for believed in believed_labels(*run, dataset)]
+        train, test = client_data(self.partitions, labels, dataset, first.data.augment, device)
         self.held_KJ = held(self.partitions, len(dataset.classes)).to(device)
         self.engines = []
         for cohort, clients in zip(first.models(), self.cohorts, strict=True):
@@ -87,7 +87,7 @@ class Federation:
             program = Program(cohort.model, first.method, first.pool, first.train)
             self.engines.append(Engine(program, train.of(rows), test.of(rows)))
 
-    def start(self) -> State:
+    def start(self) -> LoopState:
         """The clients before the first round: random models (alike in what they will share), no global prototypes."""
         classes, size, method = (
             len(self.dataset.classes),
@@ -111,19 +111,19 @@ class Federation:
             tuple(Globals.none(classes, size) for _ in memory),
             tuple(b"" for _ in memory),
         )
-        return State(0, params, nothing, memory, centres, agreed)
+        return LoopState(0, params, nothing, memory, centres, agreed)
 
-    def charters(self) -> list[Charter | None]:
+    def federations(self) -> list[Federation | None]:
         """By what each run's committee can be checked."""
         pairs = zip(self.experiments, self.mandates, strict=True)
-        return [experiment.committee.charter(mandate) for experiment, mandate in pairs]
+        return [experiment.committee.federation(mandate) for experiment, mandate in pairs]
 
-    def advance(self, state: State) -> tuple[State, list[Outcome]]:
+    def advance(self, state: LoopState) -> tuple[LoopState, list[RoundOutcome]]:
         """One round of every run. The given state is left as it was."""
         with self.experiments[0].train.kernels():
             return self._advance(state)
 
-    def _advance(self, state: State) -> tuple[State, list[Outcome]]:
+    def _advance(self, state: LoopState) -> tuple[LoopState, list[RoundOutcome]]:
         began, number = time.perf_counter(), state.round + 1
         who = [participants(experiment, number) for experiment in self.experiments]
         params, losses = self._train(state, number, who)
@@ -162,11 +162,11 @@ class Federation:
             tuple(a.decision.globals_ for a in agreed),
             tuple(a.decision.state for a in agreed),
         )
-        return State(
+        return LoopState(
             number, params, globals_, memory, centres, tuple(a.last for a in agreed)
         ), outcomes
 
-    def silhouettes(self, state: State) -> list[tuple[float, float]]:
+    def silhouettes(self, state: LoopState) -> list[tuple[float, float]]:
         """Each run's silhouette, by class, of its test samples' prototypes: pooled, and unpooled."""
         found, tested, clients = [], self._test(state.params), self.experiments[0].clients
         for r, experiment in enumerate(self.experiments):
@@ -191,7 +191,7 @@ class Federation:
         ]
 
     def _train(
-        self, state: State, number: int, who: list[list[int]]
+        self, state: LoopState, number: int, who: list[list[int]]
     ) -> tuple[tuple[Params, ...], list[Tensor]]:
         """The cohorts' new parameters, and each run's clients' losses (total, classification, prototype)."""
         losses = [torch.zeros(experiment.clients, 3) for experiment in self.experiments]
@@ -209,7 +209,7 @@ class Federation:
                 losses[r][k] = loss
         return tuple(trained), losses
 
-    def guide(self, state: State, clients: range, params: Params) -> Guide:
+    def guide(self, state: LoopState, clients: range, params: Params) -> Guide:
         guides = []
         for r, (experiment, globals_) in enumerate(
             zip(self.experiments, state.globals_, strict=True)
@@ -264,7 +264,7 @@ class Federation:
             )
         return uploads
 
-    def _attacked(self, r: int, state: State, uploads: Uploads) -> Uploads:
+    def _attacked(self, r: int, state: LoopState, uploads: Uploads) -> Uploads:
         """Run `r`'s uploads as they are sent, once its malicious clients have seen everyone's."""
         experiment, number = self.experiments[r], state.round + 1
         if number < experiment.attack.start_round or not self.malicious[r]:
@@ -273,14 +273,14 @@ class Federation:
         scene = Scene(uploads, malicious_K, state.globals_[r], experiment.detector, state.memory[r])
         return experiment.attack.corrupt(scene, _generator(experiment, Purpose.CORRUPT, number))
 
-    def _decided(self, r: int, state: State, sent: Uploads) -> Agreed:
+    def _decided(self, r: int, state: LoopState, sent: Uploads) -> AgreedRound:
         committee, number = self.experiments[r].committee, state.round + 1
         return committee.decide(
             self.mandates[r], number, state.agreed[r], state.memory[r], state.globals_[r], sent
         )
 
     def _averaged(
-        self, state: State, params: tuple[Params, ...], who: list[list[int]]
+        self, state: LoopState, params: tuple[Params, ...], who: list[list[int]]
     ) -> tuple[tuple[Params, ...], Params]:
         """The parameters with what was shared replaced by what came back, and the new global models."""
         if not state.centres:
@@ -357,13 +357,13 @@ def check_stackable(experiments: Sequence[Experiment]) -> None:
         )
 
 
-def mandate(experiment: Experiment, classes: int) -> Mandate:
+def mandate(experiment: Experiment, classes: int) -> CommitteeSettings:
     """What the run asks of its committee."""
     e = experiment
     task = Task(
         e.detector, e.method.rule(), e.method.precision(), e.clients, classes, e.prototype_size()
     )
-    return Mandate(task, e.seed, experiment_digest(e.table()))
+    return CommitteeSettings(task, e.seed, experiment_digest(e.table()))
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> Partition:
@@ -410,7 +410,7 @@ def attackers(experiment: Experiment) -> list[int]:
     return _drawn(experiment, Purpose.MALICIOUS, experiment.attack.clients)
 
 
-def beliefs(
+def believed_labels(
     experiment: Experiment, partition: Partition, malicious: Sequence[int], dataset: Dataset
 ) -> list[Ints]:
     """The labels each client trains with: its samples' own, or those an attacker puts in their place."""

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.models.model import Model, at_least_one, start_conv, start_linear
-from fedrfq.models.stacked import Layout, Params, Step, linear
+from fedrfq.models.stacked import Layout, Params, TrainingStep, linear
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class CNN(Model):
         }
 
     def forward(
-        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None
+        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: TrainingStep | None
     ) -> tuple[Tensor, Tensor]:
         clients = x_KBCHW.shape[0]
         keep = None if step is None else step.keep_KBU

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrfq.models.model import Model, at_least_one, start_linear
-from fedrfq.models.stacked import Layout, Params, Step, linear
+from fedrfq.models.stacked import Layout, Params, TrainingStep, linear
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class MLP(Model):
         }
 
     def forward(
-        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None
+        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: TrainingStep | None
     ) -> tuple[Tensor, Tensor]:
         h = F.relu(linear(x_KBCHW.flatten(2), params["fc1.weight"], params["fc1.bias"]))
         c_KBD = F.relu(linear(h, params["fc2.weight"], params["fc2.bias"]))

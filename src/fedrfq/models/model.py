@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
-from fedrfq.models.stacked import Layout, Params, Step
+from fedrfq.models.stacked import Layout, Params, TrainingStep
 
 
 def at_least_one(model: Model, *names: str) -> None:
@@ -36,7 +36,7 @@ class Model(ABC):
 
     @abstractmethod
     def forward(
-        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None
+        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: TrainingStep | None
     ) -> tuple[Tensor, Tensor]:
         """The feature vectors C (K × B × features) and the logits made from them. Without `step`: evaluation."""
 

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.models.model import Model, at_least_one, start_linear
-from fedrfq.models.stacked import Layout, Params, Step, batch_norm, linear, mean_pixels
+from fedrfq.models.stacked import Layout, Params, TrainingStep, batch_norm, linear, mean_pixels
 
 _WIDTHS = (64, 128, 256, 512)
 _AT_RANDOM = {
@@ -62,7 +62,7 @@ class ResNet18(Model):
         )
 
     def forward(
-        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: Step | None
+        self, layout: Layout, params: Params, x_KBCHW: Tensor, step: TrainingStep | None
     ) -> tuple[Tensor, Tensor]:
         h = layout.conv(layout.enter(x_KBCHW), params["conv1.weight"], None, self.stem, 3)
         h = F.relu(batch_norm(layout, h, params, "bn1", step))
@@ -75,7 +75,7 @@ class ResNet18(Model):
 
 
 def _block(
-    layout: Layout, h: Tensor, params: Params, name: str, step: Step | None, stride: int
+    layout: Layout, h: Tensor, params: Params, name: str, step: TrainingStep | None, stride: int
 ) -> Tensor:
     """Two 3×3 convolutions and the way around them, which is a 1×1 convolution where the shape changes."""
     out = layout.conv(h, params[f"{name}.conv1.weight"], None, stride, 1)

@@ -27,7 +27,7 @@ _EPS, _MOMENTUM = 1e-5, 0.1  # torch.nn.BatchNorm2d's
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainingStep:
     """What a training step knows besides its samples: which are real (1) or padding (0), and the dropout's factors."""
 
     weight_KB: Tensor
@@ -153,7 +153,9 @@ def linear(x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
     return torch.baddbmm(b_KO[:, None], x_KBI, w_KOI.mT)
 
 
-def batch_norm(layout: Layout, h: Tensor, params: Params, name: str, step: Step | None) -> Tensor:
+def batch_norm(
+    layout: Layout, h: Tensor, params: Params, name: str, step: TrainingStep | None
+) -> Tensor:
     """BatchNorm2d in which padding samples do not count. In training it updates the running moments in place."""
     gain, shift = params[f"{name}.weight"], params[f"{name}.bias"]
     running_mean, running_var = params[f"{name}.running_mean"], params[f"{name}.running_var"]

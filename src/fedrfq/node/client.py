@@ -14,7 +14,7 @@ import torch
 
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import Decided, LeftOut, Outcome
-from fedrfq.consensus.messages import Certificate, What
+from fedrfq.consensus.messages import Certificate, PartKind
 from fedrfq.consensus.rules import Rules
 from fedrfq.data import DATASETS
 from fedrfq.errors import UserError
@@ -29,19 +29,19 @@ from fedrfq.node.membership import epochs, identity
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.ops import status
 from fedrfq.node.participant import Accuracies, Participant
-from fedrfq.node.storage.audit_writer import Chronicle
-from fedrfq.node.storage.client_history import Diary, Line
-from fedrfq.node.storage.compaction import Compacting
-from fedrfq.node.storage.write_ahead_log import Damaged, Store
+from fedrfq.node.storage.audit_writer import AuditWriter
+from fedrfq.node.storage.client_history import ClientHistory, HistoryLine
+from fedrfq.node.storage.compaction import LogCompactor
+from fedrfq.node.storage.write_ahead_log import DamagedLog, WriteAheadLog
 from fedrfq.node.transport.links import Links
 from fedrfq.prototypes.fixed_point import Globals
 
 MODEL = "model"
-WANTS = (What.GLOBALS, What.VERDICTS)
+WANTS = (PartKind.GLOBALS, PartKind.VERDICTS)
 
 
 @dataclass(frozen=True)
-class Ended:
+class ClientEnded:
     """How far the client came: after which round, whether the run was over with it, and the federation that follows."""
 
     round: int
@@ -50,16 +50,16 @@ class Ended:
     successor: bytes = b""
 
 
-class Process:
+class ClientProcess:
     """One run of one client. Made in a running loop."""
 
     def __init__(
-        self, own: Identity, participant: Participant, on_round: Callable[[Line], None]
+        self, own: Identity, participant: Participant, on_round: Callable[[HistoryLine], None]
     ) -> None:
-        self._own, self._charter, self._participant = own, own.charter, participant
+        self._own, self._charter, self._participant = own, own.federation, participant
         self._rules = Rules(self._charter.roster)
         self._store = _opened(own)
-        self._chronicle = Chronicle(own.folder, self._charter)
+        self._chronicle = AuditWriter(own.folder, self._charter)
         self._chronicle.recover(self._store.messages)
         self._client = Client(self._rules, ~own.party, own.signer, self._store.messages, WANTS)
         self._links = Links(own, lambda peer, data: self._driver.hear(peer, data))
@@ -71,17 +71,17 @@ class Process:
             self._failed,
             self._peer,
         )
-        diary = Diary(own.folder, self._charter.roster.run.hex())
+        diary = ClientHistory(own.folder, self._charter.roster.run.hex())
         self._learner = Learner(participant, diary, self._driver.give)
         self._learner.on_round = on_round
         self._compacting, self._rounds = (
-            Compacting(self._store, self._chronicle),
+            LogCompactor(self._store, self._chronicle),
             epochs.rounds_left(own),
         )
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._told = asyncio.Event()
 
-    async def run(self, once: bool) -> Ended:
+    async def run(self, once: bool) -> ClientEnded:
         """Until the run is over, or it is told to stop."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._told.set)
@@ -91,8 +91,10 @@ class Process:
         finally:
             await self._stop()
         last = self._client.last
-        following = codec.successor(self._client.parts.get(What.VERDICTS, b"")) if finished else b""
-        return Ended(
+        following = (
+            codec.successor_in(self._client.parts.get(PartKind.VERDICTS, b"")) if finished else b""
+        )
+        return ClientEnded(
             0 if last is None else last.record.round, finished, self._learner.accuracies, following
         )
 
@@ -100,9 +102,9 @@ class Process:
         """After the end of a run that has a successor: the folder becomes that one's."""
         last, parts = self._client.last, self._client.parts
         assert last is not None
-        outcome = Outcome(parts[What.GLOBALS], parts[What.VERDICTS], b"")
-        packed = epochs.last_of(self._rules, last, outcome)
-        epochs.turn(self._own.folder, packed, codec.successor(outcome.verdicts))
+        outcome = Outcome(parts[PartKind.GLOBALS], parts[PartKind.VERDICTS], b"")
+        packed = epochs.encode_last(self._rules, last, outcome)
+        epochs.activate_successor(self._own.folder, packed, codec.successor_in(outcome.verdicts))
 
     async def _start(self) -> None:
         await self._links.start()
@@ -110,7 +112,7 @@ class Process:
         run = self._charter.roster.run.hex()
         say(
             "started",
-            name=self._own.seat.name,
+            name=self._own.member.name,
             run=run,
             round=self._client.round,
             rounds=self._rounds,
@@ -119,7 +121,7 @@ class Process:
         if last is None:
             self._learner.hear(News(0, self._inherited(), last=not self._rounds))
         elif all(what in parts for what in WANTS):
-            self._learner.hear(self._news(last, parts[What.GLOBALS], parts[What.VERDICTS]))
+            self._learner.hear(self._news(last, parts[PartKind.GLOBALS], parts[PartKind.VERDICTS]))
 
     async def _until_told(self, once: bool) -> bool:
         """Whether the run was over before."""
@@ -178,15 +180,18 @@ class Process:
 
     def _inherited(self) -> Globals:
         """What the federation knows before the first round."""
-        task, heritage = self._charter.task, epochs.heritage(self._own.folder, self._charter)
+        task, heritage = (
+            self._charter.task,
+            epochs.inherited_outcome(self._own.folder, self._charter),
+        )
         if heritage is None:
             return Globals.none(task.classes, task.values)
         return codec.decode_globals(heritage.globals_, task.classes, task.values)
 
     def _news(self, certificate: Certificate, globals_: bytes, verdicts: bytes) -> News:
         task, number = self._charter.task, certificate.record.round
-        clients, verdict = codec.decode_verdicts(verdicts)
-        last = number >= self._rounds or bool(codec.successor(verdicts))
+        clients, verdict = codec.decode_verdicts_without_successor(verdicts)
+        last = number >= self._rounds or bool(codec.successor_in(verdicts))
         found = codec.decode_globals(globals_, task.classes, task.values)
         if ~self._own.party not in clients:
             return News(number, found, last=last)
@@ -200,15 +205,15 @@ class Process:
         )
 
 
-def _nothing(_: Line) -> None:
+def _nothing(_: HistoryLine) -> None:
     """Nobody watches."""
 
 
-def _opened(own: Identity) -> Store:
+def _opened(own: Identity) -> WriteAheadLog:
     hosting.check_own(own.folder)
     try:
-        return Store.open(own.folder, own.charter.roster.run)
-    except Damaged as error:
+        return WriteAheadLog.open(own.folder, own.federation.roster.run)
+    except DamagedLog as error:
         anew = "a client begins anew once log/, audit.log and bodies.bin are moved away"
         raise UserError(f"{str(error).split(';', maxsplit=1)[0]}; {anew}") from error
 
@@ -221,9 +226,9 @@ def participant(own: Identity, data: str, device: torch.device) -> Participant:
         raise UserError(
             f"{own.folder} is a courier's folder: it carries clients' uploads, and has no data"
         )
-    experiment, run = _experiment(own), own.charter.roster.run.hex()
+    experiment, run = _experiment(own), own.federation.roster.run.hex()
     client = _place(own, experiment, data)
-    found = local_dataset.find(experiment, client, own.charter.task.classes, data)
+    found = local_dataset.find(experiment, client, own.federation.task.classes, data)
     before = epochs.rounds_before(own.folder)
     return Participant(
         experiment, client, found, device, own.folder / MODEL, run, ~own.party, before
@@ -233,20 +238,20 @@ def participant(own: Identity, data: str, device: torch.device) -> Participant:
 def _place(own: Identity, experiment: Experiment, data: str) -> int:
     """Who the client is in the experiment: its number in the federation's first run. Who came later has no share of the
     experiment's data, and is for the rest like one of those who have."""
-    charters = [run.charter for run in epochs.ended(own.folder)] + [own.charter]
-    for client in range(len(charters[0].clients)):
-        if charters[0].seats[~client].name == own.seat.name:
+    federations = [run.federation for run in epochs.ended_epochs(own.folder)] + [own.federation]
+    for client in range(len(federations[0].clients)):
+        if federations[0].members[~client].name == own.member.name:
             return client
     if data in DATASETS:
         raise UserError(
-            f"{own.seat.name} came later and has no share of {data}: give its own samples, --data PATH"
+            f"{own.member.name} came later and has no share of {data}: give its own samples, --data PATH"
         )
     return ~own.party % experiment.clients
 
 
 def _experiment(own: Identity) -> Experiment:
-    assert own.charter.network is not None
-    return from_table(toml.strict(own.charter.network.experiment))
+    assert own.federation.network is not None
+    return from_table(toml.strict(own.federation.network.experiment))
 
 
 def attend(
@@ -254,11 +259,11 @@ def attend(
     data: str,
     device: torch.device,
     once: bool = False,
-    on_round: Callable[[Line], None] = _nothing,
-) -> Ended:
+    on_round: Callable[[HistoryLine], None] = _nothing,
+) -> ClientEnded:
     """Take part in the federation of this folder, and in those that follow from it, to the end."""
     while True:
-        epochs.complete(folder)
+        epochs.complete_activation(folder)
         own = identity.load(folder)
         ended = asyncio.run(_attend(own, participant(own, data, device), once, on_round))
         if not ended.successor or once:
@@ -266,11 +271,11 @@ def attend(
 
 
 async def _attend(
-    own: Identity, learning: Participant, once: bool, on_round: Callable[[Line], None]
-) -> Ended:
-    process = Process(own, learning, on_round)
+    own: Identity, learning: Participant, once: bool, on_round: Callable[[HistoryLine], None]
+) -> ClientEnded:
+    process = ClientProcess(own, learning, on_round)
     ended = await process.run(once)
-    if ended.successor and not epochs.seated(own, ended.successor):
+    if ended.successor and not epochs.takes_part(own, ended.successor):
         say("the federation goes on without this client", "warning", round=ended.round)
         return replace(ended, successor=b"")
     if ended.successor:

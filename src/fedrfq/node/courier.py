@@ -15,14 +15,14 @@ from pathlib import Path
 
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import (
-    Body,
     Cert,
     Certificate,
     Fetch,
     Kind,
     Message,
+    Part,
+    PartKind,
     Receipt,
-    What,
     decode,
     part_digest,
 )
@@ -60,7 +60,7 @@ class Carried:
     @property
     def successor(self) -> bytes:
         """The federation.toml that follows, if the run is over with this round; else nothing."""
-        return codec.successor(self.verdicts)
+        return codec.successor_in(self.verdicts)
 
 
 class Courier:
@@ -71,11 +71,11 @@ class Courier:
             raise UserError(
                 f"{own.folder} is a {own.role}'s folder: a courier's is made by `fedrfq keys new --courier`"
             )
-        self._own, self.charter, self.rules = own, own.charter, Rules(own.charter.roster)
+        self._own, self.federation, self.rules = own, own.federation, Rules(own.federation.roster)
         self._links, self._servers = Links(own, self._hear), range(self.rules.roster.n)
         self._links.on_peer = self._peer
         self._last: Certificate | None = None  # of the newest round that anyone has shown
-        self._parts: dict[What, bytes] = {}  # of that round
+        self._parts: dict[PartKind, bytes] = {}  # of that round
         self._stand: set[int] = set()  # the connected servers that have said where they stand
         self._elsewhere: set[int] = set()  # servers that speak of another run
         self._missing: dict[int, dict[bytes, Message]] = {
@@ -91,7 +91,7 @@ class Courier:
         closed, the folder becomes that of the one that follows."""
         lock = locked(folder)
         try:
-            epochs.complete(folder)
+            epochs.complete_activation(folder)
             courier = cls(identity.load(folder))
             await courier._links.start()
             try:
@@ -105,12 +105,12 @@ class Courier:
     async def carry(self, round_: int, uploads: Sequence[Message], patience_s: float) -> Carried:
         """What was decided in this round, once it is: till then the servers are sent the uploads, again and again. Of a later
         round if the committee has gone on meanwhile. UserError after so many seconds; 0: never."""
-        most = client_pace(self.charter).frame
+        most = client_pace(self.federation).frame
         fit = {
             message.digest: message for message in uploads if len(message.wire) <= most
         }  # others end a connection
         self._missing = {server: dict(fit) for server in self._servers}
-        what = f"round {round_} is not decided, with {len(fit)} uploads of {len(self.charter.clients)} clients carried"
+        what = f"round {round_} is not decided, with {len(fit)} uploads of {len(self.federation.clients)} clients carried"
         await self._until(lambda: self._whole(round_), patience_s, what)
         return self._carried()
 
@@ -129,8 +129,8 @@ class Courier:
 
     def _turn(self) -> None:
         last = self._carried() if self._whole(1) else None
-        if last is not None and last.successor and epochs.seated(self._own, last.successor):
-            epochs.turn(self._own.folder, last.packed, last.successor)
+        if last is not None and last.successor and epochs.takes_part(self._own, last.successor):
+            epochs.activate_successor(self._own.folder, last.packed, last.successor)
 
     # Waiting
 
@@ -162,7 +162,7 @@ class Courier:
         away = sorted(set(self._servers) - self._links.connected())
         if not away:
             return "all servers are connected; `fedrfq committee status` says what they wait for"
-        names = ", ".join(status.names(self.charter, away))
+        names = ", ".join(status.names(self.federation, away))
         return f"{names} cannot be reached; `fedrfq doctor {self._own.folder}` says why"
 
     async def _repeat(self, server: int) -> None:
@@ -184,7 +184,7 @@ class Courier:
             self._links.send(server, message.wire)
         self._ask(
             server,
-            Fetch(1 if self._last is None else self._last.record.round + 1, What.CERT),
+            Fetch(1 if self._last is None else self._last.record.round + 1, PartKind.CERT),
             *self._lacking(),
         )
 
@@ -195,7 +195,7 @@ class Courier:
     # What comes
 
     def _peer(self, peer: int, here: bool) -> None:
-        hear("connected" if here else "disconnected", peer=status.name(self.charter, peer))
+        hear("connected" if here else "disconnected", peer=status.name(self.federation, peer))
         self._stand.discard(peer)
         self._elsewhere.discard(peer)
         if here:
@@ -216,9 +216,9 @@ class Courier:
             self._missing[peer].pop(body.digest, None)
         elif isinstance(body, Cert):
             self._certified(peer, body.certificate)
-        elif isinstance(body, Body) and body.what is What.STANDING:
+        elif isinstance(body, Part) and body.what is PartKind.STANDING:
             self._stands(peer, body.content)
-        elif isinstance(body, Body):
+        elif isinstance(body, Part):
             self._part(body)
         self._news.set()
 
@@ -242,7 +242,7 @@ class Courier:
         if round_ == newest:
             self._ask(peer, *self._lacking())
 
-    def _part(self, body: Body) -> None:
+    def _part(self, body: Part) -> None:
         if any(fetch.digest == part_digest(body.what, body.content) for fetch in self._lacking()):
             self._parts[body.what] = body.content
 
@@ -252,7 +252,7 @@ class Courier:
         if self._last is None:
             return []
         record = self._last.record
-        due = {What.GLOBALS: record.globals_, What.VERDICTS: record.verdicts}
+        due = {PartKind.GLOBALS: record.globals_, PartKind.VERDICTS: record.verdicts}
         return [
             Fetch(record.round, what, digest)
             for what, digest in due.items()
@@ -264,6 +264,6 @@ class Courier:
 
     def _carried(self) -> Carried:
         assert self._last is not None
-        globals_, verdicts = self._parts[What.GLOBALS], self._parts[What.VERDICTS]
-        packed = epochs.last_of(self.rules, self._last, Outcome(globals_, verdicts, b""))
+        globals_, verdicts = self._parts[PartKind.GLOBALS], self._parts[PartKind.VERDICTS]
+        packed = epochs.encode_last(self.rules, self._last, Outcome(globals_, verdicts, b""))
         return Carried(self._last, globals_, verdicts, packed)

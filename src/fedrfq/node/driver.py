@@ -39,7 +39,7 @@ from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.node.receipts import Receipts
 from fedrfq.node.transport.budget import Allowance
-from fedrfq.node.transport.fair_queue import Turns
+from fedrfq.node.transport.fair_queue import FairQueue
 
 MOST_ROUNDS = 2**32 - 1
 BATCH = 64  # events, after which timers and sockets get their turn
@@ -120,7 +120,7 @@ class Driver:
         )
         self._couriers = couriers
         self._turns, self._rung, self._timers = (
-            Turns(couriers),
+            FairQueue(couriers),
             set[Timer](),
             dict[Timer, asyncio.TimerHandle](),
         )

@@ -11,12 +11,12 @@ from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.reconfiguration import chartered
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.reconfiguration import reconfigurable
 from fedrfq.node.logs import say
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity
-from fedrfq.node.storage.write_ahead_log import Store
+from fedrfq.node.storage.write_ahead_log import WriteAheadLog
 
 RUN = slice(9, 41)  # where a message has its run's id
 
@@ -24,14 +24,18 @@ RUN = slice(9, 41)  # where a message has its run's id
 class _Run:
     """The replica of a run that is over: it signs nothing more, and answers questions."""
 
-    def __init__(self, folder: Path, identity: Identity, charter: Charter) -> None:
-        self.store = Store.open(folder, charter.roster.run)
-        self._numbers = {seat.name: party for party, seat in charter.seats.items()}
-        self._names = {party: seat.name for party, seat in charter.seats.items()}
-        me = self._numbers[identity.seat.name]
+    def __init__(self, folder: Path, identity: Identity, federation: Federation) -> None:
+        self.store = WriteAheadLog.open(folder, federation.roster.run)
+        self._numbers = {member.name: party for party, member in federation.members.items()}
+        self._names = {party: member.name for party, member in federation.members.items()}
+        me = self._numbers[identity.member.name]
         # where the run started from no longer matters: it has an outcome
         self._replica = Replica(
-            Rules(charter.roster), me, identity.signer, chartered(charter), self.store.messages
+            Rules(federation.roster),
+            me,
+            identity.signer,
+            reconfigurable(federation),
+            self.store.messages,
         )
 
     @property
@@ -48,29 +52,29 @@ class _Run:
         return [(self._names[one.to], one.message) for one in effects if isinstance(one, Send)]
 
 
-class Archive:
+class EndedRuns:
     """Those of a party's folder that it took part in."""
 
     def __init__(self, identity: Identity) -> None:
-        self._names = {party: seat.name for party, seat in identity.charter.seats.items()}
+        self._names = {party: member.name for party, member in identity.federation.members.items()}
         self._numbers = {name: party for party, name in self._names.items()}
         self._runs: dict[bytes, _Run] = {}
-        for number, run in enumerate(epochs.ended(identity.folder), 1):
+        for number, run in enumerate(epochs.ended_epochs(identity.folder), 1):
             log = identity.folder / epochs.PAST / str(number) / "log"
-            if log.is_dir() and identity.seat.name in {
-                seat.name for seat in run.charter.seats.values()
+            if log.is_dir() and identity.member.name in {
+                member.name for member in run.federation.members.values()
             }:
-                self._take(log.parent, identity, run.charter)
+                self._take(log.parent, identity, run.federation)
 
-    def _take(self, folder: Path, identity: Identity, charter: Charter) -> None:
+    def _take(self, folder: Path, identity: Identity, federation: Federation) -> None:
         """A run, if its log is whole: where it does not say that the run is over, its replica might still sign something."""
         try:
-            run = _Run(folder, identity, charter)
+            run = _Run(folder, identity, federation)
         except UserError as error:
             say("of a run that is over nothing can be told", "warning", why=str(error))
             return
         if run.over:
-            self._runs[charter.roster.run] = run
+            self._runs[federation.roster.run] = run
         else:
             run.store.close()
 

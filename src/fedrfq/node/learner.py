@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedrfq.consensus.events import Trained
+from fedrfq.consensus.events import Submit
 from fedrfq.node.logs import say
 from fedrfq.node.participant import Accuracies, Interrupted, Participant
-from fedrfq.node.storage.client_history import Diary, Line
+from fedrfq.node.storage.client_history import ClientHistory, HistoryLine
 from fedrfq.prototypes.fixed_point import Globals
 
 
@@ -29,14 +29,14 @@ class Learner:
     """`give` takes what was trained. All but the training itself, which has a thread, happens in the loop."""
 
     def __init__(
-        self, participant: Participant, diary: Diary, give: Callable[[Trained], None]
+        self, participant: Participant, diary: ClientHistory, give: Callable[[Submit], None]
     ) -> None:
         self._participant, self._diary, self._give = participant, diary, give
         self._newest: News | None = None
         self._came = asyncio.Event()
         self._since = time.monotonic()
         self.accuracies: Accuracies | None = None  # after the last round that was heard of
-        self.on_round: Callable[[Line], None] = lambda line: None
+        self.on_round: Callable[[HistoryLine], None] = lambda line: None
 
     def hear(self, news: News) -> None:
         """The newest result: what is in training is stale."""
@@ -73,14 +73,14 @@ class Learner:
                 content = await asyncio.to_thread(self._participant.train, number, news.globals_)
             except Interrupted:
                 continue
-            self._give(Trained(number, content))
+            self._give(Submit(number, content))
             return
         say("the round was over before training was", "warning", round=number)
 
     async def _write_down(self, news: News) -> None:
         self.accuracies = found = await asyncio.to_thread(self._participant.test, news.globals_)
         losses = self._participant.losses if self._participant.round == news.round else None
-        line = Line(
+        line = HistoryLine(
             round=news.round,
             accuracy=found.head,
             prototype_accuracy=found.prototype,

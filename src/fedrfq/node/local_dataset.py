@@ -15,14 +15,14 @@ from fedrfq.learning.round_loop import deal, validated
 
 
 @dataclass(frozen=True)
-class Holding:
+class LocalDataset:
     """The samples, and which of them are the client's: the one row of the partition."""
 
     dataset: Dataset
     partition: Partition
 
 
-def find(experiment: Experiment, client: int, classes: int, name_or_path: str) -> Holding:
+def find(experiment: Experiment, client: int, classes: int, name_or_path: str) -> LocalDataset:
     """By a dataset's name the client's share of the experiment's partition; at a path all samples are its own. `classes`
     is how many the federation knows."""
     holding = share if name_or_path in DATASETS else own
@@ -42,13 +42,13 @@ def _checked(experiment: Experiment, name: str) -> str:
     return name
 
 
-def share(experiment: Experiment, client: int, dataset: Dataset) -> Holding:
+def share(experiment: Experiment, client: int, dataset: Dataset) -> LocalDataset:
     dealt = deal(experiment, dataset)
     train, test, classes = ((rows[client],) for rows in (dealt.train, dealt.test, dealt.classes))
-    return Holding(dataset, Partition(train, test, classes, dealt.held_out))
+    return LocalDataset(dataset, Partition(train, test, classes, dealt.held_out))
 
 
-def own(experiment: Experiment, client: int, dataset: Dataset) -> Holding:
+def own(experiment: Experiment, client: int, dataset: Dataset) -> LocalDataset:
     """All samples; tested on those of classes that it trains on."""
     dataset = _adapted(experiment, dataset)
     classes = np.unique(dataset.train_y)
@@ -58,7 +58,7 @@ def own(experiment: Experiment, client: int, dataset: Dataset) -> Holding:
             f"{dataset.name} has no test samples of the classes it has training samples of: add some"
         )
     every = Partition((np.arange(len(dataset.train_y)),), (test,), (classes,))
-    return Holding(dataset, validated(experiment, every, dataset))
+    return LocalDataset(dataset, validated(experiment, every, dataset))
 
 
 def _adapted(experiment: Experiment, dataset: Dataset) -> Dataset:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedrfq.data.client_data import hand_out
+from fedrfq.data.client_data import client_data
 from fedrfq.engine import counter_rng
 from fedrfq.engine.engine import Engine, Program
 from fedrfq.errors import UserError
@@ -25,7 +25,7 @@ from fedrfq.learning import metrics
 from fedrfq.learning.round_loop import held, participants, start, tested
 from fedrfq.methods import METHODS
 from fedrfq.models.stacked import Params, stack
-from fedrfq.node.local_dataset import Holding
+from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import Globals, encode
 
@@ -65,11 +65,11 @@ class Participant:
         self,
         experiment: Experiment,
         client: int,
-        holding: Holding,
+        holding: LocalDataset,
         device: torch.device,
         folder: Path,
         run: str = "",
-        seat: int | None = None,
+        member: int | None = None,
         before: int = 0,
     ) -> None:
         if not experiment.method.exchanges:
@@ -79,10 +79,10 @@ class Participant:
             )
         self.experiment = replace(experiment, train=replace(experiment.train, alone=True))
         self.client, self.holding, self.device, self.run = client, holding, device, run
-        self.seat, self.before = client if seat is None else seat, before
+        self.member, self.before = client if member is None else member, before
         self.path, dataset = folder / "model.safetensors", holding.dataset
         labels = [dataset.train_y[index] for index in holding.partition.train]
-        train, test = hand_out(
+        train, test = client_data(
             [holding.partition], labels, dataset, experiment.data.augment, device
         )
         program = Program(
@@ -151,7 +151,7 @@ class Participant:
         self._check(means_1JV, self.round)
         precision = self.experiment.method.precision()
         values_1JV, _, _ = quantise(means_1JV, precision)
-        return encode(self.round, self.seat, counts_1J[0].cpu().numpy(), values_1JV[0], precision)
+        return encode(self.round, self.member, counts_1J[0].cpu().numpy(), values_1JV[0], precision)
 
     def _check(self, values: Tensor, number: int) -> None:
         if not values.isfinite().all():

@@ -11,31 +11,31 @@ import signal
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fedrfq.consensus.events import Decided, Outcome, Trained, Waiting
-from fedrfq.consensus.messages import Body, Cert, Fetch, Message, ViewChange, What
+from fedrfq.consensus.events import Decided, Outcome, Submit, Waiting
+from fedrfq.consensus.messages import Cert, Fetch, Message, Part, PartKind, ViewChange
 from fedrfq.consensus.rejoin import lost
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.reconfiguration import chartered
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.reconfiguration import reconfigurable
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
 from fedrfq.node.driver import Driver
-from fedrfq.node.ended_runs import RUN, Archive
+from fedrfq.node.ended_runs import RUN, EndedRuns
 from fedrfq.node.logs import hear, say
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
-from fedrfq.node.membership.proposal import moved
+from fedrfq.node.membership.proposal import pending
 from fedrfq.node.ops import status
 from fedrfq.node.ops.prometheus import metrics
-from fedrfq.node.ops.status_tracker import Seen
-from fedrfq.node.ops.web import Page, Web
-from fedrfq.node.storage.audit_writer import Chronicle
-from fedrfq.node.storage.compaction import Compacting
+from fedrfq.node.ops.status_tracker import StatusTracker
+from fedrfq.node.ops.web import WebPage, WebServer
+from fedrfq.node.storage.audit_writer import AuditWriter
+from fedrfq.node.storage.compaction import LogCompactor
 from fedrfq.node.storage.party_folder import FEDERATION, STATUS
-from fedrfq.node.storage.write_ahead_log import Store
+from fedrfq.node.storage.write_ahead_log import WriteAheadLog
 from fedrfq.node.transport.links import Links
 
 _DEPART_S = 5.0  # that a run which was succeeded waits for parties that leave
@@ -47,7 +47,7 @@ _LINGER_S, _LOOK_S = (
 
 
 @dataclass(frozen=True)
-class Options:
+class ServerOptions:
     """`rejoin`: the log is lost or damaged; `listen`: elsewhere than federation.toml says; `until_done`: end with the run."""
 
     rejoin: bool = False
@@ -59,24 +59,26 @@ class Options:
 class Server:
     """From what its folder holds until it is told to stop. Made in a running loop."""
 
-    def __init__(self, identity: Identity, options: Options) -> None:
-        self._identity, self._charter, self._options = identity, identity.charter, options
-        application = chartered(self._charter, _heritage(identity))
+    def __init__(self, identity: Identity, options: ServerOptions) -> None:
+        self._identity, self._charter, self._options = identity, identity.federation, options
+        application = reconfigurable(self._charter, _heritage(identity))
         self._rules = Rules(self._charter.roster)
         self._store = _opened(identity, self._rules, options.rejoin)
-        self._chronicle = Chronicle(identity.folder, self._charter)
+        self._chronicle = AuditWriter(identity.folder, self._charter)
         self._chronicle.recover(self._store.messages)
         self._replica = Replica(
             self._rules, identity.party, identity.signer, application, self._store.messages
         )
-        self._seen = Seen(identity, self._replica, self._store, epochs.rounds_left(identity))
-        self._archive = Archive(identity)
+        self._seen = StatusTracker(
+            identity, self._replica, self._store, epochs.rounds_left(identity)
+        )
+        self._archive = EndedRuns(identity)
         self._links = Links(identity, self._hear, bind=options.listen)
         couriers = self._charter.carriers
         self._driver = Driver(
             self._replica, identity.party, self._charter.roster, self._store, self._links, couriers
         )
-        self._compacting, self._told = Compacting(self._store, self._chronicle), asyncio.Event()
+        self._compacting, self._told = LogCompactor(self._store, self._chronicle), asyncio.Event()
         self.told = False  # to stop, by a signal
         self.ended: tuple[bytes, bytes] | None = (
             None  # how the run ended, and the federation.toml that takes its place
@@ -102,7 +104,9 @@ class Server:
         """Until SIGTERM or SIGINT, or the end of the run if that is asked for; then all is written and said goodbye."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled)
-        web = Web({"/status": self._status, "/metrics": self._metrics, "/healthz": self._health})
+        web = WebServer(
+            {"/status": self._status, "/metrics": self._metrics, "/healthz": self._health}
+        )
         try:
             await self._start(web)
             await self._until_told()
@@ -119,7 +123,7 @@ class Server:
         self.told = True
         self.stop()
 
-    async def _start(self, web: Web) -> None:
+    async def _start(self, web: WebServer) -> None:
         port = await web.start(self._options.status_port)
         write_atomically(
             self._identity.folder / STATUS, json.dumps({"port": port, "pid": os.getpid()}).encode()
@@ -139,7 +143,7 @@ class Server:
         run, (host, bound) = self._charter.roster.run.hex(), self._links.address
         say(
             "started",
-            name=self._identity.seat.name,
+            name=self._identity.member.name,
             run=run,
             listen=f"{host}:{bound}",
             status_port=port,
@@ -151,7 +155,7 @@ class Server:
 
     def _address(self) -> str:
         listen = self._options.listen
-        return f"{listen[0]}:{listen[1]}" if listen else self._identity.seat.address
+        return f"{listen[0]}:{listen[1]}" if listen else self._identity.member.address
 
     async def _until_told(self) -> None:
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._told.wait())]
@@ -183,14 +187,14 @@ class Server:
         """Stop, once those whom the next run will not let in with the certificates they have know how this one ended."""
         waited = 0.0
         while waited < _DEPART_S and any(
-            self._charter.seats[party].certificate not in pinned
+            self._charter.members[party].certificate not in pinned
             for party in self._links.connected()
         ):
             await asyncio.sleep(_LOOK_S)
             waited += _LOOK_S
         self.stop()
 
-    async def _stop(self, web: Web) -> None:
+    async def _stop(self, web: WebServer) -> None:
         self._driver.stop()
         await self._links.stop()
         await web.stop()
@@ -214,20 +218,20 @@ class Server:
         try:
             if self._replica.over:
                 self._succeed()
-            elif (motion := moved(self._identity)) is not None:
-                self._driver.give(Trained(self._replica.round, motion))
+            elif (motion := pending(self._identity)) is not None:
+                self._driver.give(Submit(self._replica.round, motion))
         except UserError as error:
             self._driver.fail(str(error))
 
     def _succeed(self) -> None:
         certificate, outcome = self._replica.chain[self._replica.round - 1], self._replica.outcome
         assert outcome is not None
-        text = codec.successor(outcome.verdicts)
-        if epochs.seated(self._identity, text):
+        text = codec.successor_in(outcome.verdicts)
+        if epochs.takes_part(self._identity, text):
             say("the federation is changed", round=certificate.record.round)
-            self.ended = epochs.last_of(self._rules, certificate, outcome), text
+            self.ended = epochs.encode_last(self._rules, certificate, outcome), text
             self._departing = asyncio.ensure_future(
-                self._depart(set(Charter.read(text.decode(), FEDERATION).holders))
+                self._depart(set(Federation.read(text.decode(), FEDERATION).holders))
             )
         else:
             say(
@@ -302,7 +306,7 @@ class Server:
         """Where this server stands: the last round whose decision is on the disk, or none. Couriers are greeted so."""
         found = self._replica.chain.get(self._seen.decided)
         return self._rules.unsigned(
-            Body(self._seen.decided, What.STANDING, found.write() if found is not None else b"")
+            Part(self._seen.decided, PartKind.STANDING, found.write() if found is not None else b"")
         )
 
     def _certificate(self, fetch: Fetch) -> Message | None:
@@ -310,30 +314,30 @@ class Server:
         found = self._replica.chain.get(fetch.round) if fetch.round <= self._seen.decided else None
         return (
             self._rules.unsigned(Cert(fetch.round, found))
-            if found is not None and fetch.what == What.CERT
+            if found is not None and fetch.what == PartKind.CERT
             else None
         )
 
     # What is shown
 
-    def _status(self) -> Page:
-        return Page(
+    def _status(self) -> WebPage:
+        return WebPage(
             to_json(asdict(self._seen.board(self._driver, self._links))) + "\n", "application/json"
         )
 
-    def _metrics(self) -> Page:
-        return Page(
+    def _metrics(self) -> WebPage:
+        return WebPage(
             metrics(self._seen, self._driver, self._links),
             "text/plain; version=0.0.4; charset=utf-8",
         )
 
-    def _health(self) -> Page:
+    def _health(self) -> WebPage:
         failed = self._driver.failed
-        return Page("ok\n") if failed is None else Page(f"{failed}\n", code=503)
+        return WebPage("ok\n") if failed is None else WebPage(f"{failed}\n", code=503)
 
 
 def _heritage(identity: Identity) -> Outcome | None:
-    found = epochs.heritage(identity.folder, identity.charter)
+    found = epochs.inherited_outcome(identity.folder, identity.federation)
     if found is not None and not found.state:
         raise UserError(
             f"{identity.folder / epochs.PAST} is a client's, without the detector's memory: copy a server's"
@@ -341,12 +345,12 @@ def _heritage(identity: Identity) -> Outcome | None:
     return found
 
 
-def _opened(identity: Identity, rules: Rules, rejoin: bool) -> Store:
+def _opened(identity: Identity, rules: Rules, rejoin: bool) -> WriteAheadLog:
     """The log. One set aside is not begun anew without a word: the first of a server that rejoins is that it does."""
     folder, mark = identity.folder, lost(rules, secrets.token_bytes(32)) if rejoin else None
     if mark is not None:
-        say("rejoining", "warning", log=f"set aside as {Store.reset(folder).name}")
-    store = Store.open(folder, rules.run)
+        say("rejoining", "warning", log=f"set aside as {WriteAheadLog.reset(folder).name}")
+    store = WriteAheadLog.open(folder, rules.run)
     if mark is not None:
         store.append(mark)
         store.flush()
@@ -358,7 +362,7 @@ def _opened(identity: Identity, rules: Rules, rejoin: bool) -> Store:
     return store
 
 
-async def serve(identity: Identity, options: Options) -> None:
+async def serve(identity: Identity, options: ServerOptions) -> None:
     if not identity.is_server:
         raise UserError(
             f"{identity.folder} is a {identity.role}'s folder: `fedrfq client DIR --data …` is for a client's"
@@ -369,7 +373,7 @@ async def serve(identity: Identity, options: Options) -> None:
         await server.run()
         if server.ended is None:
             return
-        epochs.turn(identity.folder, *server.ended)
+        epochs.activate_successor(identity.folder, *server.ended)
         if server.told:
             return
         identity, options = load(identity.folder), replace(options, rejoin=False)

@@ -24,7 +24,7 @@ from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.paper import bound_tables
 from fedrfq.paper.descent import check, descend
 from fedrfq.paper.lipschitz_estimate import steepest_l2
-from fedrfq.paper.theorem import FORMS, Constants, Found, s8_holds, terms
+from fedrfq.paper.theorem import FORMS, Constants, MeasuredSetting, s8_holds, terms
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.studies import study_file
 from fedrfq.studies.recipe import Recipe, Shown, Tell
@@ -32,13 +32,13 @@ from fedrfq.studies.recipe import Recipe, Shown, Tell
 if TYPE_CHECKING:
     import torch
 
-    from fedrfq.studies.grid import Ended
+    from fedrfq.studies.grid import EndedRun
 
 _NUMBERS = {"iterations": 10, "powers": 10, "starts": 16}
 
 
 @dataclass(frozen=True)
-class Plan:
+class BoundPlan:
     recipe: Recipe
     settings: Mapping[str, Experiment]  # measured here, and not trained by a grid
     iterations: int
@@ -48,7 +48,7 @@ class Plan:
     keep: bool = False
 
     @staticmethod
-    def of(recipe: Recipe) -> Plan:
+    def of(recipe: Recipe) -> BoundPlan:
         known(recipe.table, [*_NUMBERS, "experiment", "settings"], "")
         numbers = {
             **_NUMBERS,
@@ -61,10 +61,10 @@ class Plan:
         for label, changes in study_file.labels(recipe.table, "settings").items():
             settings[label] = study_file.experiment(label, "reproduced", 0, [shared, changes])
             check(settings[label])
-        return Plan(recipe, settings, **numbers)
+        return BoundPlan(recipe, settings, **numbers)
 
     def show(
-        self, ended: Mapping[str, Ended], folder: Path, device: torch.device, tell: Tell
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
         found = {label: self._found(i, label, tell) for i, label in enumerate(self.settings)}
         rows = [row for label, one in found.items() for row in _rows(label, one)]
@@ -76,7 +76,7 @@ class Plan:
         picture = bound_tables.drawn(folder / "bound.png", self.recipe.title, found)
         return Shown(bound_tables.sheets(self.recipe.title, found), whole, rows, [picture])
 
-    def _found(self, i: int, label: str, tell: Tell) -> Found:
+    def _found(self, i: int, label: str, tell: Tell) -> MeasuredSetting:
         experiment = self.settings[label]
         dataset, method, pool = data.load(experiment.data.name), experiment.method, experiment.pool
         assert isinstance(method, FedRFQ)
@@ -89,7 +89,7 @@ class Plan:
         constants = Constants.of(
             measured, experiment.train.lr, method.lam, self.iterations, pooled, pool.kernel
         )
-        return Found(constants, measured)
+        return MeasuredSetting(constants, measured)
 
 
 @lru_cache
@@ -102,7 +102,7 @@ def _pooled(pool: Pool, values: int, starts: int) -> float:
     )
 
 
-def _rows(label: str, one: Found) -> list[dict[str, Any]]:
+def _rows(label: str, one: MeasuredSetting) -> list[dict[str, Any]]:
     rows = []
     for measured in one.rounds:
         row = {"setting": label, **asdict(measured)}

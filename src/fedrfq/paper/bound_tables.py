@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, median
 
-from fedrfq.paper.theorem import FORMS, Found, largest_lam, s8_holds, terms
+from fedrfq.paper.theorem import FORMS, MeasuredSetting, largest_lam, s8_holds, terms
 from fedrfq.studies.plots import legend, pyplot, saved
 from fedrfq.studies.sheets import Sheet
 
@@ -14,11 +14,11 @@ _TERMS = ("descent", "noise", "exchange", "gap", "change")
 _SCALE = 1e-3  # below which a slack is drawn on a linear scale
 
 
-def sheets(title: str, found: Mapping[str, Found]) -> list[Sheet]:
+def sheets(title: str, found: Mapping[str, MeasuredSetting]) -> list[Sheet]:
     return [_verdicts(title, found), _constants(found), _sizes(found)]
 
 
-def _verdicts(title: str, found: Mapping[str, Found]) -> Sheet:
+def _verdicts(title: str, found: Mapping[str, MeasuredSetting]) -> Sheet:
     first = (
         "setting",
         "bound",
@@ -41,7 +41,7 @@ def _verdicts(title: str, found: Mapping[str, Found]) -> Sheet:
     return Sheet(title, header, rows, note, labels=2)
 
 
-def _verdict(one: Found, corrected: bool) -> tuple[str, ...]:
+def _verdict(one: MeasuredSetting, corrected: bool) -> tuple[str, ...]:
     changes, slacks = one.changes(corrected), one.slacks(corrected)
     shares = {
         "holds": [slack >= 0 for slack in slacks],
@@ -58,7 +58,7 @@ def _verdict(one: Found, corrected: bool) -> tuple[str, ...]:
     return (str(len(one.rounds)), holds, f"{median(slacks):.3g}", *rest, f"{lam:.2g}")
 
 
-def _constants(found: Mapping[str, Found]) -> Sheet:
+def _constants(found: Mapping[str, MeasuredSetting]) -> Sheet:
     names = {
         "eta": "η",
         "lam": "λ",
@@ -82,7 +82,7 @@ def _constants(found: Mapping[str, Found]) -> Sheet:
     )
 
 
-def _sizes(found: Mapping[str, Found]) -> Sheet:
+def _sizes(found: Mapping[str, MeasuredSetting]) -> Sheet:
     rows = []
     for label, one in found.items():
         for form, corrected in FORMS.items():
@@ -107,7 +107,7 @@ def _sizes(found: Mapping[str, Found]) -> Sheet:
     )
 
 
-def drawn(path: Path, title: str, found: Mapping[str, Found]) -> Path:
+def drawn(path: Path, title: str, found: Mapping[str, MeasuredSetting]) -> Path:
     """The first client's loss under its bound, and the slacks of all."""
     plt = pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(13.5, 4.6), layout="constrained")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedrfq.engine.engine import Program
 from fedrfq.methods.method import Batch, Guide
-from fedrfq.models.stacked import Batched, Params, Step
+from fedrfq.models.stacked import Batched, Params, TrainingStep
 from fedrfq.prototypes.fixed_point import Globals
 
 _LAYOUT = Batched()  # fast in float64 on a CPU, where grouped convolutions are not
@@ -36,7 +36,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientLoss:
     """Samples, and a program over a vector of weights."""
 
     program: Program
@@ -97,7 +97,7 @@ class Client:
             for (name, p), piece in zip(self.like.items(), pieces, strict=True)
         }
         weight = torch.ones(y_KB.shape, dtype=w_KP.dtype)
-        c, logits = self.program.model.forward(_LAYOUT, params, x, Step(weight, None))
+        c, logits = self.program.model.forward(_LAYOUT, params, x, TrainingStep(weight, None))
         return Batch(logits, c, self.program.pool(c), y_KB, weight, params)
 
 

@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Pair:
+class ClusterPair:
     """Two classes, and the share of their samples that lie in a cluster of the other one."""
 
     first: int
@@ -51,15 +51,15 @@ class Clustered:
 
         return float(adjusted_rand_score(self.y_N, self.cluster_N))
 
-    def confused(self, most: int) -> list[Pair]:
+    def confused(self, most: int) -> list[ClusterPair]:
         """The pairs of classes that lie most in each other's clusters."""
         guess_N = self.majority()[self.cluster_N]
         pairs = [self._pair(int(a), int(b), guess_N) for a, b in combinations(self.classes, 2)]
         return sorted((pair for pair in pairs if pair.share), key=lambda pair: -pair.share)[:most]
 
-    def _pair(self, a: int, b: int, guess_N: Ints) -> Pair:
+    def _pair(self, a: int, b: int, guess_N: Ints) -> ClusterPair:
         crossed = ((self.y_N == a) & (guess_N == b)) | ((self.y_N == b) & (guess_N == a))
-        return Pair(a, b, float(crossed.sum() / np.isin(self.y_N, (a, b)).sum()))
+        return ClusterPair(a, b, float(crossed.sum() / np.isin(self.y_N, (a, b)).sum()))
 
     def flat(self) -> Floats:
         """The vectors' first two principal components."""

@@ -15,15 +15,15 @@ from numpy.random import Generator
 from torch import Tensor
 
 from fedrfq.data import Dataset
-from fedrfq.data.client_data import hand_out
+from fedrfq.data.client_data import client_data
 from fedrfq.engine.engine import Program
 from fedrfq.engine.threads import one_thread
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
-from fedrfq.learning.round_loop import beliefs, deal, start
+from fedrfq.learning.round_loop import believed_labels, deal, start
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.methods.method import Guide
-from fedrfq.paper.client_gradients import Client, Point, curvature
+from fedrfq.paper.client_gradients import ClientLoss, Point, curvature
 from fedrfq.prototypes.class_means import class_means, quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import combine, decide
@@ -31,7 +31,7 @@ from fedrfq.robust.detectors import State
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRound:
     """A round of a client. Losses are ℓ over all its samples: before its first step with the globals it was given, after its
     last with the same ones, and with those that came back."""
 
@@ -97,7 +97,7 @@ def descend(
     iterations: int,
     powers: int,
     tell: Callable[[int], None],
-) -> list[Measured]:
+) -> list[MeasuredRound]:
     """All rounds of all clients, `iterations` steps each, but the first round: there are no global prototypes before it.
     `powers` are the steps of a power iteration."""
     rng = np.random.default_rng(experiment.seed)
@@ -124,21 +124,23 @@ def descend(
     return found
 
 
-def _clients(experiment: Experiment, dataset: Dataset) -> tuple[list[Client], list[Tensor]]:
+def _clients(experiment: Experiment, dataset: Dataset) -> tuple[list[ClientLoss], list[Tensor]]:
     """With their samples, and their weights before the first round."""
     partition = deal(experiment, dataset)
-    labels = beliefs(experiment, partition, [], dataset)
-    shares, _ = hand_out([partition], labels, dataset, False, torch.device("cpu"))
+    labels = believed_labels(experiment, partition, [], dataset)
+    shares, _ = client_data([partition], labels, dataset, False, torch.device("cpu"))
     program = Program(experiment.model, experiment.method, experiment.pool, experiment.train)
     clients, weights = [], []
     for k, count in enumerate(shares.counts):
         index, model = shares.index_KN[k, :count], start(experiment, k, dataset)
-        clients.append(Client(program, model, shares.x[index].double(), shares.y[index]))
+        clients.append(ClientLoss(program, model, shares.x[index].double(), shares.y[index]))
         weights.append(torch.cat([p.flatten() for p in model.values()]).double())
     return clients, weights
 
 
-def _walk(client: Client, w: Tensor, guide: Guide, iterations: int, rng: Generator) -> list[Point]:
+def _walk(
+    client: ClientLoss, w: Tensor, guide: Guide, iterations: int, rng: Generator
+) -> list[Point]:
     """The round's points: where each iteration began, and where the last one ended."""
     points = [client.point(w, guide, rng)]
     for _ in range(iterations):
@@ -150,7 +152,7 @@ def _walk(client: Client, w: Tensor, guide: Guide, iterations: int, rng: Generat
     return points
 
 
-def _uploads(clients: list[Client], walks: list[list[Point]], classes: int) -> Uploads:
+def _uploads(clients: list[ClientLoss], walks: list[list[Point]], classes: int) -> Uploads:
     """Each client's class means with the weights it ended at."""
     found = []
     for client, walk in zip(clients, walks, strict=True):
@@ -177,14 +179,14 @@ def _exchanged(experiment: Experiment, before: Exchanged, uploads: Uploads) -> E
 def _measured(
     k: int,
     number: int,
-    client: Client,
+    client: ClientLoss,
     walk: list[Point],
     top: float,
     before: Exchanged,
     after: Exchanged,
-) -> Measured:
+) -> MeasuredRound:
     steps, gaps = walk[:-1], torch.stack([before.gap(), after.gap()])
-    return Measured(
+    return MeasuredRound(
         client=k,
         round=number,
         loss_start=walk[0].loss,
@@ -204,7 +206,7 @@ def _measured(
 
 
 def _curvature(
-    client: Client, walk: list[Point], guide: Guide, powers: int, rng: Generator
+    client: ClientLoss, walk: list[Point], guide: Guide, powers: int, rng: Generator
 ) -> float:
     """Where the round began."""
     return curvature(lambda w: client.whole(w, guide)[1], walk[0].w, powers, rng)
@@ -216,7 +218,7 @@ def _steepness(walk: list[Point], below: Tensor) -> float:
     return max(_ratio((a.c_ND - b.c_ND).norm(dim=1).max(), (a.w - b.w)[below]) for a, b in pairs)
 
 
-def _moved(shift_JV: Tensor, client: Client) -> float:
+def _moved(shift_JV: Tensor, client: ClientLoss) -> float:
     """How far its samples' global prototypes moved, in the mean."""
     return float(torch.linalg.vector_norm(shift_JV, dim=1)[client.y].mean())
 

@@ -20,7 +20,7 @@ from fedrfq.data import cached_dataset, weights
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, known
 from fedrfq.learning.evaluation import side_by_side
-from fedrfq.learning.round_loop import Federation, tested
+from fedrfq.learning.round_loop import RoundLoop, tested
 from fedrfq.models.resnet18 import ResNet18
 from fedrfq.paper import failures_tables
 from fedrfq.paper.clusters import Clustered, clustered
@@ -30,7 +30,7 @@ from fedrfq.studies.recipe import Recipe, Shown, Tell
 if TYPE_CHECKING:
     import torch
 
-    from fedrfq.studies.grid import Ended
+    from fedrfq.studies.grid import EndedRun
 
 _AXES = ["dataset", "method"]
 _PAIRS = 3
@@ -53,7 +53,7 @@ class Failure:
 
     @staticmethod
     def of(
-        labels: Labels, seed: int, ended: Ended, found: Clustered, names: Sequence[str]
+        labels: Labels, seed: int, ended: EndedRun, found: Clustered, names: Sequence[str]
     ) -> Failure:
         last = ended.records()[-1]
         failed = last.prototype_failure
@@ -76,14 +76,14 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Plan:
+class FailuresPlan:
     recipe: Recipe
     runs: Mapping[tuple[Labels, int], Experiment]
     missing: Mapping[str, str]  # datasets that are left out, and what gets them
     keep: bool = True
 
     @staticmethod
-    def of(recipe: Recipe) -> Plan:
+    def of(recipe: Recipe) -> FailuresPlan:
         known(recipe.table, KEYS, "")
         axes = Axes.of(recipe)
         if list(axes.labels) != _AXES:
@@ -103,14 +103,14 @@ class Plan:
             for key, experiment in axes.experiments.items()
             if key[0][0] not in missing
         }
-        return Plan(recipe, runs, missing)
+        return FailuresPlan(recipe, runs, missing)
 
     @property
     def experiments(self) -> Sequence[Experiment]:
         return list(self.runs.values())
 
     def show(
-        self, ended: Mapping[str, Ended], folder: Path, device: torch.device, tell: Tell
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
         failures: list[Failure] = []
         first: dict[Labels, Clustered] = {}
@@ -161,13 +161,12 @@ def needed(experiment: Experiment) -> str:
     return ""
 
 
-def prototypes(ended: Ended, seed: int, device: torch.device) -> Clustered:
+def prototypes(ended: EndedRun, seed: int, device: torch.device) -> Clustered:
     """The test prototypes of all clients with the models of the last round, in clusters."""
     experiment, state = ended.run.experiment(), ended.run.last(device)
-    federation = Federation([experiment], _load(experiment.data.name), device)
+    loop = RoundLoop([experiment], _load(experiment.data.name), device)
     found = [
-        tested(engine, params)
-        for engine, params in zip(federation.engines, state.params, strict=True)
+        tested(engine, params) for engine, params in zip(loop.engines, state.params, strict=True)
     ]
     p_NV, _, y_N = side_by_side(found, 1).vectors()
     return clustered(p_NV.double().cpu().numpy(), y_N.cpu().numpy(), seed)

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 from fedrfq.errors import UserError, nearest
 from fedrfq.paper import bound, failures, lipschitz, security_recipe
-from fedrfq.paper.tables import PaperTable
-from fedrfq.studies.figure import Figure
+from fedrfq.paper.tables import TablePlan
+from fedrfq.studies.figure import FigurePlan
 from fedrfq.studies.recipe import Plan, Recipe
 
 KINDS: dict[str, Callable[[Recipe], Plan]] = {
-    "table": PaperTable.of,
-    "figure": Figure.of,
-    "security": security_recipe.Plan.of,
-    "lipschitz": lipschitz.Plan.of,
-    "bound": bound.Plan.of,
-    "failures": failures.Plan.of,
+    "table": TablePlan.of,
+    "figure": FigurePlan.of,
+    "security": security_recipe.SecurityPlan.of,
+    "lipschitz": lipschitz.LipschitzPlan.of,
+    "bound": bound.BoundPlan.of,
+    "failures": failures.FailuresPlan.of,
 }
 
 

@@ -35,7 +35,7 @@ from fedrfq.studies.sheets import NOTHING, Sheet
 from fedrfq.studies.study_file import whole_numbers
 
 if TYPE_CHECKING:
-    from fedrfq.studies.grid import Ended
+    from fedrfq.studies.grid import EndedRun
 
 _LEAST = {"seed": 0, "starts": 1, "pairs": 2}
 _ROUNDING = 1e-9
@@ -58,7 +58,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LipschitzPlan:
     recipe: Recipe
     seed: int
     kernels: tuple[int, ...]
@@ -70,7 +70,7 @@ class Plan:
     keep: bool = False
 
     @staticmethod
-    def of(recipe: Recipe) -> Plan:
+    def of(recipe: Recipe) -> LipschitzPlan:
         known(recipe.table, [*_LEAST, "kernels", "maps", "strides"], "")
         table = {
             "seed": 0,
@@ -87,10 +87,10 @@ class Plan:
             if type(table[key]) is not int or table[key] < least:
                 raise UserError(f"{key} is a whole number from {least} on, not {table[key]!r}")
         seed, starts, pairs = (table[key] for key in _LEAST)
-        return Plan(recipe, seed, kernels, _maps(table["maps"]), strides, starts, pairs)
+        return LipschitzPlan(recipe, seed, kernels, _maps(table["maps"]), strides, starts, pairs)
 
     def show(
-        self, ended: Mapping[str, Ended], folder: Path, device: torch.device, tell: Tell
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
         norms, rng = self._norms(), np.random.default_rng(self.seed)
         constants = []

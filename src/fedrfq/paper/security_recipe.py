@@ -24,13 +24,13 @@ from fedrfq.studies.sheets import NOTHING, Sheet
 if TYPE_CHECKING:
     import torch
 
-    from fedrfq.studies.grid import Ended
+    from fedrfq.studies.grid import EndedRun
 
 _NAMED = 8  # numbers of servers that are named one by one
 
 
 @dataclass(frozen=True)
-class Claim:
+class SecurityClaim:
     """A sentence of the paper, whether it holds, and what was computed."""
 
     says: str
@@ -39,7 +39,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SecurityPlan:
     recipe: Recipe
     servers: Sequence[int]
     ps: Sequence[Fraction]
@@ -49,7 +49,7 @@ class Plan:
     keep: bool = False
 
     @staticmethod
-    def of(recipe: Recipe) -> Plan:
+    def of(recipe: Recipe) -> SecurityPlan:
         table = recipe.table
         known(table, ["servers", "p", "enough", "beyond"], "")
         beyond = table.get("beyond", 20)
@@ -57,10 +57,12 @@ class Plan:
             raise UserError(f"beyond is a number of servers, such as 20, not {beyond!r}")
         ps = sorted(probabilities(str(table.get("p", "0.1,0.2,0.3"))))
         servers = numbers(str(table.get("servers", "4..40")))
-        return Plan(recipe, servers, ps, probabilities(str(table.get("enough", "0.99")))[0], beyond)
+        return SecurityPlan(
+            recipe, servers, ps, probabilities(str(table.get("enough", "0.99")))[0], beyond
+        )
 
     def show(
-        self, ended: Mapping[str, Ended], folder: Path, device: torch.device, tell: Tell
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
         tell(0, "security probabilities")
         found = {(n, p): security(n, p) for n in self.servers for p in self.ps}
@@ -94,36 +96,40 @@ class Plan:
             1,
         )
 
-    def _falls_with_p(self, found: Mapping[tuple[int, Fraction], Fraction]) -> Claim:
+    def _falls_with_p(self, found: Mapping[tuple[int, Fraction], Fraction]) -> SecurityClaim:
         against = [
             n for n in self.servers if any(found[n, q] >= found[n, p] for p, q in pairwise(self.ps))
         ]
-        return Claim(
+        return SecurityClaim(
             "it falls as p rises",
             not against,
             f"not with {_named(against)}" if against else "with every N",
         )
 
-    def _rises_with_n(self, found: Mapping[tuple[int, Fraction], Fraction], p: Fraction) -> Claim:
+    def _rises_with_n(
+        self, found: Mapping[tuple[int, Fraction], Fraction], p: Fraction
+    ) -> SecurityClaim:
         falls = [b for a, b in pairwise(self.servers) if found[b, p] <= found[a, p]]
         says = f"more servers, more secure, at p = {float(p):g}"
         if not falls:
-            return Claim(says, True, "with every N")
+            return SecurityClaim(says, True, "with every N")
         worst = max(falls, key=lambda n: found[n - 1, p] - found[n, p])
         lost = float(found[worst - 1, p] - found[worst, p])
         steps = f"{len(falls)} of {len(self.servers) - 1} steps fall ({_named(falls)})"
-        return Claim(says, False, f"{steps}; most with {worst}, by {lost:.4f}")
+        return SecurityClaim(says, False, f"{steps}; most with {worst}, by {lost:.4f}")
 
-    def _by_threes(self, found: Mapping[tuple[int, Fraction], Fraction], p: Fraction) -> Claim:
+    def _by_threes(
+        self, found: Mapping[tuple[int, Fraction], Fraction], p: Fraction
+    ) -> SecurityClaim:
         """Only where one more fault is borne: N = 3f + 1."""
         threes = [n for n in self.servers if n % 3 == 1]
         falls = [b for a, b in pairwise(threes) if found[b, p] <= found[a, p]]
         says = f"… counted at N = 3f + 1 only, at p = {float(p):g}"
-        return Claim(
+        return SecurityClaim(
             says, not falls, f"falls with {_named(falls)}" if falls else "with every such N"
         )
 
-    def _secure_below(self, found: Mapping[tuple[int, Fraction], Fraction]) -> Claim:
+    def _secure_below(self, found: Mapping[tuple[int, Fraction], Fraction]) -> SecurityClaim:
         """With the first p in place of all below it: the probability falls as p rises."""
         p, more = self.ps[0], [n for n in self.servers if n > self.beyond]
         against = [n for n in more if found[n, p] <= self.enough]
@@ -134,20 +140,22 @@ class Plan:
             if against
             else f"at p = {float(p):g} itself {float(least):.4f} at least"
         )
-        return Claim(says, bool(more) and not against, said)
+        return SecurityClaim(says, bool(more) and not against, said)
 
-    def _secure_from(self, found: Mapping[tuple[int, Fraction], Fraction], p: Fraction) -> Claim:
+    def _secure_from(
+        self, found: Mapping[tuple[int, Fraction], Fraction], p: Fraction
+    ) -> SecurityClaim:
         short = [n for n in self.servers if found[n, p] <= self.enough]
         says = f"enough servers make it secure (above {float(self.enough):g}) at p = {float(p):g}"
         last, best = (short or [0])[-1], max(self.servers, key=lambda n: found[n, p])
         if last == self.servers[-1]:
-            return Claim(
+            return SecurityClaim(
                 says, False, f"not up to {last}: {float(found[best, p]):.4f} at most, with {best}"
             )
-        return Claim(says, True, f"from {last + 1 if short else self.servers[0]} on")
+        return SecurityClaim(says, True, f"from {last + 1 if short else self.servers[0]} on")
 
 
-def _claims(claims: Sequence[Claim]) -> Sheet:
+def _claims(claims: Sequence[SecurityClaim]) -> Sheet:
     rows = [
         (claim.says, "holds" if claim.holds else "fails", claim.found or NOTHING)
         for claim in claims

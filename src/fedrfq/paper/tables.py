@@ -18,10 +18,10 @@ from fedrfq.paper.printed import Printed, printed
 from fedrfq.studies import axes as grids
 from fedrfq.studies.axes import Axes
 from fedrfq.studies.claims import Claim, claims, claims_sheet, judge
-from fedrfq.studies.grid import Ended
+from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread
-from fedrfq.studies.line_plots import Facet, Line, draw
-from fedrfq.studies.measures import Measured
+from fedrfq.studies.line_plots import Facet, PlotLine, draw
+from fedrfq.studies.measures import MeasuredRuns
 from fedrfq.studies.recipe import Recipe, Shown, Tell
 from fedrfq.studies.sheets import NOTHING, Sheet
 
@@ -33,7 +33,7 @@ _AXES = ("method", "setting")
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A method in a setting: what the paper prints, and what was measured, over seeds."""
 
     method: str
@@ -64,7 +64,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class PaperTable:
+class TablePlan:
     recipe: Recipe
     axes: Axes
     paper: Mapping[str, Printed]
@@ -72,14 +72,14 @@ class PaperTable:
     keep = False
 
     @staticmethod
-    def of(recipe: Recipe) -> PaperTable:
+    def of(recipe: Recipe) -> TablePlan:
         known(recipe.table, KEYS, "")
         axes = Axes.of(recipe)
         if set(axes.labels) != set(_AXES):
             raise UserError(
                 f"{recipe.name}: a table has two axes, method and setting, not {', '.join(axes.labels)}"
             )
-        return PaperTable(
+        return TablePlan(
             recipe, axes, printed(str(recipe.table.get("paper"))), claims(recipe.table, axes)
         )
 
@@ -88,9 +88,9 @@ class PaperTable:
         return list(self.axes.experiments.values())
 
     def show(
-        self, ended: Mapping[str, Ended], folder: Path, device: torch.device, tell: Tell
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
-        measured = Measured.of(self.axes, ended)
+        measured = MeasuredRuns.of(self.axes, ended)
         cells = self._cells(measured)
         judged = judge(self.claims, measured)
         whole = {
@@ -107,7 +107,7 @@ class PaperTable:
         picture = draw(folder / "figure.png", self.recipe.title, [self._facets(cells)])
         return Shown(sheets, whole, [cell.flat() for cell in cells], [picture])
 
-    def _cells(self, measured: Measured) -> list[Cell]:
+    def _cells(self, measured: MeasuredRuns) -> list[TableCell]:
         found = []
         for labels in self.axes.combinations():
             here = dict(zip(self.axes.labels, labels, strict=True))
@@ -115,7 +115,7 @@ class PaperTable:
             paper, paper_std = (row.accuracy if row else {}).get(here["setting"], (None, None))
             std, values = measured.spread("own_std", labels), measured.spread("parameters", labels)
             found.append(
-                Cell(
+                TableCell(
                     method=here["method"],
                     setting=here["setting"],
                     paper=paper,
@@ -129,7 +129,7 @@ class PaperTable:
             )
         return found
 
-    def _overview(self, cells: Sequence[Cell], seeds: str) -> Sheet:
+    def _overview(self, cells: Sequence[TableCell], seeds: str) -> Sheet:
         """Methods × settings: the paper's figure, and ours with its interval."""
         by_place = {(cell.method, cell.setting): cell for cell in cells}
         settings = self.axes.labels["setting"]
@@ -142,7 +142,7 @@ class PaperTable:
             f"{self.recipe.title}: paper → measured", ("method", *settings), tuple(rows), note
         )
 
-    def _setting(self, cells: Sequence[Cell], setting: str) -> Sheet:
+    def _setting(self, cells: Sequence[TableCell], setting: str) -> Sheet:
         header = (
             "method",
             "paper, %",
@@ -163,8 +163,8 @@ class PaperTable:
         )
         return Sheet(setting, header, tuple(rows), note)
 
-    def _facets(self, cells: Sequence[Cell]) -> list[Facet]:
-        def lines(value: str) -> dict[str, Line]:
+    def _facets(self, cells: Sequence[TableCell]) -> list[Facet]:
+        def lines(value: str) -> dict[str, PlotLine]:
             found = {m: [c for c in cells if c.method == m] for m in self.axes.labels["method"]}
             points = {
                 m: [(c.setting, _as_spread(getattr(c, value))) for c in own]
@@ -172,7 +172,9 @@ class PaperTable:
             }
             there = {m: [(x, y) for x, y in own if y is not None] for m, own in points.items()}
             return {
-                m: Line([x for x, _ in own], [y for _, y in own]) for m, own in there.items() if own
+                m: PlotLine([x for x, _ in own], [y for _, y in own])
+                for m, own in there.items()
+                if own
             }
 
         titles = {
@@ -190,7 +192,7 @@ def _as_spread(value: float | Spread | None) -> Spread | None:
     return Spread(1, value, None, None) if isinstance(value, float) else value
 
 
-def _both(cell: Cell | None) -> str:
+def _both(cell: TableCell | None) -> str:
     if cell is None:
         return NOTHING
     paper = NOTHING if cell.paper is None else f"{cell.paper:.2f}"
@@ -203,7 +205,7 @@ def _mean(found: Spread | None) -> str:
     return f"{found.mean:.2f}" + ("" if found.half is None else f" ± {found.half:.2f}")
 
 
-def _row(cell: Cell, paper: Printed | None) -> tuple[str, ...]:
+def _row(cell: TableCell, paper: Printed | None) -> tuple[str, ...]:
     printed_ = NOTHING if cell.paper is None else f"{cell.paper:.2f} ± {cell.paper_std:.2f}"
     own = "diverged" if cell.own is None else f"{cell.own.mean:.2f} ± {cell.own_std:.2f}"
     half = NOTHING if cell.own is None or cell.own.half is None else f"± {cell.own.half:.2f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedrfq.paper.descent import Measured
+from fedrfq.paper.descent import MeasuredRound
 
 FORMS = {"printed": False, "corrected": True}  # of the bound, and whether it is corrected
 
@@ -28,7 +28,7 @@ class Constants:
 
     @staticmethod
     def of(
-        rounds: Sequence[Measured],
+        rounds: Sequence[MeasuredRound],
         eta: float,
         lam: float,
         iterations: int,
@@ -73,7 +73,7 @@ class Terms:
         return self.descent + self.noise + self.exchange + self.gap
 
 
-def terms(measured: Measured, c: Constants, corrected: bool) -> Terms:
+def terms(measured: MeasuredRound, c: Constants, corrected: bool) -> Terms:
     return Terms(
         descent=-(c.eta - c.smooth * c.eta**2 / 2) * measured.descent,
         noise=c.smooth * c.iterations * c.eta**2 * c.variance / 2,
@@ -87,14 +87,14 @@ def terms(measured: Measured, c: Constants, corrected: bool) -> Terms:
     )
 
 
-def largest_lam(measured: Measured, c: Constants, corrected: bool) -> float:
+def largest_lam(measured: MeasuredRound, c: Constants, corrected: bool) -> float:
     """With a larger λ no step, however small, is promised to lower the loss: the terms linear in η, with no gap at all."""
     return measured.descent / (
         c.steepness * (c.pooled if corrected else c.printed) * c.iterations * c.norm
     )
 
 
-def s8_holds(measured: Measured, c: Constants, corrected: bool) -> bool:
+def s8_holds(measured: MeasuredRound, c: Constants, corrected: bool) -> bool:
     """Step s8 of the proof, with what was measured on both sides: global prototypes move no farther (times λ) than they would
     unfiltered (times λ) and the filter's gap does, times λ only if corrected."""
     gap = (c.lam if corrected else 1) * measured.filter_moved
@@ -102,11 +102,11 @@ def s8_holds(measured: Measured, c: Constants, corrected: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class Found:
+class MeasuredSetting:
     """A setting's measured rounds, and the constants they give."""
 
     constants: Constants
-    rounds: Sequence[Measured]
+    rounds: Sequence[MeasuredRound]
 
     def changes(self, corrected: bool) -> list[float]:
         """What the bound allows the loss to change by, for each round of each client."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from fedrfq.report import marks
-from fedrfq.report.clients_csv import Client
+from fedrfq.report.clients_csv import ClientRow
 from fedrfq.report.curves import HEAD, PROTOTYPE
 from fedrfq.report.figure import Figure, Row, Spec
-from fedrfq.report.run_data import Run
+from fedrfq.report.run_data import RunData
 
 _MOST_CLIENTS = 200
 _MOST_CLASSES = 128
 
 
-def accuracies(run: Run) -> Figure | None:
+def accuracies(run: RunData) -> Figure | None:
     """Each client's accuracies after the last round."""
     rows = [row for client in run.clients.last[:_MOST_CLIENTS] for row in _both(client)]
     if not rows:
@@ -29,7 +29,7 @@ def accuracies(run: Run) -> Figure | None:
     )
 
 
-def _both(client: Client) -> list[Row]:
+def _both(client: ClientRow) -> list[Row]:
     found = ((HEAD, client.accuracy), (PROTOTYPE, client.prototype_accuracy))
     return [
         {
@@ -97,7 +97,7 @@ def _dumbbells(names: list[str]) -> Spec:
     return {"height": 280, "layer": [rule, rings, dots]}
 
 
-def partition(run: Run) -> Figure | None:
+def partition(run: RunData) -> Figure | None:
     """The map of who holds how many samples of which class."""
     labels = sorted({share.label for share in run.shares})
     shown = set(labels[:_MOST_CLASSES])

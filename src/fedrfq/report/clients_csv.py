@@ -24,7 +24,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientRow:
     """A client after a round; accuracies in percent, none where there is none."""
 
     round: int
@@ -37,8 +37,8 @@ class Client:
     verdict: str  # kept, filtered, refused, or nothing where it did not take part
 
     @staticmethod
-    def of(row: dict[str, str]) -> Client:
-        return Client(
+    def of(row: dict[str, str]) -> ClientRow:
+        return ClientRow(
             int(row["round"]),
             int(row["client"]),
             int(row["classes"]),
@@ -54,8 +54,8 @@ class Client:
 class Clients:
     """`last`: each client after the last round. `events`: uploads that were dropped, or sent by malicious clients."""
 
-    last: tuple[Client, ...]
-    events: tuple[Client, ...]
+    last: tuple[ClientRow, ...]
+    events: tuple[ClientRow, ...]
 
     @staticmethod
     def read(path: Path) -> Clients:
@@ -73,13 +73,13 @@ class Clients:
 
 
 def _read(rows: csv.DictReader[str]) -> Clients:
-    last: dict[int, Client] = {}
-    events: list[Client] = []
+    last: dict[int, ClientRow] = {}
+    events: list[ClientRow] = []
     missing = set(_COLUMNS) - set(rows.fieldnames or ())
     if missing:
         raise ValueError(f"it has no column {min(missing)}")
     for row in rows:
-        client = Client.of(row)
+        client = ClientRow.of(row)
         last[client.number] = client
         if (client.malicious and client.verdict) or client.verdict in ("filtered", "refused"):
             events.append(client)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.report import marks
 from fedrfq.report.figure import Figure, Row, Spec
-from fedrfq.report.run_data import Run
+from fedrfq.report.run_data import RunData
 
 _MARKS = ["bytes a round", "a lie was proved"]
 
 
-def views(run: Run) -> Figure | None:
+def views(run: RunData) -> Figure | None:
     """Leaders and view changes by round."""
     rows = [_row(record) for record in run.records if record.view is not None]
     if not rows:
@@ -29,7 +29,7 @@ def views(run: Run) -> Figure | None:
     )
 
 
-def messages(run: Run) -> Figure | None:
+def messages(run: RunData) -> Figure | None:
     """The committee's bytes by round, with messages and evidence."""
     rows = [_row(record) for record in run.records if record.view is not None]
     if not rows:

@@ -13,13 +13,13 @@ from fedrfq.report.curves import HEAD, PROTOTYPE
 from fedrfq.report.figure import Figure, Row, Spec
 from fedrfq.report.find_runs import MOST_RUNS
 from fedrfq.report.groups import Brief, Group, differing, grouped
-from fedrfq.report.page import Page, Section
+from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.run_page import length, points
 
 _KINDS = {HEAD: "accuracy", PROTOTYPE: "prototype_accuracy"}
 
 
-def page(paths: Sequence[Path]) -> Page:
+def page(paths: Sequence[Path]) -> ReportPage:
     """A comparison of the runs in these directories; of too many, of the first."""
     runs = [Brief.read(path) for path in paths[:MOST_RUNS]]
     groups = grouped(runs)
@@ -38,7 +38,7 @@ def page(paths: Sequence[Path]) -> Page:
     ]
     title = " and ".join(dict.fromkeys(run.experiment.name for run in runs[:3]))
     subtitle = f"{len(runs)} runs, {len(groups)} settings"
-    return Page(
+    return ReportPage(
         f"Comparison: {title}",
         subtitle,
         markup.notes(notes),

@@ -8,7 +8,7 @@ from itertools import accumulate
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.report import marks
 from fedrfq.report.figure import Figure, Row
-from fedrfq.report.run_data import Run
+from fedrfq.report.run_data import RunData
 
 HEAD, PROTOTYPE = "own head", "nearest prototype"
 _HONEST = {
@@ -17,7 +17,7 @@ _HONEST = {
 }
 
 
-def accuracy(run: Run) -> Figure | None:
+def accuracy(run: RunData) -> Figure | None:
     """The clients' mean accuracies with bands of one standard deviation; of honest clients too where some attack."""
     rows = banded(run.records, HEAD, "accuracy") + banded(
         run.records, PROTOTYPE, "prototype_accuracy"
@@ -65,7 +65,7 @@ def _plain(records: Sequence[RoundRecord], name: str, field: str) -> list[Row]:
     ]
 
 
-def traffic(run: Run) -> Figure | None:
+def traffic(run: RunData) -> Figure | None:
     """Bytes from the first round on: up from clients, down to clients, and among the committee."""
     rows: list[Row] = []
     for name, field in (

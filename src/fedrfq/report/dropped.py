@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedrfq.report import marks
-from fedrfq.report.clients_csv import Client
+from fedrfq.report.clients_csv import ClientRow
 from fedrfq.report.figure import Figure, Row, Spec
-from fedrfq.report.run_data import Run
+from fedrfq.report.run_data import RunData
 
 _FOUND, _WRONG, _MISSED = "malicious, dropped", "honest, dropped", "malicious, kept"
 _COLOURS = {
@@ -15,7 +15,7 @@ _COLOURS = {
 }  # good, bad and worse, by day and by night
 
 
-def dropped(run: Run) -> Figure | None:
+def dropped(run: RunData) -> Figure | None:
     """Uploads that were dropped, and malicious ones that were not; none where there is neither."""
     start = run.experiment.attack.start_round
     events = [event for event in run.clients.events if _dropped(event) or event.round >= start]
@@ -44,11 +44,11 @@ def dropped(run: Run) -> Figure | None:
     )
 
 
-def _dropped(event: Client) -> bool:
+def _dropped(event: ClientRow) -> bool:
     return event.verdict != "kept"
 
 
-def _kind(event: Client) -> str:
+def _kind(event: ClientRow) -> str:
     return _WRONG if not event.malicious else _FOUND if _dropped(event) else _MISSED
 
 

@@ -26,7 +26,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Page:
+class ReportPage:
     title: str
     subtitle: str
     head: str  # HTML below the title

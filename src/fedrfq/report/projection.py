@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from fedrfq.prototypes.fixed_point import FRACTION_BITS
 from fedrfq.report import marks
 from fedrfq.report.figure import Figure, Row, Spec
-from fedrfq.report.run_data import Run
-from fedrfq.runs.snapshot import Prototypes
+from fedrfq.report.run_data import RunData
+from fedrfq.runs.snapshot import PrototypeSnapshot
 
 _MOST_POINTS = 3000
 _MANY = 20  # classes
@@ -18,7 +18,7 @@ _KINDS = ["client", "malicious client", "global"]
 Floats = NDArray[np.float64]
 
 
-def projection(run: Run) -> Figure | None:
+def projection(run: RunData) -> Figure | None:
     """Clients' prototypes of the last round, and the global ones."""
     found = run.prototypes
     if found is None or not found.globals_.present_J.any():
@@ -53,14 +53,14 @@ def principal(values_RV: Floats) -> tuple[Floats, Floats]:
     return flat, share
 
 
-def _vectors(found: Prototypes) -> Floats:
+def _vectors(found: PrototypeSnapshot) -> Floats:
     """The global ones, then the clients'."""
     both = (found.globals_.values_JV[found.globals_.present_J], found.values_RV[:_MOST_POINTS])
     values: Floats = np.concatenate(both) / 2.0**FRACTION_BITS
     return values
 
 
-def _rows(run: Run, found: Prototypes, flat: Floats) -> list[Row]:
+def _rows(run: RunData, found: PrototypeSnapshot, flat: Floats) -> list[Row]:
     malicious = {client.number for client in run.clients.last if client.malicious}
     labels = [(j, None, 0) for j in np.flatnonzero(found.globals_.present_J).tolist()]
     sent = (found.label_R.tolist(), found.client_R.tolist(), found.count_R.tolist())

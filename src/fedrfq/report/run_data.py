@@ -20,7 +20,7 @@ from fedrfq.learning.round_loop import deal
 from fedrfq.prototypes.fixed_point import MOST_COUNT
 from fedrfq.report.clients_csv import Clients
 from fedrfq.runs.run_directory import RunDirectory
-from fedrfq.runs.snapshot import Prototypes, Share, load_shares, shares
+from fedrfq.runs.snapshot import PrototypeSnapshot, Share, load_shares, shares
 from fedrfq.runs.summary import rows
 
 _MOST_BYTES = 1 << 28  # of the records
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Run:
+class RunData:
     """One run. `facts` are what `fedrfq show` prints; `notes` say what could not be had, and why."""
 
     path: Path
@@ -42,17 +42,17 @@ class Run:
     records: list[RoundRecord]
     clients: Clients
     shares: list[Share]
-    prototypes: Prototypes | None
+    prototypes: PrototypeSnapshot | None
     facts: list[tuple[str, str]]
     finished: bool
     notes: list[str]
 
     @staticmethod
-    def read(path: Path) -> Run:
+    def read(path: Path) -> RunData:
         found, notes = RunDirectory.open(path), list[str]()
         experiment, records = found.experiment(), records_of(found)
         environment = found.environment()
-        return Run(
+        return RunData(
             path,
             experiment,
             (path / "experiment.toml").read_text(encoding="utf-8"),
@@ -149,11 +149,11 @@ def _shares(run: RunDirectory, experiment: Experiment, environment: dict[str, An
     return shares(deal(experiment, dataset), dataset)
 
 
-def _prototypes(run: RunDirectory) -> Prototypes | None:
+def _prototypes(run: RunDirectory) -> PrototypeSnapshot | None:
     """As recorded; of unfinished or older runs the global ones of the last checkpoint."""
     if not run.experiment().method.exchanges:
         return None
-    found = Prototypes.load(run.path)
+    found = PrototypeSnapshot.load(run.path)
     if found is not None:
         return found
     if not run.checkpoints():
@@ -166,7 +166,7 @@ def _prototypes(run: RunDirectory) -> Prototypes | None:
         raise UserError(
             f"The run's last checkpoint cannot be read ({error!r}): no picture of its prototypes."
         ) from error
-    found = Prototypes.only_global(state.round, state.globals_[0])
+    found = PrototypeSnapshot.only_global(state.round, state.globals_[0])
     if found.globals_.values_JV.dtype != np.int64 or not found.fits():
         raise UserError(
             "The run's last checkpoint has no prototypes of whole numbers: no picture of them."

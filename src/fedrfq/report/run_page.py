@@ -13,14 +13,14 @@ from fedrfq.methods import METHODS
 from fedrfq.report import client_figures, committee_figures, curves, markup
 from fedrfq.report.dropped import dropped
 from fedrfq.report.figure import Figure
-from fedrfq.report.page import Page, Section
+from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.projection import projection
-from fedrfq.report.run_data import Run
+from fedrfq.report.run_data import RunData
 
 
-def page(path: Path) -> Page:
+def page(path: Path) -> ReportPage:
     """All there is to show of the run in the directory."""
-    run = Run.read(path)
+    run = RunData.read(path)
     experiment = run.experiment
     subtitle = (
         f"{experiment.name}, seed {experiment.seed} · {len(run.records)} rounds · {path.name}"
@@ -38,12 +38,12 @@ def page(path: Path) -> Page:
         Section("Experiment", markup.pre(run.text, columns=True)),
     ]
     head = markup.tiles(_tiles(run.records)) + markup.notes(run.notes)
-    return Page(
+    return ReportPage(
         _title(run), subtitle, head, [section for section in sections if section is not None]
     )
 
 
-def _title(run: Run) -> str:
+def _title(run: RunData) -> str:
     experiment = run.experiment
     return f"{name_of(METHODS, experiment.method)} on {experiment.data.name}, {experiment.clients} clients"
 
@@ -97,7 +97,7 @@ def length(count: float) -> str:
     return f"{count:,.1f} GB"
 
 
-def _again(run: Run) -> str:
+def _again(run: RunData) -> str:
     """The command, and what the figures depend on."""
     known, experiment = run.environment, run.experiment
     data, versions = known["data"], known["versions"]

@@ -8,10 +8,10 @@ from pathlib import Path
 from fedrfq.errors import UserError
 from fedrfq.files.atomic import write_atomically, writing
 from fedrfq.report import vega
-from fedrfq.report.page import Page
+from fedrfq.report.page import ReportPage
 
 
-def write(make: Callable[[], Page], out: Path) -> list[Path]:
+def write(make: Callable[[], ReportPage], out: Path) -> list[Path]:
     """The page and all that is beside it."""
     if out.suffix != ".html":
         raise UserError(f"--out is the page's file, such as report.html, not '{out}'")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from fedrfq.engine.engine import Engine
-from fedrfq.learning.round_loop import Federation
+from fedrfq.learning.round_loop import RoundLoop
 
 _STEPS = 8
 
@@ -22,26 +22,26 @@ class Estimate:
     samples: int  # trained in the whole run
 
 
-def estimate(federation: Federation) -> Estimate:
+def estimate(loop: RoundLoop) -> Estimate:
     """The time is that of training and testing `_STEPS` batches a client, scaled to all samples and rounds."""
-    state, samples, trial = federation.start(), 0, 0
+    state, samples, trial = loop.start(), 0, 0
     seconds = 0.0
-    for cohort, (engine, clients) in enumerate(zip(federation.engines, federation.cohorts, strict=True)):
+    for cohort, (engine, clients) in enumerate(zip(loop.engines, loop.cohorts, strict=True)):
         small = engine.shares.trimmed(_STEPS * engine.program.train.batch_size)
         shortened = Engine(engine.program, small, engine.tests)
-        guide, keys = federation.guide(state, clients, state.params[cohort]), federation.keys(1, clients)
+        guide, keys = loop.guide(state, clients, state.params[cohort]), loop.keys(1, clients)
         for _ in range(2):  # the first time warms up
             began = time.perf_counter()
             params, _ = shortened.train(state.params[cohort], guide, keys, range(len(small.counts)))
             shortened.features(params, small)
-            if federation.device.type == "cuda":
+            if loop.device.type == "cuda":
                 torch.cuda.synchronize()
             took = time.perf_counter() - began
         seconds += took
         samples, trial = samples + sum(engine.shares.counts), trial + sum(small.counts)
-    first = federation.experiments[0]
+    first = loop.experiments[0]
     total = samples * first.rounds * first.participation
-    return Estimate(seconds * total / trial, _peak(federation.device), int(total * first.method.epochs(first.train.epochs)))
+    return Estimate(seconds * total / trial, _peak(loop.device), int(total * first.method.epochs(first.train.epochs)))
 
 
 def _peak(device: torch.device) -> int:

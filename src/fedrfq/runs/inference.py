@@ -29,7 +29,7 @@ _LARGEST = 1 << 24  # pixels of a picture
 FORMATS = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
 
 
-class Trained(nn.Module):
+class TrainedModule(nn.Module):
     """One client's model as an ordinary module: normalised images B×C×H×W in, logits and feature vectors C out."""
 
     def __init__(self, model: Model, params: Params) -> None:
@@ -46,7 +46,7 @@ class Trained(nn.Module):
 
 
 @dataclass(frozen=True)
-class Facts:
+class DataFacts:
     """What a model needs to know of the data it was trained on."""
 
     classes: tuple[str, ...]
@@ -55,26 +55,26 @@ class Facts:
     std: tuple[float, ...]
 
     @staticmethod
-    def of(run: RunDirectory) -> Facts:
+    def of(run: RunDirectory) -> DataFacts:
         known = run.environment().get("data")
         try:
-            return Facts(*(tuple(known[key]) for key in ("classes", "shape", "mean", "std")))  # type: ignore[index]
+            return DataFacts(*(tuple(known[key]) for key in ("classes", "shape", "mean", "std")))  # type: ignore[index]
         except (TypeError, KeyError):
             raise UserError(f"{run.path / 'environment.json'} does not describe the data: restore it") from None
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientModel:
     """A client of a finished or running run, as its newest checkpoint has it; the data itself is not needed."""
 
-    module: Trained
+    module: TrainedModule
     params: Params
     globals_: Globals
     pool: Pool
-    facts: Facts
+    facts: DataFacts
 
     @staticmethod
-    def load(run: RunDirectory, client: int) -> Client:
+    def load(run: RunDirectory, client: int) -> ClientModel:
         experiment = run.experiment()
         if not 0 <= client < experiment.clients:
             raise UserError(f"client {client}: the run has clients 0 to {experiment.clients - 1}")
@@ -82,8 +82,8 @@ class Client:
         for cohort, params in zip(experiment.models(), state.params, strict=True):
             if client < first + cohort.clients:
                 own = {name: p[client - first].clone() for name, p in params.items()}
-                module = Trained(cohort.model, own).eval()
-                return Client(module, own, state.globals_[0], experiment.pool, Facts.of(run))
+                module = TrainedModule(cohort.model, own).eval()
+                return ClientModel(module, own, state.globals_[0], experiment.pool, DataFacts.of(run))
             first += cohort.clients
         raise AssertionError("the cohorts cover all clients")
 
@@ -121,13 +121,13 @@ class Client:
         return path
 
 
-def _torchscript(module: Trained, example: Tensor) -> bytes:
+def _torchscript(module: TrainedModule, example: Tensor) -> bytes:
     file = io.BytesIO()
     torch.jit.save(torch.jit.trace(module, example), file)  # type: ignore[no-untyped-call]
     return file.getvalue()
 
 
-def _onnx(module: Trained, example: Tensor) -> bytes:
+def _onnx(module: TrainedModule, example: Tensor) -> bytes:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401

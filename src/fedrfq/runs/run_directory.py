@@ -32,13 +32,13 @@ import torch
 from torch import Tensor
 
 from fedrfq.files import hash_chain, tensors, toml
-from fedrfq.committee import Report
-from fedrfq.federation.federation_file import Charter
+from fedrfq.committee import AgreementReport
+from fedrfq.federation.federation_file import Federation
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
-from fedrfq.learning.round_loop import State
+from fedrfq.learning.round_loop import LoopState
 from fedrfq.files.atomic import write_atomically, writing
-from fedrfq.learning.evaluation import Outcome, RoundRecord
+from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.files.strict_json import to_json
 
@@ -131,16 +131,16 @@ class RunDirectory:
                 ) from error
         return records
 
-    def begin_audit(self, charter: Charter) -> None:
+    def begin_audit(self, federation: Federation) -> None:
         """Begin the files of a committee."""
-        self.write("federation.toml", charter.text)
+        self.write("federation.toml", federation.text)
         for name in AUDITED:
             self.write(name, "")
 
     def audited(self) -> bool:
         return (self.path / "federation.toml").is_file()
 
-    def append(self, outcome: Outcome) -> None:
+    def append(self, outcome: RoundOutcome) -> None:
         """The round's proofs first: no record is without them."""
         if outcome.report is not None:
             self.prove(outcome.report)
@@ -149,7 +149,7 @@ class RunDirectory:
         self._append("clients.csv", table.getvalue())
         self._append("rounds.jsonl", to_json(asdict(outcome.record)) + "\n")
 
-    def prove(self, report: Report) -> None:
+    def prove(self, report: AgreementReport) -> None:
         """What proves a round."""
         with writing(self.path):
             hash_chain.append(self.path / "bodies.bin", report.run, report.bodies)
@@ -175,8 +175,8 @@ class RunDirectory:
         self.write("clients.csv", "".join(f"{line}\n" for line in lines[:size]))
 
     def _rewind_proofs(self, number: int) -> None:
-        charter = self.path / "federation.toml"
-        root = Charter.read(charter.read_text(encoding="utf-8"), str(charter)).roster.run
+        federation = self.path / "federation.toml"
+        root = Federation.read(federation.read_text(encoding="utf-8"), str(federation)).roster.run
         for name in AUDITED:
             if not (self.path / name).is_file():
                 raise UserError(f"{self.path / name} is missing: restore it, or start the run anew")
@@ -195,7 +195,7 @@ class RunDirectory:
             with writing(self.path), (self.path / name).open("rb+") as file:
                 os.fsync(file.fileno())
 
-    def save(self, state: State) -> Path:
+    def save(self, state: LoopState) -> Path:
         """A checkpoint; the records of its rounds reach the disk before it does."""
         self.sync()
         named = {f"cohort{i}/{name}": p for i, params in enumerate(state.params) for name, p in params.items()}
@@ -214,7 +214,7 @@ class RunDirectory:
             if number != keep:
                 path.unlink(missing_ok=True)
 
-    def load(self, number: int, device: torch.device) -> State:
+    def load(self, number: int, device: torch.device) -> LoopState:
         """The state after round `number`, checked to be of this experiment."""
         path = self.checkpoints()[number]
         named, metadata = tensors.load(path, max_bytes=path.stat().st_size)
@@ -231,9 +231,9 @@ class RunDirectory:
             for i in range(len(self.experiment().models()))
         )
         globals_ = Globals(present.astype(np.bool_), values)
-        return State(int(metadata["round"]), params, (globals_,), (memory,), centres, (agreed,))
+        return LoopState(int(metadata["round"]), params, (globals_,), (memory,), centres, (agreed,))
 
-    def last(self, device: torch.device) -> State:
+    def last(self, device: torch.device) -> LoopState:
         """The newest state there is a checkpoint of."""
         if not self.checkpoints():
             raise UserError(f"{self.path} has no checkpoint yet: `fedrfq resume {self.path}` continues the run")

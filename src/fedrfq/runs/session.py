@@ -21,14 +21,14 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
-from fedrfq.learning.round_loop import Diverged, Federation, State
+from fedrfq.learning.round_loop import Diverged, RoundLoop, LoopState
 from fedrfq.files.atomic import open_files
 from fedrfq.files.locks import alone
-from fedrfq.learning.evaluation import Outcome, RoundRecord
+from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.runs.run_directory import RunDirectory, common_round
-from fedrfq.runs.snapshot import Prototypes, save_shares, shares
+from fedrfq.runs.snapshot import PrototypeSnapshot, save_shares, shares
 from fedrfq.models.stacked import Params
 from fedrfq.files.strict_json import to_json
 
@@ -58,9 +58,9 @@ class Session:
     """One run, or several stacked into one program, from where they stand to their last round. No other process can have
     their directories until it is closed, or forgotten."""
 
-    federation: Federation
+    loop: RoundLoop
     runs: tuple[RunDirectory, ...]
-    state: State
+    state: LoopState
     sent: tuple[Uploads, ...] = ()  # in the last round, a run each; none before a round was trained here
     held: ExitStack = field(default_factory=ExitStack)  # the runs' locks
 
@@ -68,17 +68,17 @@ class Session:
     def begin(experiments: Sequence[Experiment], device: torch.device, out: Path, dataset: Dataset | None = None) -> Session:
         """Fresh directories; nothing is written before the experiment has been found possible."""
         dataset = dataset or data.load(experiments[0].data.name)
-        federation = Federation(experiments, dataset, device)
-        state = federation.start()
-        runs = [RunDirectory.create(out, experiment, environment(federation, r)) for r, experiment in enumerate(experiments)]
+        loop = RoundLoop(experiments, dataset, device)
+        state = loop.start()
+        runs = [RunDirectory.create(out, experiment, environment(loop, r)) for r, experiment in enumerate(experiments)]
         with _alone(runs) as held:
-            for run, charter, partition in zip(runs, federation.charters(), federation.partitions, strict=True):
+            for run, federation, partition in zip(runs, loop.federations(), loop.partitions, strict=True):
                 save_shares(run.path, shares(partition, dataset))
-                if charter is not None:
-                    run.begin_audit(charter)
+                if federation is not None:
+                    run.begin_audit(federation)
                 stack = [os.path.relpath(other.path, run.path) for other in runs]
                 run.write("environment.json", to_json({**run.environment(), "stack": stack}, indent=2) + "\n")
-            return Session(federation, tuple(runs), state, held=held.pop_all())
+            return Session(loop, tuple(runs), state, held=held.pop_all())
 
     @staticmethod
     def resume(path: Path, device: torch.device) -> Session:
@@ -95,11 +95,11 @@ class Session:
 
     @property
     def rounds(self) -> int:
-        return self.federation.experiments[0].rounds
+        return self.loop.experiments[0].rounds
 
-    def advance(self) -> Iterator[list[Outcome]]:
+    def advance(self) -> Iterator[list[RoundOutcome]]:
         """Each round's outcomes, a run each, recorded before they are yielded."""
-        every = self.federation.experiments[0].checkpoint
+        every = self.loop.experiments[0].checkpoint
         for run in self.runs:
             run.rewind(self.state.round)  # an interrupted round may have left its record
         while self.state.round < self.rounds:
@@ -112,16 +112,16 @@ class Session:
                 self.checkpoint()
             yield outcomes
 
-    def _next(self) -> tuple[State, list[Outcome]]:
+    def _next(self) -> tuple[LoopState, list[RoundOutcome]]:
         try:
-            return self.federation.advance(self.state)
+            return self.loop.advance(self.state)
         except Diverged as error:
             last = self.checkpoint() if self.state.round else "none yet"
             raise Diverged(error.runs, f"; last good checkpoint: {last}") from error
 
     def checkpoint(self) -> Path:
         """Where the runs stand, on disk; older checkpoints go only when every run of the stack has its new one."""
-        paths = [run.save(part(self.federation, self.state, r)) for r, run in enumerate(self.runs)]
+        paths = [run.save(part(self.loop, self.state, r)) for r, run in enumerate(self.runs)]
         for run in self.runs:
             run.prune(self.state.round)
         return paths[0]
@@ -131,9 +131,9 @@ class Session:
         results = []
         for run, sent, globals_ in zip(self.runs, self.sent, self.state.globals_, strict=False):
             if sent.clients:
-                Prototypes.of(self.state.round, sent, globals_).save(run.path)
-        for r, silhouettes in enumerate(self.federation.silhouettes(self.state)):
-            result = summary(self.runs[r], self.federation.experiments[r], silhouettes)
+                PrototypeSnapshot.of(self.state.round, sent, globals_).save(run.path)
+        for r, silhouettes in enumerate(self.loop.silhouettes(self.state)):
+            result = summary(self.runs[r], self.loop.experiments[r], silhouettes)
             self.runs[r].write("result.json", to_json(result, indent=2) + "\n")
             results.append(result)
         return results
@@ -148,53 +148,53 @@ def _alone(runs: Sequence[RunDirectory]) -> ExitStack:
         return held.pop_all()
 
 
-def _standing(runs: tuple[RunDirectory, ...], device: torch.device) -> tuple[Federation, tuple[RunDirectory, ...], State]:
+def _standing(runs: tuple[RunDirectory, ...], device: torch.device) -> tuple[RoundLoop, tuple[RunDirectory, ...], LoopState]:
     """Runs of one stack as they stand after their newest checkpoint; what was recorded since is forgotten."""
     experiments = [run.experiment() for run in runs]
     dataset = data.load(experiments[0].data.name)
     recorded = runs[0].environment().get("data", {}).get("sha256")
     if dataset.sha256 != recorded:
         raise UserError(f"the data changed: the run began on sha256 {recorded}, found {dataset.sha256}; restore the data")
-    federation = Federation(experiments, dataset, device)
-    check_charters(runs, federation)
+    loop = RoundLoop(experiments, dataset, device)
+    check_federations(runs, loop)
     number = common_round(runs)
-    state = join([run.load(number, device) for run in runs]) if number else federation.start()
-    check_agreed(runs, federation, state)
+    state = join([run.load(number, device) for run in runs]) if number else loop.start()
+    check_agreed(runs, loop, state)
     for run in runs:
         run.rewind(number)
-    return federation, runs, state
+    return loop, runs, state
 
 
-def part(federation: Federation, state: State, r: int) -> State:
+def part(loop: RoundLoop, state: LoopState, r: int) -> LoopState:
     """Run `r`'s share of the state."""
-    rows = [federation.rows(r, clients) for clients in federation.cohorts]
+    rows = [loop.rows(r, clients) for clients in loop.cohorts]
     params = tuple({name: p[s] for name, p in own.items()} for own, s in zip(state.params, rows, strict=True))
-    own = federation.rows(r, range(federation.experiments[0].method.centres))
+    own = loop.rows(r, range(loop.experiments[0].method.centres))
     centres = {name: p[own] for name, p in state.centres.items()}
     globals_, memory, agreed = (state.globals_[r],), (state.memory[r],), (state.agreed[r],)
     return replace(state, params=params, globals_=globals_, memory=memory, centres=centres, agreed=agreed)
 
 
-def join(states: Sequence[State]) -> State:
+def join(states: Sequence[LoopState]) -> LoopState:
     """Runs' states as one, stacked in order."""
     params = tuple(_stacked(cohort) for cohort in zip(*(state.params for state in states), strict=True))
     globals_, memory = tuple(state.globals_[0] for state in states), tuple(state.memory[0] for state in states)
     centres, agreed = _stacked([state.centres for state in states]), tuple(state.agreed[0] for state in states)
-    return State(states[0].round, params, globals_, memory, centres, agreed)
+    return LoopState(states[0].round, params, globals_, memory, centres, agreed)
 
 
-def check_charters(runs: Sequence[RunDirectory], federation: Federation) -> None:
+def check_federations(runs: Sequence[RunDirectory], loop: RoundLoop) -> None:
     """That each run goes on with the committee it began with."""
-    for run, charter in zip(runs, federation.charters(), strict=True):
+    for run, federation in zip(runs, loop.federations(), strict=True):
         before = (run.path / "federation.toml").read_bytes() if run.audited() else None
-        if before != (None if charter is None else charter.text.encode()):
-            raise UserError(f"{run.path / 'federation.toml'} is not that of experiment.toml beside it: restore either")
+        if before != (None if federation is None else federation.text.encode()):
+            raise UserError(f"{run.path / 'loop.toml'} is not that of experiment.toml beside it: restore either")
 
 
-def check_agreed(runs: Sequence[RunDirectory], federation: Federation, state: State) -> None:
+def check_agreed(runs: Sequence[RunDirectory], loop: RoundLoop, state: LoopState) -> None:
     """That each checkpoint has what its committee certified last."""
-    for run, charter, last in zip(runs, federation.charters(), state.agreed, strict=True):
-        if charter is not None and state.round and not stands(Rules(charter.roster), state.round, last):
+    for run, federation, last in zip(runs, loop.federations(), state.agreed, strict=True):
+        if federation is not None and state.round and not stands(Rules(federation.roster), state.round, last):
             path = run.checkpoints()[state.round]
             raise UserError(f"{path} does not have what the committee agreed on last: restore it, or remove it and resume")
 
@@ -256,8 +256,8 @@ def agreement(records: Sequence[RoundRecord]) -> dict[str, int | None]:
     }
 
 
-def environment(federation: Federation, r: int) -> dict[str, Any]:
-    device = federation.device
+def environment(loop: RoundLoop, r: int) -> dict[str, Any]:
+    device = loop.device
     cuda = device.type == "cuda"
     return {
         **here(),
@@ -265,8 +265,8 @@ def environment(federation: Federation, r: int) -> dict[str, Any]:
         "device_type": device.type,
         "threads": torch.get_num_threads(),
         "deterministic": not cuda or torch.are_deterministic_algorithms_enabled(),
-        "data": described(federation.dataset),
-        "partition": federation.partitions[r].realised,
+        "data": described(loop.dataset),
+        "partition": loop.partitions[r].realised,
     }
 
 

@@ -82,7 +82,7 @@ def _count(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Prototypes:
+class PrototypeSnapshot:
     """What the clients sent in a round, a row for each client and class, and what came back. All in fixed point."""
 
     round: int
@@ -93,18 +93,18 @@ class Prototypes:
     globals_: Globals
 
     @staticmethod
-    def of(number: int, sent: Uploads, globals_: Globals) -> Prototypes:
+    def of(number: int, sent: Uploads, globals_: Globals) -> PrototypeSnapshot:
         row_R, label_R = np.nonzero(sent.counts_KJ)
         clients = np.array(sent.clients, np.int64)
-        return Prototypes(
+        return PrototypeSnapshot(
             number, clients[row_R], label_R, sent.counts_KJ[row_R, label_R], sent.values_KJV[row_R, label_R], globals_
         )
 
     @staticmethod
-    def only_global(number: int, globals_: Globals) -> Prototypes:
+    def only_global(number: int, globals_: Globals) -> PrototypeSnapshot:
         """Where it is not known what the clients sent."""
         none = np.zeros(0, np.int64)
-        return Prototypes(number, none, none, none, globals_.values_JV[:0], globals_)
+        return PrototypeSnapshot(number, none, none, none, globals_.values_JV[:0], globals_)
 
     def save(self, folder: Path) -> None:
         arrays = (self.client_R, self.label_R, self.count_R, self.values_RV, self.globals_.present_J, self.globals_.values_JV)
@@ -113,7 +113,7 @@ class Prototypes:
         tensors.save(folder / PROTOTYPES, named, {"round": str(self.round)})
 
     @staticmethod
-    def load(folder: Path) -> Prototypes | None:
+    def load(folder: Path) -> PrototypeSnapshot | None:
         """As they were written; none where they were not."""
         path = folder / PROTOTYPES
         if not path.is_file():
@@ -124,7 +124,7 @@ class Prototypes:
         ints = {name: named[name].numpy().astype(np.int64) for name in _KINDS}
         globals_ = Globals(ints["globals/present"] > 0, ints["globals/values"])
         number = metadata.get("round", "")[:9]
-        found = Prototypes(
+        found = PrototypeSnapshot(
             int(number) if number.isdecimal() else 0, ints["client"], ints["class"], ints["count"], ints["values"], globals_
         )
         if not found.fits():

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
-from fedrfq.robust.detectors.none import Nothing
+from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.files.atomic import write_atomically
 from fedrfq.learning.evaluation import RoundRecord
@@ -83,7 +83,7 @@ def _defence(experiment: Experiment, records: Sequence[RoundRecord], result: dic
         head, prototype = (_points(mean) for mean in (last.honest_accuracy_mean, last.honest_prototype_accuracy_mean))
         rows.append(("accuracy, honest clients", f"{head}; by prototype {prototype}"))
     dropped = sum(len(record.filtered) + len(record.refused) for record in records)
-    if dropped or not isinstance(experiment.detector, Nothing):
+    if dropped or not isinstance(experiment.detector, NoDetection):
         precision, recall = _percent(result.get("detector_precision")), _percent(result.get("detector_recall"))
         name = name_of(DETECTORS, experiment.detector)
         rows.append(("detector", f"{name}: {dropped} uploads dropped; precision {precision}, recall {recall}"))

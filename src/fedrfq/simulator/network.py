@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from fedrfq.consensus.messages import Body, Kind, Message, What
+from fedrfq.consensus.messages import Kind, Message, Part, PartKind
 
 _ECHOES, _ECHO_MS = 30, 30
 
@@ -40,7 +40,7 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
+class LinkFaults:
     """Before `calm_ms` anything below may happen; after it every message arrives once, within `slow_ms`."""
 
     quick_ms: int = 1
@@ -62,7 +62,7 @@ class Links:
 class Network:
     """Draws the fate of each message; `lost`, `doubled` and `cut` count what happened."""
 
-    def __init__(self, links: Links, rng: Random) -> None:
+    def __init__(self, links: LinkFaults, rng: Random) -> None:
         self.links, self.random = links, rng.random
         self.quick, self.span = links.quick_ms, links.slow_ms - links.quick_ms + 1
         self.calm = links.calm_ms
@@ -79,7 +79,7 @@ class Network:
         if (self.holes or links.splits) and self._cut(now, origin, to, message):
             self.cut += 1
             return ()
-        if links.echoes and type(message.body) is Body and message.body.what == What.STANDING:
+        if links.echoes and type(message.body) is Part and message.body.what == PartKind.STANDING:
             return tuple(self.quick + again * _ECHO_MS for again in range(_ECHOES))
         if random() < links.loss:
             self.lost += 1
@@ -100,12 +100,12 @@ class Network:
         return bool(splits) and any(split.cuts(now, origin, to) for split in splits)
 
 
-def _partitioned(servers: int) -> Links:
-    return Links(5, 50, 6_000, splits=(Split(0, 5_000, frozenset(range((servers + 1) // 2))),))
+def _partitioned(servers: int) -> LinkFaults:
+    return LinkFaults(5, 50, 6_000, splits=(Split(0, 5_000, frozenset(range((servers + 1) // 2))),))
 
 
-NETWORKS: dict[str, Callable[[int], Links]] = {
-    "calm": lambda servers: Links(),
-    "lossy": lambda servers: Links(5, 50, 20_000, loss=0.1, double=0.05, straggle=0.1),
+NETWORKS: dict[str, Callable[[int], LinkFaults]] = {
+    "calm": lambda servers: LinkFaults(),
+    "lossy": lambda servers: LinkFaults(5, 50, 20_000, loss=0.1, double=0.05, straggle=0.1),
     "partitioned": _partitioned,
 }

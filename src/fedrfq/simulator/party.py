@@ -17,24 +17,24 @@ class Relay(NamedTuple):
     message: Message
 
 
-class Noise(NamedTuple):
+class RawBytes(NamedTuple):
     """Bytes of a faulty party that need not be a message; they arrive only where messages travel as bytes."""
 
     to: int
     data: bytes
 
 
-Action = Effect | Relay | Noise
+Action = Effect | Relay | RawBytes
 
 
-class Machine(Protocol):
+class SimulatedMachine(Protocol):
     def step(self, event: Event) -> Sequence[Action]: ...
 
 
 class Watch(Protocol):
     """Sees everything a party does, before the next thing happens; raises a `Violation`."""
 
-    def acted(self, node: Node, event: Event, actions: Sequence[Action]) -> None: ...
+    def acted(self, node: SimulatedParty, event: Event, actions: Sequence[Action]) -> None: ...
 
 
 class Crash(NamedTuple):
@@ -61,13 +61,13 @@ class Crash(NamedTuple):
         return None
 
 
-class Node:
+class SimulatedParty:
     """A party where it runs. What outlives a crash is the log, and what the world has seen of it."""
 
     def __init__(
         self,
         party: int,
-        make: Callable[[list[Message]], Machine],
+        make: Callable[[list[Message]], SimulatedMachine],
         log: Iterable[Message],
         honest: bool,
     ) -> None:

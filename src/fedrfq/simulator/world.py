@@ -30,8 +30,17 @@ from fedrfq.consensus.messages import Message, decode
 from fedrfq.consensus.roster import served
 from fedrfq.consensus.wire import Refused
 from fedrfq.simulator.message_text import shown
-from fedrfq.simulator.network import Links, Network
-from fedrfq.simulator.party import Action, Crash, Machine, Node, Noise, Relay, Watch, name
+from fedrfq.simulator.network import LinkFaults, Network
+from fedrfq.simulator.party import (
+    Action,
+    Crash,
+    RawBytes,
+    Relay,
+    SimulatedMachine,
+    SimulatedParty,
+    Watch,
+    name,
+)
 from fedrfq.simulator.violation import Violation
 
 
@@ -53,7 +62,7 @@ class World:
     `on_crash` its to say what is left of the log."""
 
     def __init__(
-        self, servers: int, clients: int, links: Links, rng: Random, watch: Watch | None = None
+        self, servers: int, clients: int, links: LinkFaults, rng: Random, watch: Watch | None = None
     ) -> None:
         self.servers, self.clients = range(servers), [~k for k in range(clients)]
         self._served = {
@@ -64,27 +73,29 @@ class World:
             for party in [*self.servers, *self.clients]
         }
         self.rng, self.network, self.watch = rng, Network(links, rng), watch
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, SimulatedParty] = {}
         self.now = self.events = self._number = 0
         self.done = self.wire = self.measured = False
         self.jumps = 0.0  # before the network is calm, the share of timers that fire early or late
         self.counts: Counter[str] = Counter()
         self.messages, self.bytes = 0, 0
-        self.on_decided: Callable[[Node, Decided], None] = lambda node, decided: None
-        self.on_restart: Callable[[Node], None] = lambda node: None
-        self.on_crash: Callable[[Node, Crash], list[Message]] = lambda node, crash: node.log
-        self.trace: Callable[[int, Node, Event, Sequence[Action]], None] | None = None
+        self.on_decided: Callable[[SimulatedParty, Decided], None] = lambda node, decided: None
+        self.on_restart: Callable[[SimulatedParty], None] = lambda node: None
+        self.on_crash: Callable[[SimulatedParty, Crash], list[Message]] = lambda node, crash: (
+            node.log
+        )
+        self.trace: Callable[[int, SimulatedParty, Event, Sequence[Action]], None] | None = None
         self._heap: list[tuple[int, int, int, Event | _Ring | _Restart | bytes]] = []
 
     def add(
         self,
         party: int,
-        make: Callable[[list[Message]], Machine],
+        make: Callable[[list[Message]], SimulatedMachine],
         log: Iterable[Message] = (),
         honest: bool = True,
-    ) -> Node:
+    ) -> SimulatedParty:
         """A party; `make` is given the log, at first and after each crash."""
-        self.nodes[party] = node = Node(party, make, log, honest)
+        self.nodes[party] = node = SimulatedParty(party, make, log, honest)
         return node
 
     def start(self) -> None:
@@ -113,7 +124,9 @@ class World:
         self._number += 1
         heappush(self._heap, (self.now + delay_ms, self._number, party, event))
 
-    def _happen(self, node: Node, number: int, event: Event | _Ring | _Restart | bytes) -> None:
+    def _happen(
+        self, node: SimulatedParty, number: int, event: Event | _Ring | _Restart | bytes
+    ) -> None:
         if type(event) is _Restart:
             self._restart(node)
         elif not node.up:
@@ -125,12 +138,12 @@ class World:
         else:
             self._step(node, event)  # type: ignore[arg-type]
 
-    def _ring(self, node: Node, number: int, timer: Timer) -> None:
+    def _ring(self, node: SimulatedParty, number: int, timer: Timer) -> None:
         if node.timers.get(timer) == number:
             del node.timers[timer]
             self._step(node, Expired(timer))
 
-    def _arrive(self, node: Node, data: bytes) -> None:
+    def _arrive(self, node: SimulatedParty, data: bytes) -> None:
         """Bytes: the sender's number, and what ought to be a message."""
         try:
             message = decode(data[4:])
@@ -139,7 +152,7 @@ class World:
         else:
             self._step(node, Received(int.from_bytes(data[:4], "little", signed=True), message))
 
-    def _step(self, node: Node, event: Event) -> None:
+    def _step(self, node: SimulatedParty, event: Event) -> None:
         self.events += 1
         try:
             actions = node.machine.step(event)
@@ -169,7 +182,7 @@ class World:
             self._crash(node, crash)
 
     def _crash_due(
-        self, node: Node, actions: Sequence[Action]
+        self, node: SimulatedParty, actions: Sequence[Action]
     ) -> tuple[Crash | None, Sequence[Action]]:
         """The crash that happens in this step, if one does, and what is done before."""
         node.steps += 1
@@ -179,13 +192,13 @@ class World:
                 return crash, actions[:cut]
         return None, actions
 
-    def _crash(self, node: Node, crash: Crash) -> None:
+    def _crash(self, node: SimulatedParty, crash: Crash) -> None:
         self.counts["crashes"] += 1
         node.up, node.log = False, self.on_crash(node, crash)
         node.timers.clear()
         self._push(crash.away_ms, node.party, _Restart())
 
-    def _restart(self, node: Node) -> None:
+    def _restart(self, node: SimulatedParty) -> None:
         self.counts["restarts"] += 1
         node.up, node.machine = True, node.make(node.log)
         self._step(node, Start())
@@ -193,16 +206,16 @@ class World:
 
     # Effects
 
-    def _broadcast(self, node: Node, effect: Broadcast) -> None:
+    def _broadcast(self, node: SimulatedParty, effect: Broadcast) -> None:
         self._carry(node.party, self._others[node.party], effect.message)
 
-    def _publish(self, node: Node, effect: Publish) -> None:
+    def _publish(self, node: SimulatedParty, effect: Publish) -> None:
         self._carry(node.party, self._served[node.party], effect.message)
 
-    def _relay(self, node: Node, effect: Relay) -> None:
+    def _relay(self, node: SimulatedParty, effect: Relay) -> None:
         self._carry(effect.origin, (effect.to,), effect.message)
 
-    def _noise(self, node: Node, effect: Noise) -> None:
+    def _noise(self, node: SimulatedParty, effect: RawBytes) -> None:
         if self.wire:
             self._push(1, effect.to, _packed(node.party, effect.data))
 
@@ -226,7 +239,7 @@ class World:
                     heappush(heap, (now + delay, number, to, event))
         self._number = number
 
-    def _set_timer(self, node: Node, effect: SetTimer) -> None:
+    def _set_timer(self, node: SimulatedParty, effect: SetTimer) -> None:
         timer, delay = effect
         if delay is None:
             node.timers.pop(timer, None)
@@ -237,14 +250,14 @@ class World:
         self._push(delay, node.party, _RINGS[timer])
         node.timers[timer] = self._number
 
-    def _decided(self, node: Node, effect: Decided) -> None:
+    def _decided(self, node: SimulatedParty, effect: Decided) -> None:
         node.decided[effect.certificate.record.round] = effect
         self.on_decided(node, effect)
 
-    def _accused(self, node: Node, effect: Accused) -> None:
+    def _accused(self, node: SimulatedParty, effect: Accused) -> None:
         node.accused.append(effect.evidence)
 
-    def _waiting(self, node: Node, effect: Waiting) -> None:
+    def _waiting(self, node: SimulatedParty, effect: Waiting) -> None:
         self.counts["waits for clients"] += 1
 
 
@@ -252,7 +265,7 @@ _DO: dict[type, Callable[..., None]] = {  # besides the two that are done most o
     Broadcast: World._broadcast,
     Publish: World._publish,
     Relay: World._relay,
-    Noise: World._noise,
+    RawBytes: World._noise,
     SetTimer: World._set_timer,
     Decided: World._decided,
     Accused: World._accused,
@@ -264,4 +277,14 @@ def _packed(origin: int, data: bytes) -> bytes:
     return origin.to_bytes(4, "little", signed=True) + data
 
 
-__all__ = ["Action", "Crash", "Machine", "Node", "Noise", "Relay", "Watch", "World", "name"]
+__all__ = [
+    "Action",
+    "Crash",
+    "RawBytes",
+    "Relay",
+    "SimulatedMachine",
+    "SimulatedParty",
+    "Watch",
+    "World",
+    "name",
+]

@@ -19,7 +19,7 @@ from fedrfq.experiment import known
 from fedrfq.studies import study_file
 from fedrfq.studies.axes import Axes, Labels
 from fedrfq.studies.intervals import Difference, difference
-from fedrfq.studies.measures import Measured, known_measures
+from fedrfq.studies.measures import MeasuredRuns, known_measures
 from fedrfq.studies.sheets import NOTHING, Sheet, interval
 
 ALL = "all together"
@@ -51,7 +51,7 @@ class Claim:
         measure = known_measures([table.get("measure")], "claims.measure")[0]
         return Claim(str(table.get("says", "")), measure, axis, better[axis], than.get(axis))
 
-    def judged(self, measured: Measured) -> list[Judged]:
+    def judged(self, measured: MeasuredRuns) -> list[Judged]:
         """Where the other axes stand so and so, and over all of that together."""
         at = measured.axes.at(self.axis)
         there = set(measured.axes.combinations())
@@ -76,7 +76,7 @@ class Claim:
 
     def _judged(
         self,
-        measured: Measured,
+        measured: MeasuredRuns,
         ours: Sequence[Labels],
         others: Sequence[Sequence[Labels]],
         labels: Labels | None,
@@ -96,7 +96,7 @@ def _other(labels: Labels, at: int, label: str) -> Labels:
     return (*labels[:at], label, *labels[at + 1 :])
 
 
-def _means(measured: Measured, measure: str, places: Sequence[Labels]) -> list[float | None]:
+def _means(measured: MeasuredRuns, measure: str, places: Sequence[Labels]) -> list[float | None]:
     """Seed by seed, the mean over the places, if all of them have it."""
     columns = zip(*(measured.values(measure, labels) for labels in places), strict=True)
     return [
@@ -141,7 +141,7 @@ def claims(table: Mapping[str, Any], axes: Axes) -> list[Claim]:
     return [Claim.of(claim, axes) for claim in given]
 
 
-def judge(wanted: Sequence[Claim], measured: Measured) -> list[Judged]:
+def judge(wanted: Sequence[Claim], measured: MeasuredRuns) -> list[Judged]:
     return [judged for claim in wanted for judged in claim.judged(measured)]
 
 

@@ -30,7 +30,7 @@ from fedrfq.files.toml import Table
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.studies import study_file
-from fedrfq.studies.grid import Ended
+from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Difference, Spread, difference, spread
 
 KEYS = ("name", "seeds", "target", "against", "methods", "experiment", "settings")
@@ -118,7 +118,7 @@ def _against(table: Mapping[str, Any], methods: Mapping[str, Experiment]) -> tup
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """One run's figures, all of its last round but where said; none of them if it diverged."""
 
     setting: str
@@ -137,13 +137,15 @@ class Run:
     seconds: float | None  # its share of the time of its stack
 
     @staticmethod
-    def of(place: Place, ended: Ended, records: Sequence[RoundRecord], target: float | None) -> Run:
+    def of(
+        place: Place, ended: EndedRun, records: Sequence[RoundRecord], target: float | None
+    ) -> ComparedRun:
         directory = ended.run.path.name
         if ended.diverged is not None:
-            return Run(*place, directory, ended.diverged, *[None] * 9)
+            return ComparedRun(*place, directory, ended.diverged, *[None] * 9)
         last = records[-1]
         reached = [r.round for r in records if target is not None and r.accuracy_mean >= target]
-        return Run(
+        return ComparedRun(
             *place,
             directory,
             None,
@@ -160,7 +162,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ComparedCell:
     """A method in a setting, over its seeds."""
 
     setting: str
@@ -179,9 +181,9 @@ class Cell:
     seconds: float | None
 
     @staticmethod
-    def of(runs: Sequence[Run]) -> Cell:
+    def of(runs: Sequence[ComparedRun]) -> ComparedCell:
         rounds = [run.rounds_to_target for run in runs if run.rounds_to_target is not None]
-        return Cell(
+        return ComparedCell(
             setting=runs[0].setting,
             method=runs[0].method,
             runs=len(runs),
@@ -200,7 +202,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairedDifference:
     """A method less another in a setting (or in all, each seed's mean over them), in points."""
 
     setting: str
@@ -211,30 +213,33 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Findings:
+class ComparisonFindings:
     comparison: Comparison
-    runs: tuple[Run, ...]
-    cells: tuple[Cell, ...]
-    pairs: tuple[Pair, ...]
+    runs: tuple[ComparedRun, ...]
+    cells: tuple[ComparedCell, ...]
+    pairs: tuple[PairedDifference, ...]
     records: Mapping[Place, Sequence[RoundRecord]]  # of the runs that did not diverge
 
     @staticmethod
-    def of(comparison: Comparison, ended: Mapping[str, Ended]) -> Findings:
+    def of(comparison: Comparison, ended: Mapping[str, EndedRun]) -> ComparisonFindings:
         ends = {
             place: ended[experiment.hash()] for place, experiment in comparison.experiments.items()
         }
         records = {place: end.records() for place, end in ends.items() if end.diverged is None}
         runs = [
-            Run.of(place, end, records.get(place, ()), comparison.target)
+            ComparedRun.of(place, end, records.get(place, ()), comparison.target)
             for place, end in ends.items()
         ]
         places = [
             (setting, method) for setting in comparison.settings for method in comparison.methods
         ]
         cells = tuple(
-            Cell.of([run for run in runs if (run.setting, run.method) == place]) for place in places
+            ComparedCell.of([run for run in runs if (run.setting, run.method) == place])
+            for place in places
         )
-        return Findings(comparison, tuple(runs), cells, tuple(_pairs(comparison, runs)), records)
+        return ComparisonFindings(
+            comparison, tuple(runs), cells, tuple(_pairs(comparison, runs)), records
+        )
 
     def table(self) -> dict[str, Any]:
         """Everything, as plain values."""
@@ -248,7 +253,7 @@ class Findings:
         }
 
 
-def _pairs(comparison: Comparison, runs: Sequence[Run]) -> list[Pair]:
+def _pairs(comparison: Comparison, runs: Sequence[ComparedRun]) -> list[PairedDifference]:
     """Every method less every other: in each setting, and over all of them where there are several."""
     values = {(run.setting, run.method, run.seed): (run.own, run.prototype) for run in runs}
     settings = comparison.settings
@@ -265,7 +270,7 @@ def _pairs(comparison: Comparison, runs: Sequence[Run]) -> list[Pair]:
                     own, prototype = (
                         difference([o[i] for o in ones], [o[i] for o in others]) for i in (0, 1)
                     )
-                    pairs.append(Pair(setting, method, other, own, prototype))
+                    pairs.append(PairedDifference(setting, method, other, own, prototype))
     return pairs
 
 

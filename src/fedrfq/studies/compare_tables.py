@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.studies import plots
-from fedrfq.studies.compare import Cell, Findings
+from fedrfq.studies.compare import ComparedCell, ComparisonFindings
 from fedrfq.studies.intervals import Difference, Spread
 from fedrfq.studies.sheets import NOTHING, Sheet, interval
 
@@ -16,7 +16,7 @@ _CURVES = {"own head": "accuracy_mean", "nearest global prototype": "prototype_a
 _FINALS = {"own head": "own", "nearest global prototype": "prototype"}
 
 
-def sheets(findings: Findings) -> list[Sheet]:
+def sheets(findings: ComparisonFindings) -> list[Sheet]:
     """A table for each setting, and the differences from each method of `against`."""
     comparison = findings.comparison
     differences = [_differences(findings, other) for other in comparison.against]
@@ -26,7 +26,7 @@ def sheets(findings: Findings) -> list[Sheet]:
     ]
 
 
-def _setting(findings: Findings, setting: str) -> Sheet:
+def _setting(findings: ComparisonFindings, setting: str) -> Sheet:
     comparison = findings.comparison
     target = comparison.target
     reaching = [] if target is None else [f"rounds to {target:g} %"]
@@ -45,7 +45,7 @@ def _setting(findings: Findings, setting: str) -> Sheet:
     return Sheet(f"{comparison.name}{': ' + setting if setting else ''}", header, tuple(rows), note)
 
 
-def _row(cell: Cell, target: float | None) -> tuple[str, ...]:
+def _row(cell: ComparedCell, target: float | None) -> tuple[str, ...]:
     label = cell.method + (f" ({cell.diverged} of {cell.runs} diverged)" if cell.diverged else "")
     accuracies = [_accuracy(cell.own, cell.own_std), _accuracy(cell.prototype, cell.prototype_std)]
     if cell.own is None:
@@ -72,7 +72,7 @@ def _count(value: float | None, digits: int = 0) -> str:
     return NOTHING if value is None else f"{value:,.{digits}f}"
 
 
-def _differences(findings: Findings, other: str) -> Sheet:
+def _differences(findings: ComparisonFindings, other: str) -> Sheet:
     """The differences from one method, setting by setting."""
     pairs = [pair for pair in findings.pairs if pair.other == other]
     several = len(findings.comparison.settings) > 1
@@ -101,7 +101,7 @@ def _found(found: Difference | None) -> tuple[str, str]:
     return (NOTHING, "") if found is None else (interval(found), found.verdict)
 
 
-def draw(folder: Path, findings: Findings) -> list[Path]:
+def draw(folder: Path, findings: ComparisonFindings) -> list[Path]:
     """Curves for each setting, and the final accuracies of all."""
     comparison = findings.comparison
     paths = []
@@ -120,7 +120,9 @@ def draw(folder: Path, findings: Findings) -> list[Path]:
     return paths
 
 
-def _lines(findings: Findings, setting: str, field: str) -> dict[str, NDArray[np.float64]]:
+def _lines(
+    findings: ComparisonFindings, setting: str, field: str
+) -> dict[str, NDArray[np.float64]]:
     """Each method's curve in a setting, seeds × rounds, where there is one."""
     lines = {}
     for method in findings.comparison.methods:
@@ -135,7 +137,7 @@ def _lines(findings: Findings, setting: str, field: str) -> dict[str, NDArray[np
     return lines
 
 
-def _finals(findings: Findings, measure: str) -> dict[str, list[Spread | None]]:
+def _finals(findings: ComparisonFindings, measure: str) -> dict[str, list[Spread | None]]:
     methods = findings.comparison.methods
     return {
         method: [getattr(cell, measure) for cell in findings.cells if cell.method == method]

@@ -22,10 +22,10 @@ from fedrfq.experiment import Experiment, known
 from fedrfq.studies import axes as grids
 from fedrfq.studies.axes import Axes, Labels
 from fedrfq.studies.claims import Claim, claims, claims_sheet, judge
-from fedrfq.studies.grid import Ended
+from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread, spread
-from fedrfq.studies.line_plots import Facet, Line, draw
-from fedrfq.studies.measures import MEASURES, Measured, known_measures
+from fedrfq.studies.line_plots import Facet, PlotLine, draw
+from fedrfq.studies.measures import MEASURES, MeasuredRuns, known_measures
 from fedrfq.studies.recipe import Recipe, Shown, Tell
 from fedrfq.studies.sheets import NOTHING, Sheet
 
@@ -37,7 +37,7 @@ ROUND = "round"
 
 
 @dataclass(frozen=True)
-class Figure:
+class FigurePlan:
     recipe: Recipe
     axes: Axes
     measures: tuple[str, ...]
@@ -48,7 +48,7 @@ class Figure:
     keep = False
 
     @staticmethod
-    def of(recipe: Recipe) -> Figure:
+    def of(recipe: Recipe) -> FigurePlan:
         table = recipe.table
         known(table, KEYS, "")
         axes = Axes.of(recipe)
@@ -66,16 +66,16 @@ class Figure:
             raise UserError(
                 f"{recipe.name}: axis '{idle[0]}' is neither x, series nor panel: name it, or leave it out"
             )
-        return Figure(recipe, axes, measures, x, series, panel, claims(table, axes))
+        return FigurePlan(recipe, axes, measures, x, series, panel, claims(table, axes))
 
     @property
     def experiments(self) -> Sequence[Experiment]:
         return list(self.axes.experiments.values())
 
     def show(
-        self, ended: Mapping[str, Ended], folder: Path, device: torch.device, tell: Tell
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
-        measured = Measured.of(self.axes, ended)
+        measured = MeasuredRuns.of(self.axes, ended)
         judged = judge(self.claims, measured)
         pictures = [draw(folder / "figure.png", self.recipe.title, self._facets(measured))]
         sheets = [self._sheet(measured, panel) for panel in self._panels()]
@@ -93,7 +93,7 @@ class Figure:
             pictures,
         )
 
-    def _rows(self, measured: Measured) -> list[dict[str, Any]]:
+    def _rows(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
         """Of curves a row a round, the mean over seeds; else a row a run."""
         if self.x != ROUND:
             return measured.runs()
@@ -113,7 +113,7 @@ class Figure:
                 rows.append(row)
         return rows
 
-    def _cell(self, measured: Measured, labels: Labels) -> dict[str, Any]:
+    def _cell(self, measured: MeasuredRuns, labels: Labels) -> dict[str, Any]:
         found = {
             measure: measured.spread(measure, labels)
             for measure in (*self.measures, *self._x_measure())
@@ -145,7 +145,7 @@ class Figure:
             if all(labels[i] == label for i, label in at)
         ]
 
-    def _sheet(self, measured: Measured, panel: Labels) -> Sheet:
+    def _sheet(self, measured: MeasuredRuns, panel: Labels) -> Sheet:
         at = [i for i, axis in enumerate(self.axes.labels) if axis not in self.panel]
         shown, inside = (*self._x_measure(), *self.measures), self._inside(panel)
         header = (
@@ -171,13 +171,13 @@ class Figure:
             len(at),
         )
 
-    def _facets(self, measured: Measured) -> list[list[Facet]]:
+    def _facets(self, measured: MeasuredRuns) -> list[list[Facet]]:
         return [
             [self._facet(measured, panel, measure) for measure in self.measures]
             for panel in self._panels()
         ]
 
-    def _facet(self, measured: Measured, panel: Labels, measure: str) -> Facet:
+    def _facet(self, measured: MeasuredRuns, panel: Labels, measure: str) -> Facet:
         lines = {}
         for series in self.axes.labels[self.series]:
             line = self._line(measured, measure, self._inside(panel, series))
@@ -192,12 +192,14 @@ class Figure:
             self.x in ("bytes", "parameters"),
         )
 
-    def _line(self, measured: Measured, measure: str, inside: Sequence[Labels]) -> Line | None:
+    def _line(
+        self, measured: MeasuredRuns, measure: str, inside: Sequence[Labels]
+    ) -> PlotLine | None:
         if self.x == ROUND:
             curves = self._curves(measured, measure, inside[0]) if inside else None
             if curves is None:
                 return None
-            return Line(
+            return PlotLine(
                 list(range(1, curves.shape[1] + 1)),
                 [spread(list(map(float, at))) for at in curves.T],
             )
@@ -207,17 +209,17 @@ class Figure:
         found = [(x, y) for x, y in points if x is not None and y is not None]
         if self.x in MEASURES:
             found.sort(key=lambda point: point[0])
-        return Line([x for x, _ in found], [y for _, y in found]) if found else None
+        return PlotLine([x for x, _ in found], [y for _, y in found]) if found else None
 
     def _curves(
-        self, measured: Measured, measure: str, labels: Labels
+        self, measured: MeasuredRuns, measure: str, labels: Labels
     ) -> np.ndarray[Any, Any] | None:
         """Seeds × rounds."""
         curves = [measured.curve(measure, labels, seed) for seed in self.recipe.seeds]
         there = [curve for curve in curves if curve is not None]
         return np.array(there) if there else None
 
-    def _at(self, measured: Measured, labels: Labels) -> Any:
+    def _at(self, measured: MeasuredRuns, labels: Labels) -> Any:
         """Where a combination stands on the x axis: a number, or a label."""
         if self.x in MEASURES:
             found = measured.spread(self.x, labels)

@@ -21,7 +21,7 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.files.strict_json import to_json
-from fedrfq.learning.evaluation import Outcome, RoundRecord
+from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import Diverged, program_key
 from fedrfq.methods import METHODS
 from fedrfq.runs.run_directory import RunDirectory
@@ -32,7 +32,7 @@ _DIVERGED = "diverged.json"
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedRun:
     """A run that needs no more work; `diverged` says why, if it has no result."""
 
     run: RunDirectory
@@ -59,7 +59,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Step:
+class GridStep:
     """After a round of a stack: the rounds done of all runs together, what is being trained, and how it stands."""
 
     completed: int
@@ -94,7 +94,7 @@ class Grid:
         ended = sum(self.wanted[key].rounds for key in self.ended)
         return ended + (len(self.session.runs) * self.session.state.round if self.session else 0)
 
-    def advance(self) -> Iterator[Step]:
+    def advance(self) -> Iterator[GridStep]:
         """A round of a stack at a time, until every run has ended."""
         queue = deque(self.stacks)
         while queue:
@@ -103,7 +103,7 @@ class Grid:
             what = f"{name_of(METHODS, stack.experiments[0].method)}, {len(stack.experiments)} runs"
             try:
                 for outcomes in self.session.advance():
-                    yield Step(self.completed(), what, _figures(outcomes))
+                    yield GridStep(self.completed(), what, _figures(outcomes))
             except Diverged as error:
                 queue.extendleft(self._without_diverged(self.session, error))
             else:
@@ -138,19 +138,19 @@ class Grid:
 
     def _close(self, session: Session) -> None:
         session.finish()
-        for experiment, run in zip(session.federation.experiments, session.runs, strict=True):
-            self.ended[experiment.hash()] = Ended(run)
+        for experiment, run in zip(session.loop.experiments, session.runs, strict=True):
+            self.ended[experiment.hash()] = EndedRun(run)
             if not self.keep:
                 run.prune(-1)
 
     def _without_diverged(self, session: Session, error: Diverged) -> list[Stack]:
         """What there is to go on with: the stack less the runs that diverged, which are marked."""
-        experiments, number = session.federation.experiments, session.state.round + 1
+        experiments, number = session.loop.experiments, session.state.round + 1
         for r, why in error.runs.items():
             session.runs[r].write(
                 _DIVERGED, to_json({"round": number, "error": why}, indent=2) + "\n"
             )
-            self.ended[experiments[r].hash()] = Ended(session.runs[r], why)
+            self.ended[experiments[r].hash()] = EndedRun(session.runs[r], why)
         left = [r for r in range(len(experiments)) if r not in error.runs]
         return (
             [Stack(tuple(experiments[r] for r in left), tuple(session.runs[r] for r in left))]
@@ -161,9 +161,9 @@ class Grid:
 
 def _found(
     out: Path, wanted: dict[str, Experiment]
-) -> tuple[dict[str, Ended], dict[str, RunDirectory]]:
+) -> tuple[dict[str, EndedRun], dict[str, RunDirectory]]:
     """The runs there already are: those that ended, and those that were begun."""
-    ended: dict[str, Ended] = {}
+    ended: dict[str, EndedRun] = {}
     begun: dict[str, RunDirectory] = {}
     for name in {experiment.name for experiment in wanted.values()}:
         for file in sorted((out / name).glob("*/experiment.toml")):
@@ -171,9 +171,9 @@ def _found(
             if key not in wanted:
                 continue
             if run.result() is not None:
-                ended[key] = Ended(run)
+                ended[key] = EndedRun(run)
             elif (run.path / _DIVERGED).is_file():
-                ended.setdefault(key, Ended(run, _why(run)))
+                ended.setdefault(key, EndedRun(run, _why(run)))
             elif (run.path / "environment.json").is_file():
                 begun[key] = max(
                     begun.get(key, run), run, key=lambda other: max(other.checkpoints(), default=0)
@@ -200,7 +200,7 @@ def _why(run: RunDirectory) -> str:
 
 def plan(
     wanted: dict[str, Experiment],
-    ended: dict[str, Ended],
+    ended: dict[str, EndedRun],
     begun: dict[str, RunDirectory],
     most: int,
 ) -> tuple[Stack, ...]:
@@ -258,5 +258,5 @@ def restack(runs: Sequence[RunDirectory]) -> None:
             )
 
 
-def _figures(outcomes: Sequence[Outcome]) -> str:
+def _figures(outcomes: Sequence[RoundOutcome]) -> str:
     return f"accuracy {sum(outcome.record.accuracy_mean for outcome in outcomes) / len(outcomes):.2f} %"

@@ -17,7 +17,7 @@ _BESIDE = (
 
 
 @dataclass(frozen=True)
-class Line:
+class PlotLine:
     """Places on the x axis, numbers or labels, and what was found there."""
 
     x: Sequence[Any]
@@ -29,7 +29,7 @@ class Facet:
     title: str
     xlabel: str
     ylabel: str
-    lines: Mapping[str, Line]
+    lines: Mapping[str, PlotLine]
     logarithmic: bool = False
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from fedrfq.errors import UserError
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.studies.axes import Axes, Labels
-from fedrfq.studies.grid import Ended
+from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread, spread
 
 Last = Callable[[RoundRecord], float | None]
@@ -72,7 +72,7 @@ MEASURES: dict[str, Measure] = {
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredRuns:
     """The runs of a grid that have ended; a run that diverged has no figures."""
 
     axes: Axes
@@ -81,12 +81,12 @@ class Measured:
     diverged: Mapping[tuple[Labels, int], str]
 
     @staticmethod
-    def of(axes: Axes, ended: Mapping[str, Ended]) -> Measured:
+    def of(axes: Axes, ended: Mapping[str, EndedRun]) -> MeasuredRuns:
         ends = {place: ended[experiment.hash()] for place, experiment in axes.experiments.items()}
         diverged = {place: end.diverged for place, end in ends.items() if end.diverged is not None}
         good = {place: end for place, end in ends.items() if place not in diverged}
         records = {place: end.records() for place, end in good.items()}
-        return Measured(
+        return MeasuredRuns(
             axes, records, {place: end.run.result() or {} for place, end in good.items()}, diverged
         )
 

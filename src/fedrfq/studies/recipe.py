@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from fedrfq.experiment import Experiment
-    from fedrfq.studies.grid import Ended
+    from fedrfq.studies.grid import EndedRun
 
 _OWN = ("title", "kind", "claim", "seeds", "quick")
 _PLACES = (
@@ -102,7 +102,7 @@ class Plan(Protocol):
         ...
 
     def show(
-        self, ended: Mapping[str, Ended], folder: Path, device: torch.device, tell: Tell
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
         """`ended` is by the experiments' hashes."""
         ...

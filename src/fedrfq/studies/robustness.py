@@ -29,12 +29,12 @@ from fedrfq.files.toml import Table
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.round_loop import attackers as malicious
 from fedrfq.robust.attacks import ATTACKS
-from fedrfq.robust.attacks.none import Peace
+from fedrfq.robust.attacks.none import NoAttack
 from fedrfq.robust.detectors import DETECTORS
-from fedrfq.robust.detectors.none import Nothing
+from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.runs.run_directory import CLIENT_COLUMNS
 from fedrfq.studies import study_file
-from fedrfq.studies.grid import Ended
+from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread, spread
 
 KEYS = ("name", "seeds", "attackers", "attacks", "detectors", "experiment")
@@ -48,7 +48,7 @@ Accuracies = tuple[
 
 
 @dataclass(frozen=True)
-class Trial:
+class RobustnessStudy:
     """A file's grid: the experiment of each attack, detector, number of attackers and seed, and each seed's clean one."""
 
     name: str
@@ -60,7 +60,7 @@ class Trial:
     clean: Mapping[int, Experiment]
 
     @staticmethod
-    def load(path: Path) -> Trial:
+    def load(path: Path) -> RobustnessStudy:
         table = study_file.read(path, KEYS, "examples/robustness.toml")
         seeds = study_file.whole_numbers(table, "seeds", 0, "[0, 1, 2]")
         numbers = study_file.whole_numbers(table, "attackers", 1, "[2, 4]")
@@ -90,9 +90,10 @@ class Trial:
                 f"attackers = {max(numbers)} of {first.clients} clients: leave one of them honest"
             )
         clean = {
-            seed: replace(first, seed=seed, attack=Peace(), detector=Nothing()) for seed in seeds
+            seed: replace(first, seed=seed, attack=NoAttack(), detector=NoDetection())
+            for seed in seeds
         }
-        return Trial(
+        return RobustnessStudy(
             table["name"], seeds, numbers, tuple(attacks), tuple(detectors), experiments, clean
         )
 
@@ -102,7 +103,7 @@ class Trial:
             detector: experiment.detector
             for (_, detector, _, _), experiment in self.experiments.items()
         }
-        return next((label for label, detector in found.items() if detector == Nothing()), None)
+        return next((label for label, detector in found.items() if detector == NoDetection()), None)
 
 
 def _options(table: Mapping[str, Any], key: str, choices: list[str]) -> dict[str, Table]:
@@ -165,7 +166,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 @dataclass(frozen=True)
-class Run:
+class AttackedRun:
     """One run: the honest clients' accuracies after its last round, the clean run's over the same clients; counts."""
 
     attack: str
@@ -186,7 +187,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Cell:
+class AttackedCell:
     """An attack by so many clients against a detector, over its seeds; shares are of all seeds' rounds together."""
 
     attack: str
@@ -206,7 +207,7 @@ class Cell:
     honest_dropped: float | None
 
     @staticmethod
-    def of(runs: Sequence[Run], undefended: Sequence[Run]) -> Cell:
+    def of(runs: Sequence[AttackedRun], undefended: Sequence[AttackedRun]) -> AttackedCell:
         own_loss, prototype_loss = (
             spread([run.loss(measure) for run in runs]) for measure in MEASURES
         )
@@ -214,7 +215,7 @@ class Cell:
             spread([run.loss(measure) for run in undefended]) for measure in MEASURES
         )
         counted = Detected.together([run.detected for run in runs if run.detected is not None])
-        return Cell(
+        return AttackedCell(
             attack=runs[0].attack,
             detector=runs[0].detector,
             attackers=runs[0].attackers,
@@ -238,25 +239,25 @@ def won_back(loss: Spread | None, undefended: Spread | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Findings:
-    trial: Trial
-    runs: tuple[Run, ...]
-    cells: tuple[Cell, ...]
+class RobustnessFindings:
+    trial: RobustnessStudy
+    runs: tuple[AttackedRun, ...]
+    cells: tuple[AttackedCell, ...]
 
     @staticmethod
-    def of(trial: Trial, ended: Mapping[str, Ended]) -> Findings:
+    def of(trial: RobustnessStudy, ended: Mapping[str, EndedRun]) -> RobustnessFindings:
         runs = _runs(trial, ended)
-        by_place: dict[tuple[str, str, int], list[Run]] = {}
+        by_place: dict[tuple[str, str, int], list[AttackedRun]] = {}
         for run in runs:
             by_place.setdefault((run.attack, run.detector, run.attackers), []).append(run)
         undefended = trial.undefended()
         cells = [
-            Cell.of(together, by_place.get((attack, undefended or "", number), []))
+            AttackedCell.of(together, by_place.get((attack, undefended or "", number), []))
             for (attack, _, number), together in by_place.items()
         ]
-        return Findings(trial, tuple(runs), tuple(cells))
+        return RobustnessFindings(trial, tuple(runs), tuple(cells))
 
-    def cell(self, attack: str, detector: str, attackers: int) -> Cell:
+    def cell(self, attack: str, detector: str, attackers: int) -> AttackedCell:
         wanted = (attack, detector, attackers)
         return next(
             cell for cell in self.cells if (cell.attack, cell.detector, cell.attackers) == wanted
@@ -272,7 +273,7 @@ class Findings:
         }
 
 
-def _runs(trial: Trial, ended: Mapping[str, Ended]) -> list[Run]:
+def _runs(trial: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[AttackedRun]:
     """Every place's run, with the clean one's accuracies over the clients that are honest in it."""
     drawn = {
         (number, seed): honest(trial.clean[seed], number)
@@ -294,18 +295,20 @@ def _runs(trial: Trial, ended: Mapping[str, Ended]) -> list[Run]:
             found = accuracies(end, drawn[place[2:]])
         counted = Detected.of(records) if records else None
         runs.append(
-            Run(*place, end.run.path.name, end.diverged, *found, *before[place[2:]], counted)
+            AttackedRun(
+                *place, end.run.path.name, end.diverged, *found, *before[place[2:]], counted
+            )
         )
     return runs
 
 
 def honest(experiment: Experiment, number: int) -> list[int]:
     """Who is honest where so many clients are not: they are drawn by the seed."""
-    drawn = malicious(replace(experiment, attack=Peace(clients=number)))
+    drawn = malicious(replace(experiment, attack=NoAttack(clients=number)))
     return sorted(set(range(experiment.clients)) - set(drawn))
 
 
-def accuracies(ended: Ended, clients: Sequence[int]) -> Accuracies:
+def accuracies(ended: EndedRun, clients: Sequence[int]) -> Accuracies:
     """The mean accuracies of some clients after the last round; none of a run that diverged."""
     if ended.diverged is not None:
         return None, None

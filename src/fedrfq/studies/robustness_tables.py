@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from fedrfq.studies import plots
 from fedrfq.studies.intervals import Spread
 from fedrfq.studies.plots import Panel
-from fedrfq.studies.robustness import LATE, LEAST_LOSS, Cell, Findings
+from fedrfq.studies.robustness import LATE, LEAST_LOSS, AttackedCell, RobustnessFindings
 from fedrfq.studies.sheets import NOTHING, Sheet, plus_minus
 
 _OWN, _PROTOTYPE = "honest clients' own heads, %", "honest clients by nearest prototype, %"
 
 
-def sheets(findings: Findings) -> list[Sheet]:
+def sheets(findings: RobustnessFindings) -> list[Sheet]:
     """For each number of attackers: the detectors over all attacks, and attack by attack."""
     return [sheet for number in findings.trial.attackers for sheet in _of_number(findings, number)]
 
 
-def _of_number(findings: Findings, number: int) -> list[Sheet]:
-    def matrix(what: str, shown: Callable[[Cell], str], note: str = "") -> Sheet:
+def _of_number(findings: RobustnessFindings, number: int) -> list[Sheet]:
+    def matrix(what: str, shown: Callable[[AttackedCell], str], note: str = "") -> Sheet:
         trial = findings.trial
         rows = [
             (a, *(shown(findings.cell(a, d, number)) for d in trial.detectors))
@@ -53,7 +53,7 @@ def _of_number(findings: Findings, number: int) -> list[Sheet]:
     ]
 
 
-def _detectors(findings: Findings, number: int) -> Sheet:
+def _detectors(findings: RobustnessFindings, number: int) -> Sheet:
     """Each detector over all attacks that are some: the mean, and the worst of them."""
     header = (
         "detector",
@@ -107,7 +107,7 @@ def _attackers(number: int) -> str:
     return f"{number} attacker{'s' if number > 1 else ''}"
 
 
-def _accuracy(cell: Cell, found: Spread | None) -> str:
+def _accuracy(cell: AttackedCell, found: Spread | None) -> str:
     if found is None:
         return "diverged" if cell.diverged else NOTHING
     return plus_minus(found) + (f" ({cell.diverged}/{cell.runs} diverged)" if cell.diverged else "")
@@ -119,7 +119,7 @@ def _loss(loss: Spread | None, won_back: float | None) -> str:
     return f"{loss.mean:.2f}" + ("" if won_back is None else f" ({100 * won_back:.0f} %)")
 
 
-def _detected(cell: Cell) -> str:
+def _detected(cell: AttackedCell) -> str:
     return " / ".join(_number(share) for share in (cell.precision, cell.recall, cell.recall_late))
 
 
@@ -131,7 +131,7 @@ def _percent(share: float | None) -> str:
     return NOTHING if share is None else f"{100 * share:.1f}"
 
 
-def draw(folder: Path, findings: Findings) -> list[Path]:
+def draw(folder: Path, findings: RobustnessFindings) -> list[Path]:
     """A picture for each number of attackers."""
     trial = findings.trial
     paths = []
@@ -151,7 +151,10 @@ def draw(folder: Path, findings: Findings) -> list[Path]:
 
 
 def _accuracies(
-    findings: Findings, number: int, title: str, found: Callable[[Cell], Spread | None]
+    findings: RobustnessFindings,
+    number: int,
+    title: str,
+    found: Callable[[AttackedCell], Spread | None],
 ) -> Panel:
     values = _values(findings, number, lambda cell: getattr(found(cell), "mean", None))
     there = values[~np.isnan(values)]
@@ -160,7 +163,7 @@ def _accuracies(
 
 
 def _values(
-    findings: Findings, number: int, figure: Callable[[Cell], float | None]
+    findings: RobustnessFindings, number: int, figure: Callable[[AttackedCell], float | None]
 ) -> NDArray[np.float64]:
     """Attacks × detectors, nan where there is none."""
     trial = findings.trial

@@ -12,14 +12,14 @@ from fedrfq.consensus.events import Outcome
 from fedrfq.errors import UserError
 from fedrfq.federation import signatures
 from fedrfq.federation.codec import decode_state, encode_state
-from fedrfq.federation.federation_file import Charter, Timings, experiment_digest
-from fedrfq.federation.members import Network, Seat
-from fedrfq.federation.reconfiguration import inherited
+from fedrfq.federation.federation_file import Federation, Timings, experiment_digest
+from fedrfq.federation.members import Member, Members
+from fedrfq.federation.reconfiguration import inherited_by
 from fedrfq.files import toml
 from fedrfq.node.courier import Courier
 from fedrfq.node.membership import founding, identity, proposal
 from fedrfq.node.membership.change import changed, differences
-from fedrfq.node.membership.founding import Keys
+from fedrfq.node.membership.founding import NewKeys
 from fedrfq.node.membership.request import Request
 from fedrfq.node.ops import status
 from fedrfq.node.ops.local_cluster import Cluster
@@ -35,29 +35,29 @@ RUNS = (
 )
 
 
-def agreed(couriers: int = 2) -> Charter:
-    made = [*keys(), *(Keys.new(f"courier-{k}", courier=True) for k in range(couriers))]
-    return founding.charter(purpose(), [each.request for each in reversed(made)], Timings())
+def agreed(couriers: int = 2) -> Federation:
+    made = [*keys(), *(NewKeys.new(f"courier-{k}", courier=True) for k in range(couriers))]
+    return founding.federation(purpose(), [each.request for each in reversed(made)], Timings())
 
 
 def test_without_couriers_a_federation_is_what_it_was() -> None:
     own = tuple(signatures.simulated(0, "party", k).public for k in range(6))
-    seats = tuple(
-        Seat(f"party-{k}", f"h:{k + 1}" if k < 4 else "", b"certificate %d" % k) for k in range(6)
+    members = tuple(
+        Member(f"party-{k}", f"h:{k + 1}" if k < 4 else "", b"certificate %d" % k) for k in range(6)
     )
-    for network, known in zip((None, Network("", toml.dump(TABLE), seats)), RUNS, strict=True):
-        charter = Charter(
+    for network, known in zip((None, Members("", toml.dump(TABLE), members)), RUNS, strict=True):
+        federation = Federation(
             experiment_digest(TABLE), Timings(), purpose().task, own[:4], own[4:], network
         )
-        assert charter.roster.run.hex() == known
-        assert "courier" not in charter.text
-        assert not charter.carriers
+        assert federation.roster.run.hex() == known
+        assert "courier" not in federation.text
+        assert not federation.carriers
 
 
 def test_couriers_have_seats_and_no_vote() -> None:
-    charter = agreed()
-    assert Charter.read(charter.text, "here") == charter
-    names = [seat.name for seat in charter.seats.values()]
+    federation = agreed()
+    assert Federation.read(federation.text, "here") == federation
+    names = [member.name for member in federation.members.values()]
     assert names == [
         "server-0",
         "server-1",
@@ -69,32 +69,35 @@ def test_couriers_have_seats_and_no_vote() -> None:
         "courier-1",
     ]
     assert (
-        list(charter.seats)[6:] == list(charter.carriers) == [~6, ~7]
+        list(federation.members)[6:] == list(federation.carriers) == [~6, ~7]
     )  # ~2 to ~5 are servers that move
-    assert [charter.role(party) for party in charter.seats] == ["server"] * 4 + ["client"] * 2 + [
-        "courier"
-    ] * 2
-    assert not set(charter.couriers) & set(charter.roster.keys.values())
-    assert [status.name(charter, party) for party in charter.carriers] == ["courier-0", "courier-1"]
-    assert charter.roster.run != agreed(0).roster.run
-    assert "2 couriers" in charter.about()
+    assert [federation.role(party) for party in federation.members] == ["server"] * 4 + [
+        "client"
+    ] * 2 + ["courier"] * 2
+    assert not set(federation.couriers) & set(federation.roster.keys.values())
+    assert [status.name(federation, party) for party in federation.carriers] == [
+        "courier-0",
+        "courier-1",
+    ]
+    assert federation.roster.run != agreed(0).roster.run
+    assert "2 couriers" in federation.about()
 
 
 def test_federations_with_couriers_that_could_not_be_are_refused() -> None:
-    charter = agreed(1)
-    head, courier = charter.text.split("[[couriers]]")
+    federation = agreed(1)
+    head, courier = federation.text.split("[[couriers]]")
     for text in (
         head + "couriers = []\n",
-        charter.text + "\n[[couriers]]" + courier,
-        charter.text.replace('name = "courier-0"', 'name = "client-0"'),
-        charter.text.replace('name = "courier-0"', 'name = "courier-0"\naddress = "h:9"'),
+        federation.text + "\n[[couriers]]" + courier,
+        federation.text.replace('name = "courier-0"', 'name = "client-0"'),
+        federation.text.replace('name = "courier-0"', 'name = "courier-0"\naddress = "h:9"'),
     ):
         with pytest.raises(UserError):
-            Charter.read(text, "here")
+            Federation.read(text, "here")
     with pytest.raises(UserError, match="key of its own"):
-        replace(charter, couriers=charter.clients[:1])
+        replace(federation, couriers=federation.clients[:1])
     with pytest.raises(UserError, match="on a network"):
-        replace(charter, network=None)
+        replace(federation, network=None)
 
 
 def test_a_courier_makes_its_own_keys(tmp_path: Path) -> None:
@@ -110,62 +113,67 @@ def test_a_courier_makes_its_own_keys(tmp_path: Path) -> None:
             "keys", "new", tmp_path / "x", "--name", "x", "--courier", "--address", "h:1", expect=2
         ).stderr
     )
-    text = Keys.new("s", "h:1").request.text.replace('"server"', '"courier"')
+    text = NewKeys.new("s", "h:1").request.text.replace('"server"', '"courier"')
     with pytest.raises(UserError, match="no address"):
         Request.read(text, "here")
-    federation = tmp_path / "it"
+    home = tmp_path / "it"
     assert (
         "and 1 couriers"
-        in fedrfq("committee", "add", federation, tmp_path / "post" / "request.toml").stdout
+        in fedrfq("committee", "add", home, tmp_path / "post" / "request.toml").stdout
     )
     options = ("--servers", "4", "--clients", "2", "--couriers", "1", "--set", "rounds=2")
-    assert "2 couriers" in fedrfq("committee", "init", federation, *options).stdout
-    charter = identity.read_charter(federation / "federation.toml")
-    assert [charter.seats[party].name for party in charter.carriers] == ["courier-0", "post"]
-    assert len(charter.clients) == 2
-    assert identity.load(federation / "courier-0").role == "courier"
-    assert all(party not in charter.carriers for party in Cluster(federation).children)
+    assert "2 couriers" in fedrfq("committee", "init", home, *options).stdout
+    federation = identity.read_federation(home / "federation.toml")
+    assert [federation.members[party].name for party in federation.carriers] == [
+        "courier-0",
+        "post",
+    ]
+    assert len(federation.clients) == 2
+    assert identity.load(home / "courier-0").role == "courier"
+    assert all(party not in federation.carriers for party in Cluster(home).children)
 
 
 def test_a_change_keeps_renews_adds_and_expels_couriers() -> None:
-    charter, more = agreed(), Keys.new("post", courier=True).request
-    kept = changed(charter, [Keys.new("client-9").request])
-    assert kept.couriers == charter.couriers
-    renewed = changed(charter, [Keys.new("courier-1", courier=True).request])
-    assert renewed.couriers[0] == charter.couriers[0] != renewed.couriers[1]
-    assert [line for line in differences(charter, renewed) if "courier" in line] == [
+    federation, more = agreed(), NewKeys.new("post", courier=True).request
+    kept = changed(federation, [NewKeys.new("client-9").request])
+    assert kept.couriers == federation.couriers
+    renewed = changed(federation, [NewKeys.new("courier-1", courier=True).request])
+    assert renewed.couriers[0] == federation.couriers[0] != renewed.couriers[1]
+    assert [line for line in differences(federation, renewed) if "courier" in line] == [
         "courier-1: a new key, seat"
     ]
-    swapped = changed(charter, [more], ["courier-0"])
-    assert [swapped.seats[party].name for party in swapped.carriers] == ["post", "courier-1"]
-    assert "post: in, as a courier" in differences(charter, swapped)
-    assert not changed(charter, [], ["courier-0", "courier-1"]).couriers
+    swapped = changed(federation, [more], ["courier-0"])
+    assert [swapped.members[party].name for party in swapped.carriers] == ["post", "courier-1"]
+    assert "post: in, as a courier" in differences(federation, swapped)
+    assert not changed(federation, [], ["courier-0", "courier-1"]).couriers
     with pytest.raises(UserError, match="one name"):
-        changed(charter, [Keys.new("client-0", courier=True).request])
+        changed(federation, [NewKeys.new("client-0", courier=True).request])
 
 
 def test_what_is_remembered_of_clients_is_not_of_couriers() -> None:
-    charter = agreed()
-    state = charter.task.detector.start(2)
-    new = changed(charter, [], ["client-0"])
-    found = decode_state(inherited(charter, Outcome(b"", b"", encode_state(state)), new).state)
+    federation = agreed()
+    state = federation.task.detector.start(2)
+    new = changed(federation, [], ["client-0"])
+    found = decode_state(
+        inherited_by(federation, Outcome(b"", b"", encode_state(state)), new).state
+    )
     assert {name: array.shape for name, array in found.items()} == {
         name: array.shape for name, array in new.task.detector.start(1).items()
     }
 
 
 def test_it_goes_on_with_the_federation_that_follows(tmp_path: Path) -> None:
-    charter, own = (
+    federation, own = (
         founded(tmp_path, couriers=1, rounds=50, deadline_ms=600_000),
         tmp_path / "courier-0",
     )
     fedrfq("keys", "rotate", own)
     file = tmp_path / "new.toml"
     file.write_text(
-        changed(charter, [founding.read_request(own / "rotation" / "request.toml")]).text
+        changed(federation, [founding.read_request(own / "rotation" / "request.toml")]).text
     )
     for server in range(3):
-        proposal.move(identity.load(tmp_path / f"server-{server}"), file)
+        proposal.propose(identity.load(tmp_path / f"server-{server}"), file)
 
     async def test() -> None:
         servers, number = Servers(tmp_path), 1
@@ -179,5 +187,5 @@ def test_it_goes_on_with_the_federation_that_follows(tmp_path: Path) -> None:
         await servers.stop()
 
     asyncio.run(asyncio.wait_for(test(), 2 * PATIENCE_S))
-    assert identity.load(own).charter.text == file.read_text()
+    assert identity.load(own).federation.text == file.read_text()
     assert (own / "past" / "1" / "last.bin").exists()

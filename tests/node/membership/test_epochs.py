@@ -8,22 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrfq.consensus.events import Outcome, Trained
+from fedrfq.consensus.events import Outcome, Submit
 from fedrfq.consensus.messages import Commit, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.reconfiguration import Chartered, chartered, inherited, next_of
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.reconfiguration import (
+    ReconfigurableApplication,
+    inherited_by,
+    read_successor,
+    reconfigurable,
+)
 from fedrfq.node.membership import epochs, identity
 from fedrfq.node.membership.change import changed, differences
-from fedrfq.node.membership.founding import Keys
+from fedrfq.node.membership.founding import NewKeys
 from support.cluster import Cluster
 from support.committees import mandate, uploads
 from support.federations import founded
 
-NEW = Keys.new("client-9")
+NEW = NewKeys.new("client-9")
 
 
 @pytest.fixture
@@ -33,12 +38,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def charter(folder: Path) -> Charter:
-    return identity.load(folder / "server-0").charter
+def federation(folder: Path) -> Federation:
+    return identity.load(folder / "server-0").federation
 
 
 def decided(
-    application: Chartered, motions: Sequence[bytes], round_: int = 1, before: Outcome | None = None
+    application: ReconfigurableApplication,
+    motions: Sequence[bytes],
+    round_: int = 1,
+    before: Outcome | None = None,
 ) -> Outcome:
     """Of a round in which all clients send, and so many servers move."""
     clients = application.task.clients
@@ -47,33 +55,33 @@ def decided(
     return application.decide(round_, before or application.start(), said)
 
 
-def test_a_quorum_of_equal_motions_ends_the_run(charter: Charter) -> None:
-    application, text = chartered(charter), changed(charter, [NEW.request]).text.encode()
-    other = changed(charter, [], ["client-2"]).text.encode()
+def test_a_quorum_of_equal_motions_ends_the_run(federation: Federation) -> None:
+    application, text = reconfigurable(federation), changed(federation, [NEW.request]).text.encode()
+    other = changed(federation, [], ["client-2"]).text.encode()
     for motions in ([], [text] * 2, [text, text, other], [text, text, other, other]):
         outcome = decided(application, motions)
         assert not application.over(outcome)
         assert outcome == decided(application, [])
     outcome = decided(application, [text] * 3)
     assert application.over(outcome)
-    assert codec.successor(outcome.verdicts) == text
-    assert codec.decode_verdicts(outcome.verdicts)[0] == (0, 1, 2)
+    assert codec.successor_in(outcome.verdicts) == text
+    assert codec.decode_verdicts_without_successor(outcome.verdicts)[0] == (0, 1, 2)
     assert outcome._replace(verdicts=b"") == decided(application, [])._replace(verdicts=b"")
 
 
-def test_replicas_agree_on_a_motion_and_then_say_nothing_more(charter: Charter) -> None:
-    cluster, text = Cluster(), changed(charter, [NEW.request]).text.encode()
+def test_replicas_agree_on_a_motion_and_then_say_nothing_more(federation: Federation) -> None:
+    cluster, text = Cluster(), changed(federation, [NEW.request]).text.encode()
     for server in range(4):
         cluster.parties[server].application = _Ending(text)
     for server in range(3):
-        cluster.give(server, Trained(1, text))
+        cluster.give(server, Submit(1, text))
     for k in range(4):
-        cluster.give(~k, Trained(1, b"1"))
+        cluster.give(~k, Submit(1, b"1"))
     cluster.settle()
     assert all(len(cluster.decided[server]) == 1 for server in range(4))
     cluster.sent.clear()
     for k in range(4):
-        cluster.give(~k, Trained(2, b"1"))
+        cluster.give(~k, Submit(2, b"1"))
     cluster.settle()
     assert not [
         message for sender, _, message in cluster.sent if sender >= 0 and message.author is not None
@@ -102,10 +110,12 @@ class _Ending:
 
 
 @pytest.mark.parametrize("wrong", ["follows", "shape", "noise", "length"])
-def test_what_cannot_take_the_place_is_refused(charter: Charter, folder: Path, wrong: str) -> None:
-    application, right = chartered(charter), changed(charter, [NEW.request]).text
+def test_what_cannot_take_the_place_is_refused(
+    federation: Federation, folder: Path, wrong: str
+) -> None:
+    application, right = reconfigurable(federation), changed(federation, [NEW.request]).text
     shown = {
-        "follows": changed(changed(charter, [NEW.request]), [], ["client-9"]).text.encode(),
+        "follows": changed(changed(federation, [NEW.request]), [], ["client-9"]).text.encode(),
         "shape": right.replace("values = 4", "values = 5").encode(),
         "noise": b"\xff\xfe",
         "length": b"#" * (1 << 23),
@@ -119,32 +129,40 @@ def test_what_cannot_take_the_place_is_refused(charter: Charter, folder: Path, w
 
 def test_successors_are_told_from_verdicts() -> None:
     with pytest.raises(Refused):
-        codec.successor(codec.succeeded(b"", b"text")[4:])
-    assert codec.successor(b"") == b""
-    assert codec.successor(codec.succeeded(b"x" * 13, b"text")) == b"text"
+        codec.successor_in(codec.append_successor(b"", b"text")[4:])
+    assert codec.successor_in(b"") == b""
+    assert codec.successor_in(codec.append_successor(b"x" * 13, b"text")) == b"text"
 
 
-def test_the_next_run_remembers_by_name(charter: Charter) -> None:
-    new = changed(charter, [NEW.request], ["client-0"])
-    assert [seat.name for seat in new.seats.values()][4:] == ["client-9", "client-1", "client-2"]
-    state = {name: np.arange(3) + 10 * n for n, name in enumerate(charter.task.detector.start(3))}
-    outcome = inherited(charter, Outcome(b"globals", b"", codec.encode_state(state)), new)
+def test_the_next_run_remembers_by_name(federation: Federation) -> None:
+    new = changed(federation, [NEW.request], ["client-0"])
+    assert [member.name for member in new.members.values()][4:] == [
+        "client-9",
+        "client-1",
+        "client-2",
+    ]
+    state = {
+        name: np.arange(3) + 10 * n for n, name in enumerate(federation.task.detector.start(3))
+    }
+    outcome = inherited_by(federation, Outcome(b"globals", b"", codec.encode_state(state)), new)
     found, fresh = codec.decode_state(outcome.state), new.task.detector.start(3)
     assert outcome.globals_ == b"globals"
     for name, array in found.items():
         assert array.tolist() == [fresh[name][0], *state[name][1:]]
 
 
-def test_seats(charter: Charter) -> None:
-    server, rotated = Keys.new("server-x", "127.0.0.1:9"), Keys.new("client-1")
-    new = changed(charter, [server.request, rotated.request, NEW.request], ["server-2"], minimum=2)
-    assert [seat.name for seat in new.seats.values()] == [
+def test_seats(federation: Federation) -> None:
+    server, rotated = NewKeys.new("server-x", "127.0.0.1:9"), NewKeys.new("client-1")
+    new = changed(
+        federation, [server.request, rotated.request, NEW.request], ["server-2"], minimum=2
+    )
+    assert [member.name for member in new.members.values()] == [
         *("server-0", "server-1", "server-x", "server-3"),
         *("client-0", "client-1", "client-2", "client-9"),
     ]
-    assert new.clients[1] == rotated.request.key != charter.clients[1]
-    assert next_of(charter, new.text.encode()) == new
-    assert differences(charter, new) == [
+    assert new.clients[1] == rotated.request.key != federation.clients[1]
+    assert read_successor(federation, new.text.encode()) == new
+    assert differences(federation, new) == [
         "server-2: out",
         "server-x: in, as a server",
         "client-9: in, as a client",
@@ -152,20 +170,20 @@ def test_seats(charter: Charter) -> None:
         "minimum: 1 -> 2",
     ]
     with pytest.raises(UserError, match=r"no party 'client-7'"):
-        changed(charter, [], ["client-7"])
+        changed(federation, [], ["client-7"])
     with pytest.raises(UserError, match="nothing would change"):
-        changed(charter)
+        changed(federation)
 
 
-def ended_run(charter: Charter, folder: Path, text: bytes) -> bytes:
+def ended_run(federation: Federation, folder: Path, text: bytes) -> bytes:
     """What the last round of a run leaves, signed by a quorum."""
-    rules, application = Rules(charter.roster), chartered(charter)
+    rules, application = Rules(federation.roster), reconfigurable(federation)
     outcome = decided(application, [text] * 3)
     record = rules.record(1, rules.run, ((0, bytes(32)),), outcome)
     signers = [identity.load(folder / f"server-{k}").signer for k in range(3)]
     value = record.value(rules.run)
     votes = [rules.signed(Commit(1, 0, value, k), signer) for k, signer in enumerate(signers)]
-    return epochs.last_of(rules, rules.certificate(votes, record), outcome)
+    return epochs.encode_last(rules, rules.certificate(votes, record), outcome)
 
 
 def turned(
@@ -184,21 +202,21 @@ def turned(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", crashing)
         try:
-            epochs.turn(folder, last, text)
+            epochs.activate_successor(folder, last, text)
         except KeyboardInterrupt:
             return False
     return True
 
 
 def test_a_turn_that_a_crash_interrupts_is_completed(
-    charter: Charter,
+    federation: Federation,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    rotated = Keys.new("server-0", charter.seats[0].address)
-    text = changed(charter, [rotated.request]).text.encode()
-    last = ended_run(charter, folder, text)
+    rotated = NewKeys.new("server-0", federation.members[0].address)
+    text = changed(federation, [rotated.request]).text.encode()
+    last = ended_run(federation, folder, text)
     for crash in range(20):
         home = tmp_path_factory.mktemp("home")
         for path in (folder / "server-0").iterdir():
@@ -209,12 +227,12 @@ def test_a_turn_that_a_crash_interrupts_is_completed(
             (home / name).write_bytes(b"old")
         rotated.write(home / epochs.ROTATION)
         whole = turned(home, crash, monkeypatch, last, text)
-        epochs.complete(home)
+        epochs.complete_activation(home)
         assert (home / "federation.toml").read_bytes() == text
         assert identity.load(home).party == 0  # with the new keys
         assert sorted(path.name for path in (home / "past").iterdir()) == ["1"]
         assert (home / "past/1/log/1").read_bytes() == b"old"
-        assert (home / "past/1/federation.toml").read_text() == charter.text
+        assert (home / "past/1/federation.toml").read_text() == federation.text
         assert not [
             name
             for name in ("log", "audit.log", epochs.NEXT, epochs.ROTATION)
@@ -225,37 +243,39 @@ def test_a_turn_that_a_crash_interrupts_is_completed(
     raise AssertionError("it never came to an end")
 
 
-def test_whoever_trusts_the_first_file_can_follow(charter: Charter, folder: Path) -> None:
-    home, new = folder / "server-0", changed(charter, [NEW.request])
-    last = ended_run(charter, folder, new.text.encode())
-    assert epochs.heritage(home, charter) is None
+def test_whoever_trusts_the_first_file_can_follow(federation: Federation, folder: Path) -> None:
+    home, new = folder / "server-0", changed(federation, [NEW.request])
+    last = ended_run(federation, folder, new.text.encode())
+    assert epochs.inherited_outcome(home, federation) is None
     with pytest.raises(UserError, match="copy the folder past"):
-        epochs.heritage(home, new)
-    epochs.turn(home, last, new.text.encode())
-    (run,) = epochs.ended(home)
-    assert (run.charter, epochs.rounds_before(home)) == (charter, 1)
-    found = epochs.heritage(home, new)
-    assert found == inherited(charter, run.outcome, new)
+        epochs.inherited_outcome(home, new)
+    epochs.activate_successor(home, last, new.text.encode())
+    (run,) = epochs.ended_epochs(home)
+    assert (run.federation, epochs.rounds_before(home)) == (federation, 1)
+    found = epochs.inherited_outcome(home, new)
+    assert found == inherited_by(federation, run.outcome, new)
     again = changed(new, [], ["client-9"])  # a second time
     for flipped in range(0, len(last), 97):
         damaged = bytearray(last)
         damaged[flipped] ^= 1
         (home / "past/1/last.bin").write_bytes(damaged)
         with pytest.raises(UserError):
-            list(epochs.ended(home))
+            list(epochs.ended_epochs(home))
     (home / "past/1/last.bin").write_bytes(last)
     (home / "federation.toml").write_text(again.text)
     with pytest.raises(UserError, match="is not what"):
-        list(epochs.ended(home))
+        list(epochs.ended_epochs(home))
 
 
-def test_a_client_follows_without_the_servers_memory(charter: Charter, folder: Path) -> None:
-    new = changed(charter, [NEW.request])
-    home, last = folder / "client-0", ended_run(charter, folder, new.text.encode())
-    epochs.turn(home, last, new.text.encode())
-    (run,) = epochs.ended(home)
-    own = epochs.last_of(Rules(charter.roster), run.certificate, run.outcome._replace(state=b""))
+def test_a_client_follows_without_the_servers_memory(federation: Federation, folder: Path) -> None:
+    new = changed(federation, [NEW.request])
+    home, last = folder / "client-0", ended_run(federation, folder, new.text.encode())
+    epochs.activate_successor(home, last, new.text.encode())
+    (run,) = epochs.ended_epochs(home)
+    own = epochs.encode_last(
+        Rules(federation.roster), run.certificate, run.outcome._replace(state=b"")
+    )
     (home / "past/1/last.bin").write_bytes(own)
-    found = epochs.heritage(home, new)
+    found = epochs.inherited_outcome(home, new)
     assert found is not None
     assert (found.globals_, found.state) == (run.outcome.globals_, b"")

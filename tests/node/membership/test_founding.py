@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from fedrfq.cli.founding import addresses
 from fedrfq.errors import UserError
 from fedrfq.experiment import experiment
-from fedrfq.federation.federation_file import Charter, Timings
-from fedrfq.federation.members import Network, Seat, endpoint
-from fedrfq.federation.signatures import Signer
+from fedrfq.federation.federation_file import Federation, Timings
+from fedrfq.federation.members import Member, Members, endpoint
+from fedrfq.federation.signatures import Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.learning.round_loop import mandate
 from fedrfq.node.membership import certificates, founding, identity
-from fedrfq.node.membership.founding import Keys
+from fedrfq.node.membership.founding import NewKeys
 from fedrfq.node.membership.request import Request
 from fedrfq.node.storage.party_folder import write
 from support.command import fedrfq
@@ -33,7 +33,7 @@ from support.parties import NOW, agreed, certificate, founded, keys, purpose, re
 from support.paths import EXAMPLES
 
 PRIVATE = ("vote.key", "tls.key")
-FEDERATION, REQUEST = agreed(keys()), Keys.new("hospital").request.text
+FEDERATION, REQUEST = agreed(keys()), NewKeys.new("hospital").request.text
 
 
 @pytest.fixture
@@ -60,20 +60,20 @@ def test_init_writes_a_folder_for_each_party_that_loads_as_itself(tmp_path: Path
         1.5,
     )
     text = (tmp_path / "it" / "federation.toml").read_bytes()
-    charter = Charter.read(text.decode(), "it")
+    federation = Federation.read(text.decode(), "it")
     parties = {f"server-{k}": k for k in range(4)} | {f"client-{k}": ~k for k in range(3)}
-    assert charter.roster.run.hex() in said.stdout
+    assert federation.roster.run.hex() in said.stdout
     assert {path.name for path in (tmp_path / "it").iterdir()} == {*parties, "federation.toml"}
     for name, number in parties.items():
         found, folder = identity.load(tmp_path / "it" / name), tmp_path / "it" / name
-        assert (found.party, found.seat.name, found.is_server) == (number, name, number >= 0)
+        assert (found.party, found.member.name, found.is_server) == (number, name, number >= 0)
         assert (folder / "federation.toml").read_bytes() == text
         assert {(folder / file).stat().st_mode & 0o777 for file in PRIVATE} == {0o600}
         assert folder.stat().st_mode & 0o777 == 0o700
-    assert [charter.seats[k].address for k in range(4)] == [
+    assert [federation.members[k].address for k in range(4)] == [
         f"127.0.0.1:{9000 + k}" for k in range(4)
     ]
-    assert charter.timings == Timings(minimum=2, deadline_ms=1500)
+    assert federation.timings == Timings(minimum=2, deadline_ms=1500)
 
 
 def test_what_is_agreed_on_is_what_a_run_of_the_experiment_asks_of_its_committee() -> None:
@@ -122,15 +122,15 @@ def test_init_writes_nothing_of_what_cannot_be(
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     made = keys()
-    charter = agreed(made)
+    federation = agreed(made)
     (tmp_path / "client-1").mkdir()
     with pytest.raises(UserError, match="client-1 exists"):
-        founding.found(tmp_path, charter, made)
+        founding.found(tmp_path, federation, made)
     assert [path.name for path in tmp_path.iterdir()] == ["client-1"]
     (tmp_path / "client-1").rmdir()
     (tmp_path / "federation.toml").write_text("other")
     with pytest.raises(UserError, match=r"federation\.toml exists"):
-        founding.found(tmp_path, charter, made)
+        founding.found(tmp_path, federation, made)
     assert (tmp_path / "federation.toml").read_text() == "other"
     assert not (tmp_path / "server-0").exists()
 
@@ -176,20 +176,20 @@ def test_parties_make_their_own_keys_and_anyone_founds_the_same_federation(tmp_p
     assert {path.name for path in (tmp_path / "one").iterdir()} == {"federation.toml", "requests"}
     (tmp_path / "s10" / "federation.toml").write_bytes(text)
     found = identity.load(tmp_path / "s10")
-    assert (found.party, found.seat.name) == (3, "s-10")
+    assert (found.party, found.member.name) == (3, "s-10")
     assert "is founded" in fedrfq("committee", "add", tmp_path / "one", files[0], expect=2).stderr
 
 
 def test_keys_may_be_made_for_some_and_requested_by_others(tmp_path: Path) -> None:
-    Keys.new("hospital").write(tmp_path / "hospital")
+    NewKeys.new("hospital").write(tmp_path / "hospital")
     founding.add(tmp_path / "it", [tmp_path / "hospital" / "request.toml"])
-    charter = founding.init(tmp_path / "it", addresses(["h"], 4, 7400), 1)
-    assert [seat.name for seat in charter.seats.values()][4:] == ["client-0", "hospital"]
+    federation = founding.init(tmp_path / "it", addresses(["h"], 4, 7400), 1)
+    assert [member.name for member in federation.members.values()][4:] == ["client-0", "hospital"]
     assert not (tmp_path / "it" / "hospital").exists()
 
 
 def test_a_request_is_read_back() -> None:
-    for made in (Keys.new("hospital"), Keys.new("s", "h:1")):
+    for made in (NewKeys.new("hospital"), NewKeys.new("s", "h:1")):
         assert Request.read(made.request.text, "here") == made.request
         assert ('role = "server"' in made.request.text) == made.request.is_server
 
@@ -207,23 +207,23 @@ def test_a_damaged_request_is_refused(data: st.DataObject) -> None:
 
 
 def test_nobody_asks_for_anothers_key() -> None:
-    mine, other = Keys.new("mine").request, Keys.new("other").request
-    stolen = replace(mine, key=other.key).signed(Signer(bytes(32)))
+    mine, other = NewKeys.new("mine").request, NewKeys.new("other").request
+    stolen = replace(mine, key=other.key).signed(Ed25519Signer(bytes(32)))
     for forged in (
         stolen,
-        replace(mine, seat=other.seat),
+        replace(mine, member=other.member),
         replace(mine, signature=bytes(64)),
         replace(mine, signature=b""),
     ):
         with pytest.raises(UserError, match="not signed by its own key"):
             Request.read(forged.text, "here")
-    moved = Keys.new("s", "here:1").request
+    moved = NewKeys.new("s", "here:1").request
     with pytest.raises(UserError, match="not signed"):
-        replace(moved, seat=replace(moved.seat, address="elsewhere:1")).check()
+        replace(moved, member=replace(moved.member, address="elsewhere:1")).check()
 
 
 def test_a_request_is_no_message_of_the_protocol() -> None:
-    signer, made = Signer(bytes(32)), certificate("it")
+    signer, made = Ed25519Signer(bytes(32)), certificate("it")
     bare = replace(request("it", made, seed=bytes(32)), signature=b"")
     said = bare.text.removesuffix('signature = ""\n').encode()
     with pytest.raises(UserError, match="not signed"):
@@ -234,27 +234,27 @@ def test_a_request_is_no_message_of_the_protocol() -> None:
 def test_only_sound_requests_and_all_that_the_experiment_counts_on_are_founded_on() -> None:
     asked = [each.request for each in keys(4, 1)]
     with pytest.raises(UserError, match="2 clients, and 1 ask"):
-        founding.charter(purpose(2), asked, Timings())
+        founding.federation(purpose(2), asked, Timings())
     old = request("old", certificate("old", start=NOW - timedelta(days=20)))
     with pytest.raises(UserError, match="expired"):
-        founding.charter(purpose(2), [*asked, old], Timings())
+        founding.federation(purpose(2), [*asked, old], Timings())
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "../up", "a b", "é", "x" * 64])
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="name is"):
-        Keys.new(name)
+        NewKeys.new(name)
 
 
 @pytest.mark.parametrize(
     "key", [bytes(32), bytes([1, *bytes(31)]), bytes([0xEC, *[0xFF] * 30, 0x7F]), b"short"]
 )
 def test_weak_keys_are_refused(key: bytes) -> None:
-    weak = replace(Keys.new("hospital").request, key=key)
+    weak = replace(NewKeys.new("hospital").request, key=key)
     with pytest.raises(UserError, match=r"hospital is weak.*keys new"):
         Request.read(weak.text, "here")
     with pytest.raises(UserError, match="is weak"):
-        founding.charter(purpose(2), [*(each.request for each in keys(4, 1)), weak], Timings())
+        founding.federation(purpose(2), [*(each.request for each in keys(4, 1)), weak], Timings())
 
 
 def test_requests_that_have_anything_in_common_are_refused(
@@ -266,7 +266,7 @@ def test_requests_that_have_anything_in_common_are_refused(
     shared = certificate("one")
     one = request("one", shared)
     twins = {
-        "one name": Keys.new("one").request,
+        "one name": NewKeys.new("one").request,
         "one certificate": request("two", shared, seed=bytes(32)),
         "same key": request("two", certificate("two")),
     }
@@ -339,25 +339,28 @@ def test_a_certificate_is_valid_for_two_years() -> None:
 
 
 def test_a_federation_is_read_back() -> None:
-    charter = agreed(keys())
-    again = Charter.read(charter.text, "here")
-    assert again == charter
-    assert again.roster.run == charter.roster.run
-    assert {seat.name: party for party, seat in again.seats.items()}["client-1"] == ~1
-    assert all(again.holders[seat.certificate] == party for party, seat in again.seats.items())
+    federation = agreed(keys())
+    again = Federation.read(federation.text, "here")
+    assert again == federation
+    assert again.roster.run == federation.roster.run
+    assert {member.name: party for party, member in again.members.items()}["client-1"] == ~1
+    assert all(
+        again.holders[member.certificate] == party for party, member in again.members.items()
+    )
 
 
 def test_all_of_a_federation_is_in_its_runs_id() -> None:
     made = keys()
-    charter = agreed(made)
-    assert charter.network is not None
-    follower = replace(charter, network=replace(charter.network, follows="ab" * 32))
-    renewed = replace(made[0].request.seat, certificate=certificate("server-0"))
+    federation = agreed(made)
+    assert federation.network is not None
+    follower = replace(federation, network=replace(federation.network, follows="ab" * 32))
+    renewed = replace(made[0].request.member, certificate=certificate("server-0"))
     other = replace(
-        charter, network=replace(charter.network, seats=(renewed, *charter.network.seats[1:]))
+        federation,
+        network=replace(federation.network, members=(renewed, *federation.network.members[1:])),
     )
-    assert len({each.roster.run for each in (charter, follower, other)}) == 3
-    assert Charter.read(follower.text, "here").network == follower.network
+    assert len({each.roster.run for each in (federation, follower, other)}) == 3
+    assert Federation.read(follower.text, "here").network == follower.network
 
 
 @given(st.data())
@@ -369,13 +372,13 @@ def test_a_damaged_federation_is_another_run_or_an_error(data: st.DataObject) ->
     )
     if (text := "".join(letters)) != FEDERATION.text:
         with suppress(UserError):
-            assert Charter.read(text, "here").roster.run != FEDERATION.roster.run
+            assert Federation.read(text, "here").roster.run != FEDERATION.roster.run
 
 
 def test_a_federation_that_could_not_be_is_refused() -> None:
     text, network = FEDERATION.text, FEDERATION.network
     assert network is not None
-    first, second, *rest = network.seats
+    first, second, *rest = network.members
     server, client = (
         f'name = "{first.name}"\naddress = "{first.address}"\n',
         f'name = "{rest[-1].name}"\n',
@@ -394,17 +397,17 @@ def test_a_federation_that_could_not_be_is_refused() -> None:
     ):
         assert text.count(old) >= 1
         with pytest.raises(UserError, match=why):
-            Charter.read(text.replace(old, new, 1), "here")
+            Federation.read(text.replace(old, new, 1), "here")
     for changed, why in (
         ((first, replace(second, certificate=first.certificate), *rest), "one certificate"),
         ((first, second, *rest[:-1]), "seats"),
     ):
         with pytest.raises(UserError, match=why):
-            replace(FEDERATION, network=replace(network, seats=changed))
+            replace(FEDERATION, network=replace(network, members=changed))
     with pytest.raises(UserError, match="characters"):
-        Network("", "a = 1\n" * 20_000, ())
+        Members("", "a = 1\n" * 20_000, ())
     with pytest.raises(UserError, match="bytes"):
-        Seat("it", "", bytes(5000))
+        Member("it", "", bytes(5000))
 
 
 WRONG = [
@@ -433,7 +436,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         endpoint(address)
     if address:  # which is a client's
         with pytest.raises(UserError, match="host:port"):
-            Keys.new("it", address)
+            NewKeys.new("it", address)
 
 
 def test_an_address_is_a_host_and_a_port() -> None:
@@ -477,11 +480,12 @@ def test_a_damaged_key_is_refused_and_not_shown(party: Path, text: str) -> None:
 
 def test_an_expired_party_does_not_start(tmp_path: Path) -> None:
     made = keys()
-    charter, past = agreed(made), certificate("server-0", start=NOW - timedelta(days=20))
-    assert charter.network is not None
-    old = replace(charter.network.seats[0], certificate=past)
+    federation, past = agreed(made), certificate("server-0", start=NOW - timedelta(days=20))
+    assert federation.network is not None
+    old = replace(federation.network.members[0], certificate=past)
     aged = replace(
-        charter, network=replace(charter.network, seats=(old, *charter.network.seats[1:]))
+        federation,
+        network=replace(federation.network, members=(old, *federation.network.members[1:])),
     )
     founding.found(tmp_path, aged, made)
     (tmp_path / "server-0" / "tls.crt").write_text(certificates.pem(past))

@@ -21,7 +21,7 @@ def fedrfq(*arguments: object) -> str:
 
 
 def run_of(folder: Path) -> str:
-    return identity.load(folder).charter.roster.run.hex()
+    return identity.load(folder).federation.roster.run.hex()
 
 
 async def rounds(folders: list[Path], number: int) -> None:
@@ -87,7 +87,7 @@ def test_a_change_is_agreed_on_and_followed(tmp_path: Path) -> None:
         )  # the others lead it through the end of a run that they are done with
         assert (
             {run_of(folder) for folder in servers}
-            == {identity.read_charter(file).roster.run.hex()}
+            == {identity.read_federation(file).roster.run.hex()}
             != {first}
         )
         for folder in (clients[1], clients[2], new):
@@ -97,4 +97,4 @@ def test_a_change_is_agreed_on_and_followed(tmp_path: Path) -> None:
     said = fedrfq("verify", *servers, "--recompute")
     assert said.count("/past/1 holds") == 4
     assert "4 logs agree" in said
-    assert identity.load(servers[1]).signer.public == identity.read_charter(file).servers[1]
+    assert identity.load(servers[1]).signer.public == identity.read_federation(file).servers[1]

@@ -47,7 +47,7 @@ def run(test: Any) -> None:
 
 
 def test_the_board_says_what_is_missing_and_who_is_behind(tmp_path: Path) -> None:
-    charter = founded(tmp_path, rounds=5, deadline_ms=60_000)
+    federation = founded(tmp_path, rounds=5, deadline_ms=60_000)
 
     async def test() -> None:
         servers = Servers(tmp_path)
@@ -64,7 +64,7 @@ def test_the_board_says_what_is_missing_and_who_is_behind(tmp_path: Path) -> Non
         assert (found["name"], found["party"], found["run"]) == (
             "server-0",
             0,
-            charter.roster.run.hex(),
+            federation.roster.run.hex(),
         )
         assert (found["round"], found["rounds"], found["view"], found["leader"]) == (
             1,
@@ -130,7 +130,7 @@ def test_the_board_follows_a_round_to_its_end(tmp_path: Path) -> None:
 
 
 def client_value(client: Uploader, round_: int) -> str:
-    return client.decided[round_].certificate.record.value(client.charter.roster.run).hex()
+    return client.decided[round_].certificate.record.value(client.federation.roster.run).hex()
 
 
 class Told:
@@ -161,25 +161,27 @@ def test_phases() -> None:
 
 
 def test_who_was_filtered_and_why_comes_from_the_verdicts(tmp_path: Path) -> None:
-    charter = founded(tmp_path)
+    federation = founded(tmp_path)
     certificate = Certificate(Kind.COMMIT, 2, Record(9, *[bytes(32)] * 5), ())
     verdicts = codec.encode_verdicts((0, 2), Verdict(np.array([True, False]), np.array([3, 77])))
-    last = board.last(charter, Decided(certificate, Outcome(b"", verdicts, b""), ()))
+    last = board.last(federation, Decided(certificate, Outcome(b"", verdicts, b""), ()))
     assert (last.round, last.view, last.clients) == (9, 2, 2)
-    assert last.filtered == (board.Filtered("client-2", 77),)
-    assert board.last(charter, Decided(certificate, None, ())).filtered is None
-    assert board.last(charter, Decided(certificate, Outcome(b"", b"?", b""), ())).filtered is None
+    assert last.filtered == (board.DroppedClient("client-2", 77),)
+    assert board.last(federation, Decided(certificate, None, ())).filtered is None
+    assert (
+        board.last(federation, Decided(certificate, Outcome(b"", b"?", b""), ())).filtered is None
+    )
 
 
 def test_evidence_names_the_party_and_a_servers_motion_the_server(tmp_path: Path) -> None:
-    charter = founded(tmp_path)
-    rules, own = Rules(charter.roster), identity.load(tmp_path / "server-1")
-    for client, name in ((2, "client-2"), (charter.roster.mover(1), "server-1")):
+    federation = founded(tmp_path)
+    rules, own = Rules(federation.roster), identity.load(tmp_path / "server-1")
+    for client, name in ((2, "client-2"), (federation.roster.mover(1), "server-1")):
         one, other = (
             rules.signed(Upload(4, client, content), own.signer) for content in (b"1", b"2")
         )
-        charge = board.charge(charter, rules.unsigned(Evidence(4, one, other)))
-        assert charge == board.Charge(4, name, "UPLOAD and UPLOAD")
+        charge = board.charge(federation, rules.unsigned(Evidence(4, one, other)))
+        assert charge == board.Accusation(4, name, "UPLOAD and UPLOAD")
 
 
 # The tables

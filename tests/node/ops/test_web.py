@@ -11,7 +11,7 @@ import pytest
 
 from fedrfq.errors import UserError
 from fedrfq.node.ops import prometheus_text
-from fedrfq.node.ops.web import Page, Web
+from fedrfq.node.ops.web import WebPage, WebServer
 from support.federations import PATIENCE_S, Servers, fetched, founded, until, uploaded
 
 
@@ -55,7 +55,9 @@ def get(path: str = "/page", host: str = "127.0.0.1", method: str = "GET") -> by
 )
 def test_pages_are_for_this_machine_and_only_to_be_read(request_: bytes, code: int) -> None:
     async def test() -> None:
-        web = Web({"/page": lambda: Page("found"), "/sick": lambda: Page("not well", code=503)})
+        web = WebServer(
+            {"/page": lambda: WebPage("found"), "/sick": lambda: WebPage("not well", code=503)}
+        )
         answer = await asked(await web.start(), request_)
         assert answer.startswith(b"HTTP/1.1 %d " % code)
         assert answer.endswith(b"\r\n\r\nfound") == (code == 200)
@@ -68,7 +70,7 @@ def test_a_request_is_small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedrfq.node.ops.web._MOST_S", 0.05)
 
     async def test() -> None:
-        web = Web({"/page": lambda: Page("found")})
+        web = WebServer({"/page": lambda: WebPage("found")})
         port = await web.start()
         assert await asked(port, b"GET /page HTTP/1.1\r\nX: " + bytes(1 << 20)) == b""
         assert await asked(port, b"GET /pa") == b""
@@ -82,7 +84,7 @@ def test_only_so_many_are_served_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("fedrfq.node.ops.web._MOST_AT_ONCE", 2)
 
     async def test() -> None:
-        web = Web({"/page": lambda: Page("found")})
+        web = WebServer({"/page": lambda: WebPage("found")})
         port = await web.start()
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         await asyncio.sleep(0.05)
@@ -98,7 +100,7 @@ def test_only_so_many_are_served_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_port_that_is_taken_is_said() -> None:
     async def test() -> None:
-        one, other = Web({}), Web({})
+        one, other = WebServer({}), WebServer({})
         with pytest.raises(UserError, match="--status-port"):
             await other.start(await one.start())
         await one.stop()
@@ -110,12 +112,12 @@ METRIC = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\]|\\.)*"\})? [0-9.e+-]+|# (HELP|TY
 
 
 def test_metrics_are_in_prometheus_form(tmp_path: Path) -> None:
-    charter = founded(tmp_path, rounds=5)
+    federation = founded(tmp_path, rounds=5)
 
     async def test() -> None:
         servers = Servers(tmp_path)
         await servers.start(0, 1, 2, 3)
-        await uploaded(tmp_path, charter, 3)
+        await uploaded(tmp_path, federation, 3)
         await until(lambda: servers[0]._seen.decided == 3)
         code, text = await fetched(tmp_path / "server-0", "/metrics")
         assert code == 200

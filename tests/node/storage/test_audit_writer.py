@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from fedrfq.audit import Audit, Audited, Failed
-from fedrfq.consensus.compaction import essence
+from fedrfq.consensus.compaction import compacted
 from fedrfq.consensus.events import Received, Timer
-from fedrfq.consensus.messages import Body, Cert, Commit, Evidence, Message, What
+from fedrfq.consensus.messages import Cert, Commit, Evidence, Message, Part, PartKind
 from fedrfq.consensus.rejoin import lost
 from fedrfq.errors import UserError
-from fedrfq.federation.round_log import packed, unpacked
+from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import hash_chain
 from fedrfq.node.membership.change import changed
-from fedrfq.node.storage.audit_writer import Chronicle
-from fedrfq.node.storage.write_ahead_log import Full, load
+from fedrfq.node.storage.audit_writer import AuditWriter
+from fedrfq.node.storage.write_ahead_log import DiskFull, load
 from support.command import fedrfq
 from support.committees import mandate, uploads
 from support.networked import CLIENTS, Networked
@@ -67,7 +67,7 @@ def audited(path: Path) -> list[Audited]:
 
 def entries(path: Path, name: str, run: bytes) -> list[list[Message]]:
     return [
-        [placed.message for placed in unpacked(entry.payload)]
+        [placed.message for placed in unpack(entry.payload)]
         for entry in hash_chain.entries(path / name, run)
     ]
 
@@ -113,7 +113,7 @@ def test_a_client_has_certificates_globals_and_verdicts(federation: Networked) -
     path = federation.home(~0)
     assert all(one.entries is None and not one.recomputed for one in audited(path))
     for messages in entries(path, "bodies.bin", federation.rules.run):
-        assert [message.body.what for message in messages] == [What.GLOBALS, What.VERDICTS]
+        assert [message.body.what for message in messages] == [PartKind.GLOBALS, PartKind.VERDICTS]
     assert "4 of 4 rounds by certificate alone" in fedrfq("verify", path).stdout
 
 
@@ -131,7 +131,7 @@ def test_a_client_that_was_away_has_no_certificates_in_between(
     for name in FILES:
         (path / name).unlink()
     messages = [m for m in logged(federation, ~0) if m.body.round in (1, 4)]
-    Chronicle(path, federation.charter).recover(messages)
+    AuditWriter(path, federation.federation).recover(messages)
     assert [one.round for one in audited(path)] == [1, 4]
     assert "2 rounds of which this party has no certificate (2–3)" in fedrfq("verify", path).stdout
     assert (
@@ -146,7 +146,7 @@ def test_an_outcome_is_waited_for_until_the_next_round(
     path = copy(~0)
     for name in FILES:
         (path / name).unlink()
-    chronicle = Chronicle(path, federation.charter)
+    chronicle = AuditWriter(path, federation.federation)
     for number, effect in enumerate(federation.decided[~0]):
         if number != 1:  # the first round's outcome never comes
             chronicle.decided(effect)
@@ -162,7 +162,7 @@ def test_evidence_is_written_down_once_whoever_shows_it_again(
     path, messages = copy(0), logged(federation, 0)
     for name in FILES:
         (path / name).unlink()
-    Chronicle(path, federation.charter).recover(
+    AuditWriter(path, federation.federation).recover(
         [*messages, *(m for m in messages if isinstance(m.body, Evidence))]
     )
     assert [charge.who for one in audited(path) for charge in one.charges] == ["client-2"]
@@ -199,7 +199,7 @@ def test_files_cut_anywhere_are_completed_from_the_log(
         for name, size in zip(FILES, pair, strict=True):
             (path / name).write_bytes(whole[name][:size])
         for _ in range(2):  # and again, to no effect
-            chronicle = Chronicle(path, federation.charter)
+            chronicle = AuditWriter(path, federation.federation)
             chronicle.recover(messages)
             assert chronicle.last == ROUNDS
             found = audited(path)
@@ -224,7 +224,7 @@ def test_what_is_cut_off_is_kept_aside(federation: Networked, copy: Callable[[in
     path = copy(0)
     whole = (path / "audit.log").read_bytes()
     (path / "audit.log").write_bytes(whole + b"torn")
-    Chronicle(path, federation.charter)
+    AuditWriter(path, federation.federation)
     assert (path / "audit.log").read_bytes() == whole
     assert (path / "audit.log.cut-1").read_bytes() == b"torn"
 
@@ -237,7 +237,7 @@ def test_damage_before_the_end_is_not_cut_off_but_refused(
         whole = (path / name).read_bytes()
         (path / name).write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
         with pytest.raises(UserError, match=f"{name}, byte 0: .*begun anew"):
-            Chronicle(path, federation.charter)
+            AuditWriter(path, federation.federation)
         shutil.rmtree(path)
 
 
@@ -247,7 +247,7 @@ def test_files_begun_anew_follow_from_a_compacted_log(
     path = copy(0)
     for name in FILES:
         (path / name).unlink()
-    Chronicle(path, federation.charter).recover(essence(logged(federation, 0)))
+    AuditWriter(path, federation.federation).recover(compacted(logged(federation, 0)))
     found = audited(path)
     assert [one.entries is None for one in found] == [True, True, True, False]
     assert (
@@ -262,7 +262,7 @@ def test_a_full_disk_leaves_no_part_of_an_entry(
     path, messages = copy(0), logged(federation, 0)
     for name in FILES:
         (path / name).write_bytes(b"")
-    chronicle, real = Chronicle(path, federation.charter), os.write
+    chronicle, real = AuditWriter(path, federation.federation), os.write
 
     def torn(handle: int, data: bytes) -> int:
         if os.fstat(handle).st_size:
@@ -271,10 +271,10 @@ def test_a_full_disk_leaves_no_part_of_an_entry(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", torn)
-        with pytest.raises(Full, match="No space left"):
+        with pytest.raises(DiskFull, match="No space left"):
             chronicle.recover(messages)
     assert not any((path / name).read_bytes() for name in FILES)
-    Chronicle(path, federation.charter).recover(messages)
+    AuditWriter(path, federation.federation).recover(messages)
     assert len(audited(path)) == ROUNDS
 
 
@@ -282,7 +282,7 @@ def test_a_chain_that_is_closed_writes_into_no_other_file(tmp_path: Path) -> Non
     """The system gives the number of a closed file to the next one that is opened."""
     path = tmp_path / "chain"
     path.touch()
-    closed = hash_chain.Chain(path, bytes(32))
+    closed = hash_chain.HashChain(path, bytes(32))
     closed.close()
     with (tmp_path / "another").open("w+b", buffering=0) as another:
         assert another.fileno() == closed._file
@@ -301,7 +301,7 @@ def test_syncing_syncs_both_files_and_their_folder(
         synced.append(Path(f"/proc/self/fd/{handle}").readlink())
         real(handle)
 
-    chronicle = Chronicle(path, federation.charter)
+    chronicle = AuditWriter(path, federation.federation)
     monkeypatch.setattr(os, "fsync", fsync)
     chronicle.sync()
     assert synced == [path / "bodies.bin", path / "audit.log", path]
@@ -321,7 +321,7 @@ def test_a_log_behind_the_audit_log_is_an_old_copy(
     ][-1]
     for part in ([], messages[:5], messages[: third + 1]):
         with pytest.raises(UserError, match=r"an old copy; .*server-0 --rejoin"):
-            Chronicle(federation.home(0), federation.charter).recover(part)
+            AuditWriter(federation.home(0), federation.federation).recover(part)
 
 
 def test_a_server_that_rejoins_goes_on_with_the_files_it_has(
@@ -329,7 +329,7 @@ def test_a_server_that_rejoins_goes_on_with_the_files_it_has(
 ) -> None:
     path, before = copy(0), (federation.home(0) / "audit.log").read_bytes()
     certs = [m for m in logged(federation, 0) if isinstance(m.body, Cert)]
-    chronicle = Chronicle(path, federation.charter)
+    chronicle = AuditWriter(path, federation.federation)
     chronicle.recover([lost(federation.rules, bytes(32)), *certs[:4]])
     chronicle.recover([lost(federation.rules, bytes(32)), *certs])
     assert (path / "audit.log").read_bytes() == before
@@ -358,7 +358,7 @@ def forged(
     rounds[-1] = [rules.unsigned(Cert(number, rules.certificate(votes, record)))]
     (path / "audit.log").write_bytes(b"")
     for messages in rounds:
-        hash_chain.append(path / "audit.log", root, packed(messages))
+        hash_chain.append(path / "audit.log", root, pack(messages))
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_a_certificate_against_what_is_written_down_is_said(
     with pytest.raises(
         UserError, match=r"round 2 is certified with another value .* more than 1 servers have lied"
     ):
-        Chronicle(path, federation.charter).recover(logged(federation, 1))
+        AuditWriter(path, federation.federation).recover(logged(federation, 1))
 
 
 # A federation that was changed
@@ -420,7 +420,7 @@ def test_a_certificate_against_what_is_written_down_is_said(
 def test_a_changed_federation_is_followed_from_its_first_round_to_its_last(tmp_path: Path) -> None:
     made = Networked(tmp_path / "federation")
     made.round(1)
-    made.succeed(2, changed(made.charter, [], ["client-2"]))
+    made.succeed(2, changed(made.federation, [], ["client-2"]))
     assert "0 of 2" in fedrfq("verify", made.home(0)).stdout  # the new run has no round yet
     made.round(1)
     made.close()
@@ -460,7 +460,10 @@ def one_list(messages: list[Message]) -> list[Message]:
 
 
 def set_of_nothing(messages: list[Message]) -> list[Message]:
-    return [messages[0], Message(messages[0].run, Body(messages[0].body.round, What.SET, bytes(4)))]
+    return [
+        messages[0],
+        Message(messages[0].run, Part(messages[0].body.round, PartKind.SET, bytes(4))),
+    ]
 
 
 def proof_of_nothing(messages: list[Message]) -> list[Message]:
@@ -487,7 +490,7 @@ def test_forged_entries_of_a_party_are_found(
     first, *rest = entries(path, "audit.log", root)
     (path / "audit.log").write_bytes(b"")
     for messages in (change(first), *rest):
-        hash_chain.append(path / "audit.log", root, packed(messages))
+        hash_chain.append(path / "audit.log", root, pack(messages))
     with pytest.raises(Failed, match=said):
         audited(path)
 
@@ -499,7 +502,7 @@ def test_what_a_party_did_not_see_is_no_forgery(
     rounds = entries(path, "audit.log", root)
     (path / "audit.log").write_bytes(b"")
     for messages in map(without_lists, rounds):
-        hash_chain.append(path / "audit.log", root, packed(messages))
+        hash_chain.append(path / "audit.log", root, pack(messages))
     assert all(one.entries and one.recomputed and not one.traced for one in audited(path))
     assert (
         "4 of 4 rounds without the lists that their sets follow from (1–4)"
@@ -516,7 +519,7 @@ def test_forged_bodies_of_a_party_are_found(
     rounds = entries(path, "bodies.bin", root)
     (path / "bodies.bin").write_bytes(b"")
     for messages in rounds:
-        hash_chain.append(path / "bodies.bin", root, packed(messages[:drop] + messages[drop + 1 :]))
+        hash_chain.append(path / "bodies.bin", root, pack(messages[:drop] + messages[drop + 1 :]))
     if drop:
         assert [one.recomputed for one in audited(path)] == [True] * ROUNDS
     else:
@@ -530,7 +533,7 @@ def test_a_party_s_parts_are_those_certified(
     path, root = copy(~0), federation.rules.run
     first, *rest = entries(path, "bodies.bin", root)
     (path / "bodies.bin").write_bytes(b"")
-    for messages in ([Message(root, Body(1, What.GLOBALS, bytes(51))), first[1]], *rest):
-        hash_chain.append(path / "bodies.bin", root, packed(messages))
+    for messages in ([Message(root, Part(1, PartKind.GLOBALS, bytes(51))), first[1]], *rest):
+        hash_chain.append(path / "bodies.bin", root, pack(messages))
     with pytest.raises(Failed, match="GLOBALS is not the certified one"):
         audited(path)

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from fedrfq.consensus.messages import Body, Message, What, unsigned
+from fedrfq.consensus.messages import Message, Part, PartKind, unsigned
 from fedrfq.errors import UserError
 from fedrfq.node.storage import disk, segments
 from fedrfq.node.storage.log_reader import load
-from fedrfq.node.storage.write_ahead_log import Damaged, Full, Store
+from fedrfq.node.storage.write_ahead_log import DamagedLog, DiskFull, WriteAheadLog
 
 RUN = bytes(range(32))
 
 
 def message(number: int, size: int = 5, run: bytes = RUN) -> Message:
-    return unsigned(run, Body(number, What.GLOBALS, bytes([number]) * size))
+    return unsigned(run, Part(number, PartKind.GLOBALS, bytes([number]) * size))
 
 
 def rounds(messages: list[Message]) -> list[int]:
@@ -32,7 +32,7 @@ def rounds(messages: list[Message]) -> list[int]:
 
 def filled(folder: Path, *flushes: list[int], segment_bytes: int = 1 << 20) -> Path:
     folder.mkdir(exist_ok=True)
-    store = Store.open(folder, RUN, segment_bytes=segment_bytes)
+    store = WriteAheadLog.open(folder, RUN, segment_bytes=segment_bytes)
     for numbers in flushes:
         for number in numbers:
             store.append(message(number))
@@ -42,7 +42,7 @@ def filled(folder: Path, *flushes: list[int], segment_bytes: int = 1 << 20) -> P
 
 
 def reopened(folder: Path) -> list[int]:
-    store = Store.open(folder, RUN)
+    store = WriteAheadLog.open(folder, RUN)
     store.close()
     return rounds(store.messages)
 
@@ -55,7 +55,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def test_messages_come_back_in_order_to_the_byte(tmp_path: Path) -> None:
-    store = Store.open(filled(tmp_path / "a", [1, 2], [3]), RUN)
+    store = WriteAheadLog.open(filled(tmp_path / "a", [1, 2], [3]), RUN)
     assert [m.wire for m in store.messages] == [message(k).wire for k in (1, 2, 3)]
     store.append(message(4))
     assert rounds(store.messages) == [1, 2, 3, 4]
@@ -74,7 +74,7 @@ def test_messages_come_back_in_order_to_the_byte(tmp_path: Path) -> None:
 def test_a_flush_is_one_write_and_one_sync_and_an_empty_one_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store.open(tmp_path, RUN)
+    store = WriteAheadLog.open(tmp_path, RUN)
     calls: list[str] = []
     for name in ("write", "fdatasync", "fsync"):
         monkeypatch.setattr(disk.os, name, _recorded(calls, name, getattr(os, name)))
@@ -98,13 +98,13 @@ def test_files_are_rotated_and_read_in_order(tmp_path: Path) -> None:
     folder = filled(tmp_path, *([k] for k in range(1, 30)), segment_bytes=400)
     assert len(files(folder)) > 3
     assert reopened(folder) == list(range(1, 30))
-    store = Store.open(folder, RUN)
+    store = WriteAheadLog.open(folder, RUN)
     assert store.size == sum(path.stat().st_size for path in files(folder))
     store.close()
 
 
 def test_a_message_longer_than_a_file_is_kept(tmp_path: Path) -> None:
-    store = Store.open(tmp_path, RUN, segment_bytes=100)
+    store = WriteAheadLog.open(tmp_path, RUN, segment_bytes=100)
     for number in (1, 2):
         store.append(message(number, 1000))
         store.flush()
@@ -115,27 +115,27 @@ def test_a_message_longer_than_a_file_is_kept(tmp_path: Path) -> None:
 def test_more_than_can_be_read_again_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store.open(filled(tmp_path, [1]), RUN)
+    store = WriteAheadLog.open(filled(tmp_path, [1]), RUN)
     monkeypatch.setattr(segments, "MOST", 1000)
     store.append(message(2, 1000))
     with pytest.raises(ValueError, match="at once"):
         store.flush()
-    with pytest.raises(Full, match="cut short"):
+    with pytest.raises(DiskFull, match="cut short"):
         store.append(message(3))
     store.close()
     assert reopened(tmp_path) == [1]
 
 
 def test_a_folder_is_one_process_s(tmp_path: Path) -> None:
-    store = Store.open(tmp_path, RUN)
+    store = WriteAheadLog.open(tmp_path, RUN)
     with pytest.raises(UserError, match="in use by another process"):
-        Store.open(tmp_path, RUN)
+        WriteAheadLog.open(tmp_path, RUN)
     with pytest.raises(UserError, match="in use by another process"):
-        Store.reset(tmp_path)
+        WriteAheadLog.reset(tmp_path)
     store.close()
-    Store.open(tmp_path, RUN).close()
+    WriteAheadLog.open(tmp_path, RUN).close()
     with pytest.raises(UserError, match="name a party's folder"):
-        Store.open(tmp_path / "none", RUN)
+        WriteAheadLog.open(tmp_path / "none", RUN)
 
 
 # Torn tails
@@ -148,7 +148,7 @@ def test_a_log_cut_at_any_byte_opens_with_the_flushes_that_are_whole(tmp_path: P
         ends.append(at + segments.HEAD + len(payload))
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        store = Store.open(tmp_path, RUN)
+        store = WriteAheadLog.open(tmp_path, RUN)
         there = sum(end <= size for end in ends)
         assert rounds(store.messages) == [[], [1], [1, 2, 3]][there], size
         assert bool(store.dropped) == (size not in (segments.HEADER, *ends)), size
@@ -175,20 +175,20 @@ def test_what_a_file_system_puts_at_the_end_is_dropped(tmp_path: Path, tail: byt
     path = files(filled(tmp_path, [1], [2]))[0]
     size = path.stat().st_size
     path.write_bytes(path.read_bytes() + tail)
-    store = Store.open(tmp_path, RUN)
+    store = WriteAheadLog.open(tmp_path, RUN)
     store.close()
     assert rounds(store.messages) == [1, 2]
     assert store.dropped == f"{path}: {len(tail)} bytes of a flush that never ended"
     assert path.stat().st_size == size
-    assert not Store.open(tmp_path, RUN).dropped
+    assert not WriteAheadLog.open(tmp_path, RUN).dropped
 
 
 def test_what_a_client_uploads_is_never_taken_for_a_batch(tmp_path: Path) -> None:
     """A torn flush with a batch of another file inside it: the salt tells them apart."""
     inner = files(filled(tmp_path / "other", [7]))[0].read_bytes()[segments.HEADER :]
     (tmp_path / "mine").mkdir()
-    store = Store.open(tmp_path / "mine", RUN)
-    store.append(unsigned(RUN, Body(1, What.GLOBALS, inner + bytes(100))))
+    store = WriteAheadLog.open(tmp_path / "mine", RUN)
+    store.append(unsigned(RUN, Part(1, PartKind.GLOBALS, inner + bytes(100))))
     store.close()
     path = files(tmp_path / "mine")[0]
     os.truncate(path, path.stat().st_size - 1)
@@ -198,9 +198,9 @@ def test_what_a_client_uploads_is_never_taken_for_a_batch(tmp_path: Path) -> Non
 # Damage
 
 
-def refused(folder: Path) -> Damaged:
-    with pytest.raises(Damaged, match=f"`fedrfq server {folder} --rejoin`") as caught:
-        Store.open(folder, RUN)
+def refused(folder: Path) -> DamagedLog:
+    with pytest.raises(DamagedLog, match=f"`fedrfq server {folder} --rejoin`") as caught:
+        WriteAheadLog.open(folder, RUN)
     return caught.value
 
 
@@ -264,8 +264,8 @@ def test_a_missing_swapped_foreign_or_older_file_is_damage(tmp_path: Path) -> No
         refused(folder)
         shutil.rmtree(folder)
         shutil.copytree(tmp_path / "saved", folder)
-    with pytest.raises(Damaged, match="of another run"):
-        Store.open(folder, bytes(32))
+    with pytest.raises(DamagedLog, match="of another run"):
+        WriteAheadLog.open(folder, bytes(32))
     assert len(reopened(folder)) == 29
 
 
@@ -297,10 +297,10 @@ def test_what_is_no_file_of_ours_is_refused_before_it_is_read(tmp_path: Path) ->
 
 
 def test_a_damaged_log_is_set_aside_and_nothing_is_removed(tmp_path: Path) -> None:
-    assert not any(Store.reset(tmp_path).iterdir())
+    assert not any(WriteAheadLog.reset(tmp_path).iterdir())
     for number in (2, 3):
         before = files(filled(tmp_path, [number]))[0].read_bytes()
-        assert Store.reset(tmp_path) == tmp_path / f"log.damaged-{number}"
+        assert WriteAheadLog.reset(tmp_path) == tmp_path / f"log.damaged-{number}"
         assert [path.read_bytes() for path in (tmp_path / f"log.damaged-{number}").iterdir()] == [
             before
         ]
@@ -312,7 +312,7 @@ def test_a_damaged_log_is_set_aside_and_nothing_is_removed(tmp_path: Path) -> No
 
 
 def test_compacting_leaves_one_file_and_goes_on(tmp_path: Path) -> None:
-    store = Store.open(
+    store = WriteAheadLog.open(
         filled(tmp_path, *([k] for k in range(1, 30)), segment_bytes=400), RUN, segment_bytes=400
     )
     store.append(message(30))  # not flushed yet
@@ -330,7 +330,7 @@ def test_compacting_leaves_one_file_and_goes_on(tmp_path: Path) -> None:
 
 def test_an_essence_cut_off_is_damage(tmp_path: Path) -> None:
     """It was on the disk before its file had a name: no crash leaves less of it."""
-    store = Store.open(filled(tmp_path, [1], [2]), RUN)
+    store = WriteAheadLog.open(filled(tmp_path, [1], [2]), RUN)
     store.compact([message(2)])
     store.close()
     (path,) = files(tmp_path)
@@ -354,7 +354,7 @@ def test_a_crash_at_any_step_of_compacting_or_rotating_leaves_a_log_that_opens(
     while True:
         for half in (False, True):
             folder = tmp_path / f"{steps}-{half}"
-            store = Store.open(
+            store = WriteAheadLog.open(
                 filled(folder, [1], [2], [3], segment_bytes=200), RUN, segment_bytes=200
             )
             with monkeypatch.context() as patched:
@@ -451,7 +451,7 @@ def test_a_full_disk_keeps_what_was_flushed_and_takes_nothing_more(tmp_path: Pat
     assert int(number) > 10
     assert len(errors) == 3
     assert all("cannot be written" in line and "make room" in line for line in errors)
-    store = Store.open(tmp_path, RUN)
+    store = WriteAheadLog.open(tmp_path, RUN)
     assert rounds(store.messages) == list(range(1, int(number) + 1))
     assert "never ended" in store.dropped  # the write that did not fit
     store.close()
@@ -461,13 +461,13 @@ def test_a_sync_that_fails_is_as_bad_as_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the disk said it could not keep is not tried again: the second try may be told that all is well."""
-    store = Store.open(tmp_path, RUN)
+    store = WriteAheadLog.open(tmp_path, RUN)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fdatasync", _broken)
         store.append(message(1))
-        with pytest.raises(Full):
+        with pytest.raises(DiskFull):
             store.flush()
-    with pytest.raises(Full, match="Input/output error"):
+    with pytest.raises(DiskFull, match="Input/output error"):
         store.flush()
     store.close()
 

@@ -145,7 +145,7 @@ def test_the_stranger_itself_never_thinks_it_is_connected(
     async def story(net: Net) -> None:
         a = await net.start(0)
         links = Links(
-            replace(stranger, charter=parties[-1].charter), lambda *_: None, QUICK, Random(0)
+            replace(stranger, federation=parties[-1].federation), lambda *_: None, QUICK, Random(0)
         )
         links.addresses = {0: a.address}
         seen: list[int] = []

@@ -19,14 +19,14 @@ from fedrfq.errors import UserError
 from fedrfq.node.membership import certificates, founding, identity
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.transport import tls
-from fedrfq.node.transport.tls_stream import Tls
+from fedrfq.node.transport.tls_stream import TlsStream
 from support.parties import NOW, agreed, certificate, founded, keys
 
 LIMIT_S = 20
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def new_federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("federation")
     founded(path)
     return path
@@ -99,12 +99,12 @@ def believer(folder: Path | None = None) -> ssl.SSLContext:
     ("accepting", "dialling"), [("server-0", "server-3"), ("server-2", "client-1")]
 )
 def test_parties_of_one_federation_connect_and_know_each_other(
-    federation: Path, accepting: str, dialling: str
+    new_federation: Path, accepting: str, dialling: str
 ) -> None:
-    one, other = identity.load(federation / accepting), identity.load(federation / dialling)
+    one, other = identity.load(new_federation / accepting), identity.load(new_federation / dialling)
     seen, shown = met(tls.server_context(one), tls.client_context(other))
-    assert (seen, shown) == (other.seat.certificate, one.seat.certificate)
-    assert tls.party(one.charter, other.seat.certificate) == other.party
+    assert (seen, shown) == (other.member.certificate, one.member.certificate)
+    assert tls.party(one.federation, other.member.certificate) == other.party
 
 
 class Measured:
@@ -121,10 +121,14 @@ class Measured:
         return getattr(self._real, name)
 
 
-def test_no_more_than_a_record_is_in_openssls_buffers(federation: Path) -> None:
+def test_no_more_than_a_record_is_in_openssls_buffers(new_federation: Path) -> None:
     """They stay as large as they ever were, for each connection."""
-    one = Tls(tls.server_context(identity.load(federation / "server-0")), server_side=True)
-    other = Tls(tls.client_context(identity.load(federation / "client-0")), server_side=False)
+    one = TlsStream(
+        tls.server_context(identity.load(new_federation / "server-0")), server_side=True
+    )
+    other = TlsStream(
+        tls.client_context(identity.load(new_federation / "client-0")), server_side=False
+    )
     other.handshake()
     for _ in range(2):
         list(one.open(memoryview(other.outgoing())))
@@ -136,24 +140,27 @@ def test_no_more_than_a_record_is_in_openssls_buffers(federation: Path) -> None:
     assert 0 < one._in.most <= (1 << 14) + 256
 
 
-def test_they_connect_under_the_strict_rules_of_newer_pythons(federation: Path) -> None:
+def test_they_connect_under_the_strict_rules_of_newer_pythons(new_federation: Path) -> None:
     contexts = [
-        tls.server_context(identity.load(federation / "server-0")),
-        tls.client_context(identity.load(federation / "client-0")),
+        tls.server_context(identity.load(new_federation / "server-0")),
+        tls.client_context(identity.load(new_federation / "client-0")),
     ]
     for context in contexts:
         context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
     assert all(isinstance(side, bytes) for side in met(*contexts))
 
 
-def test_who_shows_no_certificate_is_refused(federation: Path) -> None:
-    seen, shown = met(tls.server_context(identity.load(federation / "server-0")), believer())
+def test_who_shows_no_certificate_is_refused(new_federation: Path) -> None:
+    seen, shown = met(tls.server_context(identity.load(new_federation / "server-0")), believer())
     assert refused(seen, "PEER_DID_NOT_RETURN_A_CERTIFICATE")
     assert isinstance(shown, OSError)
 
 
-def test_a_party_of_another_federation_is_refused(federation: Path, strangers: Path) -> None:
-    server, client = identity.load(federation / "server-0"), identity.load(federation / "client-0")
+def test_a_party_of_another_federation_is_refused(new_federation: Path, strangers: Path) -> None:
+    server, client = (
+        identity.load(new_federation / "server-0"),
+        identity.load(new_federation / "client-0"),
+    )
     seen, shown = met(tls.server_context(server), believer(strangers / "client-0"))
     assert refused(seen, "CERTIFICATE_VERIFY_FAILED")
     assert isinstance(shown, OSError)
@@ -161,45 +168,49 @@ def test_a_party_of_another_federation_is_refused(federation: Path, strangers: P
     assert refused(met(impostor, tls.client_context(client))[1], "CERTIFICATE_VERIFY_FAILED")
 
 
-def test_a_client_does_not_take_a_client_for_a_server(federation: Path) -> None:
-    impostor = own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), federation / "client-1")
-    _, shown = met(impostor, tls.client_context(identity.load(federation / "client-0")))
+def test_a_client_does_not_take_a_client_for_a_server(new_federation: Path) -> None:
+    impostor = own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), new_federation / "client-1")
+    _, shown = met(impostor, tls.client_context(identity.load(new_federation / "client-0")))
     assert refused(shown, "CERTIFICATE_VERIFY_FAILED")
 
 
-def test_tls_1_2_is_refused(federation: Path) -> None:
-    server, client = identity.load(federation / "server-0"), identity.load(federation / "client-0")
-    old = believer(federation / "client-0")
+def test_tls_1_2_is_refused(new_federation: Path) -> None:
+    server, client = (
+        identity.load(new_federation / "server-0"),
+        identity.load(new_federation / "client-0"),
+    )
+    old = believer(new_federation / "client-0")
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     assert refused(met(tls.server_context(server), old)[0], "UNSUPPORTED_PROTOCOL")
-    old = own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), federation / "server-0")
+    old = own(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), new_federation / "server-0")
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     assert refused(met(old, tls.client_context(client))[1], "PROTOCOL_VERSION")
 
 
-def test_a_stranger_is_no_party(federation: Path, strangers: Path) -> None:
-    charter = identity.load(federation / "server-0").charter
+def test_a_stranger_is_no_party(new_federation: Path, strangers: Path) -> None:
+    federation = identity.load(new_federation / "server-0").federation
     foreign = certificates.read(strangers / "server-0" / "tls.crt")
-    assert [tls.party(charter, der) for der in (None, b"", foreign)] == [None, None, None]
+    assert [tls.party(federation, der) for der in (None, b"", foreign)] == [None, None, None]
 
 
 def with_certificate(folder: Path, der: bytes, private: bytes) -> Identity:
     """Server 0 of a federation in which it has this certificate, whatever founding would say to it."""
     made = keys()
-    charter = agreed(made)
-    assert charter.network is not None
-    seat = replace(charter.network.seats[0], certificate=der)
+    federation = agreed(made)
+    assert federation.network is not None
+    member = replace(federation.network.members[0], certificate=der)
     founding.found(
         folder,
         replace(
-            charter, network=replace(charter.network, seats=(seat, *charter.network.seats[1:]))
+            federation,
+            network=replace(federation.network, members=(member, *federation.network.members[1:])),
         ),
         made,
     )
     (folder / "server-0" / "tls.crt").write_text(certificates.pem(der))
     (folder / "server-0" / "tls.key").write_bytes(private)
     other = identity.load(folder / "server-1")
-    return Identity(folder / "server-0", other.charter, 0, other.signer)
+    return Identity(folder / "server-0", other.federation, 0, other.signer)
 
 
 def pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
@@ -212,12 +223,12 @@ def test_ed25519_connects_too(tmp_path: Path) -> None:
     one = with_certificate(tmp_path, certificate("server-0", key), pem(key))
     other = identity.load(tmp_path / "server-1")
     assert met(tls.server_context(one), tls.client_context(other)) == (
-        other.seat.certificate,
-        one.seat.certificate,
+        other.member.certificate,
+        one.member.certificate,
     )
     assert met(tls.server_context(other), tls.client_context(one)) == (
-        one.seat.certificate,
-        other.seat.certificate,
+        one.member.certificate,
+        other.member.certificate,
     )
 
 
@@ -243,7 +254,7 @@ def test_whom_a_party_vouches_for_is_nobody(tmp_path: Path) -> None:
     (vouched / "tls.crt").write_text(certificates.pem(certificate("server-0", other, issuer=key)))
     (vouched / "tls.key").write_bytes(pem(other))
     seen, _ = met(tls.server_context(identity.load(tmp_path / "server-1")), believer(vouched))
-    assert isinstance(seen, OSError) or tls.party(one.charter, seen) is None
+    assert isinstance(seen, OSError) or tls.party(one.federation, seen) is None
 
 
 @pytest.mark.parametrize("side", [tls.server_context, tls.client_context])
@@ -263,5 +274,5 @@ def test_a_key_that_is_not_the_certificates_is_refused(
             side(me)
 
 
-def test_sessions_are_not_resumed(federation: Path) -> None:
-    assert tls.server_context(identity.load(federation / "server-0")).num_tickets == 0
+def test_sessions_are_not_resumed(new_federation: Path) -> None:
+    assert tls.server_context(identity.load(new_federation / "server-0")).num_tickets == 0

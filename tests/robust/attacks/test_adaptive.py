@@ -10,7 +10,7 @@ from numpy.random import default_rng
 
 from fedrfq.prototypes.fixed_point import LIMIT, Globals
 from fedrfq.robust.attacks import Scene
-from fedrfq.robust.attacks.adaptive import Adaptive
+from fedrfq.robust.attacks.adaptive import AdaptiveAttack
 from fedrfq.robust.detectors.detector import Detector
 from support.scenes import Near, array, scene_of, send
 
@@ -27,9 +27,9 @@ def adaptive_scene(detector: Detector) -> Scene:
 
 def test_adaptive_goes_to_its_strength_if_it_is_let() -> None:
     detector = Near(reach=LIMIT)
-    sent = send(Adaptive(), adaptive_scene(detector))
+    sent = send(AdaptiveAttack(), adaptive_scene(detector))
     assert sent.values_KJV[2:].tolist() == [[[3000, 0], [-2000, 0], [-7000, -2000]]] * 2
-    assert send(Adaptive(strength=1.0), adaptive_scene(detector)).values_KJV[2].tolist() == [
+    assert send(AdaptiveAttack(strength=1.0), adaptive_scene(detector)).values_KJV[2].tolist() == [
         [1000, 0],
         [0, 0],
         [1000, 0],
@@ -40,7 +40,7 @@ def test_adaptive_goes_to_its_strength_if_it_is_let() -> None:
 def test_adaptive_is_kept_and_nearly_maximal(reach: int) -> None:
     detector = Near(reach=reach)
     scene = adaptive_scene(detector)
-    sent = Adaptive().corrupt(scene, default_rng(0))
+    sent = AdaptiveAttack().corrupt(scene, default_rng(0))
     assert len(detector.asked) <= 10
     _, verdict = detector.judge(scene.state, scene.globals_, sent)
     assert verdict.kept_K.all()
@@ -55,13 +55,13 @@ def test_adaptive_is_kept_and_nearly_maximal(reach: int) -> None:
 def test_adaptive_is_honest_if_not_even_the_centre_is_kept() -> None:
     detector = Near(reach=-1)
     scene = adaptive_scene(detector)
-    assert Adaptive().corrupt(scene, default_rng(0)) is scene.uploads
+    assert AdaptiveAttack().corrupt(scene, default_rng(0)) is scene.uploads
     assert len(detector.asked) == 1
 
 
 def test_adaptive_minds_only_itself() -> None:
     scene = adaptive_scene(Near(reach=5))
-    sent = Adaptive().corrupt(scene, default_rng(0))
+    sent = AdaptiveAttack().corrupt(scene, default_rng(0))
     _, verdict = scene.detector.judge(scene.state, scene.globals_, sent)
     assert verdict.kept_K.tolist() == [False, False, True, True]
     assert sent is not scene.uploads
@@ -70,7 +70,7 @@ def test_adaptive_minds_only_itself() -> None:
 def test_adaptive_goes_no_farther_than_the_one_who_is_found_first() -> None:
     scene = adaptive_scene(Near(reach=2000))
     counts_KJ = array([[1, 1, 1], [1, 1, 1], [1, 0, 0], [0, 0, 1]])
-    sent = Adaptive().corrupt(
+    sent = AdaptiveAttack().corrupt(
         replace(scene, uploads=replace(scene.uploads, counts_KJ=counts_KJ)), default_rng(0)
     )
     assert 2950 < 5000 - sent.values_KJV[3, 2, 0] + 1000 <= 3000
@@ -82,7 +82,7 @@ def test_adaptive_shows_the_detector_what_it_admits() -> None:
     scene = scene_of(
         [[1, 1], [1, 1], [9, 1]], [[[0], [1000]], [[0], [1000]], [[1], [1]]], [2], None, detector
     )
-    Adaptive().corrupt(scene, default_rng(0))
+    AdaptiveAttack().corrupt(scene, default_rng(0))
     assert detector.asked
     assert all(each.counts_KJ[2].tolist() == [1, 1] for each in detector.asked)
 
@@ -91,7 +91,7 @@ def test_adaptive_without_honest_holders_starts_from_the_global_or_the_own() -> 
     globals_ = Globals(np.array([True, True, False]), array([[100], [200], [0]]))
     values = [[[0], [300], [0]], [[7], [8], [9]]]
     scene = scene_of([[0, 1, 0], [1, 1, 1]], values, [1], globals_)
-    assert send(Adaptive(strength=0.0), scene).values_KJV[1].tolist() == [[100], [300], [9]]
-    assert send(Adaptive(strength=1.0), scene).values_KJV[1].tolist() == [[300], [100], [100]]
+    assert send(AdaptiveAttack(strength=0.0), scene).values_KJV[1].tolist() == [[100], [300], [9]]
+    assert send(AdaptiveAttack(strength=1.0), scene).values_KJV[1].tolist() == [[300], [100], [100]]
     alone = scene_of([[0, 1], [0, 1]], [[[0], [4]], [[0], [6]]], [1])
-    assert send(Adaptive(), alone).values_KJV[1].tolist() == [[0], [4]]
+    assert send(AdaptiveAttack(), alone).values_KJV[1].tolist() == [[0], [4]]

@@ -16,7 +16,7 @@ from fedrfq.errors import UserError
 from fedrfq.prototypes.fixed_point import Globals, Precision
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.attacks.label_flip import LabelFlip
-from fedrfq.robust.detectors.none import Nothing
+from fedrfq.robust.detectors.none import NoDetection
 from support.scenes import Near, array, random_scene, same, scene_of, send
 
 NAMES = [
@@ -100,7 +100,7 @@ def test_any_federation_can_be_attacked(name: str, data: st.DataObject) -> None:
         rng.random(classes) < 0.5, rng.integers(-spread, spread + 1, (classes, values))
     )
     detector = data.draw(
-        st.sampled_from([Nothing(), Near(reach=spread // 2), Near(lone="hold", reach=-1)])
+        st.sampled_from([NoDetection(), Near(reach=spread // 2), Near(lone="hold", reach=-1)])
     )
     scene = scene_of(
         counts_KJ, values_KJV * (counts_KJ > 0)[..., None], malicious, globals_, detector

@@ -16,8 +16,8 @@ from fedrfq.robust.attacks.inflate import Inflate
 from fedrfq.robust.attacks.ipm import Ipm
 from fedrfq.robust.attacks.mimic import Mimic
 from fedrfq.robust.attacks.min_max import MinMax
-from fedrfq.robust.attacks.noise import Noise
-from fedrfq.robust.attacks.random_values import Random
+from fedrfq.robust.attacks.noise import GaussianNoise
+from fedrfq.robust.attacks.random_values import RandomValues
 from fedrfq.robust.attacks.scale import Scale
 from fedrfq.robust.attacks.sign_flip import SignFlip
 from fedrfq.robust.attacks.swap import Swap
@@ -55,7 +55,7 @@ def test_noise_is_as_large_as_the_prototype() -> None:
     )
     scene = scene_of(TWO, values, [1])
     for strength in (0.5, 2.0):
-        noise_JV = send(Noise(strength=strength), scene).values_KJV[1] - values[1]
+        noise_JV = send(GaussianNoise(strength=strength), scene).values_KJV[1] - values[1]
         assert noise_JV.std(1) / [100 * strength, 30_000 * strength] == pytest.approx(1, abs=0.05)
         assert noise_JV.mean(1) / [100 * strength, 30_000 * strength] == pytest.approx(0, abs=0.06)
         assert abs(np.corrcoef(noise_JV)[0, 1]) < 0.06
@@ -115,7 +115,9 @@ def test_random_values_fill_the_honest_range(strength: float) -> None:
     values = np.zeros((2, 2, 3000), np.int64)
     values[0, 0, :2] = -1000, 3000
     values[:, 1] = 90_000
-    sent = send(Random(strength=strength), scene_of([[1, 0], [1, 0]], values, [1])).values_KJV[1, 0]
+    sent = send(
+        RandomValues(strength=strength), scene_of([[1, 0], [1, 0]], values, [1])
+    ).values_KJV[1, 0]
     low, high = 1000 - 2000 * strength, 1000 + 2000 * strength
     assert low <= sent.min() < low + 0.01 * (high - low)
     assert high - 0.01 * (high - low) < sent.max() <= high

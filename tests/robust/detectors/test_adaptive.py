@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedrfq.prototypes.fixed_point import Globals, Ints
 from fedrfq.robust.detectors import observations
-from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from support.judging import (
     LIES,
     ONE,
@@ -51,7 +51,7 @@ def test_swapped_classes_are_found_where_distances_tell_nothing() -> None:
 
 def test_a_common_small_step_toward_another_class_is_found() -> None:
     """A quarter of the way from the honest mean, less than the honest spread: neither far nor misplaced."""
-    world, detector, liars = Clusters(1, spread=0.15), Adaptive(), [1, 8, 12, 17]
+    world, detector, liars = Clusters(1, spread=0.15), AdaptiveDetector(), [1, 8, 12, 17]
     step_JV = (np.roll(world.centres_JV, 1, axis=0) - world.centres_JV) / 4
     lie_JV = np.rint((world.centres_JV + step_JV) * ONE).astype(np.int64)
     state, verdict = detector.start(20), None
@@ -82,7 +82,7 @@ def test_classes_that_look_alike_are_no_reason() -> None:
 
 
 def test_a_class_that_nobody_sent_changes_nothing() -> None:
-    world, detector = Clusters(3, spread=0.2), Adaptive()
+    world, detector = Clusters(3, spread=0.2), AdaptiveDetector()
     uploads = world.round()
     more = sent(
         np.pad(uploads.values_KJV, ((0, 0), (0, 1), (0, 0))),
@@ -101,14 +101,14 @@ def test_one_class_with_honest_clients_clears_the_others() -> None:
         [5 * ONE, 9 * ONE, -9 * ONE],
         [5 * ONE + 9, 9 * ONE + 9, -9 * ONE + 9],
     ]
-    assert dropped(Adaptive(), lines([*honest, *liars])) == [6, 7]
+    assert dropped(AdaptiveDetector(), lines([*honest, *liars])) == [6, 7]
 
 
 def test_an_honest_client_is_not_judged_by_what_liars_left_behind() -> None:
     """Class 0 has a poisoned global prototype, and a single client that says otherwise."""
     uploads = lines([[ONE, ONE], *[[None, ONE + d] for d in (-100, 100, 200)]])
     globals_ = Globals(np.array([True, True]), np.array([[-9 * ONE], [ONE]], np.int64))
-    state, detector = Adaptive().start(4), Adaptive()
+    state, detector = AdaptiveDetector().start(4), AdaptiveDetector()
     for _ in range(10):
         state, verdict = detector.judge(state, globals_, uploads)
         assert verdict.kept_K.all()
@@ -117,14 +117,14 @@ def test_an_honest_client_is_not_judged_by_what_liars_left_behind() -> None:
 def test_the_last_globals_tell_which_of_two_is_right() -> None:
     uploads = lines([[ONE, ONE], [9 * ONE, ONE], [None, ONE + 64], [None, ONE - 64]])
     globals_ = Globals(np.array([True, True]), np.array([[ONE + 90], [ONE]], np.int64))
-    detector = Adaptive()
+    detector = AdaptiveDetector()
     _, verdict = detector.judge(detector.start(4), globals_, uploads)
     assert verdict.kept_K.tolist() == [True, False, True, True]
 
 
 def test_copies_of_a_client_have_one_vote() -> None:
     """Nothing changes for the others, and the copies look as good as the original."""
-    world, detector = Clusters(8, spread=0.3), Adaptive()
+    world, detector = Clusters(8, spread=0.3), AdaptiveDetector()
     state, alone = detector.start(20), detector.start(20)
     copies = np.isin(np.arange(20), [5, 8, 12, 17])
     for _ in range(8):
@@ -139,7 +139,7 @@ def test_copies_of_a_client_have_one_vote() -> None:
 
 def test_those_who_agree_best_do_not_shut_the_others_out() -> None:
     """Copies that differ in a bit vote on their own and win the medians; what is typical is still everyone's."""
-    world, detector = Clusters(6, spread=0.3), Adaptive()
+    world, detector = Clusters(6, spread=0.3), AdaptiveDetector()
     model = int(world.held_KJ.sum(1).argmax())
     copies = [k for k in range(20) if k != model][:5]
     state, gone = detector.start(20), 0
@@ -157,20 +157,20 @@ def test_those_who_agree_best_do_not_shut_the_others_out() -> None:
 def test_copies_are_told_by_their_content(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever makes an upload with another's digest does not take its vote."""
     uploads = Clusters(8, spread=0.3).round()
-    before = judged(Adaptive(), uploads).score_K
+    before = judged(AdaptiveDetector(), uploads).score_K
     monkeypatch.setattr(observations, "_WEIGHT", np.int64(0))
-    assert np.array_equal(judged(Adaptive(), uploads).score_K, before)
+    assert np.array_equal(judged(AdaptiveDetector(), uploads).score_K, before)
 
 
 def test_all_alike_are_kept() -> None:
-    assert dropped(Adaptive(), sent(np.full((6, 3, 4), 1234, np.int64))) == []
+    assert dropped(AdaptiveDetector(), sent(np.full((6, 3, 4), 1234, np.int64))) == []
 
 
 def test_small_differences_late_in_training_are_none() -> None:
     """A client 40 times as far as the others, but a tenth of the way to the next class."""
     tight: list[list[int | None]] = [[d, 8 * ONE + d] for d in (-20, -10, 0, 10, 20)]
     for off, out in ((ONE // 2, []), (8 * ONE, [5])):
-        assert dropped(Adaptive(), lines([*tight, [off, 8 * ONE - off]])) == out
+        assert dropped(AdaptiveDetector(), lines([*tight, [off, 8 * ONE - off]])) == out
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS
-from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from support.judging import LIES, ONE, Clusters, after_rounds, lines, nowhere, swap, with_lies
 
 
@@ -14,14 +14,14 @@ def test_one_odd_round_is_forgiven() -> None:
     world = Clusters(6)
     state, _ = after_rounds(world, 5)
     odd = with_lies(world.round(), [4], LIES["sign flip"], world.rng)
-    detector = Adaptive()
+    detector = AdaptiveDetector()
     state, verdict = detector.judge(state, world.globals_(), odd)
     assert np.flatnonzero(~verdict.kept_K).tolist() == [4]
     assert detector.judge(state, world.globals_(), world.round())[1].kept_K.all()
 
 
 def test_a_liar_that_pauses_is_remembered_and_forgotten_in_time() -> None:
-    world, detector = Clusters(7), Adaptive()
+    world, detector = Clusters(7), AdaptiveDetector()
     state, _ = after_rounds(world, 8, [4], LIES["sign flip"])
     out = []
     for _ in range(12):
@@ -35,13 +35,13 @@ def test_absent_clients_keep_their_record() -> None:
     world = Clusters(9)
     state, _ = after_rounds(world, 4, [4], LIES["sign flip"])
     uploads = world.round()
-    after, _ = Adaptive().judge(state, world.globals_(), uploads.only(np.arange(20) != 4))
+    after, _ = AdaptiveDetector().judge(state, world.globals_(), uploads.only(np.arange(20) != 4))
     assert after["far"][4] == state["far"][4]
     assert after["misplaced"][4] == state["misplaced"][4]
 
 
 def test_the_record_fades_of_a_client_whose_classes_nobody_else_sends() -> None:
-    detector = Adaptive()
+    detector = AdaptiveDetector()
     state = {
         "far": np.array([1700, 900, 900]),
         "misplaced": np.array([200, -20, 0]),
@@ -73,7 +73,7 @@ def test_a_bad_record_fades_where_nobody_can_judge_any_more() -> None:
 
 
 def test_the_limit_is_at_1024() -> None:
-    world, detector = Clusters(2, spread=0.3), Adaptive()
+    world, detector = Clusters(2, spread=0.3), AdaptiveDetector()
     state = detector.start(20)
     for _ in range(5):
         state, verdict = detector.judge(
@@ -85,7 +85,9 @@ def test_the_limit_is_at_1024() -> None:
 def test_distance_by_hand() -> None:
     """Distances 64, 0 and 192 from the median of three, stretched by 3/2, and one unremarkable class added."""
     uploads = lines([[0], [64], [256]])
-    state, verdict = Adaptive().judge(Adaptive().start(3), nowhere(uploads), uploads)
+    state, verdict = AdaptiveDetector().judge(
+        AdaptiveDetector().start(3), nowhere(uploads), uploads
+    )
     now = [(1024 + 1024) // 2, (0 + 1024) // 2, (3 * 1024 + 1024) // 2]
     assert state["far"].tolist() == [1024 + (far - 1024) // 5 for far in now]
     assert verdict.kept_K.all()
@@ -97,7 +99,7 @@ def test_few_votes_are_drawn_along_more() -> None:
     uploads = lines(
         [[0, None, None], [200, None, None], [None, -200, 0], [None, 0, 100], [None, 200, None]]
     )
-    state, _ = Adaptive().judge(Adaptive().start(5), nowhere(uploads), uploads)
+    state, _ = AdaptiveDetector().judge(AdaptiveDetector().start(5), nowhere(uploads), uploads)
     far = [[1024], [1024], [1536, 512], [0, 512], [1536]]
     assert state["far"].tolist() == [
         1024 + ((sum(c) + 1024) // (len(c) + 1) - 1024) // 5 for c in far

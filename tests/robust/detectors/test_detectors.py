@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedrfq.errors import UserError
 from fedrfq.prototypes.fixed_point import LIMIT, MOST_VALUES, Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS, Detector
-from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.robust.detectors.bft import BFT
 from fedrfq.robust.detectors.bft_mean import BFTMean
 from fedrfq.robust.detectors.detector import clipped
@@ -21,7 +21,7 @@ from fedrfq.robust.detectors.distances import Points, isqrt, to_centres
 from fedrfq.robust.detectors.farthest import Farthest
 from fedrfq.robust.detectors.median import Median
 from fedrfq.robust.detectors.medoid import Medoid
-from fedrfq.robust.detectors.none import Nothing
+from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.robust.detectors.trimmed import Trimmed
 from support.judging import ONE, Clusters, dropped, judged, lines, nowhere, same, sent
 
@@ -103,7 +103,7 @@ def test_the_largest_messages_do_not_overflow(detector: Detector) -> None:
     values[0] *= -1
     verdict = judged(detector, sent(values))
     assert verdict.score_K.min() >= 0
-    if not isinstance(detector, Nothing):
+    if not isinstance(detector, NoDetection):
         assert np.flatnonzero(~verdict.kept_K).tolist() == [0]
 
 
@@ -244,9 +244,9 @@ def test_counts_are_cut_to_the_lower_median_of_the_holders() -> None:
 
 def test_only_those_that_clip_change_counts() -> None:
     uploads = replace(lines([[1], [2], [3]]), counts_KJ=np.array([[1], [2], [1000]], np.int64))
-    assert Nothing().admitted(uploads).counts_KJ.tolist() == [[1], [2], [1000]]
-    assert Adaptive().admitted(uploads).counts_KJ.tolist() == [[1], [2], [2]]
-    assert Adaptive(clip=False).admitted(uploads).counts_KJ.tolist() == [[1], [2], [1000]]
+    assert NoDetection().admitted(uploads).counts_KJ.tolist() == [[1], [2], [1000]]
+    assert AdaptiveDetector().admitted(uploads).counts_KJ.tolist() == [[1], [2], [2]]
+    assert AdaptiveDetector(clip=False).admitted(uploads).counts_KJ.tolist() == [[1], [2], [1000]]
 
 
 @ALL

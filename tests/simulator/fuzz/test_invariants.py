@@ -24,16 +24,16 @@ from fedrfq.consensus.messages import (
     Commit,
     Evidence,
     Kind,
-    List,
     Message,
     Prepare,
     Receipt,
     Upload,
+    UploadList,
     ViewChange,
 )
 from fedrfq.consensus.replica import Replica
 from fedrfq.simulator.fuzz.invariants import INVARIANTS
-from fedrfq.simulator.fuzz.schedule_run import Report, run
+from fedrfq.simulator.fuzz.schedule_run import ScheduleReport, run
 from fedrfq.simulator.fuzz.toy import Toy, content
 from support.simulated import PLAIN, Bench
 
@@ -50,7 +50,7 @@ def test_all_is_well_by_hand(bench: Bench) -> None:
             *map(Persist, bench.uploads),
             Send(~0, bench.said(server, Receipt(1, server, *bench.entries[0]))),
         )
-        bench.says(server, List(1, server, bench.entries))
+        bench.says(server, UploadList(1, server, bench.entries))
     proposal = bench.proposed(bench.lists[:3])
     bench.decides(0, proposal)
     bench.decides(~2, proposal)
@@ -59,7 +59,7 @@ def test_all_is_well_by_hand(bench: Bench) -> None:
 
 def test_agreement(bench: Bench) -> None:
     bench.decides(0, bench.proposed(bench.lists[:3]))
-    few = tuple(bench.said(s, List(1, s, bench.entries[:3])) for s in range(3))
+    few = tuple(bench.said(s, UploadList(1, s, bench.entries[:3])) for s in range(3))
     with bench.breaks("agreement"):
         bench.decides(~1, bench.proposed(few))
 
@@ -110,15 +110,15 @@ def test_validity_of_uploads(bench: Bench, upload: Upload) -> None:
     if upload.content == b"junk":
         bench.observer.seen.uploads[message.digest] = message
     entries = tuple(sorted([(0, message.digest), *bench.entries[1:]]))
-    lists = tuple(bench.said(s, List(1, s, entries)) for s in range(3))
+    lists = tuple(bench.said(s, UploadList(1, s, entries)) for s in range(3))
     with bench.breaks("validity"):
         bench.decides(0, bench.proposed(lists))
 
 
 def test_censorship(bench: Bench) -> None:
     for server in (0, 1):
-        bench.says(server, List(1, server, bench.entries))
-    lists = tuple(bench.said(s, List(1, s, bench.entries[1:])) for s in range(3))
+        bench.says(server, UploadList(1, server, bench.entries))
+    lists = tuple(bench.said(s, UploadList(1, s, bench.entries[1:])) for s in range(3))
     with bench.breaks("censorship"):
         bench.decides(0, bench.proposed(lists))
 
@@ -127,18 +127,19 @@ def test_an_equivocator_may_be_left_out() -> None:
     bench = Bench()
     bench.observer.seen.signed[1, 0].add(bytes(32))
     for server in (0, 1):
-        bench.says(server, List(1, server, bench.entries))
+        bench.says(server, UploadList(1, server, bench.entries))
     bench.decides(
-        0, bench.proposed(tuple(bench.said(s, List(1, s, bench.entries[1:])) for s in range(3)))
+        0,
+        bench.proposed(tuple(bench.said(s, UploadList(1, s, bench.entries[1:])) for s in range(3))),
     )
 
 
 def test_double_sign(bench: Bench) -> None:
     bench.says(0, ViewChange(1, 1, 0, None, None))
     bench.says(0, ViewChange(1, 2, 0, None, None))
-    bench.says(0, List(1, 0, bench.entries))
+    bench.says(0, UploadList(1, 0, bench.entries))
     with bench.breaks("double-sign"):
-        bench.says(0, List(1, 0, bench.entries[:3]))
+        bench.says(0, UploadList(1, 0, bench.entries[:3]))
     with bench.breaks("double-sign"):
         bench.says(~0, Upload(1, 0, content(77)))
 
@@ -171,21 +172,21 @@ def test_promise(bench: Bench) -> None:
     receipt = bench.said(0, Receipt(1, 0, *bench.entries[0]))
     bench.does(0, Persist(bench.uploads[0]), Send(~0, receipt))
     with bench.breaks("promise"):
-        bench.says(0, List(1, 0, bench.entries[1:]))
-    bench.says(1, List(1, 1, bench.entries[1:]))
+        bench.says(0, UploadList(1, 0, bench.entries[1:]))
+    bench.says(1, UploadList(1, 1, bench.entries[1:]))
     with bench.breaks("promise"):
         bench.does(
             1, Persist(bench.uploads[0]), Send(~0, bench.said(1, Receipt(1, 1, *bench.entries[0])))
         )
     with bench.breaks("promise"):
-        bench.says(2, List(1, 2, ()))
+        bench.says(2, UploadList(1, 2, ()))
 
 
 def test_motions_do_not_make_up_for_clients(bench: Bench) -> None:
     motion = bench.said(~6, Upload(1, 6, content(1)))
     bench.does(2, Persist(motion), Broadcast(motion))
     with bench.breaks("promise"):
-        bench.says(2, List(1, 2, ((6, motion.digest),)))
+        bench.says(2, UploadList(1, 2, ((6, motion.digest),)))
 
 
 def test_two_motions(bench: Bench) -> None:
@@ -214,14 +215,14 @@ def test_who_has_lost_its_log_must_make_durable_anew_and_is_held_to_what_it_said
     bench: Bench,
 ) -> None:
     proposal = bench.proposed(bench.lists[:3])
-    bench.says(0, List(1, 0, bench.entries))
+    bench.says(0, UploadList(1, 0, bench.entries))
     bench.decides(0, proposal)
     bench.observer.forgot(0)
     bench.decides(0, proposal)
     with bench.breaks("durability"):
         bench.does(0, Broadcast(bench.lists[0]))
     with bench.breaks("double-sign"):
-        bench.says(0, List(1, 0, bench.entries[1:]))
+        bench.says(0, UploadList(1, 0, bench.entries[1:]))
 
 
 def test_accusation(bench: Bench) -> None:
@@ -279,7 +280,7 @@ class Deaf(Replica):
 
 @pytest.mark.parametrize("flaw", ["exception", "bounded", "progress"])
 def test_flaws_of_a_replica_itself(flaw: str) -> None:
-    def found(seed: int) -> Report:
+    def found(seed: int) -> ScheduleReport:
         return run(
             replace(PLAIN, seed=seed, rounds=20, faulty_clients=((0, "late"),)),
             replica=type("It", (Deaf,), {"flaw": flaw}),

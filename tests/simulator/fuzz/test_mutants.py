@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedrfq.simulator.fuzz.invariants import INVARIANTS
-from fedrfq.simulator.fuzz.mutant_hunt import Hunt, Verdict
+from fedrfq.simulator.fuzz.mutant_hunt import Hunt, MutantVerdict
 from fedrfq.simulator.fuzz.mutants import MUTANTS, Mutant
 from fedrfq.simulator.fuzz.trial import Settings, report
 from support.command import fedrfq
@@ -93,9 +93,9 @@ def test_a_mutant_that_survives_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_who_breaks_another_invariant_or_falls_with_the_true_replica_is_not_caught() -> None:
-    good = Verdict("sends-first", 4, 0, "durability", 1, None)
+    good = MutantVerdict("sends-first", 4, 0, "durability", 1, None)
     assert good.caught()
-    assert not Verdict("sends-first", 4, 0, "agreement", 1, None).caught()
-    assert not Verdict("sends-first", 4, 0, "durability", 1, "durability").caught()
-    assert not Verdict("sends-first", 4, 50, None, None, None).caught()
+    assert not MutantVerdict("sends-first", 4, 0, "agreement", 1, None).caught()
+    assert not MutantVerdict("sends-first", 4, 0, "durability", 1, "durability").caught()
+    assert not MutantVerdict("sends-first", 4, 50, None, None, None).caught()
     assert Hunt(Settings(4, 1, 0)).verdicts == {}

@@ -15,22 +15,22 @@ from typing import Any
 import pytest
 
 from fedrfq.consensus.client import Client
-from fedrfq.consensus.compaction import essence
+from fedrfq.consensus.compaction import compacted
 from fedrfq.consensus.messages import Kind, Message
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS
 from fedrfq.simulator.fuzz.held_messages import attributes
 from fedrfq.simulator.fuzz.schedule import Schedule
-from fedrfq.simulator.fuzz.schedule_run import Trial, draw, run
-from fedrfq.simulator.world import Crash, Node
+from fedrfq.simulator.fuzz.schedule_run import ScheduleRun, draw, run
+from fedrfq.simulator.world import Crash, SimulatedParty
 from support.simulated import IDEAL, PLAIN
 
 SHORTER: list[bool] = []  # whether a log was cut
 
 
-def trial(schedule: Schedule, replica: type[Replica] = Replica, wire: bool = False) -> Trial:
-    made = Trial(schedule, replica, Rules, Client, IDEAL)
+def trial(schedule: Schedule, replica: type[Replica] = Replica, wire: bool = False) -> ScheduleRun:
+    made = ScheduleRun(schedule, replica, Rules, Client, IDEAL)
     made.world.wire = wire
     made.run()
     return made
@@ -39,7 +39,7 @@ def trial(schedule: Schedule, replica: type[Replica] = Replica, wire: bool = Fal
 def test_the_same_seed_gives_the_same_transcript() -> None:
     """In another process too, where bytes hash differently."""
     script = (
-        "from fedrfq.simulator.schedule import draw, run; import sys;"
+        "from fedrfq.simulator.fuzz.schedule import draw; from fedrfq.simulator.fuzz.schedule_run import run; import sys;"
         "sys.stdout.write(''.join(run(draw(seed, 4), trace=True).transcript for seed in range(8)))"
     )
     env = {**os.environ, "PYTHONHASHSEED": "7"}
@@ -159,7 +159,7 @@ def test_a_crash_at_every_effect_of_every_step() -> None:
 
 
 def _actions_of(party: int) -> list[Any]:
-    made, seen = Trial(PLAIN, Replica, Rules, Client, IDEAL), []
+    made, seen = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL), []
     made.world.trace = lambda now, node, event, actions: (
         seen.append(actions) if node.party == party else None
     )
@@ -205,17 +205,17 @@ def test_what_matters_of_a_log_recalls_to_the_same_place() -> None:
     """At every crash of many schedules, of servers that rejoin too."""
     SHORTER.clear()
     for seed in range(60):
-        made = Trial(draw(seed, 4), Replica, Rules, Client, IDEAL)
+        made = ScheduleRun(draw(seed, 4), Replica, Rules, Client, IDEAL)
         made._crashed = partial(_compared, made._crashed)  # type: ignore[method-assign]
         made.run()
     assert sum(SHORTER) > 10
 
 
 def _compared(
-    crashed: Callable[[Node, Crash], list[Message]], node: Node, crash: Crash
+    crashed: Callable[[SimulatedParty, Crash], list[Message]], node: SimulatedParty, crash: Crash
 ) -> list[Message]:
-    short = essence(node.log)
-    assert short == essence(short)
+    short = compacted(node.log)
+    assert short == compacted(short)
     assert _remembered(node.make(short)) == _remembered(node.make(node.log))
     SHORTER.append(len(short) < len(node.log))
     return crashed(node, crash)

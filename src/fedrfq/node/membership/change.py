@@ -7,36 +7,36 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedrfq.errors import UserError, nearest
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.members import ROLES, Seat
-from fedrfq.federation.reconfiguration import next_of
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.members import ROLES, Member
+from fedrfq.federation.reconfiguration import read_successor
 from fedrfq.node.membership.request import Request
 
 
 class _Row(NamedTuple):
     """A party of federation.toml."""
 
-    seat: Seat
+    member: Member
     key: bytes
 
 
 def changed(
-    charter: Charter,
+    federation: Federation,
     requests: Sequence[Request] = (),
     expelled: Sequence[str] = (),
     minimum: int | None = None,
-) -> Charter:
+) -> Federation:
     """The federation without the expelled, with those who ask. Who asks under a name that has a seat takes it, with new keys;
     the others take the seats of the expelled of their kind, and further ones. Everyone else keeps its place in the order."""
-    assert charter.network is not None
+    assert federation.network is not None
     for request in requests:
         request.check()
-    _check_names(charter, expelled)
+    _check_names(federation, expelled)
     if not requests and not expelled and minimum is None:
         raise UserError("nothing would change: give requests, --expel or --minimum")
     servers, clients, couriers = (
         _seated(
-            _rows(charter, role),
+            _rows(federation, role),
             [request for request in requests if request.role == role],
             expelled,
         )
@@ -44,34 +44,34 @@ def changed(
     )
     if not servers or not clients:
         raise UserError("a federation has servers and clients: not all of them can be expelled")
-    follows, seats = (
-        charter.roster.run.hex(),
-        tuple(row.seat for row in servers + clients + couriers),
+    follows, members = (
+        federation.roster.run.hex(),
+        tuple(row.member for row in servers + clients + couriers),
     )
     made = replace(
-        charter,
+        federation,
         timings=replace(
-            charter.timings, minimum=charter.timings.minimum if minimum is None else minimum
+            federation.timings, minimum=federation.timings.minimum if minimum is None else minimum
         ),
-        task=replace(charter.task, clients=len(clients)),
+        task=replace(federation.task, clients=len(clients)),
         servers=tuple(row.key for row in servers),
         clients=tuple(row.key for row in clients),
-        network=replace(charter.network, follows=follows, seats=seats),
+        network=replace(federation.network, follows=follows, members=members),
         couriers=tuple(row.key for row in couriers),
     )
-    return next_of(charter, made.text.encode())
+    return read_successor(federation, made.text.encode())
 
 
-def _rows(charter: Charter, role: str) -> list[_Row]:
+def _rows(federation: Federation, role: str) -> list[_Row]:
     return [
-        _Row(seat, charter.keys[party])
-        for party, seat in charter.seats.items()
-        if charter.role(party) == role
+        _Row(member, federation.keys[party])
+        for party, member in federation.members.items()
+        if federation.role(party) == role
     ]
 
 
-def _check_names(charter: Charter, expelled: Sequence[str]) -> None:
-    names = [seat.name for seat in charter.seats.values()]
+def _check_names(federation: Federation, expelled: Sequence[str]) -> None:
+    names = [member.name for member in federation.members.values()]
     for name in expelled:
         if name not in names:
             raise UserError(f"there is no party {name!r} in the federation{nearest(name, names)}")
@@ -80,22 +80,22 @@ def _check_names(charter: Charter, expelled: Sequence[str]) -> None:
 def _seated(
     rows: Sequence[_Row], requests: Sequence[Request], expelled: Sequence[str]
 ) -> list[_Row]:
-    names = {row.seat.name for row in rows}
-    renewed = {request.seat.name: request for request in requests if request.seat.name in names}
-    new, seated = [request for request in requests if request.seat.name not in names], []
+    names = {row.member.name for row in rows}
+    renewed = {request.member.name: request for request in requests if request.member.name in names}
+    new, seated = [request for request in requests if request.member.name not in names], []
     for row in rows:
-        if row.seat.name not in expelled:
-            seated.append(_row(renewed[row.seat.name]) if row.seat.name in renewed else row)
+        if row.member.name not in expelled:
+            seated.append(_row(renewed[row.member.name]) if row.member.name in renewed else row)
         elif new:
             seated.append(_row(new.pop(0)))
     return [*seated, *map(_row, new)]
 
 
 def _row(request: Request) -> _Row:
-    return _Row(request.seat, request.key)
+    return _Row(request.member, request.key)
 
 
-def differences(old: Charter, new: Charter) -> list[str]:
+def differences(old: Federation, new: Federation) -> list[str]:
     """What an operator is asked to agree to, a line each."""
     before, after = _parties(old), _parties(new)
     lines = [f"{name}: out" for name in before if name not in after]
@@ -121,8 +121,8 @@ def differences(old: Charter, new: Charter) -> list[str]:
 _LABELS = ("key", "seat", "role")
 
 
-def _parties(charter: Charter) -> dict[str, tuple[bytes, Seat, str]]:
+def _parties(federation: Federation) -> dict[str, tuple[bytes, Member, str]]:
     return {
-        seat.name: (charter.keys[party], seat, charter.role(party))
-        for party, seat in charter.seats.items()
+        member.name: (federation.keys[party], member, federation.role(party))
+        for party, member in federation.members.items()
     }

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrfq.consensus.events import Outcome
-from fedrfq.consensus.messages import Body, Cert, Certificate, Kind, What, part_digest
+from fedrfq.consensus.messages import Cert, Certificate, Kind, Part, PartKind, part_digest
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation import codec, round_log
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.reconfiguration import MOST, inherited, next_of
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.reconfiguration import MOST, inherited_by, read_successor
 from fedrfq.files import toml
 from fedrfq.files.atomic import write_atomically
 from fedrfq.node.membership import certificates
-from fedrfq.node.membership.identity import Identity, read_charter, read_signer
+from fedrfq.node.membership.identity import Identity, read_federation, read_signer
 from fedrfq.node.storage.party_folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY, VOTE_KEY
 
 NEXT, LAST, PAST, ROTATION = "federation.next.toml", "last.bin", "past", "rotation"
@@ -41,22 +41,22 @@ _LONGEST = 1 << 28  # bytes of a last.bin
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedEpoch:
     """A run that is over: how it ended."""
 
-    charter: Charter
+    federation: Federation
     certificate: Certificate
     outcome: Outcome
 
 
-def turn(folder: Path, last: bytes, successor: bytes) -> None:
+def activate_successor(folder: Path, last: bytes, successor: bytes) -> None:
     """The run is over with these bytes (`journal.packed`): put its files aside, and go on with its successor's."""
     write_atomically(folder / LAST, last)
     write_atomically(folder / NEXT, successor)
-    complete(folder)
+    complete_activation(folder)
 
 
-def complete(folder: Path) -> None:
+def complete_activation(folder: Path) -> None:
     """Finish a turn that was begun, if one was: whatever a crash left of it, the same comes out."""
     if not (folder / NEXT).exists():
         return
@@ -76,7 +76,7 @@ def _check_turn(folder: Path, past: Path) -> None:
     """That the run is over, and the next one is what its last certificate says; each file may have been moved already."""
     home = past if (past / FEDERATION).exists() else folder
     last = past if (past / LAST).exists() else folder
-    if codec.successor(_ended(home / FEDERATION, last / LAST).outcome.verdicts) != _bounded(
+    if codec.successor_in(_ended(home / FEDERATION, last / LAST).outcome.verdicts) != _bounded(
         folder / NEXT, MOST
     ):
         raise UserError(f"{folder / NEXT} is not what {last / LAST} certifies: move it away")
@@ -92,9 +92,9 @@ def _unfinished(folder: Path) -> Path:
     return folder / PAST / str(latest if mine else latest + 1)
 
 
-def seated(identity: Identity, successor: bytes) -> bool:
+def takes_part(identity: Identity, successor: bytes) -> bool:
     """Whether the party takes part in the next run, with the keys it has or with those made for a rotation."""
-    new = Charter.read(successor.decode(), NEXT)
+    new = Federation.read(successor.decode(), NEXT)
     own = {identity.signer.public}
     if (identity.folder / ROTATION).is_dir():
         own.add(read_signer(identity.folder / ROTATION).public)
@@ -125,7 +125,7 @@ def _seated(rotation: Path, successor: bytes) -> bool:
         certificate = rotation.parent / TLS_CERTIFICATE
         if any((rotation / name).exists() for name in KEYS):
             return False
-    return certificates.read(certificate) in Charter.read(successor.decode(), NEXT).holders
+    return certificates.read(certificate) in Federation.read(successor.decode(), NEXT).holders
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -137,30 +137,30 @@ def _numbers(folder: Path) -> list[int]:
     )
 
 
-def ended(folder: Path) -> Iterator[Ended]:
+def ended_epochs(folder: Path) -> Iterator[EndedEpoch]:
     """The runs before the present one, in order, each found to end in the next; UserError where one does not."""
     numbers, before = _numbers(folder), ""
     for number, found in enumerate(numbers, 1):
         path = folder / PAST / str(number)
         after = folder / PAST / str(number + 1) if number != len(numbers) else folder
         run = _ended(path / FEDERATION, path / LAST)
-        assert run.charter.network is not None
-        if number != found or run.charter.network.follows != before:
+        assert run.federation.network is not None
+        if number != found or run.federation.network.follows != before:
             raise UserError(
                 f"{folder / PAST} does not begin with the federation's first run: copy another party's"
             )
-        before = run.charter.roster.run.hex()
-        if codec.successor(run.outcome.verdicts) != _bounded(after / FEDERATION, MOST):
+        before = run.federation.roster.run.hex()
+        if codec.successor_in(run.outcome.verdicts) != _bounded(after / FEDERATION, MOST):
             raise UserError(
                 f"{after / FEDERATION} is not what {path / LAST} certifies: restore it from another party's folder"
             )
         yield run
 
 
-def _ended(federation: Path, last: Path) -> Ended:
-    charter = read_charter(federation)
+def _ended(path: Path, last: Path) -> EndedEpoch:
+    federation = read_federation(path)
     try:
-        return Ended(charter, *_stood(Rules(charter.roster), _bounded(last, _LONGEST)))
+        return EndedEpoch(federation, *_stood(Rules(federation.roster), _bounded(last, _LONGEST)))
     except Refused as error:
         raise UserError(
             f"{last} does not hold ({error}): copy it from another party's folder"
@@ -169,53 +169,57 @@ def _ended(federation: Path, last: Path) -> Ended:
 
 def _stood(rules: Rules, last: bytes) -> tuple[Certificate, Outcome]:
     """What `last_of` wrote, by the public keys alone. A client's has no state: that is the servers' own."""
-    messages = [placed.message for placed in round_log.unpacked(last)]
+    messages = [placed.message for placed in round_log.unpack(last)]
     cert = messages[0].body if messages else None
     if not isinstance(cert, Cert) or not rules.certifies(cert.certificate, Kind.COMMIT):
         raise Refused("it does not begin with a certificate of this federation")
     record, parts = (
         cert.certificate.record,
-        {m.body.what: m.body.content for m in messages if isinstance(m.body, Body)},
+        {m.body.what: m.body.content for m in messages if isinstance(m.body, Part)},
     )
-    due = {What.GLOBALS: record.globals_, What.VERDICTS: record.verdicts, What.STATE: record.state}
+    due = {
+        PartKind.GLOBALS: record.globals_,
+        PartKind.VERDICTS: record.verdicts,
+        PartKind.STATE: record.state,
+    }
     for what, digest in due.items():
-        if (content := parts.get(what)) is None and what is What.STATE:
+        if (content := parts.get(what)) is None and what is PartKind.STATE:
             continue
         if content is None or part_digest(what, content) != digest:
             raise Refused(f"{what.name} is not what was certified")
     return cert.certificate, Outcome(
-        parts[What.GLOBALS], parts[What.VERDICTS], parts.get(What.STATE, b"")
+        parts[PartKind.GLOBALS], parts[PartKind.VERDICTS], parts.get(PartKind.STATE, b"")
     )
 
 
-def heritage(folder: Path, charter: Charter) -> Outcome | None:
+def inherited_outcome(folder: Path, federation: Federation) -> Outcome | None:
     """What the runs before left to this one; none for a federation's first."""
-    if charter.network is None or not charter.network.follows:
+    if federation.network is None or not federation.network.follows:
         return None
-    *_, last = [None, *ended(folder)]
-    if last is None or last.charter.roster.run.hex() != charter.network.follows:
+    *_, last = [None, *ended_epochs(folder)]
+    if last is None or last.federation.roster.run.hex() != federation.network.follows:
         where = f"copy the folder {PAST}/ of another party, for a server that of a server"
         raise UserError(
             f"this federation goes on from another one, and {folder / PAST} does not have it: {where}"
         )
-    next_of(last.charter, charter.text.encode())
-    return inherited(last.charter, last.outcome, charter)
+    read_successor(last.federation, federation.text.encode())
+    return inherited_by(last.federation, last.outcome, federation)
 
 
 def rounds_before(folder: Path) -> int:
     """Rounds of all runs that are over, in the folder of one that follows from them."""
-    return sum(run.certificate.record.round for run in ended(folder))
+    return sum(run.certificate.record.round for run in ended_epochs(folder))
 
 
 def rounds_left(identity: Identity) -> int:
     """Of the federation's experiment, those that earlier runs have not done."""
-    return max(0, rounds_of(identity.charter) - rounds_before(identity.folder))
+    return max(0, rounds_of(identity.federation) - rounds_before(identity.folder))
 
 
-def rounds_of(charter: Charter) -> int:
+def rounds_of(federation: Federation) -> int:
     """Of a federation's experiment."""
-    assert charter.network is not None
-    found = toml.strict(charter.network.experiment).get("rounds")
+    assert federation.network is not None
+    found = toml.strict(federation.network.experiment).get("rounds")
     if type(found) is not int or found < 1:
         raise UserError(f"the experiment in {FEDERATION} has no number of rounds: it cannot be run")
     return found
@@ -240,10 +244,10 @@ def _sync(folder: Path) -> None:
         os.close(fd)
 
 
-def last_of(rules: Rules, certificate: Certificate, outcome: Outcome) -> bytes:
+def encode_last(rules: Rules, certificate: Certificate, outcome: Outcome) -> bytes:
     """What `turn` takes."""
     round_ = certificate.record.round
     parts = round_log.parts(rules.run, round_, outcome)
-    return round_log.packed(
+    return round_log.pack(
         [rules.unsigned(Cert(round_, certificate)), *(parts if outcome.state else parts[:-1])]
     )

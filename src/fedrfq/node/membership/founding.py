@@ -14,9 +14,9 @@ from pathlib import Path
 
 from fedrfq.errors import UserError
 from fedrfq.federation.application import Task
-from fedrfq.federation.federation_file import Charter, Timings, experiment_digest
-from fedrfq.federation.members import ROLES, Network, Seat
-from fedrfq.federation.signatures import KEY, Signer
+from fedrfq.federation.federation_file import Federation, Timings, experiment_digest
+from fedrfq.federation.members import ROLES, Member, Members
+from fedrfq.federation.signatures import KEY, Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.node.membership import certificates
 from fedrfq.node.membership.request import MOST, Request
@@ -35,7 +35,7 @@ from fedrfq.node.storage.party_folder import (
 
 
 @dataclass(frozen=True)
-class Keys:
+class NewKeys:
     """A new party's secrets, and what it makes known."""
 
     seed: bytes
@@ -45,17 +45,17 @@ class Keys:
     @staticmethod
     def new(
         name: str, address: str = "", days: int = certificates.DAYS, courier: bool = False
-    ) -> Keys:
+    ) -> NewKeys:
         """`address` is a server's, host:port; clients and couriers have none."""
         Request(
-            Seat(name, address, b"-"), b"", courier=courier
+            Member(name, address, b"-"), b"", courier=courier
         )  # refused before anything is made of it
         seed, (tls_key, der) = secrets.token_bytes(KEY), certificates.make(name, days)
-        signer = Signer(seed)
-        return Keys(
+        signer = Ed25519Signer(seed)
+        return NewKeys(
             seed,
             tls_key,
-            Request(Seat(name, address, der), signer.public, courier=courier).signed(signer),
+            Request(Member(name, address, der), signer.public, courier=courier).signed(signer),
         )
 
     def write(self, folder: Path) -> None:
@@ -64,12 +64,12 @@ class Keys:
         make_folder(folder, 0o700)
         write(folder / VOTE_KEY, self.seed.hex().encode() + b"\n", 0o600)
         write(folder / TLS_KEY, self.tls_key, 0o600)
-        write(folder / TLS_CERTIFICATE, certificates.pem(self.request.seat.certificate).encode())
+        write(folder / TLS_CERTIFICATE, certificates.pem(self.request.member.certificate).encode())
         write(folder / REQUEST, self.request.text.encode())
 
 
 @dataclass(frozen=True)
-class Purpose:
+class FoundingPurpose:
     """What a federation is founded for: the experiment, as TOML, and what it asks of the committee."""
 
     experiment: str
@@ -78,7 +78,7 @@ class Purpose:
 
 def purpose(
     servers: int, clients: int | None = None, file: Path | None = None, sets: Sequence[str] = ()
-) -> Purpose:
+) -> FoundingPurpose:
     """Of an experiment's file (or the default one) with `--set`s applied, for so many parties; as many clients as it says
     unless given. Its committee becomes one of that size and honest: `fedrfq run` then simulates what the real one does.
     Needs PyTorch."""
@@ -89,38 +89,38 @@ def purpose(
 
     found = replace(experiment.load(file, sets, clients=clients), committee=Simulated(servers))
     known = DATASETS.get(found.data.name) or load(found.data.name)
-    return Purpose(toml.dump(found.table()), mandate(found, len(known.classes)).task)
+    return FoundingPurpose(toml.dump(found.table()), mandate(found, len(known.classes)).task)
 
 
-def charter(
-    purpose: Purpose, requests: Sequence[Request], timings: Timings, follows: str = ""
-) -> Charter:
+def federation(
+    purpose: FoundingPurpose, requests: Sequence[Request], timings: Timings, follows: str = ""
+) -> Federation:
     """The federation of these parties, each kind in the order of their names, numbers in them as numbers."""
     for request in requests:
         request.check()
     ordered = sorted(
-        requests, key=lambda request: (ROLES.index(request.role), _natural(request.seat.name))
+        requests, key=lambda request: (ROLES.index(request.role), _natural(request.member.name))
     )
     servers, clients, couriers = (tuple(r.key for r in ordered if r.role == role) for role in ROLES)
     if len(clients) != purpose.task.clients:
         raise UserError(
             f"the experiment has {purpose.task.clients} clients, and {len(clients)} ask to take part"
         )
-    network = Network(follows, purpose.experiment, tuple(request.seat for request in ordered))
+    network = Members(follows, purpose.experiment, tuple(request.member for request in ordered))
     digest = experiment_digest(toml.strict(purpose.experiment))
-    made = Charter(digest, timings, purpose.task, servers, clients, network, couriers)
-    return Charter.read(made.text, FEDERATION)
+    made = Federation(digest, timings, purpose.task, servers, clients, network, couriers)
+    return Federation.read(made.text, FEDERATION)
 
 
-def found(folder: Path, charter: Charter, made: Sequence[Keys]) -> None:
+def found(folder: Path, federation: Federation, made: Sequence[NewKeys]) -> None:
     """Write the federation's file, and a folder for each party whose keys were made here."""
-    own = {folder / keys.request.seat.name: keys for keys in made}
+    own = {folder / keys.request.member.name: keys for keys in made}
     refuse_existing([folder / FEDERATION, *own])
     make_folder(folder)
     for party, keys in own.items():
         keys.write(party)
-        write(party / FEDERATION, charter.text.encode())
-    write(folder / FEDERATION, charter.text.encode())
+        write(party / FEDERATION, federation.text.encode())
+    write(folder / FEDERATION, federation.text.encode())
 
 
 def init(
@@ -132,7 +132,7 @@ def init(
     sets: Sequence[str] = (),
     days: int = certificates.DAYS,
     couriers: int = 0,
-) -> Charter:
+) -> Federation:
     """Found a federation of the parties that asked (`requests`), and of servers server-0, … at these addresses, clients
     client-0, … and couriers courier-0, … with keys made here. Without `clients`, as many as the experiment has, or as have
     asked. `waits` are fields of `Timings`; a round needs more than half of the clients unless they say otherwise."""
@@ -142,10 +142,10 @@ def init(
     aim = purpose(servers + len(addresses), total, file, sets)
     given = {key: value for key, value in (waits or {}).items() if value is not None}
     timings = Timings(**{"minimum": aim.task.clients // 2 + 1, **given})
-    made = [Keys.new(f"server-{k}", address, days) for k, address in enumerate(addresses)]
-    made += [Keys.new(f"client-{k}", days=days) for k in range(aim.task.clients - waiting)]
-    made += [Keys.new(f"courier-{k}", days=days, courier=True) for k in range(couriers)]
-    agreed = charter(aim, [*asked, *(keys.request for keys in made)], timings)
+    made = [NewKeys.new(f"server-{k}", address, days) for k, address in enumerate(addresses)]
+    made += [NewKeys.new(f"client-{k}", days=days) for k in range(aim.task.clients - waiting)]
+    made += [NewKeys.new(f"courier-{k}", days=days, courier=True) for k in range(couriers)]
+    agreed = federation(aim, [*asked, *(keys.request for keys in made)], timings)
     found(folder, agreed, made)
     return agreed
 
@@ -155,14 +155,14 @@ def add(folder: Path, files: Sequence[Path]) -> list[Request]:
     if (folder / FEDERATION).exists():
         raise UserError(f"{folder / FEDERATION} exists: the federation is founded")
     new, there = [read_request(file) for file in files], requests(folder)
-    Network(
-        "", "", tuple(request.seat for request in [*there, *new])
+    Members(
+        "", "", tuple(request.member for request in [*there, *new])
     )  # refuses what two have in common
     if len({request.key for request in [*there, *new]}) < len(there) + len(new):
         raise UserError("two parties have the same key: each needs its own")
     make_folder(folder / REQUESTS)
     for request in new:
-        write(folder / REQUESTS / f"{request.seat.name}.toml", request.text.encode())
+        write(folder / REQUESTS / f"{request.member.name}.toml", request.text.encode())
     return [*there, *new]
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrfq.errors import UserError
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.members import Seat
-from fedrfq.federation.signatures import KEY, Signer
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.members import Member
+from fedrfq.federation.signatures import KEY, Ed25519Signer
 from fedrfq.node.membership import certificates
 from fedrfq.node.storage.party_folder import (
     FEDERATION,
@@ -27,13 +27,13 @@ class Identity:
     """Who one is: servers are numbered from 0, client k is ~k, and couriers come after (`Charter.carriers`)."""
 
     folder: Path
-    charter: Charter
+    federation: Federation
     party: int
-    signer: Signer
+    signer: Ed25519Signer
 
     @property
-    def seat(self) -> Seat:
-        return self.charter.seats[self.party]
+    def member(self) -> Member:
+        return self.federation.members[self.party]
 
     @property
     def is_server(self) -> bool:
@@ -41,44 +41,44 @@ class Identity:
 
     @property
     def role(self) -> str:
-        return self.charter.role(self.party)
+        return self.federation.role(self.party)
 
 
 def load(folder: Path) -> Identity:
     """The party of this folder, once its keys were found to be private, valid and those that the federation knows."""
-    charter, signer, own = (
-        read_charter(folder / FEDERATION),
+    federation, signer, own = (
+        read_federation(folder / FEDERATION),
         read_signer(folder),
         certificates.read(folder / TLS_CERTIFICATE),
     )
-    identity = Identity(folder, charter, _party(folder, charter, signer), signer)
+    identity = Identity(folder, federation, _party(folder, federation, signer), signer)
     secret(folder / TLS_KEY)
-    if own != identity.seat.certificate:
+    if own != identity.member.certificate:
         raise UserError(
-            f"{folder / TLS_CERTIFICATE} is not the certificate that {FEDERATION} has of {identity.seat.name}"
+            f"{folder / TLS_CERTIFICATE} is not the certificate that {FEDERATION} has of {identity.member.name}"
         )
-    certificates.check_time(own, identity.seat.name)
+    certificates.check_time(own, identity.member.name)
     return identity
 
 
-def read_seat(folder: Path) -> tuple[Seat, str]:
+def read_member(folder: Path) -> tuple[Member, str]:
     """Of the party of this folder, and its role, even if its certificate has expired."""
-    charter = read_charter(folder / FEDERATION)
-    party = _party(folder, charter, read_signer(folder))
-    return charter.seats[party], charter.role(party)
+    federation = read_federation(folder / FEDERATION)
+    party = _party(folder, federation, read_signer(folder))
+    return federation.members[party], federation.role(party)
 
 
-def read_charter(path: Path) -> Charter:
+def read_federation(path: Path) -> Federation:
     """Of a federation on a network."""
-    charter = Charter.read(read_text(path, MOST_FEDERATION), str(path))
-    if charter.network is None:
+    federation = Federation.read(read_text(path, MOST_FEDERATION), str(path))
+    if federation.network is None:
         raise UserError(
             f"{path} is of a simulated run: `fedrfq committee init` founds a federation of real servers"
         )
-    return charter
+    return federation
 
 
-def read_signer(folder: Path) -> Signer:
+def read_signer(folder: Path) -> Ed25519Signer:
     text = secret(folder / VOTE_KEY)
     try:
         seed = bytes.fromhex(text.removesuffix("\n"))
@@ -86,11 +86,11 @@ def read_signer(folder: Path) -> Signer:
         seed = b""
     if len(seed) != KEY:
         raise UserError(f"{folder / VOTE_KEY} is not a key, {KEY} bytes in hex: restore it")
-    return Signer(seed)
+    return Ed25519Signer(seed)
 
 
-def _party(folder: Path, charter: Charter, signer: Signer) -> int:
-    for party, key in charter.keys.items():
+def _party(folder: Path, federation: Federation, signer: Ed25519Signer) -> int:
+    for party, key in federation.keys.items():
         if key == signer.public:
             return party
     raise UserError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedrfq.errors import UserError
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.reconfiguration import MOST, next_of
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.reconfiguration import MOST, read_successor
 from fedrfq.files.atomic import write_atomically
 from fedrfq.node.logs import say
 from fedrfq.node.membership import certificates
@@ -17,37 +17,37 @@ from fedrfq.node.storage.party_folder import read_text
 MOTION = "motion.toml"
 
 
-def move(identity: Identity, file: Path) -> Charter:
+def propose(identity: Identity, file: Path) -> Federation:
     """Take a file up as this server's motion, if it could take the present one's place."""
     content = read_text(file, MOST).encode()
-    new = _fit(identity.charter, content)
+    new = _fit(identity.federation, content)
     write_atomically(identity.folder / MOTION, content)
     return new
 
 
-def withdrawn(folder: Path) -> bool:
+def take_back(folder: Path) -> bool:
     """Take the motion back; not if there was none."""
     there = (folder / MOTION).exists()
     (folder / MOTION).unlink(missing_ok=True)
     return there
 
 
-def moved(identity: Identity) -> bytes | None:
+def pending(identity: Identity) -> bytes | None:
     """The motion of this folder; none if there is none, or none that could be decided on any more."""
     path = identity.folder / MOTION
     try:
         content = read_text(path, MOST).encode() if path.exists() else b""
-        return content if content and _fit(identity.charter, content) else None
+        return content if content and _fit(identity.federation, content) else None
     except UserError as error:
         say("the motion cannot be made", "warning", why=str(error))
         return None
 
 
-def _fit(charter: Charter, content: bytes) -> Charter:
+def _fit(federation: Federation, content: bytes) -> Federation:
     """The federation that is moved, if it could be run: its new certificates can be pinned, and its rounds are a number."""
-    new = next_of(charter, content)
-    for seat in new.seats.values():
-        if seat.certificate not in charter.holders:
-            certificates.check(seat.certificate, seat.name)
+    new = read_successor(federation, content)
+    for member in new.members.values():
+        if member.certificate not in federation.holders:
+            certificates.check(member.certificate, member.name)
     rounds_of(new)
     return new

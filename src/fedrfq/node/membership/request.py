@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedrfq.errors import UserError
-from fedrfq.federation.members import Seat
-from fedrfq.federation.signatures import Ed25519, Signer
+from fedrfq.federation.members import Member
+from fedrfq.federation.signatures import Ed25519, Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.node.membership import certificates
 
@@ -19,18 +19,18 @@ _TAG = b"fedrfq request\n"  # no message of the protocol begins with it
 
 @dataclass(frozen=True)
 class Request:
-    seat: Seat
+    member: Member
     key: bytes  # for votes
     signature: bytes = b""
     courier: bool = False  # it asks to carry others' uploads, and to have none itself
 
     def __post_init__(self) -> None:
-        if self.courier and self.seat.address:
-            raise UserError(f"a courier has no address, it dials the servers: {self.seat.name}")
+        if self.courier and self.member.address:
+            raise UserError(f"a courier has no address, it dials the servers: {self.member.name}")
 
     @property
     def role(self) -> str:
-        return "courier" if self.courier else "server" if self.seat.address else "client"
+        return "courier" if self.courier else "server" if self.member.address else "client"
 
     @property
     def is_server(self) -> bool:
@@ -41,12 +41,12 @@ class Request:
         """The file."""
         return toml.dump({**self._said(), "signature": self.signature.hex()})
 
-    def signed(self, signer: Signer) -> Request:
+    def signed(self, signer: Ed25519Signer) -> Request:
         return replace(self, signature=signer(self._signed()))
 
     def check(self) -> None:
         """That it is the key's own and could be pinned; a UserError says why not."""
-        name, scheme = self.seat.name, Ed25519()
+        name, scheme = self.member.name, Ed25519()
         if scheme.weak(self.key):
             raise UserError(
                 f"the key of {name} is weak, others could sign for it: make a new one, `fedrfq keys new`"
@@ -55,7 +55,7 @@ class Request:
             raise UserError(
                 f"the request of {name} is not signed by its own key: ask {name} for it again"
             )
-        certificates.check(self.seat.certificate, name)
+        certificates.check(self.member.certificate, name)
 
     @staticmethod
     def read(text: str, where: str) -> Request:
@@ -63,7 +63,7 @@ class Request:
         try:
             table = toml.strict(text)
             key, signature = bytes.fromhex(table["key"]), bytes.fromhex(table["signature"])
-            found = Request(Seat.of(table), key, signature, table["role"] == "courier")
+            found = Request(Member.of(table), key, signature, table["role"] == "courier")
             if found.text != text:
                 raise ValueError("it is not as this program writes it")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -76,7 +76,7 @@ class Request:
         return found
 
     def _said(self) -> dict[str, Any]:
-        return {"version": VERSION, "role": self.role, **self.seat.row(self.key)}
+        return {"version": VERSION, "role": self.role, **self.member.row(self.key)}
 
     def _signed(self) -> bytes:
         return _TAG + toml.dump(self._said()).encode()

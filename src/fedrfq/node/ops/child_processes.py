@@ -106,7 +106,7 @@ def stop(children: Sequence[Child], patience_s: float = _PATIENCE_S) -> list[str
     return [child.name for child in stubborn]
 
 
-def fedrfq(*arguments: object) -> list[str]:
+def fedrfq_command(*arguments: object) -> list[str]:
     """A command of this program."""
     return [sys.executable, "-m", "fedrfq.cli", *map(str, arguments)]
 

@@ -20,7 +20,7 @@ from fedrfq.errors import UserError
 from fedrfq.federation.members import endpoint
 from fedrfq.files.locks import taken
 from fedrfq.node.membership import certificates
-from fedrfq.node.membership.identity import Identity, load, read_charter, read_signer
+from fedrfq.node.membership.identity import Identity, load, read_federation, read_signer
 from fedrfq.node.storage.party_folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY, VOTE_KEY, secret
 from fedrfq.node.transport import probe, tls
 
@@ -45,7 +45,7 @@ def examine(
     """All findings; those that need sound keys only where these are."""
     now = now or datetime.now(UTC)
     files = [
-        _tried(FEDERATION, lambda: read_charter(folder / FEDERATION).about()),
+        _tried(FEDERATION, lambda: read_federation(folder / FEDERATION).about()),
         _tried(VOTE_KEY, lambda: read_signer(folder).public.hex()),
         _tried(TLS_KEY, lambda: secret(folder / TLS_KEY) and "private"),
         _certificate(folder / TLS_CERTIFICATE, now),
@@ -70,17 +70,17 @@ def _party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Fin
         )
         return
     if identity.is_server:
-        yield _port(identity.seat.address)
+        yield _port(identity.member.address)
     yield from _servers(identity, asyncio.run(probe.servers(identity, patience_s)))
 
 
-def _servers(identity: Identity, reached: Mapping[int, probe.Answer]) -> Iterator[Finding]:
+def _servers(identity: Identity, reached: Mapping[int, probe.ProbeResult]) -> Iterator[Finding]:
     """Up to f servers may be away, and rounds are decided all the same."""
-    roster, away = identity.charter.roster, sum(not answer.there for answer in reached.values())
+    roster, away = identity.federation.roster, sum(not answer.there for answer in reached.values())
     missed = WARNING if away <= roster.f else FAILED
     for server, answer in reached.items():
         grade = OK if answer.well else FAILED if answer.there else missed
-        yield Finding(identity.charter.seats[server].name, grade, answer.note)
+        yield Finding(identity.federation.members[server].name, grade, answer.note)
     if away > roster.f:
         few = f"{away} of {roster.n} do not answer, and a round takes {roster.n - roster.f}"
         yield Finding(
@@ -98,10 +98,10 @@ def _tried(what: str, look: Callable[[], str]) -> Finding:
 def _who(identity: Identity) -> str:
     """With keys that fit each other, or OpenSSL would not take them."""
     tls.client_context(identity)
-    number = [p for p in identity.charter.seats if identity.charter.role(p) == identity.role].index(
-        identity.party
-    )
-    return f"{identity.role} {number}, {identity.seat.name}"
+    number = [
+        p for p in identity.federation.members if identity.federation.role(p) == identity.role
+    ].index(identity.party)
+    return f"{identity.role} {number}, {identity.member.name}"
 
 
 def _certificate(path: Path, now: datetime) -> Finding:
@@ -116,10 +116,10 @@ def _certificate(path: Path, now: datetime) -> Finding:
 
 def _other_certificates(identity: Identity, now: datetime) -> Finding:
     soon = []
-    for seat in identity.charter.seats.values():
-        start, end = certificates.validity(seat.certificate, seat.name)
-        if not start <= now <= end - _SOON and seat != identity.seat:
-            soon.append(f"{seat.name} (until {end:%Y-%m-%d})")
+    for member in identity.federation.members.values():
+        start, end = certificates.validity(member.certificate, member.name)
+        if not start <= now <= end - _SOON and member != identity.member:
+            soon.append(f"{member.name} (until {end:%Y-%m-%d})")
     if not soon:
         return Finding("others' certificates", OK, "all valid for 30 days and more")
     more = f" and {len(soon) - _NAMED} more" if len(soon) > _NAMED else ""
@@ -132,8 +132,8 @@ def _other_certificates(identity: Identity, now: datetime) -> Finding:
 
 def _clock(identity: Identity, now: datetime) -> Finding:
     """Nothing here can have been made in the future."""
-    seats = identity.charter.seats.values()
-    made = max(certificates.validity(seat.certificate, seat.name)[0] for seat in seats)
+    members = identity.federation.members.values()
+    made = max(certificates.validity(member.certificate, member.name)[0] for member in members)
     written = datetime.fromtimestamp((identity.folder / FEDERATION).stat().st_mtime, UTC)
     if now < made:
         return Finding(

@@ -13,11 +13,11 @@ from random import SystemRandom
 from typing import Any, NamedTuple
 
 from fedrfq.errors import UserError
-from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.federation_file import Federation
 from fedrfq.files import toml
 from fedrfq.node.membership import founding
-from fedrfq.node.membership.identity import read_charter
-from fedrfq.node.ops.child_processes import Child, fedrfq, stop
+from fedrfq.node.membership.identity import read_federation
+from fedrfq.node.ops.child_processes import Child, fedrfq_command, stop
 from fedrfq.node.storage import client_history
 from fedrfq.node.storage.party_folder import FEDERATION
 
@@ -35,7 +35,7 @@ class Size(NamedTuple):
 
 def founded(
     folder: Path, size: Size, experiment: Path | None = None, sets: Sequence[str] = ()
-) -> Charter:
+) -> Federation:
     """A new federation in this folder, with addresses on this machine."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(size.servers)]
     return founding.init(
@@ -43,13 +43,15 @@ def founded(
     )
 
 
-def size(charter: Charter) -> Size:
-    return Size(len(charter.servers), len(charter.clients), int(_experiment(charter)["rounds"]))
+def size(federation: Federation) -> Size:
+    return Size(
+        len(federation.servers), len(federation.clients), int(_experiment(federation)["rounds"])
+    )
 
 
-def _experiment(charter: Charter) -> toml.Table:
-    assert charter.network is not None
-    return toml.strict(charter.network.experiment)
+def _experiment(federation: Federation) -> toml.Table:
+    assert federation.network is not None
+    return toml.strict(federation.network.experiment)
 
 
 def free_ports(number: int) -> list[int]:
@@ -78,9 +80,9 @@ class Cluster:
         parties: Iterable[int] | None = None,
         more: Mapping[int, Sequence[object]] | None = None,
     ) -> None:
-        self.folder, self.charter = folder, read_charter(folder / FEDERATION)
+        self.folder, self.federation = folder, read_federation(folder / FEDERATION)
         parties = parties or [
-            party for party in self.charter.seats if party not in self.charter.carriers
+            party for party in self.federation.members if party not in self.federation.carriers
         ]
         self.children = {
             party: self._child(party, (more or {}).get(party, ())) for party in parties
@@ -89,15 +91,17 @@ class Cluster:
     def _child(self, party: int, more: Sequence[object]) -> Child:
         own = self.own(party)
         command = (
-            fedrfq("server", own)
+            fedrfq_command("server", own)
             if party >= 0
-            else fedrfq("client", own, "--data", _experiment(self.charter)["data"]["name"])
+            else fedrfq_command(
+                "client", own, "--data", _experiment(self.federation)["data"]["name"]
+            )
         )
         return Child(own.name, [*command, *map(str, more)], own / OUTPUT)
 
     def own(self, party: int) -> Path:
         """A party's folder."""
-        return self.folder / self.charter.seats[party].name
+        return self.folder / self.federation.members[party].name
 
     def start(self) -> None:
         for child in self.children.values():
@@ -160,7 +164,7 @@ class Cluster:
 
 def opened(
     folder: Path, wanted: Mapping[str, int | None], experiment: Path | None, seed: int
-) -> Charter:
+) -> Federation:
     """The federation of this folder: the one that is there, if it is as wanted, else a new one."""
     usual = {"servers": 4, "clients": 6, "rounds": 3}
     if not (folder / FEDERATION).exists():
@@ -170,11 +174,11 @@ def opened(
         raise UserError(
             f"{folder} has a federation, and that an experiment: leave --experiment out, or name another DIR"
         )
-    charter = read_charter(folder / FEDERATION)
-    for key, value in size(charter)._asdict().items():
+    federation = read_federation(folder / FEDERATION)
+    for key, value in size(federation)._asdict().items():
         if wanted[key] not in (None, value):
             asked = f"--{key} {wanted[key]}"
             raise UserError(
                 f"{folder} has a federation of {value} {key}: leave {asked} out, or name another DIR"
             )
-    return charter
+    return federation

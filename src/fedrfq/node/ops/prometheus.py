@@ -7,13 +7,13 @@ from collections.abc import Callable, Container, Mapping
 from fedrfq.node.driver import Driver
 from fedrfq.node.ops import prometheus_text
 from fedrfq.node.ops.prometheus_text import Value
-from fedrfq.node.ops.status_tracker import Seen
+from fedrfq.node.ops.status_tracker import StatusTracker
 from fedrfq.node.transport.links import Links
 
 Figures = Mapping[str, tuple[str, Value]]
 
 
-def metrics(seen: Seen, driver: Driver, links: Links) -> str:
+def metrics(seen: StatusTracker, driver: Driver, links: Links) -> str:
     """The page."""
     return prometheus_text.text(
         [
@@ -41,7 +41,7 @@ def metrics(seen: Seen, driver: Driver, links: Links) -> str:
     )
 
 
-def _present(seen: Seen, driver: Driver) -> Figures:
+def _present(seen: StatusTracker, driver: Driver) -> Figures:
     replica = seen.replica
     return {
         "round": ("The round this server is in.", replica.round),
@@ -65,7 +65,7 @@ def _connected(parties: set[int], couriers: Container[int]) -> Figures:
     }
 
 
-def _past(seen: Seen, driver: Driver) -> Figures:
+def _past(seen: StatusTracker, driver: Driver) -> Figures:
     return {
         "commits_total": ("Rounds decided since the start.", seen.commits),
         "view_changes_total": ("Views that rounds were decided in, summed up.", seen.views),

@@ -10,7 +10,7 @@ from fedrfq.consensus.messages import Evidence, Kind, Message
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.wire import Refused
 from fedrfq.federation import codec
-from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.federation_file import Federation
 
 Names = tuple[str, ...]
 
@@ -25,7 +25,7 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Filtered:
+class DroppedClient:
     """A client that the detector dropped, with its score: the higher the worse."""
 
     name: str
@@ -33,18 +33,18 @@ class Filtered:
 
 
 @dataclass(frozen=True)
-class Last:
+class LastRound:
     """The last decided round. Who was filtered is unknown (none) as long as only the certificate is here."""
 
     round: int
     view: int
     value: str
     clients: int | None
-    filtered: tuple[Filtered, ...] | None
+    filtered: tuple[DroppedClient, ...] | None
 
 
 @dataclass(frozen=True)
-class Charge:
+class Accusation:
     """Whom evidence convicts, and of having signed what."""
 
     round: int
@@ -53,7 +53,7 @@ class Charge:
 
 
 @dataclass(frozen=True)
-class Board:
+class ServerStatus:
     run: str
     name: str
     party: int
@@ -79,29 +79,30 @@ class Board:
     behind: Names  # servers that have spoken, of no round as late as ours
     unheard: Names  # servers that have said nothing since this one was started
     connected_clients: int
-    last: Last | None
+    last: LastRound | None
     evidence: int
-    charges: tuple[Charge, ...]  # the latest
+    charges: tuple[Accusation, ...]  # the latest
     ignored: Mapping[str, int]  # messages, by reason
     log_bytes: int
 
 
-def names(charter: Charter, parties: Iterable[int]) -> Names:
+def names(federation: Federation, parties: Iterable[int]) -> Names:
     return tuple(
-        name(charter, party) for party in sorted(parties, key=lambda party: max(party, ~party))
+        name(federation, party) for party in sorted(parties, key=lambda party: max(party, ~party))
     )
 
 
-def name(charter: Charter, party: int) -> str:
-    return charter.seats[charter.roster.person(party)].name
+def name(federation: Federation, party: int) -> str:
+    return federation.members[federation.roster.person(party)].name
 
 
 def peers(
-    charter: Charter, me: int, connected: Collection[int], heard: Mapping[int, int]
+    federation: Federation, me: int, connected: Collection[int], heard: Mapping[int, int]
 ) -> tuple[Peer, ...]:
-    others = [server for server in range(charter.roster.n) if server != me]
+    others = [server for server in range(federation.roster.n) if server != me]
     return tuple(
-        Peer(name(charter, server), server in connected, heard.get(server, 0)) for server in others
+        Peer(name(federation, server), server in connected, heard.get(server, 0))
+        for server in others
     )
 
 
@@ -134,33 +135,35 @@ def in_view(slots: Mapping[int, Message], view: int) -> list[int]:
     return [server for server, message in slots.items() if message.view == view]
 
 
-def last(charter: Charter, decided: Decided) -> Last:
+def last(federation: Federation, decided: Decided) -> LastRound:
     record = decided.certificate.record
-    clients, filtered = _verdicts(charter, decided)
-    value = record.value(charter.roster.run).hex()
-    return Last(record.round, decided.certificate.view, value, clients, filtered)
+    clients, filtered = _verdicts(federation, decided)
+    value = record.value(federation.roster.run).hex()
+    return LastRound(record.round, decided.certificate.view, value, clients, filtered)
 
 
-def _verdicts(charter: Charter, decided: Decided) -> tuple[int | None, tuple[Filtered, ...] | None]:
+def _verdicts(
+    federation: Federation, decided: Decided
+) -> tuple[int | None, tuple[DroppedClient, ...] | None]:
     if decided.outcome is None:
         return None, None
     try:
-        clients, verdict = codec.decode_verdicts(decided.outcome.verdicts)
+        clients, verdict = codec.decode_verdicts_without_successor(decided.outcome.verdicts)
     except Refused:
         return None, None
     rows = zip(clients, verdict.kept_K.tolist(), verdict.score_K.tolist(), strict=True)
     return len(clients), tuple(
-        Filtered(name(charter, ~client), score) for client, kept, score in rows if not kept
+        DroppedClient(name(federation, ~client), score) for client, kept, score in rows if not kept
     )
 
 
-def charge(charter: Charter, evidence: Message) -> Charge:
+def charge(federation: Federation, evidence: Message) -> Accusation:
     body = evidence.body
     assert isinstance(body, Evidence)
     party = body.first.author
     assert party is not None
-    return Charge(
+    return Accusation(
         body.round,
-        name(charter, party),
+        name(federation, party),
         f"{body.first.body.kind.name} and {body.second.body.kind.name}",
     )

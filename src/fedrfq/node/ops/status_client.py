@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedrfq.errors import UserError
-from fedrfq.node.membership.identity import read_charter, read_seat
-from fedrfq.node.ops.status import Board
+from fedrfq.node.membership.identity import read_federation, read_member
+from fedrfq.node.ops.status import ServerStatus
 from fedrfq.node.ops.web import HOST
 from fedrfq.node.storage.party_folder import FEDERATION, STATUS, VOTE_KEY, read_text
 
@@ -21,19 +21,19 @@ _MOST_STATUS, _MOST_PAGE = 1 << 10, 1 << 26  # bytes
 def servers(folder: Path) -> list[Path]:
     """The servers' folders: this one, or those in it where it is a federation's."""
     if (folder / VOTE_KEY).exists():
-        seat, role = read_seat(folder)
+        member, role = read_member(folder)
         if role != "server":
             raise UserError(
-                f"{folder} is of {seat.name}, a {role}: only servers have a status, what a {role} does is in its log"
+                f"{folder} is of {member.name}, a {role}: only servers have a status, what a {role} does is in its log"
             )
         return [folder]
     if not (folder / FEDERATION).exists():
         raise UserError(f"{folder} is neither a server's folder nor a federation's")
-    seats = read_charter(folder / FEDERATION).seats
+    members = read_federation(folder / FEDERATION).members
     return [
-        folder / seat.name
-        for party, seat in seats.items()
-        if party >= 0 and (folder / seat.name).is_dir()
+        folder / member.name
+        for party, member in members.items()
+        if party >= 0 and (folder / member.name).is_dir()
     ]
 
 
@@ -44,7 +44,7 @@ def ask(folder: Path) -> dict[str, Any] | None:
         found = _page(port)
     except (UserError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return None
-    if not found.keys() >= {field.name for field in fields(Board)}:
+    if not found.keys() >= {field.name for field in fields(ServerStatus)}:
         raise UserError(
             f"the server of {folder} runs another version of this program: restart it with this one"
         )

@@ -12,19 +12,21 @@ from fedrfq.node.driver import Driver
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.ops import status
 from fedrfq.node.ops.prometheus_text import Histogram
-from fedrfq.node.ops.status import Board, Charge, Last
-from fedrfq.node.storage.write_ahead_log import Store
+from fedrfq.node.ops.status import Accusation, LastRound, ServerStatus
+from fedrfq.node.storage.write_ahead_log import WriteAheadLog
 from fedrfq.node.transport.links import Links
 
 _CHARGES = 50  # that are shown
 
 
-class Seen:
+class StatusTracker:
     """`decided` is the last round whose decision is on the disk; after `rounds` of them the run has ended."""
 
-    def __init__(self, identity: Identity, replica: Replica, store: Store, rounds: int) -> None:
+    def __init__(
+        self, identity: Identity, replica: Replica, store: WriteAheadLog, rounds: int
+    ) -> None:
         self._charter, self._party, self.replica, self.store = (
-            identity.charter,
+            identity.federation,
             identity.party,
             replica,
             store,
@@ -32,15 +34,15 @@ class Seen:
         self.rounds, self.decided, self.couriers = (
             rounds,
             replica.round - 1,
-            identity.charter.carriers,
+            identity.federation.carriers,
         )
         self.commits = self.views = self.waits = self.evidence = 0
-        self._charges: deque[Charge] = deque(maxlen=_CHARGES)
+        self._charges: deque[Accusation] = deque(maxlen=_CHARGES)
         for message in store.messages:
             if isinstance(message.body, Evidence):
                 self.accuse(message)
         found = replica.chain.get(self.decided)
-        self.last: Last | None = (
+        self.last: LastRound | None = (
             status.last(self._charter, Decided(found, replica.outcome, ())) if found else None
         )
         self.seconds, self._since = Histogram(), time.monotonic()
@@ -70,7 +72,7 @@ class Seen:
             self.views += self.last.view
         return new
 
-    def accuse(self, evidence: Message) -> Charge:
+    def accuse(self, evidence: Message) -> Accusation:
         self.evidence += 1
         self._charges.append(status.charge(self._charter, evidence))
         return self._charges[-1]
@@ -78,19 +80,19 @@ class Seen:
     def wait(self, waiting: Waiting) -> None:
         self.waits += 1
 
-    def board(self, driver: Driver, links: Links) -> Board:
-        charter, replica, connected = self._charter, self.replica, links.connected()
+    def board(self, driver: Driver, links: Links) -> ServerStatus:
+        federation, replica, connected = self._charter, self.replica, links.connected()
         peers, missing = (
-            status.peers(charter, self._party, connected, driver.heard),
+            status.peers(federation, self._party, connected, driver.heard),
             status.missing(replica),
         )
 
         def names(parties: list[int]) -> tuple[str, ...]:
-            return status.names(charter, parties)
+            return status.names(federation, parties)
 
-        return Board(
-            run=charter.roster.run.hex(),
-            name=status.name(charter, self._party),
+        return ServerStatus(
+            run=federation.roster.run.hex(),
+            name=status.name(federation, self._party),
             party=self._party,
             rounds=self.rounds,
             finished=self.finished,
@@ -98,11 +100,11 @@ class Seen:
             abstaining=replica.silent,
             round=replica.round,
             view=replica.view,
-            leader=status.name(charter, replica.leader),
+            leader=status.name(federation, replica.leader),
             phase=status.phase(replica),
             waiting=self.waiting,
-            clients=len(charter.clients),
-            minimum=charter.timings.minimum,
+            clients=len(federation.clients),
+            minimum=federation.timings.minimum,
             held=replica.holdings.held,
             missing=names(missing),
             listed=names(list(replica.lists)),
@@ -116,7 +118,7 @@ class Seen:
                 ]
             ),
             peers=peers,
-            needed=charter.roster.n - charter.roster.f,
+            needed=federation.roster.n - federation.roster.f,
             behind=tuple(peer.name for peer in peers if 0 < peer.round < replica.round),
             unheard=tuple(peer.name for peer in peers if not peer.round),
             connected_clients=sum(party < 0 for party in connected.difference(self.couriers)),

@@ -25,16 +25,16 @@ _REASONS = {
 }
 
 
-class Page(NamedTuple):
+class WebPage(NamedTuple):
     text: str
     kind: str = "text/plain; charset=utf-8"
     code: int = 200
 
 
-class Web:
+class WebServer:
     """`pages` are made when they are asked for, by path."""
 
-    def __init__(self, pages: Mapping[str, Callable[[], Page]]) -> None:
+    def __init__(self, pages: Mapping[str, Callable[[], WebPage]]) -> None:
         self._pages = pages
         self._open: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
@@ -71,17 +71,17 @@ class Web:
             self._open.discard(writer)
             writer.close()
 
-    def _page(self, request: bytes) -> Page:
+    def _page(self, request: bytes) -> WebPage:
         line, *headers = request.decode("latin-1").split("\r\n")
         words = line.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return Page("not a request\n", code=400)
+            return WebPage("not a request\n", code=400)
         if not _asks_for_this_machine(headers):
-            return Page("the Host must be this machine\n", code=403)
+            return WebPage("the Host must be this machine\n", code=403)
         page = self._pages.get(words[1].partition("?")[0])
         if page is None:
-            return Page(f"there are {', '.join(self._pages)}\n", code=404)
-        return page() if words[0] == "GET" else Page("GET alone\n", code=405)
+            return WebPage(f"there are {', '.join(self._pages)}\n", code=404)
+        return page() if words[0] == "GET" else WebPage("GET alone\n", code=405)
 
 
 def _asks_for_this_machine(headers: list[str]) -> bool:
@@ -93,7 +93,7 @@ def _asks_for_this_machine(headers: list[str]) -> bool:
     return len(hosts) == 1 and hosts[0].partition(":")[0] in _NAMES
 
 
-def _response(page: Page) -> bytes:
+def _response(page: WebPage) -> bytes:
     body = page.text.encode()
     head = [
         f"HTTP/1.1 {page.code} {_REASONS[page.code]}",

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from fedrfq.consensus.events import Decided
 from fedrfq.consensus.messages import (
-    Body,
     Cert,
     Certificate,
     Evidence,
     Fetch,
     Kind,
     Message,
+    Part,
+    PartKind,
     PrePrepare,
     Record,
     Upload,
-    What,
     decode,
     decode_entries,
     part_digest,
@@ -30,32 +30,32 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused
 from fedrfq.errors import UserError
-from fedrfq.federation.federation_file import Charter
-from fedrfq.federation.round_log import OUTCOME, charge, packed, parts
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.round_log import OUTCOME, accusation, pack, parts
 from fedrfq.files import hash_chain
 from fedrfq.node.storage import disk
 from fedrfq.node.storage.log_reader import FOLDER
-from fedrfq.node.storage.write_ahead_log import Full
+from fedrfq.node.storage.write_ahead_log import DiskFull
 
 LOG, BODIES = "audit.log", "bodies.bin"
 
 
-class Chronicle:
+class AuditWriter:
     """Of a party's folder. `last` is the last round written down."""
 
-    def __init__(self, folder: Path, charter: Charter) -> None:
-        self.folder, self.rules, self.last = folder, Rules(charter.roster), 0
+    def __init__(self, folder: Path, federation: Federation) -> None:
+        self.folder, self.rules, self.last = folder, Rules(federation.roster), 0
         self._values: dict[int, bytes] = {}  # of the rounds written down
         self._charged: set[object] = set()  # whom evidence that is written down convicts, of what
         self._uploads: dict[bytes, Message] = {}
-        self._parts: dict[bytes, Body] = {}
+        self._parts: dict[bytes, Part] = {}
         self._lists: dict[Record, tuple[Message, ...]] = {}
         self._evidence: list[Message] = []  # to be written down with the next round
         self._open: Decided | None = None  # a round whose outcome is still to come
         self._begin()
         with _failing(folder):
             self._bodies, self._log = (
-                hash_chain.Chain(folder / name, self.rules.run) for name in (BODIES, LOG)
+                hash_chain.HashChain(folder / name, self.rules.run) for name in (BODIES, LOG)
             )
 
     def recover(self, messages: Sequence[Message]) -> None:
@@ -74,12 +74,12 @@ class Chronicle:
         body = message.body
         if isinstance(body, Upload):
             self._uploads[message.digest] = message
-        elif isinstance(body, Body):
+        elif isinstance(body, Part):
             self._parts[part_digest(body.what, body.content)] = body
         elif isinstance(body, PrePrepare) and body.lists:
             self._lists[body.record] = body.lists
-        elif isinstance(body, Evidence) and charge(body) not in self._charged:
-            self._charged.add(charge(body))
+        elif isinstance(body, Evidence) and accusation(body) not in self._charged:
+            self._charged.add(accusation(body))
             self._evidence.append(message)
 
     def decided(self, decided: Decided) -> None:
@@ -123,14 +123,14 @@ class Chronicle:
         set_, lists = self._parts.get(record.set_), self._lists.get(record, ())
         entry = [self.rules.unsigned(Cert(record.round, decided.certificate))]
         if set_ is not None:
-            entry += [*lists, self.rules.unsigned(Body(record.round, What.SET, set_.content))]
+            entry += [*lists, self.rules.unsigned(Part(record.round, PartKind.SET, set_.content))]
         with _failing(self.folder):
-            self._bodies.append(packed([*self._uploads_of(set_), *self._parts_of(record)]))
-            self._log.append(packed([*entry, *self._evidence]))
+            self._bodies.append(pack([*self._uploads_of(set_), *self._parts_of(record)]))
+            self._log.append(pack([*entry, *self._evidence]))
         self.last, self._values[record.round] = record.round, record.value(self.rules.run)
         self._forget(record.round)
 
-    def _uploads_of(self, set_: Body | None) -> list[Message]:
+    def _uploads_of(self, set_: Part | None) -> list[Message]:
         """All that are in the set, or none."""
         names = [digest for _, digest in decode_entries(set_.content)] if set_ is not None else []
         found = [self._uploads[name] for name in names if name in self._uploads]
@@ -141,7 +141,7 @@ class Chronicle:
         names = (record.globals_, record.verdicts, record.state)
         found = [(what, self._parts.get(name)) for what, name in zip(OUTCOME, names, strict=True)]
         return [
-            self.rules.unsigned(Body(record.round, what, part.content))
+            self.rules.unsigned(Part(record.round, what, part.content))
             for what, part in found
             if part is not None
         ]
@@ -174,7 +174,7 @@ class Chronicle:
     def _settled(self, name: str) -> Iterator[hash_chain.Entry]:
         try:
             yield from hash_chain.settled(self.folder / name, self.rules.run)
-        except hash_chain.Broken as error:
+        except hash_chain.BrokenChain as error:
             where = f"{self.folder / name}, byte {error.offset}"
             aside = f"move {LOG} and {BODIES} away, and they are begun anew from the certificates in the log"
             raise UserError(f"{where}: {error}: {aside}") from error
@@ -187,7 +187,7 @@ class Chronicle:
                 wires.append(reader.sized())
             body = decode(wires[0]).body
             while len(wires) > 1 and isinstance(found := decode(wires.pop()).body, Evidence):
-                self._charged.add(charge(found))
+                self._charged.add(accusation(found))
         except (Refused, IndexError) as error:
             raise UserError(
                 f"{self.folder / LOG}, byte {entry.offset}: this is no round: move it away"
@@ -230,7 +230,7 @@ def _committed(messages: Sequence[Message]) -> list[Certificate]:
 
 
 def _rejoins(message: Message) -> bool:
-    return isinstance(message.body, Fetch | Body) and message.body.what == What.STANDING
+    return isinstance(message.body, Fetch | Part) and message.body.what == PartKind.STANDING
 
 
 @contextmanager
@@ -238,6 +238,6 @@ def _failing(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Full(
+        raise DiskFull(
             f"{where} cannot be written ({error.strerror or error}): make room, and start again"
         ) from error

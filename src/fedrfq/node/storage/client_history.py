@@ -16,7 +16,7 @@ NAME = "rounds.jsonl"
 
 
 @dataclass(frozen=True)
-class Line:
+class HistoryLine:
     """Accuracies are in percent, on the client's own test samples. Losses are missing if it did not train in the round, the
     verdict ("kept" or "filtered") and the score if its upload was not there in time."""
 
@@ -41,7 +41,7 @@ class Line:
         return {**digits, "verdict": self.verdict or "not there in time"}
 
 
-class Diary:
+class ClientHistory:
     """Of one run. `last` is the last round written down; a line that a crash cut short is gone."""
 
     def __init__(self, folder: Path, run: str) -> None:
@@ -52,7 +52,7 @@ class Diary:
             os.truncate(self.path, len(whole[0] + whole[1]))
         self.last = max((self._round(line) for line in whole[0].splitlines()), default=0)
 
-    def write(self, line: Line) -> None:
+    def write(self, line: HistoryLine) -> None:
         """Once a round, however often it is said."""
         if line.round <= self.last:
             return

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fedrfq.consensus.compaction import essence
-from fedrfq.node.storage.audit_writer import Chronicle
-from fedrfq.node.storage.write_ahead_log import Store
+from fedrfq.consensus.compaction import compacted
+from fedrfq.node.storage.audit_writer import AuditWriter
+from fedrfq.node.storage.write_ahead_log import WriteAheadLog
 
 LEAST = 16 << 20  # bytes: a log smaller than this is left as it is
 
 
-class Compacting:
-    def __init__(self, store: Store, chronicle: Chronicle) -> None:
+class LogCompactor:
+    def __init__(self, store: WriteAheadLog, chronicle: AuditWriter) -> None:
         self._store, self._chronicle, self._size = store, chronicle, store.size
 
     @property
@@ -20,5 +20,5 @@ class Compacting:
     def compact(self) -> None:
         """What was decided is on the disk elsewhere before the log forgets how; between batches only."""
         self._chronicle.sync()
-        self._store.compact(essence(self._store.messages))
+        self._store.compact(compacted(self._store.messages))
         self._size = self._store.size

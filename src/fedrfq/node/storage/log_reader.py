@@ -8,12 +8,12 @@ from typing import NamedTuple
 from fedrfq.consensus.messages import Message
 from fedrfq.errors import UserError
 from fedrfq.node.storage import segments
-from fedrfq.node.storage.segments import HEADER, Bad, Found, Header
+from fedrfq.node.storage.segments import HEADER, BadSegment, Header, SegmentContents
 
 FOLDER = "log"
 
 
-class Damaged(UserError):
+class DamagedLog(UserError):
     """The log is not what was written: what this party has said is no longer known, and it must not go on as if it were."""
 
     def __init__(self, path: Path, offset: int, why: str) -> None:
@@ -24,7 +24,7 @@ class Damaged(UserError):
         self.path, self.offset = path, offset
 
 
-class Loaded(NamedTuple):
+class LogContents(NamedTuple):
     """What a log holds. `files` are those that count, in order; `other` are left over from what a crash cut short. The last
     file is `size` bytes long, and whole up to `end`."""
 
@@ -41,13 +41,13 @@ def name(number: int) -> str:
     return f"{number:08d}.log"
 
 
-def load(folder: Path, run: bytes) -> Loaded:
+def load(folder: Path, run: bytes) -> LogContents:
     """The log in a folder; Damaged where it does not hold. The tail of a flush that never ended is left out."""
     files = sorted(folder.glob("[0-9]" * 8 + ".log"))
     torn = files[-1:] if files and _unborn(files) else []
     files = files[: len(files) - len(torn)]
     if not files:
-        return Loaded([], [], torn, None, 0, 0, 0)
+        return LogContents([], [], torn, None, 0, 0, 0)
     first = _header(files[-1], run).first
     counting = [path for path in files if int(path.stem) >= first]
     messages, before, last = [], None, None
@@ -57,7 +57,7 @@ def load(folder: Path, run: bytes) -> Loaded:
         before, last = found.check, (head, found)
     assert last is not None
     older = [path for path in files if path not in counting]
-    return Loaded(
+    return LogContents(
         messages,
         counting,
         older + torn,
@@ -79,55 +79,55 @@ def _unborn(files: list[Path]) -> bool:
 def _header(path: Path, run: bytes) -> Header:
     found = segments.header(_bytes(path))
     if found is None:
-        raise Damaged(path, 0, "its header is not what was written")
+        raise DamagedLog(path, 0, "its header is not what was written")
     if found.run != run:
-        raise Damaged(path, 0, "it is of another run")
+        raise DamagedLog(path, 0, "it is of another run")
     return found
 
 
 def _read(
     path: Path, run: bytes, number: int, before: int | None, last: bool
-) -> tuple[Header, Found]:
+) -> tuple[Header, SegmentContents]:
     """One file, after a file whose last batch had this checksum; none: it is the log's start."""
     head, data = _header(path, run), _bytes(path)
     if not int(path.stem) == head.number == number:
-        raise Damaged(path, 0, f"file {number} of the log is due here")
+        raise DamagedLog(path, 0, f"file {number} of the log is due here")
     if (before is None) != (head.number == head.first) or (
         before is not None and head.before != before
     ):
-        raise Damaged(path, 0, "it does not follow from the file before it")
+        raise DamagedLog(path, 0, "it does not follow from the file before it")
     try:
         found = segments.found(data, head)
-    except Bad as error:
-        raise Damaged(path, error.offset, str(error)) from error
+    except BadSegment as error:
+        raise DamagedLog(path, error.offset, str(error)) from error
     if not last and found.end < len(data):
-        raise Damaged(
+        raise DamagedLog(
             path,
             found.end,
             "the bytes are not those that were written, and another file comes after",
         )
     if before is None and number > 1 and not found.batches:
-        raise Damaged(
+        raise DamagedLog(
             path, found.end, "the bytes that the log starts with are not those that were written"
         )
     return head, found
 
 
-def _messages(path: Path, head: Header, found: Found) -> list[Message]:
+def _messages(path: Path, head: Header, found: SegmentContents) -> list[Message]:
     try:
         return [
             message
             for at, payload in found.batches
             for message in segments.unpacked(at, payload, head.run)
         ]
-    except Bad as error:
-        raise Damaged(path, error.offset, str(error)) from error
+    except BadSegment as error:
+        raise DamagedLog(path, error.offset, str(error)) from error
 
 
 def _bytes(path: Path) -> bytes:
     try:
         if not path.is_file() or path.stat().st_size > segments.MOST:
-            raise Damaged(path, 0, "it is no file that this program writes")
+            raise DamagedLog(path, 0, "it is no file that this program writes")
         return path.read_bytes()
     except OSError as error:
-        raise Damaged(path, 0, f"it cannot be read ({error.strerror})") from error
+        raise DamagedLog(path, 0, f"it cannot be read ({error.strerror})") from error

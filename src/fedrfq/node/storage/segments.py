@@ -48,7 +48,7 @@ class Header(NamedTuple):
         return zlib.crc32(_HEADER.pack(_TAG, *self))
 
 
-class Found(NamedTuple):
+class SegmentContents(NamedTuple):
     """What a file holds: the batches with their offsets, where the last whole one ends, and its checksum."""
 
     batches: list[tuple[int, bytes]]
@@ -56,7 +56,7 @@ class Found(NamedTuple):
     check: int
 
 
-class Bad(Exception):
+class BadSegment(Exception):
     """A file does not hold from this offset on, and why."""
 
     def __init__(self, offset: int, why: str) -> None:
@@ -87,7 +87,7 @@ def batch(seed: int, before: int, payload: bytes) -> tuple[bytes, int]:
     return head + _CRC.pack(zlib.crc32(head, seed)) + payload, check
 
 
-def found(data: bytes, head: Header) -> Found:
+def found(data: bytes, head: Header) -> SegmentContents:
     """The batches of a file. What comes after the last whole one may be a flush that never ended; with a whole batch behind
     it, it is damage: Bad."""
     batches, at, before = [], HEADER, head.before
@@ -96,10 +96,10 @@ def found(data: bytes, head: Header) -> Found:
         before = _BATCH.unpack_from(data, at)[3]
         at += HEAD + length
     if _any_after(data, at, head.seed):
-        raise Bad(
+        raise BadSegment(
             at, "the bytes are not those that were written, and whole records come after them"
         )
-    return Found(batches, at, before)
+    return SegmentContents(batches, at, before)
 
 
 def _length(data: bytes, at: int, seed: int, before: int | None = None) -> int | None:
@@ -137,7 +137,7 @@ def unpacked(at: int, payload: bytes, run: bytes) -> list[Message]:
         try:
             messages.append(decode(reader.sized()))
         except Refused as error:
-            raise Bad(place, f"this is no message ({error})") from error
+            raise BadSegment(place, f"this is no message ({error})") from error
         if messages[-1].run != run:
-            raise Bad(place, "the message is of another run")
+            raise BadSegment(place, "the message is of another run")
     return messages

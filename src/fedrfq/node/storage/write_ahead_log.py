@@ -16,22 +16,22 @@ from fedrfq.consensus.messages import Message
 from fedrfq.errors import UserError
 from fedrfq.files import locks
 from fedrfq.node.storage import disk, segments
-from fedrfq.node.storage.log_reader import FOLDER, Damaged, Loaded, load, name
+from fedrfq.node.storage.log_reader import FOLDER, DamagedLog, LogContents, load, name
 
-__all__ = ["Damaged", "Full", "Store", "load"]
+__all__ = ["DamagedLog", "DiskFull", "WriteAheadLog", "load"]
 _SEGMENT = 1 << 26  # bytes from which on a new file is begun
 
 
-class Full(UserError):
+class DiskFull(UserError):
     """The disk takes nothing more, or fails."""
 
 
-class Store:
+class WriteAheadLog:
     """Of a party's folder; the log is `log/` in it, and no other process has it. `messages` is all that is in the log, in
     order, `size` its bytes on the disk, `dropped` what was found of a flush that never ended ("" if nothing)."""
 
     def __init__(
-        self, folder: Path, run: bytes, segment_bytes: int, lock: int, found: Loaded
+        self, folder: Path, run: bytes, segment_bytes: int, lock: int, found: LogContents
     ) -> None:
         self.folder, self._log, self._run, self._most, self._lock = (
             folder,
@@ -42,7 +42,7 @@ class Store:
         )
         self.messages, self.dropped = found.messages, ""
         self._buffer: list[Message] = []
-        self._failed: Full | None = None
+        self._failed: DiskFull | None = None
         self._handle = -1
         self._mend(found)
         if found.header is None:
@@ -129,7 +129,7 @@ class Store:
             os.close(self._handle)
             os.close(self._lock)
 
-    def _mend(self, found: Loaded) -> None:
+    def _mend(self, found: LogContents) -> None:
         """What a crash left: the tail of a flush, a file that was just begun, files that a newer one stands for."""
         unborn = [path for path in found.other if not found.files or path > found.files[-1]]
         if found.end < found.size:
@@ -172,14 +172,14 @@ class Store:
         except BaseException as error:
             self._failed = (
                 error
-                if isinstance(error, Full)
-                else Full(f"{self._log} was cut short ({error!r}): start again")
+                if isinstance(error, DiskFull)
+                else DiskFull(f"{self._log} was cut short ({error!r}): start again")
             )
             raise
 
     def _check_failed(self) -> None:
         if self._failed is not None:
-            raise Full(str(self._failed))
+            raise DiskFull(str(self._failed))
 
 
 @contextmanager
@@ -188,7 +188,7 @@ def _failing(where: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = f"{where} cannot be written ({error.strerror or error})"
-        raise Full(
+        raise DiskFull(
             f"{why}: nothing more is signed; make room or replace the disk, and start again"
         ) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.federation_file import Federation
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -42,34 +42,34 @@ class Limits:
     drain_s: float = 2.0  # for what is queued to leave when everything stops
 
 
-def server_pace(charter: Charter) -> Pace:
+def server_pace(federation: Federation) -> Pace:
     """A proposal carries up to n lists of all clients, evidence two uploads, a motion the text of a federation. Ten thousand
     messages a second are ten times what 100 commits need, and what one core can verify."""
-    lists = 80 * len(charter.servers) * len(charter.clients)
-    frame = 2 * MIB + 2 * _upload(charter) + 4 * len(charter.text) + lists
+    lists = 80 * len(federation.servers) * len(federation.clients)
+    frame = 2 * MIB + 2 * _upload(federation) + 4 * len(federation.text) + lists
     return Pace(frame, queue=4 * frame, frames_s=10_000, bytes_s=64 * MIB)
 
 
-def client_pace(charter: Charter) -> Pace:
+def client_pace(federation: Federation) -> Pace:
     """One upload a round and a few questions: at 100 commits a second less than half of this. What waits for a client are
     certificates and results, a few rounds of them; a result may hold the text of a federation."""
-    frame = _upload(charter) + 4 * KIB
+    frame = _upload(federation) + 4 * KIB
     return Pace(
         frame,
-        queue=MIB + 8 * frame + 2 * len(charter.text),
+        queue=MIB + 8 * frame + 2 * len(federation.text),
         frames_s=1_000,
         bytes_s=max(4 * MIB, 100.0 * frame),
     )
 
 
-def courier_pace(charter: Charter) -> Pace:
+def courier_pace(federation: Federation) -> Pace:
     """All clients' uploads a round, each in a frame no larger than a client's; what waits for it are their receipts, too."""
-    return replace(server_pace(charter), frame=client_pace(charter).frame)
+    return replace(server_pace(federation), frame=client_pace(federation).frame)
 
 
-def _upload(charter: Charter) -> int:
+def _upload(federation: Federation) -> int:
     """Bytes of an upload, or of the globals, at most."""
-    return charter.task.classes * (8 + 4 * charter.task.values)
+    return federation.task.classes * (8 + 4 * federation.task.values)
 
 
 class Budget:

@@ -10,7 +10,7 @@ from fedrfq.consensus.events import Event
 _SERVER_BYTES, _CLIENT_BYTES = 64 << 20, 256 << 10
 
 
-class Turns:
+class FairQueue:
     """One queue a peer, emptied one event of each at a time: who sends much waits for himself."""
 
     def __init__(self, couriers: Container[int] = ()) -> None:

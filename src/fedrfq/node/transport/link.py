@@ -9,7 +9,7 @@ from typing import Protocol
 
 from fedrfq.node.transport.budget import Budget
 from fedrfq.node.transport.frames import EMPTY, HEADER, Frames, Oversized, header
-from fedrfq.node.transport.tls_stream import Tls
+from fedrfq.node.transport.tls_stream import TlsStream
 
 # Read into by all connections of the process: what is in it is used up before the next one's turn, and since a turn is one
 # reading of this, peers are served evenly.
@@ -42,7 +42,7 @@ class Link(asyncio.BufferedProtocol):
 
     def __init__(self, owner: Owner, context: ssl.SSLContext, dialled: int | None) -> None:
         self._owner, self._loop = owner, asyncio.get_running_loop()
-        self._tls = Tls(context, server_side=dialled is None)
+        self._tls = TlsStream(context, server_side=dialled is None)
         self._transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []  # to be flushed
         self._size = 0  # bytes of it

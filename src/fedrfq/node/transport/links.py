@@ -50,7 +50,7 @@ class Links:
         self._identity, self._me, self._charter, self._hear = (
             identity,
             identity.party,
-            identity.charter,
+            identity.federation,
             hear,
         )
         self._limits, self._rng = limits or Limits(), rng or Random()
@@ -58,7 +58,7 @@ class Links:
         self._clients = self._limits.client or client_pace(self._charter)
         self._couriers = self._limits.courier or courier_pace(self._charter)
         self.addresses = {
-            server: endpoint(self._charter.seats[server].address)
+            server: endpoint(self._charter.members[server].address)
             for server in range(self._charter.roster.n)
         }
         self._bind = bind or self.addresses.get(self._me)
@@ -67,8 +67,8 @@ class Links:
         self._links: set[Link] = set()
         # Strangers must not use them up: accepting connections would then fail for everybody.
         room = (
-            open_files(len(self._charter.seats) + self._limits.pending + _SPARE)
-            - len(self._charter.seats)
+            open_files(len(self._charter.members) + self._limits.pending + _SPARE)
+            - len(self._charter.members)
             - _SPARE
         )
         self._door: Door[Link] = Door(

@@ -16,7 +16,7 @@ _AT_ONCE = 64
 _REMEDY = "its operator must start it, or let the port through"
 
 
-class Answer(NamedTuple):
+class ProbeResult(NamedTuple):
     """Whether all is well, and what was found; `there`: something answered."""
 
     well: bool
@@ -24,12 +24,12 @@ class Answer(NamedTuple):
     there: bool = True
 
 
-async def servers(identity: Identity, patience_s: float) -> dict[int, Answer]:
+async def servers(identity: Identity, patience_s: float) -> dict[int, ProbeResult]:
     """What became of dialling each server but oneself, by its number, within that many seconds each."""
     context, turns = tls.client_context(identity), asyncio.Semaphore(_AT_ONCE)
-    others = [server for server in range(identity.charter.roster.n) if server != identity.party]
+    others = [server for server in range(identity.federation.roster.n) if server != identity.party]
 
-    async def dialled(server: int) -> Answer:
+    async def dialled(server: int) -> ProbeResult:
         async with turns:
             return await _dialled(identity, server, context, patience_s)
 
@@ -38,23 +38,23 @@ async def servers(identity: Identity, patience_s: float) -> dict[int, Answer]:
 
 async def _dialled(
     identity: Identity, server: int, context: ssl.SSLContext, patience_s: float
-) -> Answer:
-    address, began = identity.charter.seats[server].address, time.monotonic()
+) -> ProbeResult:
+    address, began = identity.federation.members[server].address, time.monotonic()
     try:
         async with asyncio.timeout(patience_s):
             well, note, _ = await _greeted(identity, server, context)
     except ssl.SSLCertVerificationError:
-        return Answer(
+        return ProbeResult(
             False,
             f"{address}: what answers shows no certificate of this federation: is it the right address?",
         )
     except ssl.SSLError as error:
-        return Answer(
+        return ProbeResult(
             False,
             f"{address}: refuses this party ({error.reason}): has it the same federation.toml?",
         )
     except TimeoutError:
-        return Answer(
+        return ProbeResult(
             False, f"{address}: no answer within {patience_s:g} s: {_REMEDY}", there=False
         )
     except OSError as error:
@@ -63,25 +63,25 @@ async def _dialled(
             if error.errno and error.errno > 0
             else error.strerror or "cannot be reached"
         )
-        return Answer(False, f"{address}: {why}: {_REMEDY}", there=False)
-    return Answer(well, f"{address}: {note}, {1000 * (time.monotonic() - began):.0f} ms")
+        return ProbeResult(False, f"{address}: {why}: {_REMEDY}", there=False)
+    return ProbeResult(well, f"{address}: {note}, {1000 * (time.monotonic() - began):.0f} ms")
 
 
-async def _greeted(identity: Identity, server: int, context: ssl.SSLContext) -> Answer:
+async def _greeted(identity: Identity, server: int, context: ssl.SSLContext) -> ProbeResult:
     """A server's first word says that it has taken our certificate. One of a higher number does not wait to be dialled by a
     server, and hangs up."""
     reader, writer = await asyncio.open_connection(
-        *endpoint(identity.charter.seats[server].address), ssl=context
+        *endpoint(identity.federation.members[server].address), ssl=context
     )
     try:
         shown = tls.party(
-            identity.charter, writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            identity.federation, writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         )
         if shown != server:
-            who = "nobody" if shown is None else identity.charter.seats[shown].name
-            return Answer(False, f"answers as {who}: is it the right address?")
+            who = "nobody" if shown is None else identity.federation.members[shown].name
+            return ProbeResult(False, f"answers as {who}: is it the right address?")
         if await reader.read(1) or 0 <= identity.party < server:
-            return Answer(True, "answers")
-        return Answer(False, "hangs up: has it the same federation.toml?")
+            return ProbeResult(True, "answers")
+        return ProbeResult(False, "hangs up: has it the same federation.toml?")
     finally:
         writer.transport.abort()

@@ -9,14 +9,14 @@ import ssl
 from collections.abc import Iterable
 
 from fedrfq.errors import UserError
-from fedrfq.federation.federation_file import Charter
+from fedrfq.federation.federation_file import Federation
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.storage.party_folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY
 
 
 def server_context(identity: Identity) -> ssl.SSLContext:
     """For those who dial this party: any other of the federation."""
-    context = _context(identity, ssl.PROTOCOL_TLS_SERVER, identity.charter.holders)
+    context = _context(identity, ssl.PROTOCOL_TLS_SERVER, identity.federation.holders)
     context.num_tickets = 0  # sessions are not resumed, so that nobody has to remember any
     return context
 
@@ -24,14 +24,15 @@ def server_context(identity: Identity) -> ssl.SSLContext:
 def client_context(identity: Identity) -> ssl.SSLContext:
     """For dialling: only servers are."""
     servers = (
-        identity.charter.seats[server].certificate for server in range(identity.charter.roster.n)
+        identity.federation.members[server].certificate
+        for server in range(identity.federation.roster.n)
     )
     return _context(identity, ssl.PROTOCOL_TLS_CLIENT, servers)
 
 
-def party(charter: Charter, der: bytes | None) -> int | None:
+def party(federation: Federation, der: bytes | None) -> int | None:
     """Whose certificate this is, byte for byte; None: nobody's here."""
-    return None if der is None else charter.holders.get(der)
+    return None if der is None else federation.holders.get(der)
 
 
 def _context(identity: Identity, side: int, pinned: Iterable[bytes]) -> ssl.SSLContext:

@@ -15,7 +15,7 @@ _RECORD = 16 << 10
 _PIECE = _RECORD + 256  # a whole record with its frills
 
 
-class Tls:
+class TlsStream:
     """One end. Whatever is called, `outgoing` may then have something for the other end."""
 
     def __init__(self, context: ssl.SSLContext, server_side: bool) -> None:

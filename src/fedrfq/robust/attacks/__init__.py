@@ -1,6 +1,6 @@
 """The attacks by name. A new one is a file beside these and a line here."""
 
-from fedrfq.robust.attacks.adaptive import Adaptive
+from fedrfq.robust.attacks.adaptive import AdaptiveAttack
 from fedrfq.robust.attacks.alie import Alie
 from fedrfq.robust.attacks.attack import Attack, Scene
 from fedrfq.robust.attacks.frame import Frame
@@ -9,27 +9,27 @@ from fedrfq.robust.attacks.ipm import Ipm
 from fedrfq.robust.attacks.label_flip import LabelFlip
 from fedrfq.robust.attacks.mimic import Mimic
 from fedrfq.robust.attacks.min_max import MinMax
-from fedrfq.robust.attacks.noise import Noise
-from fedrfq.robust.attacks.none import Peace
-from fedrfq.robust.attacks.random_values import Random
+from fedrfq.robust.attacks.noise import GaussianNoise
+from fedrfq.robust.attacks.none import NoAttack
+from fedrfq.robust.attacks.random_values import RandomValues
 from fedrfq.robust.attacks.scale import Scale
 from fedrfq.robust.attacks.sign_flip import SignFlip
 from fedrfq.robust.attacks.swap import Swap
 
 ATTACKS: dict[str, type[Attack]] = {
-    "none": Peace,
+    "none": NoAttack,
     "label-flip": LabelFlip,
-    "noise": Noise,
+    "noise": GaussianNoise,
     "sign-flip": SignFlip,
     "scale": Scale,
     "swap": Swap,
-    "random": Random,
+    "random": RandomValues,
     "inflate": Inflate,
     "ipm": Ipm,
     "alie": Alie,
     "mimic": Mimic,
     "min-max": MinMax,
-    "adaptive": Adaptive,
+    "adaptive": AdaptiveAttack,
     "frame": Frame,
 }
 

@@ -33,7 +33,7 @@ HALVINGS = 8
 
 
 @dataclass(frozen=True)
-class Adaptive(Attack):
+class AdaptiveAttack(Attack):
     strength: float = 3.0
 
     on_uploads: ClassVar[bool] = True

@@ -17,7 +17,7 @@ from fedrfq.robust.attacks.attack import Attack, Scene, replaced
 
 
 @dataclass(frozen=True)
-class Noise(Attack):
+class GaussianNoise(Attack):
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:

@@ -7,7 +7,7 @@ from fedrfq.robust.attacks.attack import Attack
 
 
 @dataclass(frozen=True)
-class Peace(Attack):
+class NoAttack(Attack):
     """Malicious clients, if any are drawn, behave."""
 
     harms: ClassVar[bool] = False

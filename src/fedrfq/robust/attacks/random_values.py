@@ -16,7 +16,7 @@ from fedrfq.robust.attacks.attack import Attack, Scene, replaced
 
 
 @dataclass(frozen=True)
-class Random(Attack):
+class RandomValues(Attack):
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:

@@ -1,22 +1,22 @@
 """The detectors by name. A new one is a file beside these and a line here."""
 
-from fedrfq.robust.detectors.adaptive import Adaptive
+from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.robust.detectors.bft import BFT
 from fedrfq.robust.detectors.bft_mean import BFTMean
 from fedrfq.robust.detectors.detector import Detector, State, Verdict
 from fedrfq.robust.detectors.median import Median
 from fedrfq.robust.detectors.medoid import Medoid
-from fedrfq.robust.detectors.none import Nothing
+from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.robust.detectors.trimmed import Trimmed
 
 DETECTORS: dict[str, type[Detector]] = {
-    "none": Nothing,
+    "none": NoDetection,
     "bft": BFT,
     "bft-mean": BFTMean,
     "median": Median,
     "trimmed": Trimmed,
     "medoid": Medoid,
-    "adaptive": Adaptive,
+    "adaptive": AdaptiveDetector,
 }
 
 __all__ = ["DETECTORS", "Detector", "State", "Verdict"]

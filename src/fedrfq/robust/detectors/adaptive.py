@@ -38,7 +38,7 @@ import numpy as np
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.detectors.detector import Detector, State, Verdict
 from fedrfq.robust.detectors.distances import isqrt
-from fedrfq.robust.detectors.observations import Seen, Sent, median
+from fedrfq.robust.detectors.observations import Observed, Sent, median
 
 UNIT = 1 << 10  # 1, in all scores
 FAR_NOW = (
@@ -63,7 +63,7 @@ _LIMITS_R1 = np.array([[limit] for limit in LIMITS.values()], np.int64)
 
 
 @dataclass(frozen=True)
-class Adaptive(Detector):
+class AdaptiveDetector(Detector):
     """Scores are 1024 at the limit: what is above is dropped."""
 
     def start(self, clients: int) -> State:
@@ -93,7 +93,7 @@ def _worst(record_RK: Ints) -> Ints:
     return worst_K
 
 
-def _answers(seen: Seen) -> Ints:
+def _answers(seen: Observed) -> Ints:
     """How far, misplaced and leaning each client is; unremarkable, if nobody else sent its classes."""
     classes_K = seen.spread(np.ones_like(seen.class_N)).sum(1)
     far_KJ = seen.spread(np.minimum(_far(seen), MOST_FAR))
@@ -105,14 +105,14 @@ def _answers(seen: Seen) -> Ints:
     return np.array([far_K, *(answer_KJ.sum(1) // (classes_K + 1) for answer_KJ in others)])
 
 
-def _far(seen: Seen) -> Ints:
+def _far(seen: Observed) -> Ints:
     apart = math.isqrt(median(seen.between_JJ[seen.rivals_JJ & seen.rivals_JJ.T]))
     voters_N = seen.voters_J[seen.class_N]
     distance_N = isqrt(seen.own_N) * voters_N // np.maximum(voters_N - seen.trusted_N, 1)
     return distance_N * UNIT // max(seen.typical(distance_N), apart // APART, LEAST)
 
 
-def _misplaced(seen: Seen) -> Ints:
+def _misplaced(seen: Observed) -> Ints:
     unit_JJ = np.maximum(seen.between_JJ, LEAST**2) // UNIT
     toward_NJ = (seen.own_N[:, None] - seen.square_NJ) // unit_JJ[seen.class_N]
     worst_N = np.where(seen.rivals_JJ[seen.class_N], toward_NJ, -UNIT).max(1, initial=-UNIT)
@@ -120,7 +120,7 @@ def _misplaced(seen: Seen) -> Ints:
     return misplaced_N
 
 
-def _leaning(seen: Seen) -> Ints:
+def _leaning(seen: Observed) -> Ints:
     """By the law of cosines: own² + between² − other² = 2 · between · (the part of the deviation along the line)."""
     twice_NJ = seen.own_N[:, None] + seen.between_JJ[seen.class_N] - seen.square_NJ
     along_NJ = twice_NJ // (2 * np.maximum(isqrt(seen.between_JJ), LEAST))[seen.class_N]

@@ -11,7 +11,7 @@ from fedrfq.robust.detectors.detector import Detector, State, Verdict
 
 
 @dataclass(frozen=True)
-class Nothing(Detector):
+class NoDetection(Detector):
     clip: bool = False
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:

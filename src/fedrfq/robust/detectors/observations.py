@@ -18,7 +18,7 @@ _WEIGHT = np.int64(0x1E3779B97F4A7C15)  # of the digests: its powers are spread 
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observed:
     """N uploads, of a client and a class each, and J centres."""
 
     shape: tuple[int, int, int]  # clients, classes, values
@@ -88,7 +88,7 @@ class Sent:
             votes_JVK,
         )
 
-    def seen_by(self, trusted_K: Bools) -> Seen:
+    def seen_by(self, trusted_K: Bools) -> Observed:
         trusted_N = trusted_K[self.client_N]
         candidates = np.flatnonzero(trusted_N)
         votes = candidates[np.unique(self.content_N[candidates], return_index=True)[1]]
@@ -98,7 +98,7 @@ class Sent:
         votes_JK[:, -1] = self.present_J
         centres = Points.of(self._medians(votes_JK))
         squares = self.points.squares_to(centres), centres.squares_to(centres)
-        return Seen(
+        return Observed(
             self.shape,
             self.client_N,
             self.class_N,

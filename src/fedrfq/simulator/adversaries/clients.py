@@ -13,8 +13,8 @@ from fedrfq.consensus.events import (
     Expired,
     Send,
     SetTimer,
+    Submit,
     Timer,
-    Trained,
 )
 from fedrfq.consensus.messages import SIGNATURE, Message, Upload
 from fedrfq.simulator.adversaries.ring import Ring
@@ -93,7 +93,7 @@ class Late(FaultyClient):
             few = self.ring.some(self.servers, 0.4)
             return [Send(to, self.inner.upload) for to in few if self.inner.upload is not None]
         actions = super().step(event)
-        if isinstance(event, Trained):
+        if isinstance(event, Submit):
             last_moment = int(self.ring.roster.deadline_ms * (0.5 + 0.5 * self.rng.random()))
             actions.append(SetTimer(Timer.DEADLINE, last_moment))
         return actions

@@ -12,15 +12,15 @@ from fedrfq.consensus.messages import (
     Commit,
     Evidence,
     Kind,
-    List,
     Message,
     Prepare,
     PrePrepare,
     Upload,
+    UploadList,
     encode,
 )
 from fedrfq.simulator.adversaries.behaviour import Behaviour, proposal_of
-from fedrfq.simulator.world import Action, Noise
+from fedrfq.simulator.world import Action, RawBytes
 
 _ALL_VIEWS = 2**32
 
@@ -30,11 +30,11 @@ class Forge(Behaviour):
         message = proposal_of(effect)
         if message is not None and isinstance(message.body, PrePrepare) and message.body.lists:
             return self._propose(message.body)
-        if isinstance(effect, Broadcast) and isinstance(effect.message.body, List):
+        if isinstance(effect, Broadcast) and isinstance(effect.message.body, UploadList):
             return [Broadcast(self._list(effect.message.body))]
         return [effect]
 
-    def _forged(self, body: Upload | List | Prepare | Commit) -> Message:
+    def _forged(self, body: Upload | UploadList | Prepare | Commit) -> Message:
         """With no signature worth the name, or with that of a key everybody has."""
         raw = encode(self.ring.rules.run, body)
         everybodys = self.ring.weak.get(body.client) if isinstance(body, Upload) else None
@@ -59,7 +59,7 @@ class Forge(Behaviour):
     def _clients(self) -> int:
         return len(self.ring.roster.clients)
 
-    def _list(self, body: List) -> Message:
+    def _list(self, body: UploadList) -> Message:
         """With an upload more: one without a body, or a second one that makes an honest client look like a liar."""
         if self.rng.random() < 0.3:
             more = int(self.rng.random() * self._clients()), self.rng.randbytes(32)
@@ -87,7 +87,7 @@ class Forge(Behaviour):
 
     def _list_of_another(self, message: Message) -> Message:
         body = message.body
-        assert isinstance(body, List)
+        assert isinstance(body, UploadList)
         if body.server == self.me or len(body.entries) <= self.ring.roster.minimum:
             return message
         return self._forged(replace(body, entries=body.entries[1:]))
@@ -193,8 +193,8 @@ class Forge(Behaviour):
         data[int(self.rng.random() * len(data))] ^= 1 << int(self.rng.random() * 8)
         to = self.rng.choice(self.others)
         return [
-            Noise(to, bytes(data)),
-            Noise(to, message.wire[:-1]),
-            Noise(to, self.rng.randbytes(60)),
+            RawBytes(to, bytes(data)),
+            RawBytes(to, message.wire[:-1]),
+            RawBytes(to, self.rng.randbytes(60)),
             Send(to, message),
         ]

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from fedrfq.consensus.events import Broadcast, Effect, Event, Received, Send
 from fedrfq.consensus.messages import (
-    Body,
     Certificate,
     Fetch,
     Kind,
     Message,
+    Part,
     PrePrepare,
     Record,
     ViewChange,
@@ -40,7 +40,7 @@ class Hoard(Behaviour):
         return [
             a
             for a in actions
-            if not (asked and isinstance(a, Send) and isinstance(a.message.body, Body))
+            if not (asked and isinstance(a, Send) and isinstance(a.message.body, Part))
         ]
 
     def twist(self, effect: Effect) -> list[Action]:

@@ -7,15 +7,15 @@ from dataclasses import replace
 from fedrfq.consensus.events import Broadcast, Effect, Event, Received, Send
 from fedrfq.consensus.messages import (
     DIGEST,
-    Body,
     Kind,
-    List,
     Message,
+    Part,
+    PartKind,
     Prepare,
     PrePrepare,
     Record,
     Upload,
-    What,
+    UploadList,
 )
 from fedrfq.simulator.adversaries.behaviour import Behaviour, proposal_of
 from fedrfq.simulator.adversaries.ring import Choice
@@ -103,13 +103,13 @@ class Wrong(Behaviour):
     def twist(self, effect: Effect) -> list[Action]:
         if (
             isinstance(effect, Send)
-            and isinstance(part := effect.message.body, Body)
-            and part.what == What.STANDING
+            and isinstance(part := effect.message.body, Part)
+            and part.what == PartKind.STANDING
         ):
             return [
                 Send(
                     effect.to,
-                    self.ring.rules.unsigned(Body(0, What.STANDING, part.content[:DIGEST])),
+                    self.ring.rules.unsigned(Part(0, PartKind.STANDING, part.content[:DIGEST])),
                 )
             ]
         message = proposal_of(effect)
@@ -139,7 +139,7 @@ class Censor(Behaviour):
         message = proposal_of(effect)
         if message is not None and isinstance(message.body, PrePrepare):
             return self._propose(message.body)
-        if isinstance(effect, Broadcast) and isinstance(effect.message.body, List):
+        if isinstance(effect, Broadcast) and isinstance(effect.message.body, UploadList):
             return [Broadcast(self._list(effect.message))]
         return [effect]
 
@@ -148,11 +148,11 @@ class Censor(Behaviour):
 
     def _list(self, message: Message) -> Message:
         body = message.body
-        assert isinstance(body, List)
+        assert isinstance(body, UploadList)
         kept = tuple(entry for entry in body.entries if entry[0] != self._victim(body.round))
         if len({client for client, _ in kept}) < self.ring.roster.minimum:
             return message
-        return self.ring.sign(self.me, List(body.round, self.me, kept))
+        return self.ring.sign(self.me, UploadList(body.round, self.me, kept))
 
     def _propose(self, body: PrePrepare) -> list[Action]:
         ways = (
@@ -173,7 +173,7 @@ class Censor(Behaviour):
         )
 
     def _spares(self, message: Message, round_: int) -> bool:
-        assert isinstance(message.body, List)
+        assert isinstance(message.body, UploadList)
         return all(client != self._victim(round_) for client, _ in message.body.entries)
 
     def _few_lists(self, body: PrePrepare) -> Choice | None:

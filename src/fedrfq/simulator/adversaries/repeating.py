@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fedrfq.consensus.events import Event, Publish, Received, Send
 from fedrfq.consensus.messages import (
-    Body,
     Cert,
     Commit,
     Fetch,
-    List,
     Message,
+    Part,
+    PartKind,
     Prepare,
     Upload,
-    What,
+    UploadList,
 )
 from fedrfq.simulator.adversaries.behaviour import Behaviour
 from fedrfq.simulator.adversaries.ring import Ring
@@ -91,7 +91,7 @@ class Flood(Behaviour):
         )
         bodies = (
             Prepare(round_, self._view(), value, self.me),
-            List(round_, self.me, ((0, value),)),
+            UploadList(round_, self.me, ((0, value),)),
         )
         return self.ring.sign(self.me, self.rng.choice(bodies))
 
@@ -108,7 +108,7 @@ class Flood(Behaviour):
     def _request(self) -> Message | None:
         round_, value = self.ring.round + self.rng.choice((-1, 0, 1)), self.rng.randbytes(32)
         bodies = (
-            Fetch(max(0, round_), self.rng.choice(tuple(What)), value),
-            Body(max(0, round_), What.SET, value),
+            Fetch(max(0, round_), self.rng.choice(tuple(PartKind)), value),
+            Part(max(0, round_), PartKind.SET, value),
         )
         return self.ring.rules.unsigned(self.rng.choice(bodies))

@@ -11,21 +11,21 @@ from typing import NamedTuple, TypeVar
 
 from fedrfq.consensus.events import Application, Decided, Event, Outcome, Received
 from fedrfq.consensus.messages import (
-    Body,
     Cert,
     Certificate,
     Commit,
     Entry,
     Fetch,
     Kind,
-    List,
     Message,
+    Part,
+    PartKind,
     Prepare,
     PrePrepare,
     Record,
     Upload,
+    UploadList,
     ViewChange,
-    What,
     part_digest,
     write_entries,
 )
@@ -92,7 +92,7 @@ class Ring:
         if type(body) is Upload:
             if self.application.refuses(body) is None:
                 self.uploads.setdefault(body.round, {})[message.digest] = message
-        elif type(body) is List:
+        elif type(body) is UploadList:
             self.lists.setdefault(body.round, {})[body.server] = message
         elif type(body) is Prepare or type(body) is Commit:
             self.votes.setdefault((body.kind, body.round, body.view, body.value), {})[
@@ -128,7 +128,7 @@ class Ring:
     # What they make
 
     def sign(
-        self, party: int, body: Upload | List | PrePrepare | Prepare | Commit | ViewChange
+        self, party: int, body: Upload | UploadList | PrePrepare | Prepare | Commit | ViewChange
     ) -> Message:
         return self.rules.signed(body, self.signers[party])
 
@@ -176,7 +176,7 @@ class Ring:
             return None
         dropped = min(int(self.rng.random() * 3), len(ours) - self.roster.minimum)
         kept = self.rng.sample(ours, len(ours) - dropped) + self.some(motions, 0.7)
-        return self.sign(server, List(round_, server, tuple(sorted(kept))))
+        return self.sign(server, UploadList(round_, server, tuple(sorted(kept))))
 
     def choice(self, round_: int) -> Choice | None:
         """One of the sets that could be proposed, with the lists it follows from."""
@@ -217,10 +217,10 @@ class Ring:
         record = self.rules.record(round_, before[0], entries, outcome)
         parts = (write_entries(entries), outcome.globals_, outcome.verdicts, outcome.state)
         for what, content in zip(
-            (What.SET, What.GLOBALS, What.VERDICTS, What.STATE), parts, strict=True
+            (PartKind.SET, PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE), parts, strict=True
         ):
             self.parts[part_digest(what, content)] = self.rules.unsigned(
-                Body(round_, what, content)
+                Part(round_, what, content)
             )
         self.records.setdefault(round_, {})[record.value(self.rules.run)] = record
         return record

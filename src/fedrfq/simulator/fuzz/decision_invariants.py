@@ -8,23 +8,23 @@ from fedrfq.consensus.messages import (
     Certificate,
     Entry,
     Kind,
+    PartKind,
     Record,
     Upload,
-    What,
     part_digest,
     write_entries,
 )
-from fedrfq.simulator.fuzz.observed import Seen
+from fedrfq.simulator.fuzz.observed import OmniscientView
 from fedrfq.simulator.message_text import shown
 from fedrfq.simulator.violation import Violation
 
 
-class Chain:
+class DecisionHistory:
     """The one history there may be. It starts with the value and the outcome of the round before the first."""
 
     def __init__(
         self,
-        seen: Seen,
+        seen: OmniscientView,
         application: Application,
         before: Outcome,
         round_: int = 0,
@@ -96,7 +96,9 @@ class Chain:
             round_, self.outcomes[round_ - 1], [self._upload(round_, e) for e in entries]
         )
         parts = (write_entries(entries), outcome.globals_, outcome.verdicts, outcome.state)
-        names = zip((What.SET, What.GLOBALS, What.VERDICTS, What.STATE), parts, strict=True)
+        names = zip(
+            (PartKind.SET, PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE), parts, strict=True
+        )
         expected = Record(
             round_, self.values[round_ - 1], *(part_digest(what, part) for what, part in names)
         )

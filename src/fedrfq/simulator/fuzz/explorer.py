@@ -23,7 +23,7 @@ from fedrfq.simulator.violation import Violation
 Joint = tuple[int, ...]  # the positions of the honest servers
 
 
-class Pool(NamedTuple):
+class MessagePool(NamedTuple):
     """What may reach a server; one number for the same messages."""
 
     number: int
@@ -93,7 +93,7 @@ class Search:
         self.here: Joint = (0,) * len(self.servers)  # where the search is at work
         self.layer = [self.here]
         self.came: dict[Joint, tuple[Joint, int, Move] | None] = {self.here: None}
-        self._pools: dict[tuple[frozenset[Message], ...], list[Pool]] = {}
+        self._pools: dict[tuple[frozenset[Message], ...], list[MessagePool]] = {}
         self._numbers: dict[frozenset[Message], int] = {}
         self._moves: dict[tuple[int, int, int], list[Move]] = {}
 
@@ -138,13 +138,13 @@ class Search:
             self.here = joint
             raise Violation("agreement", "two servers decided differently")
 
-    def _moves_of(self, index: int, at: int, pool: Pool) -> list[Move]:
+    def _moves_of(self, index: int, at: int, pool: MessagePool) -> list[Move]:
         key = index, at, pool.number
         if key not in self._moves:
             self._moves[key] = self.servers[index].moves(at, pool.messages)
         return self._moves[key]
 
-    def _pools_of(self, joint: Joint) -> list[Pool]:
+    def _pools_of(self, joint: Joint) -> list[MessagePool]:
         """For each honest server, what may reach it."""
         said = tuple(server.all[at].said for server, at in zip(self.servers, joint, strict=True))
         if said not in self._pools:
@@ -155,12 +155,12 @@ class Search:
             ]
         return self._pools[said]
 
-    def _pool(self, messages: frozenset[Message]) -> Pool:
+    def _pool(self, messages: frozenset[Message]) -> MessagePool:
         kinds = {
             kind: tuple(found)
             for kind, found in groupby(ordered(messages), key=lambda m: m.body.kind)
         }
-        return Pool(self._numbers.setdefault(messages, len(self._numbers)), kinds)
+        return MessagePool(self._numbers.setdefault(messages, len(self._numbers)), kinds)
 
     def _trace(self) -> tuple[str, ...]:
         """How it came to where the search is at work."""

@@ -20,8 +20,8 @@ from fedrfq.consensus.events import (
     SetTimer,
     Timer,
 )
-from fedrfq.consensus.messages import Any as Said
 from fedrfq.consensus.messages import (
+    AnyMessage,
     Cert,
     Certificate,
     Commit,
@@ -264,7 +264,7 @@ def _shape(message: Message) -> bytes:
     )
 
 
-def _unproved(body: Said) -> Said:
+def _unproved(body: AnyMessage) -> AnyMessage:
     """Without what proves it."""
     if isinstance(body, PrePrepare):
         return replace(body, changes=())

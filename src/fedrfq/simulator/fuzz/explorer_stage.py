@@ -12,30 +12,30 @@ from typing import NamedTuple
 
 from fedrfq.consensus.events import Broadcast, Effect, Event, Expired, Received, Start, Timer
 from fedrfq.consensus.messages import (
-    Any,
-    Body,
+    AnyMessage,
     Cert,
     Certificate,
     Commit,
     Kind,
-    List,
     Message,
+    Part,
+    PartKind,
     Prepare,
     PrePrepare,
     Record,
     Upload,
+    UploadList,
     ViewChange,
-    What,
     write_entries,
 )
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster, Signer
 from fedrfq.consensus.rules import Rules
-from fedrfq.simulator.fuzz.ideal_signatures import Ideal
+from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
 from fedrfq.simulator.fuzz.toy import Toy, content
 
 SERVERS, ROUND = 4, 1
-_IDEAL = Ideal()
+_IDEAL = IdealSignatures()
 
 
 class Value(NamedTuple):
@@ -68,7 +68,7 @@ class Stage:
         )
         entries = tuple((client, upload.digest) for client, upload in enumerate(self.uploads))
         self.lists = {
-            s: self._by(s, List(ROUND, s, entries if s == faulty else entries[:1]))
+            s: self._by(s, UploadList(ROUND, s, entries if s == faulty else entries[:1]))
             for s in range(SERVERS)
         }
         first, second = self.honest[:2]
@@ -83,7 +83,7 @@ class Stage:
     def _signer(self, party: int) -> Signer:
         return _IDEAL.signer(_IDEAL.key(party))
 
-    def _by(self, party: int, body: Any) -> Message:
+    def _by(self, party: int, body: AnyMessage) -> Message:
         return self.rules.signed(body, self._signer(party))
 
     def _value(self, servers: Iterable[int]) -> Value:
@@ -95,7 +95,7 @@ class Stage:
         outcome = Toy().decide(ROUND, Toy().start(), bodies)
         record = self.truth.record(ROUND, self.truth.run, entries, outcome)
         return Value(
-            record, lists, self.truth.unsigned(Body(ROUND, What.SET, write_entries(entries)))
+            record, lists, self.truth.unsigned(Part(ROUND, PartKind.SET, write_entries(entries)))
         )
 
     def told(self, message: Message) -> str:
@@ -119,7 +119,7 @@ class Stage:
     def _name(self, value: bytes) -> str:
         return self.names.get(value, "?")
 
-    def _shown(self, body: Any) -> str:
+    def _shown(self, body: AnyMessage) -> str:
         """What a view change says was prepared."""
         prepared = body.prepared if isinstance(body, ViewChange) else None
         return (

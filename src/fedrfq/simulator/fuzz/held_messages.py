@@ -8,20 +8,20 @@ from functools import cache
 from typing import Any
 
 from fedrfq.consensus.messages import (
-    Body,
     Certificate,
     Fetch,
     Kind,
     Message,
+    Part,
+    PartKind,
     Record,
-    What,
     nested_in,
 )
 
 _LEAVES = (str, bytes, int, float, Enum, type(None))
 _MANY = (list, tuple, set, frozenset)
 _PLAIN = frozenset(
-    (str, bytes, int, bool, type(None), Kind, What, Record, Certificate, Body, Fetch)
+    (str, bytes, int, bool, type(None), Kind, PartKind, Record, Certificate, Part, Fetch)
 )  # no message is in them
 
 

@@ -11,7 +11,7 @@ from fedrfq.consensus.roster import Signer
 WEAK = bytes(32)
 
 
-class Ideal:
+class IdealSignatures:
     """The public key of a party is a hash of its name. A signature is the number under which the simulator has entered that
     the holder of a key signs something; any other is wrong."""
 

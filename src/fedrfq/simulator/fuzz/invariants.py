@@ -30,25 +30,25 @@ from fedrfq.consensus.messages import (
     Cert,
     Evidence,
     Fetch,
-    List,
     Message,
     PrePrepare,
     Receipt,
     Upload,
+    UploadList,
     ViewChange,
     author,
 )
 from fedrfq.consensus.roster import Roster
-from fedrfq.simulator.fuzz.decision_invariants import Chain
+from fedrfq.simulator.fuzz.decision_invariants import DecisionHistory
 from fedrfq.simulator.fuzz.held_messages import messages_held
-from fedrfq.simulator.fuzz.observed import Seen
-from fedrfq.simulator.fuzz.signing_invariants import Book
+from fedrfq.simulator.fuzz.observed import OmniscientView
+from fedrfq.simulator.fuzz.signing_invariants import SigningHistory
 from fedrfq.simulator.message_text import shown
 from fedrfq.simulator.party import Relay
 from fedrfq.simulator.violation import Violation
 
 if TYPE_CHECKING:
-    from fedrfq.simulator.world import Action, Node
+    from fedrfq.simulator.world import Action, SimulatedParty
 
 INVARIANTS = (
     "agreement",
@@ -70,7 +70,7 @@ INVARIANTS = (
 
 _EVERY = 4  # timers and the like of a server between two looks at what it holds
 _SAYS = frozenset((Persist, Send, Broadcast, Publish, Relay))
-_SEEN = frozenset((Upload, List, PrePrepare))
+_SEEN = frozenset((Upload, UploadList, PrePrepare))
 
 
 class Observer:
@@ -80,9 +80,9 @@ class Observer:
         self, roster: Roster, application: Application, honest: Iterable[int], round_: int = 0
     ) -> None:
         self.roster = roster
-        self.seen = Seen(roster, honest)
-        self.chain = Chain(self.seen, application, application.start(), round_)
-        self.books = {party: Book(self.seen, party) for party in self.seen.honest}
+        self.seen = OmniscientView(roster, honest)
+        self.chain = DecisionHistory(self.seen, application, application.start(), round_)
+        self.books = {party: SigningHistory(self.seen, party) for party in self.seen.honest}
         self.exercised: Counter[str] = Counter()
         self.calm: Callable[[], bool] = lambda: False
         self.most_views = self.most_held = 10**9  # the driver's bounds
@@ -100,7 +100,7 @@ class Observer:
         self.books[party].forget()
         self.chain.forget(party)
 
-    def acted(self, node: Node, event: Event, actions: Sequence[Action]) -> None:
+    def acted(self, node: SimulatedParty, event: Event, actions: Sequence[Action]) -> None:
         if not node.honest:
             self._overhear(node.party, actions)
             return
@@ -115,7 +115,7 @@ class Observer:
                 if judge is not None:
                     judge(self, book, action)
 
-    def _other(self, node: Node, event: Event) -> None:
+    def _other(self, node: SimulatedParty, event: Event) -> None:
         """No message: now and then, that is when we look at what a server holds."""
         if type(event) is Start:
             self._asked.pop(node.party, None)
@@ -130,7 +130,7 @@ class Observer:
             if type(action) in _SAYS and type(action.message.body) in _SEEN:  # type: ignore[union-attr]
                 self.seen.note(party, action.message)  # type: ignore[union-attr]
 
-    def _persists(self, book: Book, action: Persist) -> None:
+    def _persists(self, book: SigningHistory, action: Persist) -> None:
         """What a party signs is judged as it becomes durable, for nothing is sent that is not."""
         message, body = action.message, action.message.body
         if message.author not in book.names:
@@ -143,7 +143,7 @@ class Observer:
             self._bound_views(book.party, body)
         book.persist(message)
 
-    def _sends(self, book: Book, action: Send | Broadcast | Publish) -> None:
+    def _sends(self, book: SigningHistory, action: Send | Broadcast | Publish) -> None:
         message, body = action.message, action.message.body
         if message.author in book.names:
             book.send(message)
@@ -180,13 +180,13 @@ class Observer:
         """The (f+1)st highest."""
         return sorted([*views, *[0] * (self.roster.f + 1)], reverse=True)[self.roster.f]
 
-    def _asks(self, node: Node, body: ViewChange) -> None:
+    def _asks(self, node: SimulatedParty, body: ViewChange) -> None:
         if body.server in self.seen.honest and node.machine.round == body.round:  # type: ignore[attr-defined]
             held = self._asked.setdefault(node.party, {}).get(body.server)
             if held is None or (held.round, held.view) < (body.round, body.view):
                 self._asked[node.party][body.server] = body
 
-    def _decides(self, book: Book, action: Decided) -> None:
+    def _decides(self, book: SigningHistory, action: Decided) -> None:
         self.chain.decide(book.party, action)
         if (action.outcome is None) == (book.party >= 0):
             self.exercised["catch-ups" if book.party >= 0 else "outcomes fetched by clients"] += 1
@@ -198,7 +198,7 @@ class Observer:
             self.exercised["run over"] += 1
             book.last = action.certificate.record.round
 
-    def _accuses(self, book: Book, action: Accused) -> None:
+    def _accuses(self, book: SigningHistory, action: Accused) -> None:
         body = action.evidence.body
         assert isinstance(body, Evidence)
         self._proves(book.party, body)
@@ -219,7 +219,7 @@ class Observer:
                 "accusation", f"{party} spreads evidence that proves nothing: {shown(evidence)}"
             )
 
-    def bounded(self, node: Node) -> None:
+    def bounded(self, node: SimulatedParty) -> None:
         """Asked of a server now and then."""
         machine: Any = node.machine
         held = messages_held(
@@ -231,7 +231,7 @@ class Observer:
                 "bounded", f"{node.party} holds {held} messages, {self.most_held} are enough"
             )
 
-    def ended(self, nodes: Iterable[Node]) -> None:
+    def ended(self, nodes: Iterable[SimulatedParty]) -> None:
         """All is quiet: what lists came after a decision is judged too, and what everyone still holds."""
         for round_ in self.chain.sets:
             self.chain.uncensored(round_)
@@ -255,7 +255,7 @@ class Observer:
         return self.exercised + views + Counter(counts)
 
 
-_JUDGES: dict[type, Callable[[Observer, Book, Any], None]] = {
+_JUDGES: dict[type, Callable[[Observer, SigningHistory, Any], None]] = {
     Persist: Observer._persists,
     Send: Observer._sends,
     Broadcast: Observer._sends,
@@ -279,7 +279,7 @@ def _conflict(first: Message, second: Message) -> bool:
     if author(a) != author(b) or a.round != b.round:
         return False
     if isinstance(a, Receipt):
-        return isinstance(b, List) and (a.client, a.digest) not in b.entries
+        return isinstance(b, UploadList) and (a.client, a.digest) not in b.entries
     return (
         a.kind == b.kind
         and getattr(a, "view", 0) == getattr(b, "view", 0)

@@ -16,7 +16,7 @@ from fedrfq.simulator.fuzz.trial import Settings
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MutantVerdict:
     """What became of a mutant: the invariant that found it out, if any, and the schedules it survived before."""
 
     mutant: str
@@ -38,7 +38,7 @@ class Hunt:
 
     def __init__(self, settings: Settings, path: Path | None = None) -> None:
         self.settings, self.path = settings, path
-        self.verdicts: dict[str, Verdict] = {}
+        self.verdicts: dict[str, MutantVerdict] = {}
         if path is not None and path.exists():
             self._load(path)
 
@@ -67,7 +67,10 @@ class Hunt:
     def _load(self, path: Path) -> None:
         found = load(path)
         try:
-            settings, verdicts = found["settings"], [Verdict(**each) for each in found["mutants"]]
+            settings, verdicts = (
+                found["settings"],
+                [MutantVerdict(**each) for each in found["mutants"]],
+            )
         except (KeyError, TypeError):
             raise UserError(
                 f"{path} is no record of mutants: choose another --out, or remove it"
@@ -76,13 +79,13 @@ class Hunt:
         self.verdicts = {verdict.mutant: verdict for verdict in verdicts}
 
 
-def verdict(campaign: Campaign) -> Verdict:
+def verdict(campaign: Campaign) -> MutantVerdict:
     settings, tally = campaign.settings, campaign.tally
     assert settings.mutant is not None
     if tally.breach is None:
-        return Verdict(settings.mutant, settings.servers, tally.schedules, None, None, None)
+        return MutantVerdict(settings.mutant, settings.servers, tally.schedules, None, None, None)
     true = try_one(replace(settings, mutant=None), tally.breach.index).breach
     seed, broken = tally.breach.schedule_seed, true.invariant if true else None
-    return Verdict(
+    return MutantVerdict(
         settings.mutant, settings.servers, tally.breach.index, tally.breach.invariant, seed, broken
     )

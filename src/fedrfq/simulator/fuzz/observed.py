@@ -12,12 +12,12 @@ from fedrfq.consensus.messages import (
     Commit,
     Entry,
     Kind,
-    List,
     Message,
+    PartKind,
     Prepare,
     PrePrepare,
     Upload,
-    What,
+    UploadList,
     encode,
     part_digest,
     write_entries,
@@ -31,14 +31,14 @@ def quorum(n: int) -> int:
     return next(q for q in range(1, n + 1) if 2 * q - n > f)
 
 
-def union(lists: Iterable[List]) -> tuple[Entry, ...]:
+def union(lists: Iterable[UploadList]) -> tuple[Entry, ...]:
     """The set that follows from lists: each client's upload, if it has one only."""
     entries = {entry for body in lists for entry in body.entries}
     clients = [client for client, _ in entries]
     return tuple(sorted(entry for entry in entries if clients.count(entry[0]) == 1))
 
 
-class Seen:
+class OmniscientView:
     def __init__(self, roster: Roster, honest: Iterable[int]) -> None:
         self.roster, self.honest = roster, frozenset(honest)
         self.quorum, self.fewest_lists = quorum(roster.n), roster.n - (roster.n - 1) // 3
@@ -47,7 +47,7 @@ class Seen:
         self.signed: dict[
             tuple[int, int], set[bytes]
         ] = {}  # the digests a client signed in a round
-        self.lists: dict[int, dict[int, List]] = {}  # of honest servers, by round
+        self.lists: dict[int, dict[int, UploadList]] = {}  # of honest servers, by round
         self.proposals: dict[tuple[int, bytes], list[PrePrepare]] = {}  # by round and value
         self.proposed: set[tuple[int, int, bytes, int]] = set()  # round, view, value, server
         self._noted: set[bytes] = set()
@@ -64,7 +64,7 @@ class Seen:
             value = body.record.value(self.roster.run)
             self.proposals.setdefault((body.round, value), []).append(body)
             self.proposed.add((body.round, body.view, value, body.server))
-        elif type(body) is List and party == body.server and party in self.honest:
+        elif type(body) is UploadList and party == body.server and party in self.honest:
             self._noted.add(message.raw)
             self.lists.setdefault(body.round, {})[party] = body
 
@@ -114,7 +114,7 @@ class Seen:
             entries = self._set_of(body)
             if (
                 entries is not None
-                and part_digest(What.SET, write_entries(entries)) == body.record.set_
+                and part_digest(PartKind.SET, write_entries(entries)) == body.record.set_
             ):
                 return entries
         return None
@@ -123,7 +123,7 @@ class Seen:
         lists = [
             m.body
             for m in body.lists
-            if isinstance(m.body, List) and m.body.round == body.round and self.authentic(m)
+            if isinstance(m.body, UploadList) and m.body.round == body.round and self.authentic(m)
         ]
         distinct = {each.server for each in lists}
         return union(lists) if len(lists) == len(distinct) == self.fewest_lists else None

@@ -9,7 +9,7 @@ from fedrfq.consensus.messages import Kind
 from fedrfq.consensus.roster import faults
 from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS
 from fedrfq.simulator.fuzz.weather import WEATHER
-from fedrfq.simulator.network import Links
+from fedrfq.simulator.network import LinkFaults
 from fedrfq.simulator.world import Crash
 
 _DIRECTED = ("mutate", "mutate", "mutate", "equivocate", "equivocate", "lie", "twins")
@@ -51,7 +51,7 @@ class Schedule:
     crashes: tuple[Crash, ...]
     jumps: float  # the share of timers that fire early or late before the network is calm
     weak: int | None  # a client that tries to register a key everybody can sign with
-    links: Links
+    links: LinkFaults
     motions: float = 0.0  # how often a server speaks as a client
     wants: bool = False  # whether clients fetch the outcome
     ends: bool = False  # whether the application says that the last round is the last
@@ -130,7 +130,7 @@ def _crashes(
     rng: Random,
     honest: list[int],
     clients: int,
-    links: Links,
+    links: LinkFaults,
     style: str,
     behaviours: tuple[tuple[int, str], ...],
 ) -> tuple[Crash, ...]:
@@ -167,7 +167,7 @@ def _crash(rng: Random, party: int) -> Crash:
     return Crash(party, rng.randint(1, 60), rng.randint(0, 3), rng.choice((1, 20, 200)), kind)
 
 
-def _losses(rng: Random, honest: list[int], links: Links) -> tuple[Crash, ...]:
+def _losses(rng: Random, honest: list[int], links: LinkFaults) -> tuple[Crash, ...]:
     """Of one server's log: where it is trapped, in the round after the one that it alone decides; where answers echo,
     twice. Now and then it crashes once more while it rejoins."""
     alone = [

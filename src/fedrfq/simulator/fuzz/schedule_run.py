@@ -9,9 +9,9 @@ from random import Random
 from typing import Any, Protocol
 
 from fedrfq.consensus.client import Client
-from fedrfq.consensus.compaction import essence
-from fedrfq.consensus.events import Decided, LeftOut, Trained
-from fedrfq.consensus.messages import List, Message, Prepare, Upload, What
+from fedrfq.consensus.compaction import compacted
+from fedrfq.consensus.events import Decided, LeftOut, Submit
+from fedrfq.consensus.messages import Message, PartKind, Prepare, Upload, UploadList
 from fedrfq.consensus.rejoin import lost
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster, Scheme, Signer
@@ -19,18 +19,18 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS, Ring
 from fedrfq.simulator.fuzz.bounds import most_messages, most_ms, most_views
-from fedrfq.simulator.fuzz.ideal_signatures import WEAK, Ideal
+from fedrfq.simulator.fuzz.ideal_signatures import WEAK, IdealSignatures
 from fedrfq.simulator.fuzz.invariants import Observer
 from fedrfq.simulator.fuzz.schedule import Schedule, draw
 from fedrfq.simulator.fuzz.toy import MOST, Toy, content
 from fedrfq.simulator.fuzz.transcript import Transcript
 from fedrfq.simulator.violation import Violation
-from fedrfq.simulator.world import Crash, Machine, Node, World
+from fedrfq.simulator.world import Crash, SimulatedMachine, SimulatedParty, World
 
 _MOST_EVENTS = 60_000
 
 
-class Keys(Scheme, Protocol):
+class PartyKeys(Scheme, Protocol):
     """Signatures with keys for everyone: servers by number, client k by ~k."""
 
     def key(self, party: int) -> bytes: ...
@@ -39,7 +39,7 @@ class Keys(Scheme, Protocol):
 
 
 @dataclass(frozen=True)
-class Report:
+class ScheduleReport:
     seed: int
     violation: Violation | None
     exercised: Counter[str]
@@ -52,12 +52,12 @@ def run(
     replica: type[Replica] = Replica,
     rules: type[Rules] = Rules,
     client: type[Client] = Client,
-    scheme: Keys | None = None,
+    scheme: PartyKeys | None = None,
     wire: bool = False,
     trace: bool = False,
-) -> Report:
+) -> ScheduleReport:
     """`replica`, `rules` and `client` are those of the honest; the faulty always know the true ones."""
-    trial = Trial(schedule, replica, rules, client, scheme or Ideal())
+    trial = ScheduleRun(schedule, replica, rules, client, scheme or IdealSignatures())
     trial.world.wire = wire
     transcript = Transcript() if trace else None
     trial.world.trace = transcript
@@ -70,12 +70,12 @@ def run(
     vars(
         trial
     ).clear()  # its parties refer back to it: so all of it is freed now, and nothing is left to the collector
-    return Report(
+    return ScheduleReport(
         schedule.seed, violation, exercised, events, transcript.text() if transcript else ""
     )
 
 
-class Trial:
+class ScheduleRun:
     """A schedule brought to life."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Trial:
         replica: type[Replica],
         rules: type[Rules],
         client: type[Client],
-        keys: Keys,
+        keys: PartyKeys,
     ) -> None:
         self.schedule, self.keys, self.application = (
             schedule,
@@ -150,7 +150,9 @@ class Trial:
             for round_ in range(1, self.schedule.rounds + 1)
         ]
         entries = tuple((k, bytes(32)) for k in range(self.schedule.clients))
-        lists = [other.signed(List(1, s, entries), self.signer(s)) for s in range(self.schedule.n)]
+        lists = [
+            other.signed(UploadList(1, s, entries), self.signer(s)) for s in range(self.schedule.n)
+        ]
         votes = [
             other.signed(Prepare(1, 0, bytes(32), s), self.signer(s))
             for s in range(self.schedule.n)
@@ -183,17 +185,19 @@ class Trial:
             if crash.party not in faulty:
                 self.world.nodes[crash.party].crashes.append(crash)
 
-    def _server(self, server: int, replica: type[Replica]) -> Callable[[list[Message]], Machine]:
+    def _server(
+        self, server: int, replica: type[Replica]
+    ) -> Callable[[list[Message]], SimulatedMachine]:
         return lambda log: replica(self.rules, server, self.signer(server), self.application, log)
 
-    def _faulty_server(self, server: int, name: str) -> Callable[[list[Message]], Machine]:
+    def _faulty_server(self, server: int, name: str) -> Callable[[list[Message]], SimulatedMachine]:
         return lambda log: BEHAVIOURS[name](self.ring, server)
 
-    def _client(self, k: int, client: type[Client]) -> Callable[[list[Message]], Machine]:
-        wants = (What.GLOBALS, What.VERDICTS) if self.schedule.wants else ()
+    def _client(self, k: int, client: type[Client]) -> Callable[[list[Message]], SimulatedMachine]:
+        wants = (PartKind.GLOBALS, PartKind.VERDICTS) if self.schedule.wants else ()
         return lambda log: client(self.rules, k, self.signer(~k), log, wants)
 
-    def _faulty_client(self, k: int, name: str) -> Callable[[list[Message]], Machine]:
+    def _faulty_client(self, k: int, name: str) -> Callable[[list[Message]], SimulatedMachine]:
         return lambda log: CLIENTS[name](self.ring, k)
 
     def _set_bounds(self) -> None:
@@ -225,14 +229,14 @@ class Trial:
     def _train(self, party: int, round_: int) -> None:
         """A client's result takes its time; computed again it is another."""
         delay = int(self.rng.random() * self.schedule.training_ms)
-        self.world.give(party, Trained(round_, self._content()), delay)
+        self.world.give(party, Submit(round_, self._content()), delay)
 
     def _move(self, server: int, round_: int) -> None:
         """Now and then a server has something to say as a client."""
         if self.schedule.motions and self.rng.random() < self.schedule.motions:
             self._train(server, round_)
 
-    def _decided(self, node: Node, decided: Decided) -> None:
+    def _decided(self, node: SimulatedParty, decided: Decided) -> None:
         round_ = decided.certificate.record.round
         if node.party < 0 and self._left_out(~node.party, round_):
             self.world.give(node.party, LeftOut(round_))
@@ -253,7 +257,7 @@ class Trial:
         entries = self.observer.chain.sets.get(round_)
         return entries is not None and client not in dict(entries)
 
-    def _crashed(self, node: Node, crash: Crash) -> list[Message]:
+    def _crashed(self, node: SimulatedParty, crash: Crash) -> list[Message]:
         """What is left of a log: nothing but that it is lost, all of it, or what matters of it."""
         if crash.forgets:
             self.world.counts["logs lost"] += 1
@@ -261,10 +265,10 @@ class Trial:
             return [lost(self.rules, self.rng.randbytes(32))]
         if self.rng.random() < 0.5:
             self.world.counts["logs cut to their essence"] += 1
-            return essence(node.log)
+            return compacted(node.log)
         return node.log
 
-    def _restarted(self, node: Node) -> None:
+    def _restarted(self, node: SimulatedParty) -> None:
         round_ = getattr(node.machine, "round")  # noqa: B009
         if round_ > self.schedule.rounds:
             self._finished(node)
@@ -273,7 +277,7 @@ class Trial:
         else:
             self._move(node.party, round_)
 
-    def _finished(self, node: Node) -> None:
+    def _finished(self, node: SimulatedParty) -> None:
         """Done with the last round, once its outcome, or what a client wants of it, is there."""
         machine: Any = node.machine
         if node.honest and (machine.outcome is None if node.party >= 0 else machine.lacking()):
@@ -298,4 +302,4 @@ class Trial:
         return counts
 
 
-__all__ = ["Keys", "Report", "Schedule", "draw", "run"]
+__all__ = ["PartyKeys", "Schedule", "ScheduleReport", "draw", "run"]

@@ -6,23 +6,23 @@ from __future__ import annotations
 from fedrfq.consensus.messages import (
     Commit,
     Kind,
-    List,
     Message,
     Prepare,
     PrePrepare,
     Receipt,
     Upload,
+    UploadList,
     ViewChange,
 )
-from fedrfq.simulator.fuzz.observed import Seen
+from fedrfq.simulator.fuzz.observed import OmniscientView
 from fedrfq.simulator.message_text import shown
 from fedrfq.simulator.violation import Violation
 
 
-class Book:
+class SigningHistory:
     """What one honest party has signed, over all its lives."""
 
-    def __init__(self, seen: Seen, party: int) -> None:
+    def __init__(self, seen: OmniscientView, party: int) -> None:
         self.seen, self.party = seen, party
         self.names = (
             {party, ~(seen.clients + party)} if party >= 0 else {party}
@@ -80,7 +80,7 @@ class Book:
         if type(body) is ViewChange:
             self.left[body.round] = max(body.view, self.left.get(body.round, 0))
             self.view_changes += 1
-        elif type(body) is List:
+        elif type(body) is UploadList:
             self._keep_promises(body)
         elif type(body) is not Upload:
             self._vote(body)  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ class Book:
         listed = self.places.get((Kind.LIST, receipt.round, 0))
         if (
             listed is not None
-            and isinstance(listed.body, List)
+            and isinstance(listed.body, UploadList)
             and entry not in listed.body.entries
         ):
             raise Violation(
@@ -116,7 +116,7 @@ class Book:
                 f"{self.party} gives a receipt for what is not in its list: {shown(receipt)}",
             )
 
-    def _keep_promises(self, body: List) -> None:
+    def _keep_promises(self, body: UploadList) -> None:
         broken = self.promised.get(body.round, set()) - set(body.entries)
         if broken:
             raise Violation(

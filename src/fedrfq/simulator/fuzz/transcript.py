@@ -7,7 +7,7 @@ from typing import Any
 
 from fedrfq.consensus.events import Event, Received, SetTimer
 from fedrfq.simulator.message_text import shown
-from fedrfq.simulator.world import Action, Node, name
+from fedrfq.simulator.world import Action, SimulatedParty, name
 
 
 class Transcript:
@@ -16,7 +16,9 @@ class Transcript:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def __call__(self, now: int, node: Node, event: Event, actions: Sequence[Action]) -> None:
+    def __call__(
+        self, now: int, node: SimulatedParty, event: Event, actions: Sequence[Action]
+    ) -> None:
         who = name(node.party) + ("" if node.honest else "*")
         self.lines.append(f"{now:6d} {who:10} <- {_event(event)}")
         self.lines += [

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from fedrfq.consensus.roster import Signer
 from fedrfq.federation.signatures import Ed25519, simulated
-from fedrfq.simulator.fuzz.ideal_signatures import Ideal
+from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
 from fedrfq.simulator.fuzz.mutants import MUTANTS, TRUE
-from fedrfq.simulator.fuzz.schedule_run import Keys, Report, draw, run
+from fedrfq.simulator.fuzz.schedule_run import PartyKeys, ScheduleReport, draw, run
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class _Real(Ed25519):
         return self.signers[key]
 
 
-SIGNATURES: dict[str, Callable[[], Keys]] = {"ideal": Ideal, "ed25519": _Real}
+SIGNATURES: dict[str, Callable[[], PartyKeys]] = {"ideal": IdealSignatures, "ed25519": _Real}
 
 
-def report(settings: Settings, schedule_seed: int, trace: bool = False) -> Report:
+def report(settings: Settings, schedule_seed: int, trace: bool = False) -> ScheduleReport:
     mutant = MUTANTS[settings.mutant] if settings.mutant else TRUE
     return run(
         draw(schedule_seed, settings.servers),

@@ -7,15 +7,15 @@ from random import Random
 
 from fedrfq.consensus.messages import Kind
 from fedrfq.consensus.roster import quorum
-from fedrfq.simulator.network import Hole, Links, Split
+from fedrfq.simulator.network import Hole, LinkFaults, Split
 
 _VIEWS = 7  # more than there are before the network is calm
 _HOLLOW = (Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
 
 
-def _rough(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Links:
+def _rough(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> LinkFaults:
     calm = rng.choice((200, 600, 1200, 2500))
-    return Links(
+    return LinkFaults(
         rng.choice((1, 5)),
         rng.choice((10, 30)),
         calm,
@@ -40,13 +40,13 @@ def _splits(rng: Random, n: int, clients: int, calm: int) -> tuple[Split, ...]:
     return tuple(splits)
 
 
-def _directed(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Links:
+def _directed(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> LinkFaults:
     """Messages of some kinds and views reach some servers only, so that a few decide, or prepare, what others do not."""
     evil = rng.choice(sorted(server for server in faulty if server >= 0))
     one = rng.choice([server for server in range(n) if server not in faulty])
     drawn = _any_holes(rng, n) if rng.random() < 0.3 else _trap(rng, n, (evil - 1) % n, one, faulty)
     certificates = [Hole(Kind.CERT, 0, frozenset(), frozenset())] * (rng.random() < 0.8)
-    return Links(
+    return LinkFaults(
         1, 10, rng.choice((1000, 1600, 2500)), holes=tuple(drawn + certificates), favoured=faulty
     )
 
@@ -82,7 +82,7 @@ def _hole(rng: Random, kind: Kind, view: int, n: int) -> Hole:
     )
 
 
-def _forgetful(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Links:
+def _forgetful(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> LinkFaults:
     """One server decides the first or second round alone, and nobody hears of it; or answers come late; or just anything."""
     kind = rng.choice(("trap", "trap", "echoes", "rough", "crashes"))
     if kind != "trap":
@@ -105,7 +105,7 @@ def _forgetful(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Lin
         for kind in (Kind.PREPREPARE, Kind.COMMIT)
     ]
     behind = _left_behind(n, other) if round_ == 2 else []
-    return Links(
+    return LinkFaults(
         1, 10, rng.choice((1600, 2500)), holes=(alone, *nobody, *behind, _heard_by(Kind.CERT, 0, n))
     )
 
@@ -117,7 +117,7 @@ def _left_behind(n: int, one: int) -> list[Hole]:
     return [commits, *(_heard_by(Kind.VIEWCHANGE, view, n, *others) for view in range(1, _VIEWS))]
 
 
-def _hoarding(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Links:
+def _hoarding(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> LinkFaults:
     """What is voted for in the first view that a faulty server leads only the faulty can prove; in the next nothing is
     prepared; and in the one after there is no quorum without them."""
     evil = [server for server in faulty if server >= 0]
@@ -125,7 +125,7 @@ def _hoarding(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Link
     honest = [server for server in range(n) if server not in faulty and server != (leads + 3) % n]
     mute = rng.sample(honest, n - len(evil) - quorum(n) + 1)
     everybody = frozenset(range(n))
-    return Links(
+    return LinkFaults(
         1,
         10,
         rng.choice((1000, 1600, 2500)),
@@ -138,9 +138,9 @@ def _hoarding(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Link
     )
 
 
-def _slow(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Links:
+def _slow(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> LinkFaults:
     """Slower than the first views can bear: their time must grow."""
-    return Links(
+    return LinkFaults(
         rng.choice((1, 60)),
         rng.choice((120, 200)),
         rng.choice((400, 800)),
@@ -148,12 +148,12 @@ def _slow(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Links:
     )
 
 
-def _calm(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Links:
-    return Links(1, rng.choice((2, 10, 30)))
+def _calm(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> LinkFaults:
+    return LinkFaults(1, rng.choice((2, 10, 30)))
 
 
-def _crashy(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Links:
-    return Links(
+def _crashy(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> LinkFaults:
+    return LinkFaults(
         1,
         10,
         800,

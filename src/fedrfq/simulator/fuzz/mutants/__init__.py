@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedrfq.simulator.fuzz.mutants import (  # noqa: F401  (importing a mutant registers it)
     beliefs,
+    change_proposals,
     memory,
-    motions,
     quorums,
     rejoining,
     timing,

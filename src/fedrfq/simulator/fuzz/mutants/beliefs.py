@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.messages import (
-    Any,
+    AnyMessage,
     Cert,
     Certificate,
     Commit,
     Evidence,
     Kind,
-    List,
     Message,
     Prepare,
     Receipt,
+    UploadList,
     author,
 )
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
-from fedrfq.simulator.fuzz.ideal_signatures import Ideal
+from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 
@@ -75,7 +75,7 @@ class RunUnchecked(Replica):
 
 
 @breaks("validity", "accusation", "double-sign")
-class WeakKeys(Ideal):
+class WeakKeys(IdealSignatures):
     """A client may register a key for which others can sign too."""
 
     def weak(self, key: bytes) -> bool:
@@ -94,8 +94,8 @@ class EvidenceUnverified(Rules):
 class EvidenceReversed(Rules):
     """A list that keeps the promise of a receipt is taken for a lie."""
 
-    def conflict(self, a: Any, b: Any) -> bool:
-        if isinstance(a, Receipt) and isinstance(b, List):
+    def conflict(self, a: AnyMessage, b: AnyMessage) -> bool:
+        if isinstance(a, Receipt) and isinstance(b, UploadList):
             return author(a) == author(b) and a.round == b.round and not super().conflict(a, b)
         return super().conflict(a, b)
 
@@ -104,7 +104,7 @@ class EvidenceReversed(Rules):
 class ChangesOfMindAccused(Rules):
     """Two votes of different views are taken for a lie."""
 
-    def conflict(self, a: Any, b: Any) -> bool:
+    def conflict(self, a: AnyMessage, b: AnyMessage) -> bool:
         same = author(a) == author(b) and (a.kind, a.round) == (b.kind, b.round)
         votes = (
             isinstance(a, Prepare | Commit)

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import Application, Effect, Event, Persist
 from fedrfq.consensus.messages import (
-    Any,
-    Body,
+    AnyMessage,
     Cert,
     Commit,
     Kind,
-    List,
     Message,
+    Part,
     Prepare,
     PrePrepare,
     Upload,
+    UploadList,
     ViewChange,
 )
 from fedrfq.consensus.replica import Replica
@@ -43,7 +43,7 @@ class Amnesia(Replica):
 
 class _Forgets(Replica, ABC):
     @abstractmethod
-    def _forgets(self, body: Any) -> bool: ...
+    def _forgets(self, body: AnyMessage) -> bool: ...
 
     def _recall(self, message: Message) -> None:
         if not self._forgets(message.body):
@@ -54,7 +54,7 @@ class _Forgets(Replica, ABC):
 class VotesForgotten(_Forgets):
     """After a restart it does not know its votes."""
 
-    def _forgets(self, body: Any) -> bool:
+    def _forgets(self, body: AnyMessage) -> bool:
         return isinstance(body, Prepare | Commit)
 
 
@@ -62,7 +62,7 @@ class VotesForgotten(_Forgets):
 class PreparedForgotten(_Forgets):
     """After a restart it does not know what it has prepared."""
 
-    def _forgets(self, body: Any) -> bool:
+    def _forgets(self, body: AnyMessage) -> bool:
         return isinstance(body, Cert) and body.certificate.phase == Kind.PREPARE
 
 
@@ -70,7 +70,7 @@ class PreparedForgotten(_Forgets):
 class ProposalForgotten(_Forgets):
     """After a restart a leader does not know what it proposed."""
 
-    def _forgets(self, body: Any) -> bool:
+    def _forgets(self, body: AnyMessage) -> bool:
         return isinstance(body, PrePrepare)
 
 
@@ -78,15 +78,15 @@ class ProposalForgotten(_Forgets):
 class ListForgotten(_Forgets):
     """After a restart it closes the round once more."""
 
-    def _forgets(self, body: Any) -> bool:
-        return isinstance(body, List)
+    def _forgets(self, body: AnyMessage) -> bool:
+        return isinstance(body, UploadList)
 
 
 @breaks("left-view")
 class ViewForgotten(_Forgets):
     """After a restart it is back in a view it had left."""
 
-    def _forgets(self, body: Any) -> bool:
+    def _forgets(self, body: AnyMessage) -> bool:
         return isinstance(body, ViewChange)
 
 
@@ -94,7 +94,7 @@ class ViewForgotten(_Forgets):
 class UploadsForgotten(_Forgets):
     """After a restart it does not know what it gave receipts for."""
 
-    def _forgets(self, body: Any) -> bool:
+    def _forgets(self, body: AnyMessage) -> bool:
         return isinstance(body, Upload)
 
 
@@ -102,7 +102,7 @@ class UploadsForgotten(_Forgets):
 class SetsForgotten(Replica):
     """Of a round's sets it keeps the one it computed last, and the one it has prepared."""
 
-    def _keep_parts(self, parts: dict[bytes, Body]) -> None:
+    def _keep_parts(self, parts: dict[bytes, Part]) -> None:
         prepared = self.prepared.record.set_ if self.prepared is not None else None
         self.parts = {name: part for name, part in self.parts.items() if name == prepared} | parts
 
@@ -111,7 +111,7 @@ class SetsForgotten(Replica):
 class SendsFirst(Replica):
     """It says things before they are durable."""
 
-    def _sign(self, body: Any) -> None:
+    def _sign(self, body: AnyMessage) -> None:
         at = len(self.effects)
         super()._sign(body)
         self.effects[at], self.effects[at + 1] = self.effects[at + 1], self.effects[at]
@@ -119,7 +119,7 @@ class SendsFirst(Replica):
 
 class _Loses(Replica, ABC):
     @abstractmethod
-    def _loses(self, body: Any) -> bool: ...
+    def _loses(self, body: AnyMessage) -> bool: ...
 
     def step(self, event: Event) -> list[Effect]:
         return [
@@ -133,7 +133,7 @@ class _Loses(Replica, ABC):
 class VotesNotPersisted(_Loses):
     """Votes are sent, but not stored."""
 
-    def _loses(self, body: Any) -> bool:
+    def _loses(self, body: AnyMessage) -> bool:
         return isinstance(body, Prepare | Commit)
 
 
@@ -141,7 +141,7 @@ class VotesNotPersisted(_Loses):
 class UploadsNotPersisted(_Loses):
     """Receipts are given for uploads that are not stored."""
 
-    def _loses(self, body: Any) -> bool:
+    def _loses(self, body: AnyMessage) -> bool:
         return isinstance(body, Upload)
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
-from fedrfq.simulator.fuzz.ideal_signatures import Ideal
+from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Mutant:
     replica: type[Replica] = Replica
     rules: type[Rules] = Rules
     client: type[Client] = Client
-    scheme: type[Ideal] | None = None  # in place of the campaign's
+    scheme: type[IdealSignatures] | None = None  # in place of the campaign's
     servers: int | None = None  # where it shows only in committees of this size
 
 
 TRUE = Mutant("nothing", ())
 MUTANTS: dict[str, Mutant] = {}
-Party = TypeVar("Party", bound=type[Replica] | type[Rules] | type[Client] | type[Ideal])
+Party = TypeVar("Party", bound=type[Replica] | type[Rules] | type[Client] | type[IdealSignatures])
 
 
 def breaks(
@@ -43,7 +43,7 @@ def breaks(
             party if issubclass(party, Replica) else Replica,
             party if issubclass(party, Rules) else rules,
             party if issubclass(party, Client) else Client,
-            party if issubclass(party, Ideal) else None,
+            party if issubclass(party, IdealSignatures) else None,
             servers,
         )
         return party

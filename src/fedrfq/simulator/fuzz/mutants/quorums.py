@@ -9,9 +9,9 @@ from fedrfq.consensus.messages import (
     Certificate,
     Commit,
     Kind,
-    List,
     Message,
     PrePrepare,
+    UploadList,
     ViewChange,
 )
 from fedrfq.consensus.replica import Replica
@@ -103,7 +103,7 @@ class FewerLists(Rules):
 
 def _proper_each(rules: Rules, body: PrePrepare) -> bool:
     return all(
-        isinstance(m.body, List)
+        isinstance(m.body, UploadList)
         and m.body.round == body.round
         and rules.authentic(m)
         and rules.proper_list(m.body)

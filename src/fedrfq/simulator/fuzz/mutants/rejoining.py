@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrfq.consensus.messages import Body
+from fedrfq.consensus.messages import Part
 from fedrfq.consensus.replica import Replica
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
@@ -27,7 +27,7 @@ class FewAnswers(Replica):
 class OldAnswers(Replica):
     """Without its log it takes answers that were given before it was lost."""
 
-    def _ours(self, body: Body) -> bool:
+    def _ours(self, body: Part) -> bool:
         return True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedrfq.consensus.events import Effect, Event
-from fedrfq.consensus.messages import Fetch, Message, What, author
+from fedrfq.consensus.messages import Fetch, Message, PartKind, author
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
@@ -53,7 +53,7 @@ class CertificatesKept(Replica):
     """Who asks for the certificate of a round does not get it."""
 
     def _find(self, fetch: Fetch) -> Message | None:
-        return None if fetch.what == What.CERT else super()._find(fetch)
+        return None if fetch.what == PartKind.CERT else super()._find(fetch)
 
 
 @breaks("bounded")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedrfq.consensus.events import Application, Persist
-from fedrfq.consensus.messages import Kind, List, Message, PrePrepare, Record, Upload
+from fedrfq.consensus.messages import Kind, Message, PrePrepare, Record, Upload, UploadList
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Entries, Rules
@@ -64,7 +64,7 @@ class ListsUnsigned(Rules):
     """Lists in a proposal need no signature."""
 
     def authentic(self, message: Message) -> bool:
-        return isinstance(message.body, List) or super().authentic(message)
+        return isinstance(message.body, UploadList) or super().authentic(message)
 
 
 class _AdmitsAll:
@@ -107,7 +107,7 @@ class ReceiptNotListed(Replica):
 
 
 class _NoMinimum(Rules):
-    def proper_list(self, body: List) -> bool:
+    def proper_list(self, body: UploadList) -> bool:
         return len(
             {client for client, _ in body.entries}
         ) < self.roster.minimum or super().proper_list(body)

@@ -16,7 +16,7 @@ class _Everybody(Rules):
 
 
 @breaks("promise", rules=_Everybody)
-class MotionsCount(Replica):
+class ChangeProposalsCount(Replica):
     """Motions count towards the clients that a round needs."""
 
     def _close(self) -> bool:
@@ -25,7 +25,7 @@ class MotionsCount(Replica):
 
 
 @breaks("progress")
-class MotionsAwaited(Replica):
+class ChangeProposalsAwaited(Replica):
     """A round is not closed before all servers have moved something."""
 
     def _close(self) -> bool:
@@ -36,7 +36,7 @@ class MotionsAwaited(Replica):
 
 
 @breaks("double-sign")
-class MotionForgotten(Replica):
+class ChangeProposalForgotten(Replica):
     """After a restart it moves something else."""
 
     def _recall(self, message: Message) -> None:
