@@ -28,7 +28,8 @@ from fedrfq.node.ops.status import name
 from ground import answering, arguments, console, founded, record, servers
 from loadclient import Crowd, content
 
-EVIL, CLIENTS = 3, 3
+EVIL = 3
+CLIENTS = 3
 SERVER = str(Path(__file__).parents[1] / "tests" / "support" / "byzantine_server.py")
 BEHAVIOURS = ("equivocate", "forge", "censor", "wrong")
 _LIMIT_S = 3.0  # a round, on average
@@ -92,7 +93,8 @@ def _meets(cluster: Cluster, server: int) -> bool:
 
 def computed(federation: Federation, rounds: int) -> list[Outcome]:
     """What one honest server makes of all that the clients send."""
-    application, outcomes = reconfigurable(federation), [reconfigurable(federation).start()]
+    application = reconfigurable(federation)
+    outcomes = [reconfigurable(federation).start()]
     for round_ in range(1, rounds + 1):
         uploads = [
             Upload(round_, client, content(federation.task, 0, round_, client))
@@ -107,7 +109,9 @@ def judged(cluster: Cluster, crowd: Crowd, rounds: int) -> Found:
         tuple(map(part_digest, OUTCOME, outcome))
         for outcome in computed(cluster.federation, rounds)
     ]
-    run, logs, proofs = cluster.federation.roster.run, [], set()
+    run = cluster.federation.roster.run
+    logs = []
+    proofs = set()
     for server in range(3):
         audit = Audit(cluster.own(server), recompute=True)
         logs.append([audited.certificate for audited in audit.rounds()])
@@ -141,10 +145,10 @@ def main() -> None:
     parser.add_argument("--behaviours", nargs="+", default=BEHAVIOURS, choices=BEHAVIOURS)
     parser.add_argument("--rounds", type=int, default=100)
     options = parser.parse_args()
-    table, results = (
-        Table("behaviour", "rounds", "view changes", "as one honest server", "all agree", "proofs"),
-        {},
+    table = Table(
+        "behaviour", "rounds", "view changes", "as one honest server", "all agree", "proofs"
     )
+    results = {}
     for behaviour in options.behaviours:
         found = results[behaviour] = attacked(behaviour, options.rounds)
         proofs = ", ".join(f"{who}: {number}" for who, number in found.evidence.items()) or "none"

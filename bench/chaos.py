@@ -54,13 +54,11 @@ class Campaign:
         rng: Random,
         say: Callable[[str], None],
     ) -> None:
-        self.cluster, self.clients, self.proxies, self.rng, self.say = (
-            cluster,
-            clients,
-            proxies,
-            rng,
-            say,
-        )
+        self.cluster = cluster
+        self.clients = clients
+        self.proxies = proxies
+        self.rng = rng
+        self.say = say
         self.servers = [cluster.children[server] for server in range(cluster.federation.roster.n)]
         self.timeout_s = cluster.federation.roster.timeout_ms(0) / 1000
         self.hits: Counter[str] = Counter()
@@ -179,13 +177,22 @@ class Campaign:
 def phase(cluster: Cluster, server: int) -> str:
     """How far a server was when it died: the last thing on its disk, and whether it was just writing."""
     path = max((cluster.own(server) / FOLDER).glob("*.log"), default=None)
-    data = path.read_bytes() if path else b""
+    if path:
+        data = path.read_bytes()
+    else:
+        data = b""
     head = segments.header(data)
-    found = segments.found(data, head) if head else None
+    if head:
+        found = segments.found(data, head)
+    else:
+        found = None
     if head is None or found is None or not found.batches:
         return "before its first record"
     last = segments.unpacked(*found.batches[-1], head.run)[-1].body
-    torn = " (a flush torn)" if found.end < len(data) else ""
+    if found.end < len(data):
+        torn = " (a flush torn)"
+    else:
+        torn = ""
     certificate = getattr(last, "certificate", None)
     return f"{last.kind.name if certificate is None else f'CERT of {certificate.phase.name}'}{torn}"
 
@@ -208,12 +215,11 @@ def _has(pid: int, inode: str) -> bool:
 
 def light(cluster: Cluster, folder: Path, seed: int, pace_s: float) -> list[Child]:
     """The clients that do not train, some in each process."""
-    number, found = len(cluster.federation.clients), []
+    number = len(cluster.federation.clients)
+    found = []
     for first in range(sum(party < 0 for party in cluster.children), number, _PER_PROCESS):
-        span, seen = (
-            f"{first}-{min(first + _PER_PROCESS, number) - 1}",
-            folder / f"seen-{first}.jsonl",
-        )
+        span = f"{first}-{min(first + _PER_PROCESS, number) - 1}"
+        seen = folder / f"seen-{first}.jsonl"
         command = [
             sys.executable,
             str(ROOT / "bench" / "loadclient.py"),
@@ -269,8 +275,13 @@ async def settled(cluster: Cluster, folder: Path) -> int:
 
 
 def _reached(cluster: Cluster, party: int) -> int:
-    known = cluster.status(party) if party >= 0 else cluster.diary(party)
-    return known["round"] if known else 0
+    if party >= 0:
+        known = cluster.status(party)
+    else:
+        known = cluster.diary(party)
+    if known:
+        return known["round"]
+    return 0
 
 
 def verified(cluster: Cluster, decisions: dict[int, set[str]]) -> list[str]:
@@ -321,7 +332,9 @@ def _accused(cluster: Cluster) -> list[str]:
 
 def _said(*arguments: object) -> list[str]:
     done = subprocess.run(fedrfq_command(*arguments), capture_output=True, text=True, check=False)
-    return [] if done.returncode == 0 else [done.stderr.strip()]
+    if done.returncode == 0:
+        return []
+    return [done.stderr.strip()]
 
 
 async def campaign(
@@ -338,10 +351,8 @@ async def campaign(
     training = [child for party, child in cluster.children.items() if party < 0]
     found = Campaign(cluster, clients + training, proxies, rng, say)
     for server, (proxy, port) in enumerate(zip(proxies, ports, strict=True)):
-        proxy.who, proxy.apart = (
-            found.owner,
-            lambda source, server=server: found.apart(server, source),
-        )
+        proxy.who = found.owner
+        proxy.apart = lambda source, server=server: found.apart(server, source)
         await proxy.start(port)
     try:
         for child in clients:
@@ -389,7 +400,8 @@ def main() -> None:
     args = parser.parse_args()
     screen = console()
     both = free_ports(2 * args.servers)
-    targets, ports = both[: args.servers], both[args.servers :]
+    targets = both[: args.servers]
+    ports = both[args.servers :]
     listen = {server: ["--listen", f"127.0.0.1:{port}"] for server, port in enumerate(targets)}
     parties = [*range(args.servers), *(~client for client in range(args.real))]
     with (

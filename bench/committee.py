@@ -30,17 +30,16 @@ from fedrfq.prototypes.fixed_point import LIMIT, WHOLE, Globals, Uploads
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.simulator.fuzz.schedule_run import draw, run
 
-_CLASSES, _VALUES = 10, 24
+_CLASSES = 10
+_VALUES = 24
 _SCHEDULES = 150  # a repeat
 
 
 def deciding(
     committee: Committee, mandate: CommitteeSettings, sent: Uploads
 ) -> Callable[[], AgreedRound]:
-    globals_, memory = (
-        Globals.none(_CLASSES, _VALUES),
-        mandate.task.detector.start(mandate.task.clients),
-    )
+    globals_ = Globals.none(_CLASSES, _VALUES)
+    memory = mandate.task.detector.start(mandate.task.clients)
     return lambda: committee.decide(mandate, 1, b"", memory, globals_, sent)
 
 
@@ -58,17 +57,18 @@ def best(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str,
             since = time.process_time()
             work()
             took = time.process_time() - since
-            found[name] = min(found[name], took) if repeat else float("inf")
+            if repeat:
+                found[name] = min(found[name], took)
+            else:
+                found[name] = float("inf")
     return found
 
 
 def rounds(clients: int, repeats: int) -> Table:
-    mandate, sent = (
-        CommitteeSettings(
-            Task(AdaptiveDetector(), "weighted", WHOLE, clients, _CLASSES, _VALUES), 0, ""
-        ),
-        uploads(clients),
+    mandate = CommitteeSettings(
+        Task(AdaptiveDetector(), "weighted", WHOLE, clients, _CLASSES, _VALUES), 0, ""
     )
+    sent = uploads(clients)
     committees: dict[str, Committee] = {"direct": Direct()}
     for servers, faulty in ((4, 0), (4, 1), (7, 2), (10, 3)):
         committees[f"{servers} servers, {faulty} lying"] = Simulated(servers, faulty)
@@ -78,7 +78,10 @@ def rounds(clients: int, repeats: int) -> Table:
     table = Table(f"a round, {clients} clients", "ms", "messages", "bytes")
     for name, each in committees.items():
         report = deciding(each, mandate, sent)().report
-        counts = ("–", "–") if report is None else (f"{report.messages:,}", f"{report.length:,}")
+        if report is None:
+            counts = ("–", "–")
+        else:
+            counts = (f"{report.messages:,}", f"{report.length:,}")
         table.add_row(name, f"{1000 * seconds[name]:.1f}", *counts)
     return table
 

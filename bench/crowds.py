@@ -23,11 +23,9 @@ class Crowds:
     """All clients of a federation, dealt out to so many processes. `until` is the last round they were told to speak in."""
 
     def __init__(self, folder: Path, clients: int, rounds: int, processes: int) -> None:
-        self.until, self._pipes, self._processes = (
-            0,
-            list[Connection](),
-            list[multiprocessing.process.BaseProcess](),
-        )
+        self.until = 0
+        self._pipes = list[Connection]()
+        self._processes = list[multiprocessing.process.BaseProcess]()
         spawn = multiprocessing.get_context("spawn")
         for first in range(processes):
             ours, theirs = spawn.Pipe()

@@ -85,7 +85,8 @@ def bell(label: str, *shape: int) -> Ints:
 @cache
 def uploads(shape: Shape, round_: int) -> Uploads:
     """A round's: honest ones near their classes' centres, some clients absent, every liar with a lie of its own."""
-    label, size = f"{shape} {round_}", (shape.clients, shape.classes, shape.values)
+    label = f"{shape} {round_}"
+    size = (shape.clients, shape.classes, shape.values)
     centres_JV = drawn(f"{shape} centres", *size[1:]) % _ONE
     held_KJ = drawn(f"{shape} held", *size[:2]) % 100 < shape.held
     counts_KJ = np.where(held_KJ, 1 + drawn(f"{label} counts", *size[:2]) % 300, 0)
@@ -98,7 +99,8 @@ def uploads(shape: Shape, round_: int) -> Uploads:
     if (
         round_ % 2
     ):  # numbers that no message can carry: too many samples, too large a value, one off the coarse grids
-        counts_KJ[1, 0], values_KJV[3, 0, 0] = MOST_COUNT + 1, LIMIT
+        counts_KJ[1, 0] = MOST_COUNT + 1
+        values_KJV[3, 0, 0] = LIMIT
         values_KJV[2, 0, 0] += 1
     here_K = drawn(f"{label} here", shape.clients) % 10 > 0
     everyone = Uploads(tuple(range(shape.clients)), counts_KJ, values_KJV, precision=precision)
@@ -114,7 +116,8 @@ def _lie(kind: int, liar: int, counts_KJ: Ints, values_KJV: Ints) -> None:
         values_KJV[liar] = np.roll(values_KJV[liar], 1, axis=0)
         counts_KJ[liar] *= 1000
     elif kind in (3, 4):  # a copy of the next client's, or nearly
-        counts_KJ[liar], values_KJV[liar] = counts_KJ[liar + 1], values_KJV[liar + 1]
+        counts_KJ[liar] = counts_KJ[liar + 1]
+        values_KJV[liar] = values_KJV[liar + 1]
         values_KJV[liar, :, 0] ^= kind == 4
     elif kind == 5:  # as far out as it goes
         values_KJV[liar] = np.where(values_KJV[liar] & 1, LIMIT - 1, 1 - LIMIT)
@@ -137,16 +140,20 @@ def detector(name: str, shape: Shape) -> Detector:
 
 def decisions(name: str, rule: str, shape: Shape) -> Iterator[Decision]:
     judge = detector(name, shape)
-    state, globals_ = judge.start(shape.clients), Globals.none(shape.classes, shape.values)
+    state = judge.start(shape.clients)
+    globals_ = Globals.none(shape.classes, shape.values)
     for round_ in range(shape.rounds):
         decision = decide(judge, rule, state, globals_, uploads(shape, round_))
-        state, globals_ = decision.state, decision.globals_
+        state = decision.state
+        globals_ = decision.globals_
         yield decision
 
 
 def canonical(decision: Decision) -> Iterator[bytes]:
     """All that servers have to agree on, whatever they keep it in."""
-    taken, verdict, globals_ = decision.uploads, decision.verdict, decision.globals_
+    taken = decision.uploads
+    verdict = decision.verdict
+    globals_ = decision.globals_
     yield json.dumps(sorted(taken.refused.items())).encode()
     arrays: dict[str, NDArray[Any]] = {
         "clients": np.array(taken.clients, np.int64),
@@ -184,7 +191,8 @@ def cases(shapes: Sequence[Shape]) -> tuple[dict[str, str], dict[str, int]]:
     for shape in shapes:
         for name in DETECTORS:
             for rule in RULES:
-                case, made = f"{shape} | {name} | {rule}", list(decisions(name, rule, shape))
+                case = f"{shape} | {name} | {rule}"
+                made = list(decisions(name, rule, shape))
                 found[case] = digest(part for decision in made for part in canonical(decision))
                 dropped[case] = sum(int((~decision.verdict.kept_K).sum()) for decision in made)
     return found, dropped
@@ -203,7 +211,10 @@ def control() -> dict[str, str]:
 
 def about() -> dict[str, Any]:
     """What computes here, as numpy and OpenBLAS say themselves."""
-    core = np._core if hasattr(np, "_core") else np.core
+    if hasattr(np, "_core"):
+        core = np._core
+    else:
+        core = np.core
     inner = core._multiarray_umath
     usable = [name for name in inner.__cpu_dispatch__ if inner.__cpu_features__[name]]
     return {
@@ -285,9 +296,9 @@ def without(place: Place, usable: Sequence[str]) -> str:
     """The instructions that numpy goes without there, in few words."""
     if not place.disabled:
         return "–"
-    return (
-        "all that can be" if set(place.disabled) == set(usable) else f"{place.disabled[0]} and up"
-    )
+    if set(place.disabled) == set(usable):
+        return "all that can be"
+    return f"{place.disabled[0]} and up"
 
 
 def compared(pythons: Sequence[str], *arguments: str) -> int:
@@ -312,7 +323,10 @@ def compared(pythons: Sequence[str], *arguments: str) -> int:
             answer = place.ask(*arguments)
             if answer is None:
                 continue  # the kernels are there, but not what they need
-            usable = answer["usable"] if usable is None else usable
+            if usable is None:
+                usable = answer["usable"]
+            else:
+                usable = usable
             cells = [
                 answer["numpy"],
                 answer["kernels"],
@@ -367,7 +381,9 @@ def verdict(answers: Sequence[tuple[str, dict[str, Any]]]) -> int:
         if wrong
         else f"{many}: all the same, total {total(first['cases'])}"
     )
-    return 1 if wrong else 0
+    if wrong:
+        return 1
+    return 0
 
 
 def main() -> int:

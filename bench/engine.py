@@ -40,17 +40,19 @@ class Round:
     """The training of a round, and nothing else, by the engine."""
 
     def __init__(self, runs: RoundLoop) -> None:
-        self.runs, self.state = (
-            runs,
-            runs.advance(runs.start())[0],
-        )  # round 1, so that there are global prototypes
+        # round 1, so that there are global prototypes
+        self.runs = runs
+        self.state = runs.advance(runs.start())[0]
         self.samples = sum(sum(engine.shares.counts) for engine in runs.engines)
 
     def __call__(self) -> None:
-        runs, state = self.runs, self.state
-        (clients,), (engine,) = runs.cohorts, runs.engines
+        runs = self.runs
+        state = self.state
+        (clients,) = runs.cohorts
+        (engine,) = runs.engines
         rows = range(len(engine.shares.counts))
-        guide, keys = runs.guide(state, clients, state.params[0]), runs.keys(state.round, clients)
+        guide = runs.guide(state, clients, state.params[0])
+        keys = runs.keys(state.round, clients)
         params, _ = engine.train(state.params[0], guide, keys, rows)
         self.state = replace(state, round=state.round + 1, params=(params,))
         if runs.device.type == "cuda":
@@ -60,8 +62,11 @@ class Round:
 class StockCNN(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
-        self.drop, self.fc1, self.fc2 = nn.Dropout2d(), nn.Linear(320, 50), nn.Linear(50, 10)
+        self.conv1 = nn.Conv2d(1, 10, 5)
+        self.conv2 = nn.Conv2d(10, 20, 5)
+        self.drop = nn.Dropout2d()
+        self.fc1 = nn.Linear(320, 50)
+        self.fc2 = nn.Linear(50, 10)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = F.relu(F.max_pool2d(self.conv1(x), 2))
@@ -86,7 +91,8 @@ def stock_epoch(
 def plain_loop(shares: ClientData, threads: int) -> Callable[[], None]:
     models = [StockCNN() for _ in shares.counts]
     owned = [shares.index_KN[k, :count] for k, count in enumerate(shares.counts)]
-    globals_JV, pool = torch.rand(10, 24), Pool()
+    globals_JV = torch.rand(10, 24)
+    pool = Pool()
 
     def work() -> None:
         torch.set_num_threads(threads)
@@ -97,7 +103,9 @@ def plain_loop(shares: ClientData, threads: int) -> Callable[[], None]:
 
 
 def single_model(shares: ClientData, threads: int) -> Callable[[], None]:
-    model, globals_JV, pool = StockCNN(), torch.rand(10, 24), Pool()
+    model = StockCNN()
+    globals_JV = torch.rand(10, 24)
+    pool = Pool()
     rows = torch.cat([shares.index_KN[k, :count] for k, count in enumerate(shares.counts)])
 
     def work() -> None:
@@ -165,7 +173,10 @@ def on_cuda(repeats: int, console: Console) -> None:
         ours = Round(stacked_runs(runs, "cuda"))
         for _ in range(3):
             ours()
-        rounds = 100 if runs == 1 else 5
+        if runs == 1:
+            rounds = 100
+        else:
+            rounds = 5
         took = min(sum(seconds(ours) for _ in range(rounds)) / rounds for _ in range(repeats))
         peak = torch.cuda.max_memory_allocated() / 2**30
         table.add_row(

@@ -29,7 +29,8 @@ from fedrfq.runs.session import Session, here, pick_device
 from flowersim import APP, simulation
 
 RESULTS = Path(__file__).parents[1] / "results" / "flower"
-POINTS, MOST_BYTES = 0.2, 4e9
+POINTS = 0.2
+MOST_BYTES = 4e9
 SAME = ("audit.log", "bodies.bin", "clients.csv", "prototypes.safetensors", "partition.csv")
 
 
@@ -87,7 +88,8 @@ def on_flower(folder: Path, experiment: Experiment, nodes: int) -> tuple[RunDire
     with simulation(folder / "superlink") as engine, engine.watched():
         began = time.perf_counter()
         said = engine.run(settings, nodes, limit_s=1800)
-        took, peak = time.perf_counter() - began, engine.peak
+        took = time.perf_counter() - began
+        peak = engine.peak
     (found,) = (folder / "flower").glob("*/*")
     run = RunDirectory(found)
     if run.result() is None:

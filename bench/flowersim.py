@@ -33,12 +33,14 @@ class Simulation:
     """`folder` is where the SuperLink runs, and keeps what it needs."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._mark = folder, uuid.uuid4().hex
+        self.folder = folder
+        self._mark = uuid.uuid4().hex
         self._port, self._control = free_ports(2)
         self.peak = 0  # bytes of all processes together, each page they share counted once
 
     def start(self, limit_s: float = 60.0) -> None:
-        address, port = f"127.0.0.1:{self._control}", str(self._port)
+        address = f"127.0.0.1:{self._control}"
+        port = str(self._port)
         command = [
             "--insecure",
             "--simulation",
@@ -106,7 +108,8 @@ class Simulation:
             time.sleep(0.05)
 
     def processes(self) -> list[int]:
-        mark, found = f"{_MARK}={self._mark}".encode(), []
+        mark = f"{_MARK}={self._mark}".encode()
+        found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):
                 if mark in path.read_bytes().split(b"\0"):

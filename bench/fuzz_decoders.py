@@ -31,7 +31,9 @@ CODES = [
     "errors",
 ]
 LONGEST = 8192
-SLACK, MULTIPLE = 2**16, 64  # bytes of memory: a constant, and so many a byte of input
+# bytes of memory: a constant, and so many a byte of input
+SLACK = 2**16
+MULTIPLE = 64
 
 
 class Codec(NamedTuple):
@@ -64,11 +66,11 @@ def codecs() -> dict[str, Codec]:
         return messages.encode(found.run, found.body) + found.signature
 
     def verdicts(data: bytes) -> bytes:
-        again, following = (
-            layouts.encode_verdicts(*layouts.decode_verdicts_without_successor(data)),
-            layouts.successor_in(data),
-        )
-        return layouts.append_successor(again, following) if following else again
+        again = layouts.encode_verdicts(*layouts.decode_verdicts_without_successor(data))
+        following = layouts.successor_in(data)
+        if following:
+            return layouts.append_successor(again, following)
+        return again
 
     return {
         "messages.decode": Codec(message, said),
@@ -106,11 +108,9 @@ def _messages() -> list[bytes]:
     """One of every kind."""
     from fedrfq.consensus import messages as m
 
-    run, name, record = (
-        bytes(32),
-        bytes(range(32)),
-        m.Record(1, *(bytes([i]) * 32 for i in range(5))),
-    )
+    run = bytes(32)
+    name = bytes(range(32))
+    record = m.Record(1, *(bytes([i]) * 32 for i in range(5)))
 
     def said(body: m.AnyMessage) -> m.Message:
         return m.Message(
@@ -121,10 +121,8 @@ def _messages() -> list[bytes]:
         m.Kind.PREPARE, 0, record, ((0, bytes(64)), (2, bytes(64)), (3, bytes(64)))
     )
     committed = m.Certificate(m.Kind.COMMIT, 1, record, ((1, bytes(64)),))
-    listed, change = (
-        said(m.UploadList(1, 2, ((0, name), (5, name)))),
-        said(m.ViewChange(1, 1, 2, prepared, committed)),
-    )
+    listed = said(m.UploadList(1, 2, ((0, name), (5, name))))
+    change = said(m.ViewChange(1, 1, 2, prepared, committed))
     votes = [said(kind(1, 0, name, 3)) for kind in (m.Prepare, m.Commit)]
     proposal = said(m.PrePrepare(1, 1, 2, record, (listed, listed), (change, change)))
     others = [
@@ -180,7 +178,10 @@ def watched(name: str, seconds: int, corpus: Path) -> None:
 
 def blind(name: str, seconds: int) -> tuple[int, bytes | None]:
     """Without coverage: executions, and the input that was found, if any."""
-    rng, codec, count, end = random.Random(0), codecs()[name], 0, time.monotonic() + seconds
+    rng = random.Random(0)
+    codec = codecs()[name]
+    count = 0
+    end = time.monotonic() + seconds
     tracemalloc.start()
     while time.monotonic() < end:
         data = _mutated(rng, rng.choice(codec.seeds))
@@ -196,7 +197,8 @@ def blind(name: str, seconds: int) -> tuple[int, bytes | None]:
 def _mutated(rng: random.Random, seed: bytes) -> bytes:
     data = bytearray(seed)
     for _ in range(rng.randint(1, 4)):
-        start, size = rng.randint(0, len(data)), rng.choice((0, 1, 2, 4, 32))
+        start = rng.randint(0, len(data))
+        size = rng.choice((0, 1, 2, 4, 32))
         kind = rng.choice((bytes, rng.randbytes, lambda n: b"\xff" * n))
         data[start : start + rng.choice((0, size))] = kind(size)
     return bytes(data)
@@ -237,7 +239,10 @@ def main() -> int:
     if arguments.corpus is not None:
         watched(arguments.only, arguments.seconds, arguments.corpus)
     guided = importlib.util.find_spec("atheris") is not None
-    names = [arguments.only] if arguments.only else list(codecs())
+    if arguments.only:
+        names = [arguments.only]
+    else:
+        names = list(codecs())
     share = max(1, arguments.seconds // len(names))
     print(
         f"{'guided by coverage (atheris)' if guided else 'blind (no atheris)'}, {share} s for each decoder"

@@ -80,7 +80,9 @@ async def answering(cluster: Cluster, parties: Sequence[int], limit_s: float = 6
 def console() -> Console:
     """As wide as the tables need where nobody looks."""
     found = Console()
-    return found if found.is_terminal else Console(width=_WIDTH)
+    if found.is_terminal:
+        return found
+    return Console(width=_WIDTH)
 
 
 def memory(pid: int) -> dict[str, int]:

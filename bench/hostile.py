@@ -51,12 +51,10 @@ class Attack:
 
     def __init__(self, home: Path, rng: Random, stranger: ssl.SSLContext, held_s: float) -> None:
         self.federation: Federation = read_federation(home / FEDERATION)
-        self.rules, self.rng, self.stranger, self.held_s = (
-            Rules(self.federation.roster),
-            rng,
-            stranger,
-            held_s,
-        )
+        self.rules = Rules(self.federation.roster)
+        self.rng = rng
+        self.stranger = stranger
+        self.held_s = held_s
         clients = len(self.federation.clients)
         own = dict(opened(home, range(clients - _ATTACKERS, clients)))
         self.contexts = {client: tls.client_context(identity) for client, identity in own.items()}
@@ -115,7 +113,8 @@ class Attack:
 
     async def half(self, server: int) -> None:
         """The beginning of what a TLS client says first."""
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        incoming = ssl.MemoryBIO()
+        outgoing = ssl.MemoryBIO()
         with contextlib.suppress(ssl.SSLWantReadError):
             self.stranger.wrap_bio(incoming, outgoing).do_handshake()
         hello = outgoing.read()
@@ -129,7 +128,8 @@ class Attack:
 
     async def bare(self, server: int) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
         async with self._open(server, context) as (reader, _):
             await self._linger(reader)
 
@@ -183,7 +183,10 @@ class Attack:
     @contextlib.asynccontextmanager
     async def _open(self, server: int, context: ssl.SSLContext | None = None) -> Any:
         host, port = endpoint(self.federation.members[server].address)
-        hostname = "" if context else None
+        if context:
+            hostname = ""
+        else:
+            hostname = None
         reader, writer = await asyncio.open_connection(
             host, port, ssl=context, server_hostname=hostname
         )
@@ -211,7 +214,8 @@ def stranger(folder: Path) -> ssl.SSLContext:
     (folder / "key.pem").write_bytes(key)
     (folder / "crt.pem").write_text(certificates.pem(der), encoding="ascii")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     context.load_cert_chain(folder / "crt.pem", folder / "key.pem")
     return context
 
@@ -251,7 +255,8 @@ async def defend(
     try:
         await crowd.all_connected()
         crowd.go(10**9)
-        before, found = await _observed(cluster, crowd, lambda: len(crowd.seen) < 5), {}
+        before = await _observed(cluster, crowd, lambda: len(crowd.seen) < 5)
+        found = {}
         say(f"before: {before}")
         attackers.start()
         coming = Coming(crowd, Random(args.seed))
@@ -284,17 +289,16 @@ class Coming:
     """Honest clients that hang up on a server now and then, and connect anew: how often, and in how many seconds."""
 
     def __init__(self, crowd: Crowd, rng: Random) -> None:
-        self.crowd, self.rng = crowd, rng
+        self.crowd = crowd
+        self.rng = rng
         self.left = 0
         self.took: list[float] = []
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(0.5)
-            speaker, server = (
-                self.rng.choice(self.crowd.speakers),
-                self.rng.randrange(self.crowd.federation.roster.n),
-            )
+            speaker = self.rng.choice(self.crowd.speakers)
+            server = self.rng.randrange(self.crowd.federation.roster.n)
             if server in speaker.lines:
                 speaker.lines.pop(server).abort()
                 self.left += 1
@@ -331,7 +335,8 @@ def _left_out(cluster: Cluster, honest: int) -> list[str]:
 async def _observed(cluster: Cluster, crowd: Crowd, while_: Callable[[], bool]) -> dict[str, Any]:
     """Rounds and memory as long as something lasts."""
     crowd.latencies.clear()
-    first, since = len(crowd.seen), time.monotonic()
+    first = len(crowd.seen)
+    since = time.monotonic()
     while while_():
         await asyncio.sleep(0.1)
     held = [memory(child.pid) for child in cluster.children.values()]

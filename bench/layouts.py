@@ -25,7 +25,8 @@ from fedrfq.engine import engine
 from fedrfq.models import stacked
 from fedrfq.models.stacked import Batched, Grouped, Layout
 
-_GROUPS, _PRODUCTS = "groups, channels last", "im2col and products"
+_GROUPS = "groups, channels last"
+_PRODUCTS = "im2col and products"
 
 
 class Planes(Grouped):
@@ -40,9 +41,10 @@ def laid_out(layout: Layout, device: str, one_stack: bool = False) -> Callable[[
     round_ = Round(stacked_runs(1, device))
     counts = round_.runs.engines[0].shares.counts
     everyone = sorted(range(len(counts)), key=lambda k: -counts[k])
-    dealt = (
-        mock.patch.object(engine, "_dealt", return_value=[everyone]) if one_stack else nullcontext()
-    )
+    if one_stack:
+        dealt = mock.patch.object(engine, "_dealt", return_value=[everyone])
+    else:
+        dealt = nullcontext()
 
     def work() -> None:
         with mock.patch.dict(stacked.LAYOUTS, {device: layout}), dealt:  # type: ignore[arg-type]
@@ -54,7 +56,10 @@ def laid_out(layout: Layout, device: str, one_stack: bool = False) -> Callable[[
 @contextmanager
 def neighbour(busy: bool) -> Iterator[None]:
     """Another program that keeps one core busy meanwhile."""
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
+    if busy:
+        process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    else:
+        process = None
     try:
         yield
     finally:
@@ -86,7 +91,10 @@ def main() -> None:
         for _ in range(args.repeats + 1):  # the first warms up
             for name, work in candidates.items():
                 best[name] = min(best[name], seconds(work))
-    used = _PRODUCTS if args.device == "cuda" else _GROUPS
+    if args.device == "cuda":
+        used = _PRODUCTS
+    else:
+        used = _GROUPS
     table = Table("", "s a round", f"× {used}", title=f"{args.device}, best of {args.repeats + 1}")
     for name, took in best.items():
         table.add_row(name, f"{took:.3f}", f"{took / best[used]:.2f}")

@@ -178,7 +178,8 @@ def main() -> None:
     )
     args = parser.parse_args()
     references = list(REFERENCES.values())
-    console, stages = Console(width=150), saved(args.out)
+    console = Console(width=150)
+    stages = saved(args.out)
     if "first" not in stages:
         looked_at = [*candidates()[: args.only], *references]
         stages["first"] = evaluate(

@@ -32,7 +32,9 @@ from fedrfq.node.transport.frames import EMPTY, Frames, header
 from fedrfq.node.transport.tls_stream import TlsStream
 from fedrfq.prototypes.fixed_point import encode
 
-_KIND, _ROUND = 8, slice(41, 45)  # where a message has them
+# where a message has them
+_KIND = 8
+_ROUND = slice(41, 45)
 _DIALS = 32  # handshakes at a time
 _REMEMBERED = 1_000  # certificates
 _FRAME = 1 << 26  # bytes of a server's at most
@@ -43,7 +45,8 @@ _TURN = memoryview(
 
 def content(task: Task, seed: int, round_: int, client: int) -> bytes:
     """Prototypes at random, as the task allows."""
-    rng, precision = np.random.default_rng((seed, round_, client)), task.precision
+    rng = np.random.default_rng((seed, round_, client))
+    precision = task.precision
     values_JV = (
         rng.integers(-precision.most // 2, precision.most // 2, (task.classes, task.values))
         * precision.step
@@ -69,12 +72,17 @@ class Speaker:
     def __init__(
         self, client: int, identity: Identity, rules: Rules, rounds: int, seed: int
     ) -> None:
-        self.client, self.identity, self.rules = client, identity, rules
-        self.task, self.seed = identity.federation.task, seed
+        self.client = client
+        self.identity = identity
+        self.rules = rules
+        self.task = identity.federation.task
+        self.seed = seed
         self.context: ssl.SSLContext = tls.client_context(identity)
         self.lines: dict[int, Line] = {}
         self.receipts: set[int] = set()  # of this round, by server
-        self.round, self.spoken = 1, 0  # where it is, and the last round it spoke in
+        # where it is, and the last round it spoke in
+        self.round = 1
+        self.spoken = 0
         self.sent_at = self.said_at = 0.0  # when it spoke in that for the first time, and the last
         self.ready = {round_: self._signed(round_) for round_ in range(1, rounds + 1)}
 
@@ -90,9 +98,11 @@ class Speaker:
 
     def speak(self) -> None:
         """This round's upload, to every server that is connected and has given no receipt."""
-        data, self.said_at = self.upload(), time.perf_counter()
+        data = self.upload()
+        self.said_at = time.perf_counter()
         if self.spoken != self.round:
-            self.spoken, self.sent_at = self.round, self.said_at
+            self.spoken = self.round
+            self.sent_at = self.said_at
         for server, line in self.lines.items():
             if server not in self.receipts:
                 line.write(data)
@@ -107,12 +117,14 @@ class Line(asyncio.BufferedProtocol):
     """A client's connection to one server."""
 
     def __init__(self, crowd: Crowd, speaker: Speaker, server: int) -> None:
-        self.crowd, self.speaker, self.server = crowd, speaker, server
-        self.tls, self.frames = TlsStream(speaker.context, server_side=False), Frames(_FRAME)
-        self.up, self.lost = (
-            asyncio.Event(),
-            asyncio.Event(),
-        )  # `up` is set, too, if it never will be
+        self.crowd = crowd
+        self.speaker = speaker
+        self.server = server
+        self.tls = TlsStream(speaker.context, server_side=False)
+        self.frames = Frames(_FRAME)
+        # `up` is set, too, if it never will be
+        self.up = asyncio.Event()
+        self.lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -179,18 +191,19 @@ class Crowd:
     ) -> None:
         found = dict(opened(folder, clients))
         self.federation = next(iter(found.values())).federation
-        self.rules, self.rng = Rules(self.federation.roster), Random(seed)
+        self.rules = Rules(self.federation.roster)
+        self.rng = Random(seed)
         self.speakers = [
             Speaker(client, one, self.rules, rounds, seed) for client, one in found.items()
         ]
-        self.until, self.pace_s = (
-            0,
-            0.0,
-        )  # the last round they speak in, and how long they think before each
+        # the last round they speak in, and how long they think before each
+        self.until = 0
+        self.pace_s = 0.0
         self.seen: dict[int, bytes] = {}
         self.seen_at: dict[int, float] = {}
         self.latencies: list[float] = []
-        self.connected, self.wrong = 0, list[str]()
+        self.connected = 0
+        self.wrong = list[str]()
         self.on_decided: Callable[[int, bytes], None] = lambda round_, value: None
         self._valid: dict[
             bytes, bytes | None
@@ -220,7 +233,8 @@ class Crowd:
 
     def go(self, until: int) -> None:
         """Speak up to this round."""
-        before, self.until = self.until, until
+        before = self.until
+        self.until = until
         for speaker in self.speakers:
             if before < speaker.round <= until:
                 speaker.speak()
@@ -238,14 +252,16 @@ class Crowd:
 
     def hear(self, line: Line, frame: bytes) -> None:
         """A certificate: checked once, whoever of us is told. Who had not spoken in its round is behind, and asks on."""
-        speaker, round_ = line.speaker, int.from_bytes(frame[_ROUND], "little")
+        speaker = line.speaker
+        round_ = int.from_bytes(frame[_ROUND], "little")
         if round_ < speaker.round:
             return
         if frame not in self._valid:
             if len(self._valid) > _REMEMBERED:
                 self._valid.clear()
             self._valid[frame] = self._checked(frame)
-        value, behind = self._valid[frame], speaker.spoken < round_
+        value = self._valid[frame]
+        behind = speaker.spoken < round_
         if value is not None:
             self._settle(speaker, round_, value)
             if behind:
@@ -262,7 +278,8 @@ class Crowd:
         certificate = body.certificate
         if not self.rules.certifies(certificate, Kind.COMMIT):
             return None
-        round_, value = certificate.record.round, certificate.record.value(self.rules.run)
+        round_ = certificate.record.round
+        value = certificate.record.value(self.rules.run)
         if self.seen.setdefault(round_, value) != value:
             self.wrong.append(f"two decisions of round {round_}")
         return value
@@ -276,7 +293,8 @@ class Crowd:
             self.latencies.append(now - speaker.sent_at)
         for old in range(speaker.round, round_ + 1):
             speaker.ready.pop(old, None)
-        speaker.round, speaker.receipts = round_ + 1, set()
+        speaker.round = round_ + 1
+        speaker.receipts = set()
         if speaker.round <= self.until:
             self._next(speaker)
 

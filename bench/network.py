@@ -33,7 +33,10 @@ TARGETS = {
     (7, 1000): 2.4,
     (10, 1000): 2.1,
 }  # commits/s
-P99_MS, KEPT, TIMEOUTS, MEMORY = 50.0, 0.5, 2.0, 400e6
+P99_MS = 50.0
+KEPT = 0.5
+TIMEOUTS = 2.0
+MEMORY = 400e6
 _SILENCES = 3
 _PATIENCE_S = 60.0  # for a round, on average, before it is taken for hanging
 
@@ -48,7 +51,10 @@ class Plan(NamedTuple):
     @staticmethod
     def of(servers: int, clients: int, rounds: int) -> Plan:
         """So many rounds with few clients, and a twenty-fifth with many; with dead servers as many of each leader."""
-        rounds = rounds if clients <= 100 else max(1, rounds // 25)
+        if clients <= 100:
+            rounds = rounds
+        else:
+            rounds = max(1, rounds // 25)
         return Plan(max(3, rounds // 15), rounds, servers * max(1, rounds // (2 * servers)))
 
     def total(self) -> int:
@@ -93,7 +99,8 @@ async def _rate(crowd: Crowds, rounds: int) -> tuple[float, list[float]]:
 
 async def _silence(cluster: Cluster, crowd: Crowds) -> float:
     """How long a round takes whose leader is stopped as it begins, in timeouts of its first view."""
-    roster, round_ = cluster.federation.roster, crowd.until + 1
+    roster = cluster.federation.roster
+    round_ = crowd.until + 1
     leader = cluster.children[roster.leader(round_, 0)]
     leader.pause()
     try:
@@ -135,7 +142,8 @@ def repeated(
 def summary(number: int, clients: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Best and median of the repeats, and whether the targets are met by the best. With dead servers by the median share:
     the best may be that of a repeat in which all were slow."""
-    rates, dead = [row["commits_s"] for row in rows], [row["commits_s_dead"] for row in rows]
+    rates = [row["commits_s"] for row in rows]
+    dead = [row["commits_s_dead"] for row in rows]
     best = {
         "commits_s": max(rates),
         "p99_ms": min(row["p99_ms"] for row in rows),
@@ -181,11 +189,16 @@ def shown(rows: list[dict[str, Any]]) -> Table:
         "memory",
     )
     for row in rows:
-        best, middle, key = row["best"], row["median"], (row["servers"], row["clients"])
+        best = row["best"]
+        middle = row["median"]
+        key = (row["servers"], row["clients"])
         marked = {
             name: f"{text}{'' if row['met'][name] else ' ✗'}" for name, text in _texts(best).items()
         }
-        target = f"{TARGETS[key]:g}" if key in TARGETS else "–"
+        if key in TARGETS:
+            target = f"{TARGETS[key]:g}"
+        else:
+            target = "–"
         table.add_row(
             str(row["servers"]),
             str(row["clients"]),

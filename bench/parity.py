@@ -39,7 +39,8 @@ from fedrfq.node.ops.local_cluster import Cluster, Size, free_ports
 from fedrfq.prototypes.fixed_point import admit
 from ground import record
 
-_LOOK_S, _CPU = 0.2, torch.device("cpu")
+_LOOK_S = 0.2
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def held(folder: Path, size: Size, sets: Sequence[str], limit_s: float) -> Clust
     addresses = [f"127.0.0.1:{port}" for port in free_ports(size.servers)]
     waits = {"minimum": size.clients, "deadline_ms": round(limit_s * 1000)}
     founding.init(folder, addresses, size.clients, waits, None, [*sets, f"rounds={size.rounds}"])
-    cluster, until = Cluster(folder), time.monotonic() + limit_s
+    cluster = Cluster(folder)
+    until = time.monotonic() + limit_s
     cluster.start()
     try:
         while not cluster.finished():
@@ -87,7 +89,8 @@ def simulated(experiment: Experiment) -> tuple[LoopState, list[Recorded]]:
     """The same federation in one process, each client trained alone: how it ends, and its rounds."""
     alone = replace(experiment, train=replace(experiment.train, alone=True))
     loop = RoundLoop([alone], data.load(experiment.data.name), _CPU)
-    state, rounds = loop.start(), []
+    state = loop.start()
+    rounds = []
     for _ in range(experiment.rounds):
         state, (found,) = loop.advance(state)
         assert found.report is not None, "the experiment of a federation has a committee"
@@ -99,14 +102,17 @@ def decided(experiment: Experiment, classes: int, rounds: Sequence[Recorded]) ->
     """What the simulated committee makes of recorded uploads, round after round."""
     assert isinstance(experiment.committee, Simulated)
     order = mandate(experiment, classes)
-    task, application, last = order.task, PrototypeApplication(order.task), b""
+    task = order.task
+    application = PrototypeApplication(order.task)
+    last = b""
     before = application.start()
     for number, found in enumerate(rounds, start=1):
         globals_, memory = application.memory(before)
         uploads = admit(number, found.uploads, task.classes, task.values, task.precision)
         agreed = experiment.committee.decide(order, number, last, memory, globals_, uploads)
         assert agreed.report is not None
-        before, last = _round(agreed.report.bodies).outcome, agreed.last
+        before = _round(agreed.report.bodies).outcome
+        last = agreed.last
         yield before
 
 
@@ -132,7 +138,8 @@ def compared(cluster: Cluster) -> dict[str, Any]:
         recorded(cluster.own(s) / "bodies.bin", federation.roster.run)
         for s in range(federation.roster.n)
     ]
-    real, (state, run) = servers[0], simulated(experiment)
+    real = servers[0]
+    (state, run) = simulated(experiment)
     again = list(decided(experiment, federation.task.classes, real))
     return {
         "servers": federation.roster.n,

@@ -13,4 +13,6 @@ class UserError(Exception):
 def nearest(name: str, names: Iterable[str]) -> str:
     """The known name that was probably meant, as the end of a line."""
     near = get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f" (did you mean {near[0]}?)" if near else ""
+    if near:
+        return f" (did you mean {near[0]}?)"
+    return ""

@@ -51,7 +51,8 @@ def test_a_run_holds_with_and_without_its_bodies(run: Path) -> None:
 def test_every_byte_counts(tmp_path: Path, name: str) -> None:
     """Any one of them changed is found, in its own entry."""
     copy = written(tmp_path / "small", Simulated(), 2, clients=1)
-    whole, places = (copy / name).read_bytes(), offsets(copy, name)
+    whole = (copy / name).read_bytes()
+    places = offsets(copy, name)
     audit = Audit(copy, recompute=name == "bodies.bin")
     for at in range(len(whole)):
         (copy / name).write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
@@ -66,7 +67,8 @@ def test_every_byte_counts(tmp_path: Path, name: str) -> None:
 
 
 def test_a_log_cut_anywhere_is_torn_there(copy: Path) -> None:
-    whole, places = (copy / "audit.log").read_bytes(), offsets(copy, "audit.log")
+    whole = (copy / "audit.log").read_bytes()
+    places = offsets(copy, "audit.log")
     audit = Audit(copy)
     for size in sorted({*range(0, len(whole), 7), *places[:-1]}):
         (copy / "audit.log").write_bytes(whole[:size])
@@ -78,7 +80,8 @@ def test_a_log_cut_anywhere_is_torn_there(copy: Path) -> None:
 
 
 def test_bodies_cut_off_are_torn_or_missing(copy: Path) -> None:
-    whole, places = (copy / "bodies.bin").read_bytes(), offsets(copy, "bodies.bin")
+    whole = (copy / "bodies.bin").read_bytes()
+    places = offsets(copy, "bodies.bin")
     for size, said in (
         (places[2], "ends before this round"),
         (places[2] + 10, "torn"),
@@ -116,7 +119,8 @@ def test_the_command_says_what_it_found(run: Path) -> None:
 
 
 def test_the_command_points_at_the_first_byte_that_does_not_hold(copy: Path) -> None:
-    whole, places = (copy / "audit.log").read_bytes(), offsets(copy, "audit.log")
+    whole = (copy / "audit.log").read_bytes()
+    places = offsets(copy, "audit.log")
     at = places[1] + 100
     (copy / "audit.log").write_bytes(whole[:at] + b"?" + whole[at + 1 :])
     done = fedrfq("verify", copy, "--json", expect=1)

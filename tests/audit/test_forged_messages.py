@@ -281,7 +281,8 @@ def test_forged_bodies_are_found(copy: Path, change: Change, place: int | None, 
 
 def test_a_quorum_that_lies_together_is_found_by_computing_anew(copy: Path) -> None:
     """More than f servers certify prototypes that nobody comes to: the log holds, what it certifies does not follow."""
-    law, false = rules(copy), bytes(3) + bytes(48)
+    law = rules(copy)
+    false = bytes(3) + bytes(48)
 
     def certify(messages: list[Message]) -> list[Message]:
         record = replace(

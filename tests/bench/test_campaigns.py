@@ -58,10 +58,8 @@ async def isolated(
         return rounds
 
     for server, (proxy, port) in enumerate(zip(proxies, ports, strict=True)):
-        proxy.who, proxy.apart = (
-            campaign.owner,
-            lambda source, server=server: campaign.apart(server, source),
-        )
+        proxy.who = campaign.owner
+        proxy.apart = lambda source, server=server: campaign.apart(server, source)
         await proxy.start(port)
     try:
         await answering(cluster, range(4))
@@ -84,8 +82,10 @@ async def isolated(
 
 def test_an_isolated_server_stands_still_while_the_others_go_on_and_catches_up() -> None:
     """One that dials some of the others and is dialled by the rest: cut off from all of them, and from the clients."""
-    both, victim = free_ports(8), 1
-    targets, ports = both[:4], both[4:]
+    both = free_ports(8)
+    victim = 1
+    targets = both[:4]
+    ports = both[4:]
     listen = {server: ["--listen", f"127.0.0.1:{port}"] for server, port in enumerate(targets)}
     waits = {"view_ms": 200, "resend_ms": 200, "deadline_ms": 60_000}
     with founded(3, ports, waits) as folder, servers(folder, more=listen) as cluster:
@@ -127,7 +127,8 @@ def test_clients_of_several_processes_are_in_the_same_rounds() -> None:
         crowd = Crowds(cluster.folder, 3, rounds=4, processes=2)
         try:
             await crowd.connect()
-            first, second = await crowd.go(1), await crowd.go(3)
+            first = await crowd.go(1)
+            second = await crowd.go(3)
         finally:
             crowd.stop()
         assert crowd.until == 4

@@ -16,7 +16,9 @@ def test_a_crowd_stops_even_if_a_server_refuses_at_that_very_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene(folder: Path) -> None:
-        crowd, dialled, refused = Crowd(folder, range(3)), asyncio.Semaphore(0), asyncio.Event()
+        crowd = Crowd(folder, range(3))
+        dialled = asyncio.Semaphore(0)
+        refused = asyncio.Event()
 
         async def dial(*_: Any, **__: Any) -> None:
             dialled.release()

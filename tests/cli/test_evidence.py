@@ -59,7 +59,8 @@ def test_what_is_exported_proves_itself_to_whoever_has_the_federation_s_file(
 
 
 def test_what_proves_nothing_is_refused(federation: Networked, tmp_path: Path) -> None:
-    proofs, file = tmp_path / "proofs.bin", federation.folder / "federation.toml"
+    proofs = tmp_path / "proofs.bin"
+    file = federation.folder / "federation.toml"
     fedrfq("evidence", federation.home(0), "--export", proofs)
     (_, message), *_ = unpack(proofs.read_bytes())
     assert isinstance(message.body, Evidence)

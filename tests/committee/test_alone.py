@@ -57,7 +57,8 @@ def test_a_liar_gives_each_class_anothers_prototype_and_knows_what_is_right() ->
 
 
 def test_a_liar_goes_on_from_what_is_right_for_a_class_that_nobody_sends() -> None:
-    asked, first = mandate(5), rounds(Alone("lie"), mandate(5), 1)[0]
+    asked = mandate(5)
+    first = rounds(Alone("lie"), mandate(5), 1)[0]
     sent = uploads(asked, 2)
     sent = replace(sent, counts_KJ=sent.counts_KJ * (np.arange(CLASSES) > 0))
     told = Alone("lie").decide(
@@ -71,7 +72,8 @@ def test_only_prototypes_that_are_there_are_swapped() -> None:
     asked = mandate(5)
     sent = uploads(asked, 1)
     sent = replace(sent, counts_KJ=sent.counts_KJ * (np.arange(CLASSES) != 1))
-    nothing, memory = Globals.none(CLASSES, VALUES), asked.task.detector.start(5)
+    nothing = Globals.none(CLASSES, VALUES)
+    memory = asked.task.detector.start(5)
     told = Alone("lie").decide(asked, 1, b"", memory, nothing, sent).decision.globals_
     right = Direct().decide(asked, 1, b"", memory, nothing, sent).decision.globals_
     assert told.present_J.tolist() == [True, False, True]
@@ -133,7 +135,8 @@ def test_runs_of_it_are_stacked_with_others_and_differ_by_its_options(mnist: Dat
         state, outcomes = loop.advance(state)
     assert same(state.globals_[0], state.globals_[1])
     assert not state.globals_[3].present_J.any()
-    right, lied = outcomes[0].record, outcomes[2].record
+    right = outcomes[0].record
+    lied = outcomes[2].record
     assert (lied.prototype_accuracy_mean or 0) < (right.prototype_accuracy_mean or 0)
     assert outcomes[4].record.refused == {str(k): "the server is down" for k in range(6)}
 
@@ -153,7 +156,8 @@ def test_the_recipe_sets_one_alone_against_four_of_whom_one_is_so() -> None:
         labels: experiment.committee
         for (labels, _), experiment in Axes.of(recipe).experiments.items()
     }
-    alone, four = "one server alone", "four servers, one of them so"
+    alone = "one server alone"
+    four = "four servers, one of them so"
     assert {labels: committee for labels, committee in found.items() if labels[1] == alone} == {
         ("honest", alone): Alone("honest"),
         ("lying", alone): Alone("lie"),

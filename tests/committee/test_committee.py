@@ -70,10 +70,8 @@ def test_a_detectors_memory_comes_back(state: dict[str, fixed_point.Ints]) -> No
 @given(VERDICTS)
 def test_verdicts_come_back(judged: dict[int, tuple[bool, int]]) -> None:
     clients = tuple(sorted(judged))
-    kept, score = (
-        np.array([judged[k][0] for k in clients], bool),
-        np.array([judged[k][1] for k in clients], np.int64),
-    )
+    kept = np.array([judged[k][0] for k in clients], bool)
+    score = np.array([judged[k][1] for k in clients], np.int64)
     found, verdict = codec.decode_verdicts_without_successor(
         codec.encode_verdicts(clients, Verdict(kept, score))
     )
@@ -88,11 +86,11 @@ def _reencoded(decoder: str, content: bytes) -> bytes:
     if decoder == "state":
         return codec.encode_state(codec.decode_state(content))
     if decoder in ("verdicts", "last verdicts"):
-        rows, following = (
-            codec.encode_verdicts(*codec.decode_verdicts_without_successor(content)),
-            codec.successor_in(content),
-        )
-        return codec.append_successor(rows, following) if following else rows
+        rows = codec.encode_verdicts(*codec.decode_verdicts_without_successor(content))
+        following = codec.successor_in(content)
+        if following:
+            return codec.append_successor(rows, following)
+        return rows
     return pack(placed.message for placed in unpack(content))
 
 
@@ -140,7 +138,8 @@ def test_an_array_that_claims_more_than_there_is_is_refused_at_once() -> None:
 @pytest.mark.parametrize("name", DETECTORS)
 def test_the_application_is_what_one_trusted_server_computes(name: str) -> None:
     asked = mandate(6, detector=DETECTORS[name]())
-    application, before = PrototypeApplication(asked.task), PrototypeApplication(asked.task).start()
+    application = PrototypeApplication(asked.task)
+    before = PrototypeApplication(asked.task).start()
     for number, agreed in enumerate(rounds(Direct(), asked, 3), start=1):
         sent = uploads(asked, number)
         contents = [
@@ -223,7 +222,8 @@ def test_any_number_of_servers_comes_to_the_same(servers: int, faulty: int) -> N
 
 def test_who_misbehaves_how_changes_neither_the_runs_id_nor_a_certified_value() -> None:
     asked = mandate()
-    plain, lying = Simulated(), Simulated(4, 1, "equivocate", "lossy")
+    plain = Simulated()
+    lying = Simulated(4, 1, "equivocate", "lossy")
     assert plain.federation(asked).text == lying.federation(asked).text
     bodies = [
         [report.bodies for report in reports(committee, asked, 3)] for committee in (plain, lying)
@@ -261,12 +261,15 @@ def test_absent_clients_are_waited_for_until_the_deadline_and_no_longer() -> Non
 def test_what_no_message_can_carry_is_refused_for_the_reason_one_server_gives() -> None:
     asked = mandate(5)
     sent = uploads(asked, 1)
-    counts_KJ, values_KJV = sent.counts_KJ.copy(), sent.values_KJV.copy()
-    counts_KJ[1, 0], values_KJV[3, 0, 0] = -1, 2 * LIMIT
+    counts_KJ = sent.counts_KJ.copy()
+    values_KJV = sent.values_KJV.copy()
+    counts_KJ[1, 0] = -1
+    values_KJV[3, 0, 0] = 2 * LIMIT
     wrong = replace(
         sent, counts_KJ=counts_KJ, values_KJV=values_KJV, refused={7: "3 values are no numbers"}
     )
-    memory, nothing = asked.task.detector.start(5), Globals.none(CLASSES, VALUES)
+    memory = asked.task.detector.start(5)
+    nothing = Globals.none(CLASSES, VALUES)
     one, many = (
         c.decide(asked, 1, b"", memory, nothing, wrong).decision
         for c in (Direct(), Simulated(4, 1))

@@ -176,7 +176,8 @@ def test_any_bytes_after_a_header_too(kind: Kind, data: bytes) -> None:
 
 @given(any_message, st.data())
 def test_one_byte_changed(sent: Message, data: st.DataObject) -> None:
-    wire, at = sent.wire, data.draw(st.integers(0, len(sent.wire) - 1))
+    wire = sent.wire
+    at = data.draw(st.integers(0, len(sent.wire) - 1))
     refusal(wire[:at] + bytes([wire[at] ^ data.draw(st.integers(1, 255))]) + wire[at + 1 :])
 
 
@@ -329,7 +330,8 @@ SMALL: dict[
 
 @pytest.mark.parametrize("name", SMALL)
 def test_many_small_items_cost_a_small_multiple_of_their_bytes(name: str) -> None:
-    (item, after), number = SMALL[name], 20_000
+    (item, after) = SMALL[name]
+    number = 20_000
     items = b"".join(map(item, range(number)))
     data = (
         bytes.fromhex(PROMISES[name].format("")) + struct.pack("<I", number) + items + bytes(after)
@@ -357,7 +359,10 @@ def test_a_reader_stops_at_its_end() -> None:
 @pytest.mark.parametrize("kind", Kind)
 def test_who_must_have_signed(kind: Kind) -> None:
     body = GOLDEN[kind][0]
-    expected = ~258 if kind == Kind.UPLOAD else getattr(body, "server", None)
+    if kind == Kind.UPLOAD:
+        expected = ~258
+    else:
+        expected = getattr(body, "server", None)
     assert author(body) == expected
     assert (author(body) is not None) == (kind in SIGNED)
     assert KINDS[kind] is type(body)
@@ -365,7 +370,8 @@ def test_who_must_have_signed(kind: Kind) -> None:
 
 
 def test_messages_are_equal_by_their_bytes() -> None:
-    one, other = said(LIST), message(LIST, fill("5b", 64))
+    one = said(LIST)
+    other = message(LIST, fill("5b", 64))
     assert one == said(LIST)
     assert one != other
     assert one.digest == other.digest

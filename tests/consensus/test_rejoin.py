@@ -27,7 +27,10 @@ def advanced(rounds: int) -> Cluster:
 
 def answer(cluster: Cluster, round_: int, nonce: bytes = NONCE) -> Message:
     """That of a server whose last round was this."""
-    proof = cluster.parties[1].chain[round_].write() if round_ else b""
+    if round_:
+        proof = cluster.parties[1].chain[round_].write()
+    else:
+        proof = b""
     return cluster.rules.unsigned(Part(round_, PartKind.STANDING, nonce + proof))
 
 
@@ -37,7 +40,9 @@ def signed(effects: list[Effect], server: int) -> list[Message]:
 
 
 def cluster_person(message: Message) -> int | None:
-    return None if message.author is None else roster().person(message.author)
+    if message.author is None:
+        return None
+    return roster().person(message.author)
 
 
 def test_it_asks_first_of_all_and_makes_that_durable() -> None:

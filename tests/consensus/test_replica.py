@@ -18,7 +18,10 @@ from support.cluster import Cluster
 def test_standard_library_only() -> None:
     for path in Path(fedrfq.consensus.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.Import):
+                names = [a.name for a in node.names]
+            else:
+                names = []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             for name in names:
                 inside = name.startswith("fedrfq.consensus") or name == "fedrfq.errors"
@@ -77,14 +80,16 @@ class TestNormalCase:
                     assert bool(cluster.said(0, Kind.COMMIT)) == (heard == quorum)
 
     def test_the_value_is_the_same_in_every_view_and_chains_to_the_last(self) -> None:
-        quiet, stormy = Cluster(), Cluster()
+        quiet = Cluster()
+        stormy = Cluster()
         stormy.passes = lambda s, r, m: m.body.kind != Kind.PREPREPARE or m.view > 0
         for cluster in (quiet, stormy):
             cluster.train(1)
             cluster.settle()
             cluster.expire(Timer.VIEW)
             cluster.settle()
-        calm, later = quiet.parties[0].chain[1], stormy.parties[0].chain[1]
+        calm = quiet.parties[0].chain[1]
+        later = stormy.parties[0].chain[1]
         assert (calm.view, later.view) == (0, 1)
         assert calm.record == later.record
         cluster.passes = lambda s, r, m: True

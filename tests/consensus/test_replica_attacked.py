@@ -193,7 +193,8 @@ def test_evidence_of_the_last_round_survives_a_restart() -> None:
 
 
 def test_a_server_whose_silence_ends_after_its_deadline_still_closes_the_round() -> None:
-    cluster, lost = Cluster(servers=7, minimum=2), b"n" * 32
+    cluster = Cluster(servers=7, minimum=2)
+    lost = b"n" * 32
 
     def standing(sender: int, message: Message) -> bool:
         return (

@@ -51,7 +51,8 @@ def test_it_asks_one_server_after_the_other_and_takes_nothing_else() -> None:
     cluster.passes = lambda s, r, m: r != ~0
     cluster.train(1)
     cluster.settle()
-    client, certificate = wanting(cluster), cluster.parties[0].chain[1]
+    client = wanting(cluster)
+    certificate = cluster.parties[0].chain[1]
     effects = client.step(Received(2, cluster.rules.unsigned(Cert(1, certificate))))
     assert fetched(effects) == [(2, PartKind.GLOBALS), (2, PartKind.VERDICTS)]
     asked = [fetched(client.step(Expired(Timer.RESEND))) for _ in range(4)]
@@ -77,10 +78,8 @@ def test_after_a_restart_it_asks_for_what_is_still_missing() -> None:
     cluster.passes = lambda s, r, m: r != ~0
     cluster.train(1)
     cluster.settle()
-    certificate, part = (
-        cluster.parties[0].chain[1],
-        cluster.rules.unsigned(Part(1, PartKind.GLOBALS, b"1234")),
-    )
+    certificate = cluster.parties[0].chain[1]
+    part = cluster.rules.unsigned(Part(1, PartKind.GLOBALS, b"1234"))
     client = wanting(cluster, (cluster.rules.unsigned(Cert(1, certificate)), part))
     assert [what for _, what in fetched(client.step(Start()))] == [PartKind.CERT, PartKind.VERDICTS]
     effects = client.step(Received(1, cluster.rules.unsigned(Part(1, PartKind.VERDICTS, b"++++"))))
@@ -166,7 +165,8 @@ def test_who_tells_of_rounds_in_quick_succession_and_of_nothing_else_does_not_st
         cluster.settle()
         cluster.expire(Timer.DEADLINE)
         cluster.settle()
-    client, chain = wanting(cluster), cluster.parties[0].chain
+    client = wanting(cluster)
+    chain = cluster.parties[0].chain
     told = [
         client.step(Received(3, cluster.rules.unsigned(Cert(round_, chain[round_]))))
         for round_ in range(1, 6)

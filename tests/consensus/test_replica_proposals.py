@@ -91,12 +91,12 @@ def test_after_a_restart_it_says_the_same_again_and_nothing_else() -> None:
     assert len(cluster.said(2, Kind.UPLOAD)) == 1
 
 
-def test_two_motions_convict_a_server_and_neither_counts() -> None:
+def test_two_change_proposals_convict_a_server_and_neither_counts() -> None:
     cluster = Cluster()
-    motions = [cluster.say(3, Upload(1, 7, content)) for content in (b"5", b"6")]
+    change_proposals = [cluster.say(3, Upload(1, 7, content)) for content in (b"5", b"6")]
     for server in (0, 1, 2):
-        for motion in motions:
-            cluster.give(server, Received(3, motion))
+        for change_proposal in change_proposals:
+            cluster.give(server, Received(3, change_proposal))
     cluster.train(1)
     cluster.settle()
     assert cluster.globals_(1)[0] == b"1234"

@@ -9,11 +9,11 @@ from fedrfq.consensus.messages import Commit, Fetch, Kind, Message, PartKind, Pr
 from support.cluster import Cluster
 
 
-def stuck(motion: bool = False) -> Cluster:
+def stuck(change_proposal: bool = False) -> Cluster:
     """All have closed the first round, and nothing that was said after that came anywhere."""
     cluster = Cluster()
     cluster.passes = lambda sender, receiver, message: message.body.kind == Kind.UPLOAD
-    if motion:
+    if change_proposal:
         cluster.give(0, Submit(1, b"5"))
     cluster.train(1)
     cluster.settle()
@@ -38,8 +38,8 @@ def test_a_list_goes_to_all_and_after_view_0_to_the_leader_alone() -> None:
     assert again(cluster, 2, Kind.LIST) == [0, 1, 3]
 
 
-def test_a_motion_is_not_said_again_once_it_is_listed() -> None:
-    assert again(stuck(motion=True), 0, Kind.UPLOAD) == []
+def test_a_change_proposal_is_not_said_again_once_it_is_listed() -> None:
+    assert again(stuck(change_proposal=True), 0, Kind.UPLOAD) == []
     cluster = Cluster()
     cluster.give(0, Submit(1, b"5"))
     assert again(cluster, 0, Kind.UPLOAD) == [1, 2, 3]

@@ -29,7 +29,8 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize("n", [1, *range(4, 14)])
 def test_a_quorum_is_the_least_that_meets_every_other_in_an_honest_server(n: int) -> None:
-    f, q = faults(n), quorum(n)
+    f = faults(n)
+    q = quorum(n)
     assert 3 * f < n <= 3 * f + 3
     assert (roster(n).n, roster(n).f, roster(n).quorum) == (n, f, q)
     assert q <= n - f, "the honest alone make a quorum"

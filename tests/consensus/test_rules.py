@@ -29,7 +29,8 @@ from support.strategies import seal
 
 
 def test_authentic_is_what_its_author_signed_for_this_run() -> None:
-    rules, other = committee(), committee(purpose=b"another")
+    rules = committee()
+    other = committee(purpose=b"another")
     for body in (
         Upload(ROUND, 2, b""),
         Prepare(ROUND, 0, digest("a"), 3),
@@ -45,7 +46,8 @@ def test_authentic_is_what_its_author_signed_for_this_run() -> None:
 
 
 def test_a_message_of_another_run_is_not_authentic_whatever_it_was_signed_with() -> None:
-    rules, other = committee(), committee(purpose=b"another")
+    rules = committee()
+    other = committee(purpose=b"another")
     message = sign(other, Prepare(ROUND, 0, digest("a"), 3))
     assert rules.roster.servers == other.roster.servers
     assert other.authentic(message)
@@ -75,7 +77,8 @@ def test_what_nobody_signs_is_not_authentic() -> None:
 @pytest.mark.parametrize("n", SIZES)
 def test_a_quorum_certifies(n: int, phase: Kind) -> None:
     rules = committee(n)
-    q, other = rules.roster.quorum, Kind.PREPARE + Kind.COMMIT - phase
+    q = rules.roster.quorum
+    other = Kind.PREPARE + Kind.COMMIT - phase
     for servers in (range(q), range(n - q, n), range(n)):
         assert rules.certifies(certified(rules, phase, servers), phase)
         assert not rules.certifies(certified(rules, phase, servers), Kind(other))
@@ -158,7 +161,7 @@ LISTS = {
     "two that sent two": (True, [entry(0, "x"), entry(0, "y"), entry(2, "x"), entry(2, "y")]),
     "nobody": (False, []),
     "with what two servers move": (True, [entry(0), entry(3), entry(6)]),
-    "motions alone": (False, [entry(3), entry(4)]),
+    "change proposals alone": (False, [entry(3), entry(4)]),
     "a stranger": (False, [entry(0), entry(7)]),
     "another stranger": (False, [entry(0), entry(2**32 - 1)]),
     "three of one": (False, [entry(1, "x"), entry(1, "y"), entry(1, "z")]),
@@ -219,7 +222,8 @@ def test_a_client_with_two_uploads_among_the_lists_does_not_count() -> None:
 
 
 def test_a_record_names_all_parts() -> None:
-    entries, outcome = (entry(0), entry(2)), Outcome(b"globals", b"verdicts", b"state")
+    entries = (entry(0), entry(2))
+    outcome = Outcome(b"globals", b"verdicts", b"state")
     made = committee().record(ROUND, digest("p"), entries, outcome)
     assert (made.round, made.previous) == (ROUND, digest("p"))
     assert made.set_ == part_digest(PartKind.SET, write_entries(entries))

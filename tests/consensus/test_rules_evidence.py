@@ -33,7 +33,8 @@ from support.strategies import seal
 def said_by_one(name: str) -> dict[Kind, AnyMessage]:
     """One body of each kind, of round 6 and view 1, by server 1 or client 1: two names, two different things said."""
     rules = committee()
-    what, signed = record(name), sign(rules, UploadList(ROUND, 1, (entry(1, name),)))
+    what = record(name)
+    signed = sign(rules, UploadList(ROUND, 1, (entry(1, name),)))
     return {
         Kind.UPLOAD: Upload(ROUND, 1, name.encode()),
         Kind.RECEIPT: Receipt(ROUND, 1, 1, digest(name)),
@@ -50,7 +51,8 @@ def said_by_one(name: str) -> dict[Kind, AnyMessage]:
 
 
 PAIRS = [*product(Kind, Kind)]
-ONE, OTHER = said_by_one("x"), said_by_one("y")
+ONE = said_by_one("x")
+OTHER = said_by_one("y")
 CONFLICTS = {
     (k, k)
     for k in (Kind.UPLOAD, Kind.LIST, Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
@@ -117,7 +119,8 @@ def test_what_the_honest_say_is_no_evidence(name: str) -> None:
 
 
 def test_a_receipt_is_broken_by_a_list_without_its_entry() -> None:
-    rules, receipt = committee(), Receipt(ROUND, 1, 1, digest("x"))
+    rules = committee()
+    receipt = Receipt(ROUND, 1, 1, digest("x"))
     for entries in (
         (),
         (entry(1, "y"),),
@@ -130,7 +133,8 @@ def test_a_receipt_is_broken_by_a_list_without_its_entry() -> None:
 def test_evidence_holds_only_with_both_signatures_and_its_round() -> None:
     rules = committee()
     a, b = (Prepare(ROUND, 0, digest(name), 1) for name in "ab")
-    first, second = sign(rules, a), sign(rules, b)
+    first = sign(rules, a)
+    second = sign(rules, b)
     assert rules.proves(Evidence(ROUND, first, second))
     assert rules.proves(Evidence(ROUND, second, first))
     assert not any(
@@ -142,6 +146,7 @@ def test_evidence_holds_only_with_both_signatures_and_its_round() -> None:
 
 
 def test_a_second_signature_of_one_thing_is_no_evidence() -> None:
-    rules, body = committee(), Prepare(ROUND, 0, digest("a"), 1)
+    rules = committee()
+    body = Prepare(ROUND, 0, digest("a"), 1)
     again = Message(rules.run, body, sign(rules, body).raw, seal(b"a nonce", b""))
     assert not rules.proves(Evidence(ROUND, sign(rules, body), again))

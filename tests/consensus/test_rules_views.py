@@ -116,7 +116,10 @@ def test_the_highest_prepared_view_binds() -> None:
 
 
 def lists(rules: Rules, number: int | None = None, round_: int = ROUND) -> tuple[Message, ...]:
-    number = rules.roster.n - rules.roster.f if number is None else number
+    if number is None:
+        number = rules.roster.n - rules.roster.f
+    else:
+        number = number
     return tuple(sign(rules, UploadList(round_, server, (entry(0),))) for server in range(number))
 
 
@@ -130,7 +133,11 @@ def changes(rules: Rules, view: int, prepared: Certificate | None = None) -> tup
 
 def proposal(rules: Rules, view: int = 0, **changed: AnyMessage) -> PrePrepare:
     """A free choice of the leader, but for what is changed."""
-    leader, justified = rules.roster.leader(ROUND, view), changes(rules, view) if view else ()
+    leader = rules.roster.leader(ROUND, view)
+    if view:
+        justified = changes(rules, view)
+    else:
+        justified = ()
     return replace(PrePrepare(ROUND, view, leader, record(), lists(rules), justified), **changed)
 
 
@@ -160,7 +167,8 @@ def test_only_the_leader_proposes_and_only_for_its_round(n: int, view: int) -> N
 @pytest.mark.parametrize("n", SIZES)
 def test_a_free_choice_without_its_lists(n: int, view: int) -> None:
     rules = committee(n)
-    good, entries = lists(rules), (entry(0),)
+    good = lists(rules)
+    entries = (entry(0),)
     bad = {
         "none": (),
         "one short": good[:-1],
@@ -194,7 +202,8 @@ def test_a_free_choice_without_its_lists(n: int, view: int) -> None:
 @pytest.mark.parametrize("n", SIZES)
 def test_a_new_view_without_its_view_changes(n: int) -> None:
     rules = committee(n)
-    good, body = changes(rules, 2), change(rules, n - 1)
+    good = changes(rules, 2)
+    body = change(rules, n - 1)
     forged = certified(rules, Kind.PREPARE, range(rules.roster.quorum - 1))
     bad = {
         "none": (),

@@ -26,7 +26,10 @@ def ready(cache):
 def tiny(count=6, groups=False):
     images = np.random.default_rng(0).integers(0, 256, (count, 1, 28, 28), dtype=np.uint8)
     labels = np.arange(count) % 62
-    writers = np.arange(count) if groups else None
+    if groups:
+        writers = np.arange(count)
+    else:
+        writers = None
     return Content(images, labels, images, labels, DATASETS["femnist"].classes, writers, writers)
 
 

@@ -211,7 +211,8 @@ def test_broken_leaf_files_are_refused(tmp_path, text, reason):
 
 
 def test_femnist_of_other_classes_or_size_is_refused(tmp_path):
-    images, labels = np.zeros((2, 28, 20), np.uint8), np.arange(2)
+    images = np.zeros((2, 28, 20), np.uint8)
+    labels = np.arange(2)
     np.savez(tmp_path / "f.npz", train_x=images, train_y=labels, test_x=images, test_y=labels)
     with pytest.raises(UserError, match="expected the 62 classes"):
         get("femnist", source=tmp_path / "f.npz", progress=False)
@@ -221,7 +222,8 @@ def test_femnist_of_other_classes_or_size_is_refused(tmp_path):
 
 def test_femnist_is_converted_again_from_a_new_file(tmp_path):
     for count in (2, 3):
-        images, labels = np.zeros((count, 28, 28), np.uint8), np.arange(count)
+        images = np.zeros((count, 28, 28), np.uint8)
+        labels = np.arange(count)
         np.savez(tmp_path / "f.npz", train_x=images, train_y=labels, test_x=images, test_y=labels)
         get("femnist", source=tmp_path / "f.npz", progress=False)
         assert len(load("femnist").train_y) == count

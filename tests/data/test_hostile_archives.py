@@ -43,7 +43,8 @@ def test_a_zip_with_a_name_outside_is_refused(tmp_path, name):
 def test_a_link_does_not_stand_for_a_file(tmp_path):
     with tarfile.open(tmp_path / "a.tgz", "w:gz") as archive:
         link = tarfile.TarInfo("good")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
+        link.type = tarfile.SYMTYPE
+        link.linkname = "/etc/hostname"
         archive.addfile(link)
     with pytest.raises(UserError, match="expected the member good, found none"):
         read_tar(tmp_path / "a.tgz", {"good": 100})
@@ -97,7 +98,8 @@ def test_a_lying_npy_header_is_refused(tmp_path, text):
 
 
 def test_no_broken_npz_escapes_as_another_error(tmp_path):
-    images, labels = np.zeros((2, 4, 4), np.uint8), np.arange(2)
+    images = np.zeros((2, 4, 4), np.uint8)
+    labels = np.arange(2)
     np.savez_compressed(
         tmp_path / "a.npz", train_x=images, train_y=labels, test_x=images, test_y=labels
     )

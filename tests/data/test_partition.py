@@ -146,7 +146,8 @@ def test_disjoint_clients_can_use_up_the_dataset() -> None:
 
 
 def test_more_clients_leave_the_first_ones_training_samples() -> None:
-    few, many = Classes().deal(MNIST, 5, rng()), Classes().deal(MNIST, 20, rng())
+    few = Classes().deal(MNIST, 5, rng())
+    many = Classes().deal(MNIST, 20, rng())
     assert all(np.array_equal(a, b) for a, b in zip(few.train, many.train, strict=False))
 
 
@@ -325,10 +326,16 @@ KINDS = st.one_of(
 @given(kind=KINDS, clients=st.integers(1, 7), seed=st.integers(0, 2**32), strangers=st.booleans())
 def test_every_partition(kind: Kind, clients: int, seed: int, strangers: bool) -> None:
     assert TOY.test_groups is not None
-    dataset = replace(TOY, test_groups=TOY.test_groups + 1000) if strangers else TOY
+    if strangers:
+        dataset = replace(TOY, test_groups=TOY.test_groups + 1000)
+    else:
+        dataset = TOY
     dealt = kind.deal(dataset, clients, rng(seed))
     assert same(dealt, kind.deal(dataset, clients, rng(seed)))
-    test_y = dataset.train_y if dealt.held_out else dataset.test_y
+    if dealt.held_out:
+        test_y = dataset.train_y
+    else:
+        test_y = dataset.test_y
     for train, test, classes in zip(dealt.train, dealt.test, dealt.classes, strict=True):
         for indices, labels in ((train, dataset.train_y), (test, test_y)):
             assert indices.dtype == np.int64

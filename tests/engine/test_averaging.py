@@ -67,7 +67,10 @@ def test_the_average_is_the_plain_loops_by_samples(method: Method) -> None:
     """Clients that were away weigh nothing and get the average too; a decision layer of one's own never moves."""
     params = random_params(8)
     centres, _ = averaging.same_start(method, MODEL, random_params(8, 1), 2)
-    own = HEADS if isinstance(method, FedPer) else ()
+    if isinstance(method, FedPer):
+        own = HEADS
+    else:
+        own = ()
     after, received = averaging.exchange(
         method, MODEL, centres, params, torch.tensor(WEIGHTS), False
     )
@@ -96,7 +99,8 @@ def test_sums_are_in_double_precision() -> None:
 
 
 def test_the_exchange_leaves_what_it_was_given() -> None:
-    params, centres = random_params(4), random_params(3, 1)
+    params = random_params(4)
+    centres = random_params(3, 1)
     before = [p.clone() for p in [*params.values(), *centres.values()]]
     averaging.exchange(FeSEM(), MODEL, centres, params, torch.tensor([[1, 2, 0, 4]]), False)
     assert all(
@@ -136,23 +140,27 @@ def places(params: Params) -> list[float]:
 
 def test_clients_go_to_the_nearest_centre_and_get_it_back() -> None:
     """4.9 is nearer to 0, 5.1 to 10; nobody is near 100, which stays; who was away moves with its centre."""
-    sent, weights = line(1, 9, 4.9, 5.1, 0), torch.tensor([[1, 2, 3, 2, 0]])
+    sent = line(1, 9, 4.9, 5.1, 0)
+    weights = torch.tensor([[1, 2, 3, 2, 0]])
     after, received = averaging.exchange(FeSEM(), MODEL, line(0, 10, 100), sent, weights, False)
-    low, high = (1 + 3 * 4.9) / 4, (2 * 9 + 2 * 5.1) / 4
+    low = (1 + 3 * 4.9) / 4
+    high = (2 * 9 + 2 * 5.1) / 4
     assert places(after) == pytest.approx([low, high, 100])
     assert places(received) == pytest.approx([low, high, low, high, low])
 
 
 def test_the_first_centres_are_far_from_each_other() -> None:
     """0 is the first; 30 is farthest from it; 11 is farther than 10 from both. Then everyone goes to the nearest."""
-    sent, weights = line(0, 1, 10, 11, 30), torch.tensor([[1, 3, 1, 1, 2]])
+    sent = line(0, 1, 10, 11, 30)
+    weights = torch.tensor([[1, 3, 1, 1, 2]])
     after, received = averaging.exchange(FeSEM(), MODEL, line(-9, -9, -9), sent, weights, True)
     assert places(after) == [0.75, 30, 10.5]
     assert places(received) == [0.75, 0.75, 10.5, 10.5, 30]
 
 
 def test_who_was_away_is_no_first_centre() -> None:
-    sent, weights = line(0, 1, 10, 11, 90), torch.tensor([[0, 3, 1, 1, 0]])
+    sent = line(0, 1, 10, 11, 90)
+    weights = torch.tensor([[0, 3, 1, 1, 0]])
     after, received = averaging.exchange(
         FeSEM(clusters=2), MODEL, line(-9, -9), sent, weights, True
     )
@@ -187,7 +195,8 @@ def test_farthest_first_is_the_plain_loops() -> None:
 
 def test_the_distance_is_over_all_parameters() -> None:
     """Nearer to the second centre by the number of the last layer, farther by those of the first."""
-    centres, sent = line(0, 3), line(2)
+    centres = line(0, 3)
+    sent = line(2)
     centres["fc1.weight"][1] = 1
     after, _ = averaging.exchange(
         FeSEM(clusters=2), MODEL, centres, sent, torch.tensor([[1]]), False
@@ -198,7 +207,8 @@ def test_the_distance_is_over_all_parameters() -> None:
 @pytest.mark.parametrize("method", [FedAvg(), FedPer(), FeSEM()], ids=str)
 @pytest.mark.parametrize("first", [True, False])
 def test_runs_do_not_mix(method: Method, first: bool) -> None:
-    params, weights = random_params(8), torch.tensor(WEIGHTS)
+    params = random_params(8)
+    weights = torch.tensor(WEIGHTS)
     centres, _ = averaging.same_start(method, MODEL, random_params(8, 1), 2)
     centres = {
         name: p + torch.randn(p.shape, generator=torch.Generator().manual_seed(2))
@@ -207,7 +217,8 @@ def test_runs_do_not_mix(method: Method, first: bool) -> None:
     after, received = averaging.exchange(method, MODEL, centres, params, weights, first)
     count = method.centres
     for r in range(2):
-        mine, theirs = slice(count * r, count * r + count), slice(4 * r, 4 * r + 4)
+        mine = slice(count * r, count * r + count)
+        theirs = slice(4 * r, 4 * r + 4)
         alone = averaging.exchange(
             method,
             MODEL,
@@ -265,7 +276,8 @@ def test_weights_are_samples_of_who_took_part(
     assert [first for *_, first in given] == [True, False]
     trained, weight_RK, _ = given[-1]
     for r, experiment in enumerate(experiments):
-        who, held = participants(experiment, 2), loop.partitions[r].train
+        who = participants(experiment, 2)
+        held = loop.partitions[r].train
         weights = [len(held[k]) if k in who else 0 for k in range(6)]
         assert weight_RK[r].tolist() == weights
         for name, p in trained.items():
@@ -358,12 +370,11 @@ class Half(Method):
 @pytest.mark.parametrize("head", [True, False])
 def test_a_phase_leaves_the_other_layers_alone(head: bool) -> None:
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(6, 1, 2, 2, generator=generator), torch.arange(6) % 3
+    x = torch.randn(6, 1, 2, 2, generator=generator)
+    y = torch.arange(6) % 3
     own = ClientData(x, y, torch.arange(6)[None], (6,))
-    params, program = (
-        random_params(1),
-        Program(MODEL, Half(head=head), Pool("none"), TrainingOptions(epochs=2, lr=0.1)),
-    )
+    params = random_params(1)
+    program = Program(MODEL, Half(head=head), Pool("none"), TrainingOptions(epochs=2, lr=0.1))
     new, _ = Engine(program, own, own).train(params, {}, torch.zeros(1, dtype=torch.int64), [0])
     for name, p in params.items():
         assert torch.equal(new[name], p) == ((name in HEADS) != head)
@@ -393,7 +404,8 @@ def test_parameters_that_travel_are_counted(
     ]
     _, (outcomes,) = run(experiments, mnist, 1)
     for outcome in outcomes:
-        record, clients = outcome.record, round(6 * participation)
+        record = outcome.record
+        clients = round(6 * participation)
         assert (record.parameters_up, record.parameters_down) == (
             clients * values,
             clients * values,
@@ -415,10 +427,8 @@ def test_prototypes_that_travel_are_counted(
     mnist: Dataset, changes: dict[str, Any], values: int, bytes_: int
 ) -> None:
     state, ((outcome,),) = run([tiny(**changes)], mnist, 1)
-    classes, present = (
-        sum(row["classes"] for row in outcome.clients),
-        int(state.globals_[0].present_J.sum()),
-    )
+    classes = sum(row["classes"] for row in outcome.clients)
+    present = int(state.globals_[0].present_J.sum())
     record = outcome.record
     assert (record.parameters_up, record.parameters_down) == (
         values * classes,

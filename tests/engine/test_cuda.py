@@ -88,7 +88,8 @@ def test_cuda_trains_resnets_as_the_cpu_does(method):
     trained = []
     for device in ("cpu", "cuda"):
         loop = RoundLoop([experiment.load(sets=settings)], coloured(), torch.device(device))
-        (engine,), state = loop.engines, loop.start()
+        (engine,) = loop.engines
+        state = loop.start()
         engine.shares = replace(engine.shares, x=engine.shares.x.double())
         params = {name: p.double() for name, p in state.params[0].items()}
         guide = loop.guide(state, loop.cohorts[0], params)

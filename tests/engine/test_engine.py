@@ -75,7 +75,10 @@ def shares(name: str, counts: Sequence[int], augment: bool = False) -> ClientDat
     rows = torch.zeros(len(counts), max(counts), dtype=torch.int64)
     for k, (row, count) in enumerate(zip(rows, counts, strict=True)):
         row[:count] = torch.randperm(16, generator=generator(k))[:count]
-    black = torch.linspace(-2, -1, SHAPES[name][0], dtype=torch.float64) if augment else None
+    if augment:
+        black = torch.linspace(-2, -1, SHAPES[name][0], dtype=torch.float64)
+    else:
+        black = None
     return ClientData(x, y, rows, tuple(counts), black)
 
 
@@ -167,8 +170,10 @@ def test_training_is_the_plain_loop(
     name: str, method: str, options: dict[str, Any], epochs: int, augment: bool
 ) -> None:
     counts = COUNTS[name]
-    one, own = program(name, method, options, epochs), shares(name, counts, augment)
-    params, known = start(one, name, len(counts)), some_globals(one)
+    one = program(name, method, options, epochs)
+    own = shares(name, counts, augment)
+    params = start(one, name, len(counts))
+    known = some_globals(one)
     new, losses_K3 = trained(one, own, params, told(one.method, known, params), keys(len(counts)))
 
     rate, units = one.model.dropout()
@@ -178,7 +183,8 @@ def test_training_is_the_plain_loop(
     vectors = torch.from_numpy(known.values_JV).double() / 2**FRACTION_BITS
     prototypes = {j: vectors[j] for j in np.flatnonzero(known.present_J).tolist()}
     for k, count in enumerate(counts):
-        model, held = twin(one, name, params, k), own.index_KN[k, :count]
+        model = twin(one, name, params, k)
+        held = own.index_KN[k, :count]
         key = keys(len(counts))[k]
         losses_3 = reference.train(
             model, own.x[held], own.y[held], key, settings, method, options, prototypes
@@ -188,8 +194,10 @@ def test_training_is_the_plain_loop(
 
 
 def test_momentum_starts_afresh_every_round() -> None:
-    own, one = shares("mlp", (5, 9)), program("mlp")
-    params, whole = start(one, "mlp", 2), Engine(one, own, own)
+    own = shares("mlp", (5, 9))
+    one = program("mlp")
+    params = start(one, "mlp", 2)
+    whole = Engine(one, own, own)
     models = [twin(one, "mlp", params, k) for k in range(2)]
     settings = reference.Settings(1, TRAIN.batch_size, RATES["mlp"], TRAIN.momentum)
     for round_ in (1, 2, 3):
@@ -241,7 +249,8 @@ def test_the_order_of_clients_is_nothing_to_them(
 
 def test_two_runs_stacked_are_each_alone(one_thread: None) -> None:
     one = program("cnn", "fedrfq")
-    own, params = shares("cnn", COUNTS["cnn"]), start(one, "cnn", 4)
+    own = shares("cnn", COUNTS["cnn"])
+    params = start(one, "cnn", 4)
     first = told(one.method, some_globals(one), params)
     second = told(FedRFQ(lam=0.25), some_globals(one, without=(0, 2)), params)
     both = replace(own, index_KN=own.index_KN.repeat(2, 1), counts=own.counts * 2)
@@ -257,7 +266,8 @@ def test_two_runs_stacked_are_each_alone(one_thread: None) -> None:
 
 
 def test_shards_are_nothing_to_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, own = program("cnn", epochs=2), shares("cnn", (5, 9, 12, 3, 7))
+    one = program("cnn", epochs=2)
+    own = shares("cnn", (5, 9, 12, 3, 7))
     params = start(one, "cnn", 5)
     expected, expected_K3 = trained(one, own, params, {}, keys(5))
     monkeypatch.setattr(engine, "_CPU_CLIENTS", 1)
@@ -284,7 +294,8 @@ class Spy(CNN):
 
 def test_batches_and_dropout_are_the_same_bits_in_any_company(one_thread: None) -> None:
     one = replace(program("cnn", epochs=2), model=Spy(channels=6))
-    own, params = shares("cnn", (5, 9, 12, 3), augment=True), start(one, "cnn", 4)
+    own = shares("cnn", (5, 9, 12, 3), augment=True)
+    params = start(one, "cnn", 4)
     Spy.seen.clear()
     trained(one, own, params, {}, keys(4))
     together = list(Spy.seen)
@@ -301,7 +312,8 @@ def test_batches_and_dropout_are_the_same_bits_in_any_company(one_thread: None) 
         trained(one, of(own, [k]), rows(params, [k]), {}, keys(4)[[k]])
         assert len(Spy.seen) == 2 * -(-own.counts[k] // 4)
         for (x, step), (all_x, all_steps) in zip(Spy.seen, together, strict=False):
-            real, among_all = step.weight_KB[0] == 1, all_steps.weight_KB[place] == 1
+            real = step.weight_KB[0] == 1
+            among_all = all_steps.weight_KB[place] == 1
             assert real.sum() == among_all.sum()
             assert torch.equal(x[0][real], all_x[place][among_all])
             assert torch.equal(step.keep_KBU[0][real], all_steps.keep_KBU[place][among_all])  # type: ignore[index]
@@ -334,7 +346,8 @@ def test_augmentation_by_hand() -> None:
 
 
 def test_only_those_who_take_part_are_changed() -> None:
-    own, one = shares("cnn", COUNTS["cnn"]), program("cnn")
+    own = shares("cnn", COUNTS["cnn"])
+    one = program("cnn")
     params = start(one, "cnn", 4)
     everyone, losses_K3 = trained(one, own, params, {}, keys(4))
     new, losses_23 = Engine(one, own, own).train(params, {}, keys(4), [3, 1])
@@ -351,7 +364,8 @@ def test_every_method_trains_every_model(name: str, method: str, one_thread: Non
     counts = sorted(COUNTS[name], reverse=True)[
         :2
     ]  # the whole in its order: one shard gets just what was given
-    one, own = program(name, method), shares(name, counts)
+    one = program(name, method)
+    own = shares(name, counts)
     own = replace(own, x=own.x.float())
     params = {key: p.float() for key, p in start(one, name, 2).items()}
     guide = told(one.method, some_globals(one), params)
@@ -381,10 +395,13 @@ def test_every_method_trains_every_model(name: str, method: str, one_thread: Non
 
 @pytest.mark.parametrize("name", MODELS)
 def test_features_are_the_stock_models_in_evaluation(name: str) -> None:
-    counts = (
-        (3, 70, 0, 65) if name == "mlp" else (3, 5)
-    )  # more than are computed at once, and none at all
-    one, own = program(name), shares(name, [min(count, 16) for count in counts])
+    # more than are computed at once, and none at all
+    if name == "mlp":
+        counts = (3, 70, 0, 65)
+    else:
+        counts = (3, 5)
+    one = program(name)
+    own = shares(name, [min(count, 16) for count in counts])
     index = torch.randint(16, (len(counts), max(counts)), generator=generator())
     own = replace(own, index_KN=index, counts=counts)
     params = start(one, name, len(counts))
@@ -401,7 +418,8 @@ def test_features_are_the_stock_models_in_evaluation(name: str) -> None:
 
 
 def test_prediction_is_from_the_unpooled_features() -> None:
-    own, found = shares("cnn", (5, 3)), []
+    own = shares("cnn", (5, 3))
+    found = []
     for pool in (Pool(), Pool(stride=2), Pool("max"), Pool("none")):
         one = Program(CNN(channels=6), FedRFQ(), pool, TRAIN)
         params = start(one, "cnn", 2)
@@ -448,10 +466,8 @@ def test_no_dropout_needs_no_factors(one_thread: None) -> None:
 def test_a_plan_is_made_on_the_device_of_the_samples() -> None:
     """On PyTorch's meta device, where mixing devices is an error as it is on CUDA."""
     meta = torch.device("meta")
-    x, index = (
-        torch.zeros(50, 3, 32, 32, device=meta),
-        torch.zeros(4, 12, dtype=torch.int64, device=meta),
-    )
+    x = torch.zeros(50, 3, 32, 32, device=meta)
+    index = torch.zeros(4, 12, dtype=torch.int64, device=meta)
     own = ClientData(
         x,
         torch.zeros(50, dtype=torch.int64, device=meta),

@@ -195,7 +195,8 @@ def test_any_number_is_written_as_it_is_read(number: float) -> None:
 
 
 def test_a_table_is_no_way_into_the_experiment() -> None:
-    found, same = load(), load()
+    found = load()
+    same = load()
     table = found.table()
     for section in (
         "data",
@@ -432,7 +433,8 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
 
 
 def test_more_ways_than_classes_are_refused_when_dealt() -> None:
-    images, labels = np.zeros((40, 1, 28, 28), np.uint8), np.arange(40) % 4
+    images = np.zeros((40, 1, 28, 28), np.uint8)
+    labels = np.arange(40) % 4
     dataset = Dataset(
         "toy", images, labels, images, labels, tuple("abcd"), (0.5,), (0.5,), sha256=""
     )
@@ -462,7 +464,10 @@ def test_every_example_takes_every_kind_over_its_own(file: Path, key: str) -> No
             with pytest.raises(UserError, match="averages models"):
                 load(file, [f"{key}.name={name}"])
         else:
-            more = ["attack.clients=1"] if key == "attack" else []
+            if key == "attack":
+                more = ["attack.clients=1"]
+            else:
+                more = []
             assert type(getattr(load(file, [f"{key}.name={name}", *more]), key)) is kind
 
 
@@ -470,7 +475,10 @@ def test_a_switched_kind_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
     """Files with every key, as `fedrfq config` writes them, from any method, attack, … to any other."""
     for key in ("method", "attack", "detector", "committee"):
         for before in SWITCHED[key]:
-            more = {"clients": 1} if key == "attack" else {}
+            if key == "attack":
+                more = {"clients": 1}
+            else:
+                more = {}
             path = write(tmp_path, toml.dump(from_table({key: {"name": before, **more}}).table()))
             for after in SWITCHED[key]:
                 assert load(path, [f"{key}.name={after}"]) == from_table(

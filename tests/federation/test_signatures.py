@@ -56,7 +56,8 @@ def test_other_than_canonical_points_are_weak() -> None:
 def test_a_signature_holds_for_its_key_and_bytes_only(
     message: bytes, seed: int, data: st.DataObject
 ) -> None:
-    signer, other = Ed25519Signer(bytes([seed]) * 32), Ed25519Signer(bytes([seed + 1]) * 32)
+    signer = Ed25519Signer(bytes([seed]) * 32)
+    other = Ed25519Signer(bytes([seed + 1]) * 32)
     signature = signer(message)
     assert SCHEME.verify(signer.public, message, signature)
     assert not SCHEME.verify(other.public, message, signature)
@@ -71,7 +72,8 @@ def test_what_was_found_right_before_is_right_for_nothing_else(
 ) -> None:
     monkeypatch.setattr(signatures, "_REMEMBERED", 3)
     for number in range(5):
-        signer, other = Ed25519Signer(bytes([number]) * 32), Ed25519Signer(bytes([number + 1]) * 32)
+        signer = Ed25519Signer(bytes([number]) * 32)
+        other = Ed25519Signer(bytes([number + 1]) * 32)
         signature = signer(b"message")
         for _ in range(2):
             assert SCHEME.verify(signer.public, b"message", signature)
@@ -88,7 +90,8 @@ def test_what_a_simulated_party_signs_is_known_to_be_right_and_that_alone(
     monkeypatch.setattr(
         signatures, "_opener", lambda: lambda signed, key: checked.append(signed) is not None
     )
-    known, real = simulated(99, "client", 1), Ed25519Signer(bytes(range(32)))
+    known = simulated(99, "client", 1)
+    real = Ed25519Signer(bytes(range(32)))
     signature = known(b"message")
     assert SCHEME.verify(known.public, b"message", signature)
     assert not checked

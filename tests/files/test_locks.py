@@ -127,7 +127,8 @@ def test_a_session_has_its_runs_until_it_is_closed_or_forgotten(tmp_path: Path) 
 @pytest.fixture
 def remembered(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
     """The sessions that have ended: none is forgotten."""
-    found, finish = list[Session](), Session.finish
+    found = list[Session]()
+    finish = Session.finish
 
     def remember(session: Session) -> list[dict[str, Any]]:
         assert all(taken(run_.path) for run_ in session.runs)

@@ -24,11 +24,9 @@ SHAPES = [(), (0,), (3,), (2, 3), (4, 0, 2), (1, 2, 3, 4)]
 
 def make(dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     values = torch.randint(0, 100, shape, generator=torch.Generator().manual_seed(1))
-    return (
-        values % 2 == 0
-        if dtype == torch.bool
-        else (values - (0 if dtype == torch.uint8 else 50)).to(dtype)
-    )
+    if dtype == torch.bool:
+        return values % 2 == 0
+    return (values - (0 if dtype == torch.uint8 else 50)).to(dtype)
 
 
 def every_tensor() -> dict[str, Tensor]:
@@ -48,7 +46,10 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def write_raw(path: Path, header: Any, data: bytes = b"") -> Path:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    if isinstance(header, bytes):
+        text = header
+    else:
+        text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
     return path
 

@@ -200,7 +200,8 @@ def test_clients_of_a_real_federation_are_those_of_fedrfq_client(
     """To the byte what their participants upload, signed with their own keys; kept beside the folders."""
     own = {"folders": str(parties / hosted), "device": "cpu"}
     federation = read_federation(parties / "federation.toml")
-    e, rules = node(real(parties), own, {}).trust.experiment, Rules(federation.roster)
+    e = node(real(parties), own, {}).trust.experiment
+    rules = Rules(federation.roster)
     known, last = decided(parties, 1, [0, 1, 2])
     for sent, globals_ in (
         (real(parties), Globals.none(federation.task.classes, federation.task.values)),

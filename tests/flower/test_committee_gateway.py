@@ -22,7 +22,10 @@ from fedrfq.flower.decided_round import by_client
 from fedrfq.prototypes.fixed_point import WHOLE, Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS
 
-CLIENTS, CLASSES, VALUES, SEED = 6, 3, 4, 5
+CLIENTS = 6
+CLASSES = 3
+VALUES = 4
+SEED = 5
 TASK = Task(DETECTORS["median"](), "weighted", WHOLE, CLIENTS, CLASSES, VALUES)
 MANDATE = CommitteeSettings(TASK, SEED, "00" * 32)
 COMMITTEE = Simulated(servers=4, faulty=1)
@@ -51,7 +54,9 @@ def carried(uploads: Mapping[int, Message], number: int = 1, last: bytes = b"") 
 def test_what_is_decided_is_to_the_byte_what_is_decided_where_the_clients_are_simulated_too() -> (
     None
 ):
-    last, memory, globals_ = b"", TASK.detector.start(CLIENTS), Globals.none(CLASSES, VALUES)
+    last = b""
+    memory = TASK.detector.start(CLIENTS)
+    globals_ = Globals.none(CLASSES, VALUES)
     for number in (1, 2, 3):
         expected = COMMITTEE.decide(MANDATE, number, last, memory, globals_, sent(number))
         found = SimulatedGateway(COMMITTEE, MANDATE).carry(number, last, signed(number))
@@ -59,12 +64,15 @@ def test_what_is_decided_is_to_the_byte_what_is_decided_where_the_clients_are_si
         assert found.last == expected.last
         assert found.decision.uploads.clients == expected.decision.uploads.clients
         assert (found.decision.globals_.values_JV == expected.decision.globals_.values_JV).all()
-        last, memory, globals_ = expected.last, expected.decision.state, expected.decision.globals_
+        last = expected.last
+        memory = expected.decision.state
+        globals_ = expected.decision.globals_
 
 
 def forgeries() -> dict[str, Message]:
     """Of client 2's upload of round 2."""
-    honest, earlier = signed(2)[2], signed(1)[2]
+    honest = signed(2)[2]
+    earlier = signed(1)[2]
     body = honest.body
     assert isinstance(body, Upload)
     other = sent(3).encoded(2)[2]
@@ -133,6 +141,7 @@ def test_clients_are_not_told_what_the_detector_remembers() -> None:
 
 
 def test_of_two_uploads_of_a_client_the_first_is_carried() -> None:
-    first, second = signed(1)[3], signed(2)[3]
+    first = signed(1)[3]
+    second = signed(2)[3]
     assert by_client([second, first, signed(1)[0]]) == {0: signed(1)[0], 3: second}
     assert list(by_client([second, signed(1)[0]])) == [0, 3]

@@ -18,7 +18,8 @@ if not Path("/proc/self/environ").exists():
 from support.deployment import Deployment, deployed
 
 APP = EXAMPLES / "flower"
-NODES, ROUNDS = 4, 4
+NODES = 4
+ROUNDS = 4
 EXPERIMENT = f"""
 name = "deployed"
 rounds = {ROUNDS}

@@ -24,7 +24,10 @@ class Slow(Nodes):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(1)
-        self.now, self.answer_s, self.looks, self.looks_for_nodes = 0.0, 0.0, 0, 0
+        self.now = 0.0
+        self.answer_s = 0.0
+        self.looks = 0
+        self.looks_for_nodes = 0
         monkeypatch.setattr(
             node_registry, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep)
         )
@@ -38,7 +41,9 @@ class Slow(Nodes):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         self.looks += 1
-        return super().pull_messages(message_ids) if self.now >= self.answer_s else []
+        if self.now >= self.answer_s:
+            return super().pull_messages(message_ids)
+        return []
 
 
 @pytest.mark.parametrize(
@@ -47,13 +52,14 @@ class Slow(Nodes):
 def test_an_answer_is_soon_found_by_few_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer_s: float, late_s: float, most: int
 ) -> None:
-    grid, hello = (
-        Slow(monkeypatch),
-        replace(order(from_table(SMALL), 0, b"", False, tmp_path), hello=True),
-    )
+    grid = Slow(monkeypatch)
+    hello = replace(order(from_table(SMALL), 0, b"", False, tmp_path), hello=True)
     found = node_registry.NodeRegistry(grid, 4, 600.0)
     found.gather(hello, 1.0)
-    grid.now, grid.answer_s, grid.looks, grid.looks_for_nodes = 0.0, answer_s, 0, 0
+    grid.now = 0.0
+    grid.answer_s = answer_s
+    grid.looks = 0
+    grid.looks_for_nodes = 0
     assert list(found.ask(hello, hello)) == [100]
     assert answer_s <= grid.now <= answer_s + late_s
     assert grid.looks <= most

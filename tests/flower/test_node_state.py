@@ -142,10 +142,8 @@ def test_of_a_folder_only_its_own_files_are_removed(
 ) -> None:
     folder = tmp_path / CLIENTS
     folder.mkdir()
-    theirs, left = (
-        folder / "best-models-2024.pt",
-        folder / f".models-0-1.safetensors.{'0' * 16}.tmp",
-    )
+    theirs = folder / "best-models-2024.pt"
+    left = folder / f".models-0-1.safetensors.{'0' * 16}.tmp"
     for path in (theirs, left):
         path.touch()
     ask(e, run, 0, tmp_path)

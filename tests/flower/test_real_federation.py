@@ -44,7 +44,8 @@ class Hosts(Nodes):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    path, file = tmp_path / "parties", tmp_path / "experiment.toml"
+    path = tmp_path / "parties"
+    file = tmp_path / "experiment.toml"
     file.write_text(toml.dump(from_table(SMALL).table()), encoding="utf-8")
     waits = {"minimum": 3, "deadline_ms": 2_000, "view_ms": 1_000, "resend_ms": 100}
     founding.init(
@@ -64,7 +65,8 @@ def serving(folder: Path) -> Iterator[None]:
 
 
 def run(folder: Path, grid: Nodes, **settings: str | float) -> RunDirectory:
-    out, courier = folder.parent / "out", str(folder / "courier-0")
+    out = folder.parent / "out"
+    courier = str(folder / "courier-0")
     main(
         grid,
         context(
@@ -92,11 +94,9 @@ def test_what_real_servers_decide_is_what_simulated_ones_decide(folder: Path) ->
     for _ in session.advance():
         pass
     session.finish()
-    other, expected, snapshot = (
-        session.runs[0],
-        PrototypeSnapshot.load(session.runs[0].path),
-        PrototypeSnapshot.load(found.path),
-    )
+    other = session.runs[0]
+    expected = PrototypeSnapshot.load(session.runs[0].path)
+    snapshot = PrototypeSnapshot.load(found.path)
     assert expected is not None
     assert snapshot is not None
     assert (snapshot.globals_.values_JV == expected.globals_.values_JV).all()
@@ -154,7 +154,10 @@ def test_a_round_waits_for_as_many_clients_as_the_federation_says(folder: Path) 
     grid = Hosts(folder)
 
     def to(_: int, order: RoundOrder) -> RoundOrder:
-        grid.away = {2, 3} if order.round == 1 else set()
+        if order.round == 1:
+            grid.away = {2, 3}
+        else:
+            grid.away = set()
         return order
 
     grid.to = to

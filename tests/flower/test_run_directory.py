@@ -52,12 +52,12 @@ def _asked(experiment: Experiment) -> tuple[Any, ...]:
 
 
 def figures(clients: int, accuracy: float, samples: int = 2) -> TestFigures:
-    row, rng = np.full(clients, accuracy), np.random.default_rng(int(accuracy))
-    none, number = np.zeros(clients, np.int64), np.full(clients, samples)
-    y_N, distance_NJ = (
-        rng.integers(0, 10, clients * samples),
-        rng.random((clients * samples, 10)).astype(np.float32),
-    )
+    row = np.full(clients, accuracy)
+    rng = np.random.default_rng(int(accuracy))
+    none = np.zeros(clients, np.int64)
+    number = np.full(clients, samples)
+    y_N = rng.integers(0, 10, clients * samples)
+    distance_NJ = rng.random((clients * samples, 10)).astype(np.float32)
     return TestFigures(row, row, row, none, none, number, y_N, distance_NJ)
 
 
@@ -88,7 +88,8 @@ def test_what_is_decided_is_on_disk_after_all_before_it_and_ahead_of_its_proofs(
     finished: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decided, _ = loaded(finished)
-    book, seen = begun(tmp_path), list[tuple[str, bool]]()
+    book = begun(tmp_path)
+    seen = list[tuple[str, bool]]()
     monkeypatch.setattr(
         RunDirectory, "sync", lambda run: seen.append(("sync", (run.path / FILE).is_file()))
     )
@@ -126,7 +127,8 @@ def test_a_client_not_heard_from_has_its_last_figures(
 
 def test_figures_of_other_classes_are_not_taken(finished: RunDirectory, tmp_path: Path) -> None:
     decided, _ = loaded(finished)
-    book, odd = begun(tmp_path), figures(1, 80.0)
+    book = begun(tmp_path)
+    odd = figures(1, 80.0)
     book.certify(replace(decided, round=1, uploads={}))
     book.hear([NodeAnswer((0,), figures=replace(odd, distance_NJ=odd.distance_NJ[:, :3]))])
     assert book.record().accuracy_mean == 0
@@ -214,6 +216,7 @@ def test_what_clients_report_stands_for_samples_that_only_they_have() -> None:
 
 
 def test_what_a_client_claims_to_have_takes_no_memory() -> None:
-    ground, counts_KJ = ReportedSamples(2, 10), np.full((1, 10), 1 << 40)
+    ground = ReportedSamples(2, 10)
+    counts_KJ = np.full((1, 10), 1 << 40)
     ground.learn(Uploads((1,), counts_KJ, np.zeros((1, 10, 4), np.int64)), {})
     assert [len(rows) for rows in ground.partition.train] == [0, 10 << 40]

@@ -85,9 +85,11 @@ def same(one: RunDirectory, other: RunDirectory, files: tuple[str, ...] = FILES)
 def test_a_run_leaves_the_bytes_that_a_run_without_flower_leaves(
     tmp_path: Path, nodes: int
 ) -> None:
-    found, other = run(tmp_path, Nodes(nodes)), direct(tmp_path)
+    found = run(tmp_path, Nodes(nodes))
+    other = direct(tmp_path)
     same(found, other)
-    result, expected = found.result(), other.result()
+    result = found.result()
+    expected = other.result()
     assert result is not None
     assert expected is not None
     assert {key for key in result if result[key] != expected[key]} <= {
@@ -154,7 +156,8 @@ def test_a_line_a_round_says_how_it_went(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_the_collector_leaves_alone_what_was_loaded_before_the_first_round(tmp_path: Path) -> None:
-    grid, frozen = Nodes(2), list[int]()
+    grid = Nodes(2)
+    frozen = list[int]()
 
     def to(_: int, order: RoundOrder) -> RoundOrder:
         frozen.extend([gc.get_freeze_count()] * (not order.hello))
@@ -168,7 +171,8 @@ def test_the_collector_leaves_alone_what_was_loaded_before_the_first_round(tmp_p
 
 def test_a_record_is_made_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second one would be waited for, whatever else the machine does."""
-    threads, failure = list[int](), metrics.prototype_failure
+    threads = list[int]()
+    failure = metrics.prototype_failure
 
     def measured(*args: Any) -> Any:
         threads.append(torch.get_num_threads())
@@ -193,7 +197,9 @@ def test_if_the_federation_was_changed_the_run_says_that_it_is_over(
         self: SimulatedGateway, number: int, last: bytes, uploads: Mapping[int, Message]
     ) -> Any:
         agreed = carry(self, number, last, uploads)
-        return replace(agreed, last=_succeeded(agreed.last)) if number == 2 else agreed
+        if number == 2:
+            return replace(agreed, last=_succeeded(agreed.last))
+        return agreed
 
     monkeypatch.setattr(SimulatedGateway, "carry", changing)
     grid = Nodes(2)
@@ -232,7 +238,8 @@ def test_a_node_that_vanishes_is_left_out_and_may_return_under_another_number(
             grid.away = {3}
         if order.round == 3 and not order.hello and 3 in grid.hosting:
             del grid.hosting[3]
-            grid.hosting[8], grid.away = 3, set()
+            grid.hosting[8] = 3
+            grid.away = set()
         return order
 
     grid.to = away
@@ -261,7 +268,8 @@ def test_two_nodes_with_one_client_are_named(
 
 
 def test_a_greeting_that_nobody_answers_is_repeated(tmp_path: Path) -> None:
-    grid, greetings = Nodes(2), list[int]()
+    grid = Nodes(2)
+    greetings = list[int]()
     grid.away = {1}
 
     def to(node: int, order: Any) -> Any:
@@ -389,7 +397,9 @@ def test_killed_and_run_again_it_leaves_the_same_bytes(
 
 def _kill(patch: pytest.MonkeyPatch, at: int, where: str) -> None:
     """Before a round is decided; once it is on disk, and no proof of it; or when its record is written."""
-    decide, prove, write = SimulatedGateway.carry, RunDirectory.prove, RunDirectory.append
+    decide = SimulatedGateway.carry
+    prove = RunDirectory.prove
+    write = RunDirectory.append
 
     def carry(
         self: SimulatedGateway, number: int, last: bytes, uploads: Mapping[int, Message]
@@ -459,9 +469,10 @@ def test_what_the_app_cannot_run_it_says(
     tmp_path: Path, changes: dict[str, Any], line: str
 ) -> None:
     table = {key: value for key, value in SMALL.items() if key not in ("committee", "train")}
-    keep = (
-        {} if "committee" in changes or "method" in changes else {"committee": SMALL["committee"]}
-    )
+    if "committee" in changes or "method" in changes:
+        keep = {}
+    else:
+        keep = {"committee": SMALL["committee"]}
     path = written(tmp_path, toml.merge({**table, **keep}, changes))
     with pytest.raises(UserError, match=line.replace("(", r"\(")):
         main(Nodes(2), context(experiment=path, out=str(tmp_path / "out")))

@@ -37,7 +37,9 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 def told(run: list[Done], number: int) -> bytes:
     """The result that a node gets before it trains a round after this one."""
-    return run[number - 1].last if number else b""
+    if number:
+        return run[number - 1].last
+    return b""
 
 
 def play(e: Experiment, run: list[Done], nodes: int, state: Path) -> list[list[NodeAnswer]]:
@@ -59,7 +61,8 @@ def test_alone_all_bytes_are_those_of_a_run_however_clients_are_divided(
     for nodes in (1, 4) if changes else (1, 2, 4, 6):
         heard = play(e, run, nodes, tmp_path / str(nodes))
         for number, done in enumerate(run, 1):
-            trained, tested = heard[number - 1], heard[number]
+            trained = heard[number - 1]
+            tested = heard[number]
             assert tuple(upload for answer in trained for upload in answer.uploads) == done.uploads
             check_losses(trained, done)
             check_figures(tested, done)
@@ -85,7 +88,8 @@ def check_losses(answers: list[NodeAnswer], done: Done) -> None:
 
 def check_figures(answers: list[NodeAnswer], done: Done) -> None:
     found = joined([answer.figures for answer in answers if answer.figures])
-    record, rows = done.outcome.record, done.outcome.clients
+    record = done.outcome.record
+    rows = done.outcome.clients
     assert found.head_K.tolist() == [row["accuracy"] for row in rows]
     assert int(found.collapsed_K.sum()) == record.collapsed_clients
     assert int(found.saturated_K.sum()) == record.saturated
@@ -95,10 +99,8 @@ def check_figures(answers: list[NodeAnswer], done: Done) -> None:
         return
     assert found.prototype_K.tolist() == [row["prototype_accuracy"] for row in rows]
     assert found.prototype_own_K.tolist() == [row["prototype_accuracy_own"] for row in rows]
-    distance_1NJ, y_1N = (
-        torch.from_numpy(found.distance_NJ)[None],
-        torch.from_numpy(found.y_N)[None],
-    )
+    distance_1NJ = torch.from_numpy(found.distance_NJ)[None]
+    y_1N = torch.from_numpy(found.y_N)[None]
     present_1J = torch.from_numpy(done.state.globals_[0].present_J)[None]
     failure = metrics.prototype_failure(
         distance_1NJ, y_1N, torch.ones_like(y_1N).bool(), present_1J
@@ -117,7 +119,8 @@ def test_values_that_were_cut_are_counted(
     mnist: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     e = experiment(clients=2)
-    run, nothing = rounds(e, mnist, 1), Globals.none(10, e.prototype_size())
+    run = rounds(e, mnist, 1)
+    nothing = Globals.none(10, e.prototype_size())
     node = node_of(0, 1, order(e, 0, b"", True, tmp_path))
     quantise = shard.quantise
 

@@ -65,7 +65,8 @@ def test_one_client_a_node_leaves_the_bytes_of_a_run_without_flower(
         "patience-s": 60,
     }
     said = engine.run(settings, nodes=4)
-    found, other = only(tmp_path / "flower"), direct(tmp_path, SMALL)
+    found = only(tmp_path / "flower")
+    other = direct(tmp_path, SMALL)
     for name in ("audit.log", "bodies.bin", "clients.csv", "prototypes.safetensors"):
         assert (found.path / name).read_bytes() == (other.path / name).read_bytes(), said
     assert engine.statuses()[0] == "finished:completed"
@@ -81,10 +82,8 @@ def test_killed_in_mid_run_it_goes_on_and_loses_nothing_certified(
 ) -> None:
     """In two shards, whose accuracies differ from those of one stack by rounding alone."""
     table = toml.merge(SMALL, {"rounds": 12, "train": {"alone": False}})
-    out, settings = (
-        tmp_path / "flower",
-        {"experiment": written(tmp_path, table), "out": str(tmp_path / "flower")},
-    )
+    out = tmp_path / "flower"
+    settings = {"experiment": written(tmp_path, table), "out": str(tmp_path / "flower")}
     with engine.running(settings, nodes=2) as process:
         _until(
             lambda: [

@@ -23,7 +23,9 @@ from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.runs.run_directory import RunDirectory
 from support.flowers import SMALL, Nodes, context, hear, written
 
-NODES, VICTIM = 4, 1  # one client a node
+# one client a node
+NODES = 4
+VICTIM = 1
 
 heard = pytest.fixture(autouse=True)(hear)
 
@@ -58,7 +60,8 @@ def replayed(_: NodeAnswer, before: list[NodeAnswer]) -> tuple[bytes, ...]:
 
 def disguised(answer: NodeAnswer, before: list[NodeAnswer]) -> tuple[bytes, ...]:
     """The last round's, with this round's number on it."""
-    new, old = decode(answer.uploads[0]), decode(before[0].uploads[0])
+    new = decode(answer.uploads[0])
+    old = decode(before[0].uploads[0])
     assert isinstance(old.body, Upload)
     return (
         Message(
@@ -87,14 +90,18 @@ def test_what_becomes_of_an_upload_comes_out(
     tamper: Callable[[NodeAnswer, list[NodeAnswer]], tuple[bytes, ...]],
     why: str,
 ) -> None:
-    grid, before, told = Nodes(NODES), list[NodeAnswer](), list[tuple[int, ...]]()
+    grid = Nodes(NODES)
+    before = list[NodeAnswer]()
+    told = list[tuple[int, ...]]()
 
     def back(node: int, answer: NodeAnswer) -> NodeAnswer:
         told.append(answer.left_out)
         if node != VICTIM or not answer.uploads:
             return answer
         before.append(answer)
-        return replace(answer, uploads=tamper(answer, before)) if answer.round == 2 else answer
+        if answer.round == 2:
+            return replace(answer, uploads=tamper(answer, before))
+        return answer
 
     grid.back = back
     found = run(tmp_path, grid)
@@ -107,7 +114,8 @@ def test_what_becomes_of_an_upload_comes_out(
 
 
 def test_no_node_can_upload_for_anothers_client(tmp_path: Path) -> None:
-    grid, seen = Nodes(NODES), list[NodeAnswer]()
+    grid = Nodes(NODES)
+    seen = list[NodeAnswer]()
 
     def back(_: int, answer: NodeAnswer) -> NodeAnswer:
         seen.append(answer)
@@ -115,10 +123,8 @@ def test_no_node_can_upload_for_anothers_client(tmp_path: Path) -> None:
 
     grid.back = back
     run(tmp_path, grid)
-    one, other = (
-        next(a for a in seen if a.trained == (0,)),
-        next(a for a in seen if a.trained == (VICTIM,)),
-    )
+    one = next(a for a in seen if a.trained == (0,))
+    other = next(a for a in seen if a.trained == (VICTIM,))
     assert [message.wire for message in uploaded(one)] == list(one.uploads)
     assert not list(uploaded(replace(one, uploads=other.uploads)))
 
@@ -171,14 +177,17 @@ def test_no_client_learns_from_what_was_not_certified(
     tamper: Callable[[RoundOrder, list[RoundOrder]], RoundOrder],
     line: str,
 ) -> None:
-    grid, before = Nodes(NODES), list[RoundOrder]()
+    grid = Nodes(NODES)
+    before = list[RoundOrder]()
 
     def to(node: int, order: RoundOrder) -> RoundOrder:
         if order.hello:
             return order
         if node == VICTIM and order.round < 2:
             before.append(order)
-        return tamper(order, before) if node == VICTIM and order.round == 2 else order
+        if node == VICTIM and order.round == 2:
+            return tamper(order, before)
+        return order
 
     grid.to = to
     found = run(tmp_path, grid)
@@ -192,7 +201,8 @@ def test_no_client_learns_from_what_was_not_certified(
 def test_a_result_that_was_handed_out_before_is_refused_once_a_newer_one_is_known(
     tmp_path: Path,
 ) -> None:
-    grid, last = Nodes(NODES), dict[int, RoundOrder]()
+    grid = Nodes(NODES)
+    last = dict[int, RoundOrder]()
 
     def to(_: int, order: RoundOrder) -> RoundOrder:
         last[order.round] = order
@@ -212,7 +222,8 @@ def test_servers_of_its_own_do_not_help_it(
 ) -> None:
     """Certified indeed, by a committee that is not this federation's."""
     (tmp_path / "other").mkdir()
-    grid, theirs = Nodes(NODES), Nodes(NODES)
+    grid = Nodes(NODES)
+    theirs = Nodes(NODES)
     results = dict[int, RoundOrder]()
 
     def note(_: int, order: RoundOrder) -> RoundOrder:
@@ -224,9 +235,9 @@ def test_servers_of_its_own_do_not_help_it(
     main(theirs, context(experiment=path, out=str(tmp_path / "other" / "out")))
 
     def to(_: int, order: RoundOrder) -> RoundOrder:
-        return (
-            replace(order, last=results[1].last) if order.round == 1 and not order.hello else order
-        )
+        if order.round == 1 and not order.hello:
+            return replace(order, last=results[1].last)
+        return order
 
     grid.to = to
     with pytest.raises(UserError, match="0 clients trained round 2"):

@@ -73,6 +73,7 @@ def test_a_committee_is_no_part_of_the_program() -> None:
 def test_an_advance_leaves_the_state_before_as_it_was(mnist: Dataset) -> None:
     loop = RoundLoop([tiny(committee={"name": "simulated"})], mnist, CPU)
     first, _ = loop.advance(loop.start())
-    second, again = loop.advance(first)[0], loop.advance(first)[0]
+    second = loop.advance(first)[0]
+    again = loop.advance(first)[0]
     assert second.agreed == again.agreed != first.agreed
     assert equal(second.params, again.params)

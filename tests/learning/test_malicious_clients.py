@@ -46,12 +46,16 @@ class Garbage(Attack):
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
-        counts, values = scene.uploads.counts_KJ.copy(), scene.uploads.values_KJV.copy()
+        counts = scene.uploads.counts_KJ.copy()
+        values = scene.uploads.values_KJV.copy()
         theirs = np.flatnonzero(scene.malicious_K)
         if self.kind == "large":
             values[theirs, 0, 0] = LIMIT
         else:
-            counts[theirs, 3] = -5 if self.kind == "negative" else MOST_COUNT + 1
+            if self.kind == "negative":
+                counts[theirs, 3] = -5
+            else:
+                counts[theirs, 3] = MOST_COUNT + 1
         return replace(scene.uploads, counts_KJ=counts, values_KJV=values)
 
 
@@ -100,10 +104,12 @@ def test_garbage_is_refused_with_a_reason_and_the_round_goes_on(
 ) -> None:
     experiment = tiny(attack=garbage(kind=kind), model=MLP)
     loop = RoundLoop([experiment], mnist, CPU)
-    bad, before = attackers(experiment), loop.start()
+    bad = attackers(experiment)
+    before = loop.start()
     for _ in range(2):
         state, (outcome,) = loop.advance(before)
-        record, rows = outcome.record, outcome.clients
+        record = outcome.record
+        rows = outcome.clients
         assert record.refused == {str(k): REASONS[kind] for k in bad}
         assert [(row["verdict"], row["reason"], row["score"]) for row in rows] == [
             ("refused", REASONS[kind], None) if k in bad else ("kept", "", 0) for k in range(6)
@@ -123,7 +129,8 @@ def test_a_class_of_refused_clients_alone_keeps_its_global_prototype(mnist: Data
 
     def theirs(seed: int) -> set[int]:
         made = tiny(seed=seed, attack=garbage(start_round=2), model=MLP)
-        bad, classes = attackers(made), round_loop.deal(made, mnist).classes
+        bad = attackers(made)
+        classes = round_loop.deal(made, mnist).classes
         held = [
             {j for k in who for j in classes[k].tolist()}
             for who in (bad, [k for k in range(6) if k not in bad])
@@ -271,7 +278,9 @@ def test_flipped_labels_reach_the_attackers_alone(
         model=MLP,
     )
     loop = RoundLoop([experiment], dataset, CPU)
-    (engine,), (partition,), bad = loop.engines, loop.partitions, attackers(experiment)
+    (engine,) = loop.engines
+    (partition,) = loop.partitions
+    bad = attackers(experiment)
     right = {k: dataset.train_y[index] for k, index in enumerate(partition.train)}
     believed = {
         k: engine.shares.y[engine.shares.index_KN[k, : len(right[k])]].numpy() for k in range(6)
@@ -323,7 +332,8 @@ def test_honest_figures_and_reasons_by_hand_from_the_files(tmp_path: Path) -> No
     done = fedrfq("run", *sets([*SMALL, *more]), "--out", tmp_path, "--json")
     result = json.loads(done.stdout.splitlines()[-1])
     path = Path(result["run_dir"])
-    rows, rounds = clients(path), records(path)
+    rows = clients(path)
+    rounds = records(path)
     for number, record in enumerate(rounds, start=1):
         mine = [row for row in rows if row["round"] == str(number)]
         honest = [row for row in mine if row["malicious"] == "0"]
@@ -403,7 +413,8 @@ def test_a_malicious_client_whose_training_diverges_is_refused_and_the_round_goe
     mnist: Dataset,
 ) -> None:
     loop = RoundLoop([tiny(attack={"name": "swap", "clients": 2})], mnist, CPU)
-    state, lost = loop.start(), loop.malicious[0][0]
+    state = loop.start()
+    lost = loop.malicious[0][0]
     state.params[0]["fc1.weight"][lost] = float("nan")
     state, (outcome,) = loop.advance(state)
     assert list(outcome.record.refused) == [str(lost)]

@@ -27,7 +27,8 @@ def test_running_std_is_that_of_averages_never_reset() -> None:
 
 
 def test_distances_are_of_every_prototype_to_every_global() -> None:
-    p, globals_ = torch.randn(2, 3, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    p = torch.randn(2, 3, 4, dtype=torch.float64)
+    globals_ = torch.randn(5, 4, dtype=torch.float64)
     found = metrics.distances(p, globals_)
     for k, n, j in product(range(2), range(3), range(5)):
         assert found[k, n, j].item() == pytest.approx(dist(p[k, n].tolist(), globals_[j].tolist()))
@@ -110,11 +111,9 @@ def test_prototype_failure_of_runs_is_each_ones_alone_and_padding_is_no_sample()
 
 def test_clients_whose_prototypes_are_nothing_or_whose_features_are_alike_have_collapsed() -> None:
     """With one class to tell, alike is as it should be; a healthy client's padding is not looked at."""
-    nothing, alike, healthy = (
-        torch.zeros(4, 2),
-        torch.tensor([[1.0, 0.5]] * 4),
-        torch.eye(2).repeat(2, 1),
-    )
+    nothing = torch.zeros(4, 2)
+    alike = torch.tensor([[1.0, 0.5]] * 4)
+    healthy = torch.eye(2).repeat(2, 1)
     alike[0, 0] += 0.02
     padded = torch.cat([alike[:3], healthy[:1] * 9])
     c = torch.stack([healthy, alike, alike, healthy, padded])
@@ -134,7 +133,8 @@ def test_clients_whose_prototypes_are_nothing_or_whose_features_are_alike_have_c
 
 def test_silhouette_by_hand() -> None:
     """On a line, 0 and 1 of one class, 10 and 12 of another: 1 − a/b for each."""
-    vectors, y = torch.tensor([[0.0], [1], [10], [12]]), torch.tensor([0, 0, 1, 1])
+    vectors = torch.tensor([[0.0], [1], [10], [12]])
+    y = torch.tensor([0, 0, 1, 1])
     expected = np.mean([1 - 1 / 11, 1 - 1 / 10, 1 - 2 / 9.5, 1 - 2 / 11.5])
     assert metrics.silhouette(vectors, y, seed=0) == pytest.approx(expected)
 
@@ -142,10 +142,8 @@ def test_silhouette_by_hand() -> None:
 def test_silhouette_is_scikit_learns() -> None:
     rng = np.random.default_rng(0)
     labels = np.append(rng.integers(3, size=60), [5])  # class 5 is one vector alone
-    vectors, y = (
-        torch.from_numpy(rng.normal(size=(61, 3)).astype(np.float32)),
-        torch.from_numpy(labels),
-    )
+    vectors = torch.from_numpy(rng.normal(size=(61, 3)).astype(np.float32))
+    y = torch.from_numpy(labels)
     vectors[:, 0] += y
     found = metrics.silhouette(vectors, y, seed=0)
     assert found == pytest.approx(silhouette_score(vectors, y), rel=1e-5)

@@ -27,9 +27,15 @@ def stock_features(
     loop: RoundLoop, state: LoopState, client: int, train: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """C, logits and labels of a client's samples by the stock CNN, straight from the dataset."""
-    dataset, partition = loop.dataset, loop.partitions[0]
+    dataset = loop.dataset
+    partition = loop.partitions[0]
     index = (partition.train if train else partition.test)[client]
-    x, y = (dataset.train_x, dataset.train_y) if train else (dataset.test_x, dataset.test_y)
+    if train:
+        x = dataset.train_x
+        y = dataset.train_y
+    else:
+        x = dataset.test_x
+        y = dataset.test_y
     model = reference.CNN(dataset.shape, len(dataset.classes)).eval()
     model.load_state_dict({name: p[client] for name, p in state.params[0].items()})
     images = (torch.from_numpy(x[index]).float() / 255 - dataset.mean[0]) / dataset.std[0]
@@ -51,7 +57,8 @@ def test_the_same_experiment_twice_is_the_same(mnist: Dataset, method: str) -> N
 
 def test_runs_stacked_are_each_alone(mnist: Dataset) -> None:
     """Seeds, λ and aggregation may differ: each run has its own partition, start, orders and prototypes."""
-    first, second = tiny(seed=0), tiny(seed=1, method={"lam": 0.2, "aggregate": "mean"})
+    first = tiny(seed=0)
+    second = tiny(seed=1, method={"lam": 0.2, "aggregate": "mean"})
     both, rows = run([first, second], mnist, 2)
     for r, experiment in enumerate((first, second)):
         alone, own = run([experiment], mnist, 2)
@@ -60,7 +67,8 @@ def test_runs_stacked_are_each_alone(mnist: Dataset) -> None:
         units = np.abs(both.globals_[r].values_JV - alone.globals_[0].values_JV)
         assert units.max() < 20  # thousandths
         for outcomes, (lone,) in zip(rows, own, strict=True):
-            found, expected = timeless(outcomes[r]), timeless(lone)
+            found = timeless(outcomes[r])
+            expected = timeless(lone)
             assert found["bytes_up"] == expected["bytes_up"]
             assert found["accuracy_mean"] == pytest.approx(expected["accuracy_mean"], abs=1.5)
             assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
@@ -126,7 +134,8 @@ def test_rounds_are_the_plain_loop(mnist: Dataset) -> None:
             model.load_state_dict({name: p[client] for name, p in state.params[0].items()})
             index = loop.partitions[0].train[client]
             x = (torch.from_numpy(mnist.train_x[index]).float() / 255 - 0.1307) / 0.3081
-            y, key = torch.from_numpy(mnist.train_y[index]), counter_rng.key(3, client, round_)
+            y = torch.from_numpy(mnist.train_y[index])
+            key = counter_rng.key(3, client, round_)
             options = {"lam": 0.5, "reduction": "samples"}
             losses = reference.train(
                 model.double(), x.double(), y, key, settings, "fedrfq", options, known
@@ -210,7 +219,10 @@ def test_figures_by_hand(mnist: Dataset) -> None:
         for j, row in enumerate(state.globals_[0].floats().tolist())
         if state.globals_[0].present_J[j]
     }
-    head, near, own, points = [], [], [], []
+    head = []
+    near = []
+    own = []
+    points = []
     for client in range(6):
         c, logits, y = stock_features(loop, state, client, train=False)
         held = loop.partitions[0].classes[client].tolist()
@@ -233,7 +245,8 @@ def test_figures_by_hand(mnist: Dataset) -> None:
         for second, other in points
         if label == j != other
     ]
-    record, rows = outcome.record, outcome.clients
+    record = outcome.record
+    rows = outcome.clients
     assert [row["accuracy"] for row in rows] == pytest.approx(head)
     assert [row["prototype_accuracy"] for row in rows] == pytest.approx(near)
     assert [row["prototype_accuracy_own"] for row in rows] == pytest.approx(own)
@@ -300,7 +313,8 @@ def test_silhouettes_are_of_the_pooled_and_of_the_unpooled(mnist: Dataset) -> No
     for _ in range(2):
         state, _ = loop.advance(state)
     parts = [stock_features(loop, state, client, train=False) for client in range(6)]
-    c, y = torch.cat([part[0] for part in parts]), torch.cat([part[2] for part in parts])
+    c = torch.cat([part[0] for part in parts])
+    y = torch.cat([part[2] for part in parts])
     ((pooled, unpooled),) = loop.silhouettes(state)
     assert unpooled == pytest.approx(metrics.silhouette(c, y, 0), abs=1e-4)
     assert pooled == pytest.approx(metrics.silhouette(reference.softpool(c), y, 0), abs=1e-4)
@@ -379,7 +393,8 @@ def test_cohorts_of_one_model_are_no_cohorts(mnist: Dataset, participation: floa
         tiny(seed=s, participation=participation, cohorts=[{"clients": n} for n in (2, 1, 3)])
         for s in (0, 1)
     ]
-    (expected, rows), (found, parts) = run(plain, mnist, 2), run(split, mnist, 2)
+    (expected, rows) = run(plain, mnist, 2)
+    (found, parts) = run(split, mnist, 2)
     for r in (0, 1):
         whole = rows_of(expected.params[0], slice(6 * r, 6 * r + 6))
         pieces = [
@@ -389,7 +404,8 @@ def test_cohorts_of_one_model_are_no_cohorts(mnist: Dataset, participation: floa
         joined = {name: torch.cat([piece[name] for piece in pieces]) for name in whole}
         torch.testing.assert_close(joined, whole, rtol=1e-3, atol=1e-4)
         for one, other in zip(rows, parts, strict=True):
-            a, b = timeless(one[r]), timeless(other[r])
+            a = timeless(one[r])
+            b = timeless(other[r])
             assert a["bytes_up"] == b["bytes_up"]
             assert a["loss_prototype"] == pytest.approx(b["loss_prototype"], rel=1e-3)
             near = [[row["accuracy"] for row in record["clients"]] for record in (a, b)]
@@ -405,7 +421,10 @@ def grouped(mnist: Dataset, with_test: list[int]) -> Dataset:
     """Eight writers of 60 training images; test images, of writers `with_test` alone, have the next digit's label."""
     pick = np.random.default_rng(0).permutation(len(mnist.train_y))[:480]
     writers = np.arange(480) % 8
-    there = np.isin(writers, with_test) if with_test else np.ones(480, np.bool_)
+    if with_test:
+        there = np.isin(writers, with_test)
+    else:
+        there = np.ones(480, np.bool_)
     return replace(
         mnist,
         name="letters",
@@ -434,7 +453,8 @@ def test_writers_without_test_samples_hold_some_back(
     mnist: Dataset, with_test: list[int], held_out: bool
 ) -> None:
     """Tested on their own training images they are mostly right, on the mislabelled test images hardly ever."""
-    dataset, experiment = grouped(mnist, with_test), by_writers()
+    dataset = grouped(mnist, with_test)
+    experiment = by_writers()
     loop = RoundLoop([experiment], dataset, CPU)
     assert loop.partitions[0].held_out == held_out
     _, (outcome,) = loop.advance(loop.start())
@@ -457,7 +477,8 @@ def test_seeds_that_test_on_different_arrays_are_each_as_alone(mnist: Dataset) -
 
 def test_test_images_are_the_partitions(mnist: Dataset) -> None:
     loop = RoundLoop([tiny()], mnist, CPU)
-    tests, partition = loop.engines[0].tests, loop.partitions[0]
+    tests = loop.engines[0].tests
+    partition = loop.partitions[0]
     for k in range(6):
         index = tests.index_KN[k, : tests.counts[k]]
         assert torch.equal(tests.y[index], torch.from_numpy(mnist.test_y[partition.test[k]]))

@@ -21,7 +21,8 @@ def with_validation(share: float = 0.3, seed: int = 0) -> Experiment:
 
 def test_each_client_is_tested_on_a_share_of_its_own_training_samples(mnist: Dataset) -> None:
     """Of every class as much, and the rest is what it trains on: 2 of 7 held back at three tenths."""
-    plain, held = deal(tiny(), mnist), deal(with_validation(), mnist)
+    plain = deal(tiny(), mnist)
+    held = deal(with_validation(), mnist)
     assert (plain.held_out, held.held_out) == (False, True)
     for before, train, test, classes, same in zip(
         plain.train, held.train, held.test, held.classes, plain.classes, strict=True
@@ -39,7 +40,8 @@ def test_each_client_is_tested_on_a_share_of_its_own_training_samples(mnist: Dat
 
 def test_no_held_back_sample_is_trained_on_and_no_test_sample_is_used(mnist: Dataset) -> None:
     loop = RoundLoop([with_validation()], mnist, CPU)
-    (engine,), (partition,) = loop.engines, loop.partitions
+    (engine,) = loop.engines
+    (partition,) = loop.partitions
     for k in range(6):
         for shares, index in (
             (engine.shares, partition.train[k]),
@@ -71,7 +73,8 @@ def test_what_is_held_back_is_drawn_by_the_seed(mnist: Dataset) -> None:
 
 def test_clients_do_not_hold_back_by_place(mnist: Dataset) -> None:
     """At random, not the first of each class."""
-    before, held = deal(tiny(), mnist), deal(with_validation(), mnist)
+    before = deal(tiny(), mnist)
+    held = deal(with_validation(), mnist)
     firsts = 0
     for own, test in zip(before.train, held.test, strict=True):
         for j in np.unique(mnist.train_y[own]):
@@ -94,7 +97,8 @@ def test_writers_hold_back_too(mnist: Dataset) -> None:
         test_groups=np.arange(400) % 4 + 100,
     )
     made = from_table({"clients": 3, "partition": {"name": "groups"}})
-    plain, held = deal(made, dataset), deal(replace(made, validation=0.2), dataset)
+    plain = deal(made, dataset)
+    held = deal(replace(made, validation=0.2), dataset)
     assert plain.held_out
     for before, train, test in zip(plain.train, held.train, held.test, strict=True):
         assert np.array_equal(np.union1d(train, test), before)

@@ -66,7 +66,8 @@ def test_stacked_runs_are_each_as_alone(mnist: Dataset, name: str) -> None:
         off = np.abs(together.globals_[r].values_JV - alone.globals_[0].values_JV).max()
         assert off <= max(20, precision.step)  # thousandths, or one step of the grid
         for outcomes, (expected,) in zip(stacked, rows, strict=True):
-            mine, lone = timeless(outcomes[r]), timeless(expected)
+            mine = timeless(outcomes[r])
+            lone = timeless(expected)
             assert mine["loss"] == pytest.approx(lone["loss"], rel=1e-3)
             assert mine["accuracy_mean"] == pytest.approx(lone["accuracy_mean"], abs=1.5)
             for key in (
@@ -85,7 +86,8 @@ def test_figures_of_prototypes_are_there_if_and_only_if_they_are_exchanged(
     mnist: Dataset, name: str
 ) -> None:
     state, (_, (second,)) = run([tiny(method={"name": name}, model=MLP)], mnist, 2)
-    exchanges, record = METHODS[name].exchanges, timeless(second)
+    exchanges = METHODS[name].exchanges
+    record = timeless(second)
     assert [key for key in PROTOTYPE_FIGURES if (record[key] is not None) != exchanges] == []
     columns = ("prototype_accuracy", "prototype_accuracy_own", "loss_prototype", "score")
     assert all((row[key] is not None) == exchanges for row in record["clients"] for key in columns)
@@ -120,7 +122,8 @@ def test_who_is_away_trains_nothing_and_sends_nothing(mnist: Dataset, name: str)
             assert all(
                 not torch.equal(after.params[0][key][k], state.params[0][key][k]) for k in who
             )
-        record, rows = outcome.record, outcome.clients
+        record = outcome.record
+        rows = outcome.clients
         assert (record.participants, [k for k in range(6) if rows[k]["trained"]]) == (3, who)
         assert [k for k in range(6) if rows[k]["loss_classification"] is None] == away
         assert [k for k in range(6) if rows[k]["verdict"]] == (

@@ -54,7 +54,8 @@ def twice(one: Batch) -> Batch:
 
 def batch(p: list[list[float]], y: list[int], weight: list[float], classes: int = 3) -> Batch:
     """One client's batch with all logits equal, so that the cross-entropy is log(classes)."""
-    vectors, params = torch.tensor([p]), {"w": torch.tensor([[3.0, 4.0]])}
+    vectors = torch.tensor([p])
+    params = {"w": torch.tensor([[3.0, 4.0]])}
     return Batch(
         torch.zeros(1, len(y), classes),
         vectors,
@@ -83,7 +84,10 @@ KNOWN = globals_((0, 0), (1, 1), None)
 )
 @pytest.mark.parametrize("lam", [1.0, 0.25])
 def test_losses_by_hand(method: Method, expected: float, lam: float) -> None:
-    method = replace(method, lam=lam) if isinstance(method, FedProto) else method
+    if isinstance(method, FedProto):
+        method = replace(method, lam=lam)
+    else:
+        method = method
     total, classification, prototype = method.losses(HAND, told(method, KNOWN, start(1)))
     assert classification.tolist() == pytest.approx([np.log(3)])
     assert prototype.tolist() == pytest.approx([expected])
@@ -116,7 +120,8 @@ def test_separation_by_hand(power: int) -> None:
     to_1 = [sqrt(4 + 9), sqrt(25 + 49), 1.0]
     if power == 2:
         to_0, to_1 = ([d * d / 2 for d in ds] for ds in (to_0, to_1))
-    own, other = [to_0[0], to_0[1], to_1[2]], [to_1[0], to_1[1], to_0[2]]
+    own = [to_0[0], to_0[1], to_1[2]]
+    other = [to_1[0], to_1[1], to_0[2]]
     apart = sum(log(1 + exp((a - b) / 4)) for a, b in zip(own, other, strict=True)) / 4
     total, classification, prototype = method.losses(HAND, told(method, KNOWN, start(1)))
     assert (total - classification).tolist() == pytest.approx([2 * sum(own) / 4 + 3 * apart])
@@ -190,13 +195,12 @@ def test_a_sample_on_its_prototype_has_no_gradient_rather_than_nan(method: Metho
 
 def cnn_batch(method: Method) -> tuple[Params, Batch]:
     """Two clients' CNNs on random images, dropout off, as a training step sees them."""
-    model, generator = CNN(channels=6), torch.Generator().manual_seed(0)
+    model = CNN(channels=6)
+    generator = torch.Generator().manual_seed(0)
     params = stack([model.start((1, 20, 20), 3, generator) for _ in range(2)])
     params = {name: p.requires_grad_() for name, p in params.items()}
-    x, y = (
-        torch.randn(2, 4, 1, 20, 20, generator=generator),
-        torch.tensor([[0, 1, 2, 0], [1, 1, 2, 0]]),
-    )
+    x = torch.randn(2, 4, 1, 20, 20, generator=generator)
+    y = torch.tensor([[0, 1, 2, 0], [1, 1, 2, 0]])
     weight_KB = torch.tensor([[1.0, 1, 1, 1], [1, 1, 1, 0]])
     c, logits = model.forward(Grouped(), params, x, TrainingStep(weight_KB, None))
     return params, Batch(logits, c, Pool(**method.pool)(c), y, weight_KB, params)
@@ -208,7 +212,10 @@ def test_prototype_loss_is_alive_where_there_are_globals_and_only_there(name: st
     method = METHODS[name]()
     for present in (True, False):
         params, given = cnn_batch(method)
-        row = (0.5,) * given.p_KBV.shape[2] if present else None
+        if present:
+            row = (0.5,) * given.p_KBV.shape[2]
+        else:
+            row = None
         known = globals_(row, row, row, values=given.p_KBV.shape[2])
         total, classification, prototype = method.losses(given, told(method, known, params))
         assert (classification > 0).all()
@@ -229,7 +236,8 @@ def test_without_its_weights_it_is_local_training(name: str) -> None:
     row = (0.5,) * given.p_KBV.shape[2]
     own = {name: torch.ones_like(p) for name, p in params.items()}
     guide = told(method, globals_(row, row, row, values=len(row)), own)
-    total, local = method.losses(given, guide)[0], Local().losses(given, {})[0]
+    total = method.losses(given, guide)[0]
+    local = Local().losses(given, {})[0]
     assert torch.equal(total, local)
     grads = [
         torch.autograd.grad(loss.sum(), list(params.values()), retain_graph=True)

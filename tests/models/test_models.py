@@ -83,7 +83,10 @@ def test_convolution_is_each_clients_own(
     ]
     leaves += [randn(k, o).requires_grad_()] * biased
     x, weight = leaves[:2]
-    bias = leaves[2] if biased else None
+    if biased:
+        bias = leaves[2]
+    else:
+        bias = None
     rows = [
         F.conv2d(x[n], weight[n], None if bias is None else bias[n], stride, padding)
         for n in range(k)
@@ -119,7 +122,9 @@ def test_max_pool(layout: Layout, kernel: int, stride: int, padding: int) -> Non
 
 @LAYOUT
 def test_factors_and_sums_meet_their_clients_samples_and_channels(layout: Layout) -> None:
-    x, by_channel, by_sample = randn(2, 3, 4, 5, 6), randn(2, 4, seed=2), randn(2, 3, 4, seed=3)
+    x = randn(2, 3, 4, 5, 6)
+    by_channel = randn(2, 4, seed=2)
+    by_sample = randn(2, 3, 4, seed=3)
     h = layout.enter(x)
     close(
         layout.leave(h * layout.channels(by_channel), 2),
@@ -160,11 +165,20 @@ def forward_and_gradients(
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", MODELS)
 def test_both_layouts_compute_the_same(name: str, training: bool) -> None:
-    model, (clients, batch) = MODELS[name](), (2, 3)
-    params, x = start(model, SHAPES[name], clients), randn(clients, batch, *SHAPES[name])
+    model = MODELS[name]()
+    clients = 2
+    batch = 3
+    params = start(model, SHAPES[name], clients)
+    x = randn(clients, batch, *SHAPES[name])
     rate, units = model.dropout()
-    keep = (randn(clients, batch, units, seed=5) > 0).double() * 2 if rate else None
-    step = TrainingStep(torch.ones(clients, batch), keep) if training else None
+    if rate:
+        keep = (randn(clients, batch, units, seed=5) > 0).double() * 2
+    else:
+        keep = None
+    if training:
+        step = TrainingStep(torch.ones(clients, batch), keep)
+    else:
+        step = None
     grouped = forward_and_gradients(model, Grouped(), params, x, step)
     batched = forward_and_gradients(model, Batched(), params, x, step)
     for found, expected in zip(batched, grouped, strict=True):
@@ -185,11 +199,10 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 def test_evaluation_is_the_stock_model_under_its_key_names(
     name: str, options: dict[str, Any]
 ) -> None:
-    model, stock = (
-        MODELS[name](**options),
-        reference.STOCK[name](SHAPES[name], CLASSES, **options).double().eval(),
-    )
-    params, x = start(model, SHAPES[name], clients=2), randn(2, 2, *SHAPES[name])
+    model = MODELS[name](**options)
+    stock = reference.STOCK[name](SHAPES[name], CLASSES, **options).double().eval()
+    params = start(model, SHAPES[name], clients=2)
+    x = randn(2, 2, *SHAPES[name])
     assert {n: p[0].shape for n, p in params.items()} == {
         n: t.shape for n, t in reference.state(stock).items()
     }
@@ -230,7 +243,8 @@ def test_the_papers_cnn_has_its_number_of_parameters() -> None:
 
 
 def test_dropout_is_by_channel_and_after_the_prototype() -> None:
-    model, x = CNN(), randn(1, 2, *SHAPES["cnn"])
+    model = CNN()
+    x = randn(1, 2, *SHAPES["cnn"])
     params = start(model, SHAPES["cnn"])
     rate, units = model.dropout()
     assert (rate, units) == (0.5, 20 + 50)
@@ -315,7 +329,8 @@ def stock_norm(params: Params, client: int) -> nn.BatchNorm2d:
 
 @LAYOUT
 def test_batch_norm_does_not_count_padding(layout: Layout) -> None:
-    counts, params = (4, 1, 3), norm_params(3, 2)
+    counts = (4, 1, 3)
+    params = norm_params(3, 2)
     x = 3 * randn(3, 4, 2, 5, 6) + 1
     weight_KB = torch.tensor([[float(b < count) for b in range(4)] for count in counts])
     x = (x + 1e3 * (1 - weight_KB[..., None, None, None])).requires_grad_()  # padding would be seen
@@ -338,7 +353,8 @@ def test_batch_norm_does_not_count_padding(layout: Layout) -> None:
 
 @LAYOUT
 def test_batch_norm_in_evaluation_uses_the_running_moments(layout: Layout) -> None:
-    params, x = norm_params(2, 3), randn(2, 4, 3, 5, 6)
+    params = norm_params(2, 3)
+    x = randn(2, 4, 3, 5, 6)
     before = {name: p.clone() for name, p in params.items()}
     found = layout.leave(batch_norm(layout, layout.enter(x), params, "bn", None), 2)
     for k in range(2):
@@ -349,7 +365,8 @@ def test_batch_norm_in_evaluation_uses_the_running_moments(layout: Layout) -> No
 @LAYOUT
 def test_a_single_value_is_normalised_to_nothing(layout: Layout) -> None:
     params = norm_params(1, 2)
-    mean, var = params["bn.running_mean"].clone(), params["bn.running_var"].clone()
+    mean = params["bn.running_mean"].clone()
+    var = params["bn.running_var"].clone()
     x = randn(1, 3, 2, 1, 1)
     step = TrainingStep(torch.tensor([[1.0, 0.0, 0.0]]), None)
     found = layout.leave(batch_norm(layout, layout.enter(x), params, "bn", step), 1)

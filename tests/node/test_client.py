@@ -75,7 +75,9 @@ def same_model(folder: Path, state: LoopState, client: int) -> bool:
 
 def lines(folder: Path) -> list[dict[str, Any]]:
     path = folder / NAME
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if path.exists():
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    return []
 
 
 def process(folder: Path, data: str = "mnist5k") -> ClientProcess:
@@ -114,7 +116,8 @@ def test_clients_learn_what_they_learn_in_one_process(tmp_path: Path, mnist: Dat
             *(process(folder / f"client-{k}").run(once=False) for k in range(2))
         )
 
-    ended, state = together(folder, work), run_alone(experiment(folder), mnist)
+    ended = together(folder, work)
+    state = run_alone(experiment(folder), mnist)
     assert [(one.round, one.finished, one.successor) for one in ended] == [(3, True, b"")] * 2
     for k in range(2):
         own = folder / f"client-{k}"
@@ -131,7 +134,8 @@ def test_clients_learn_what_they_learn_in_one_process(tmp_path: Path, mnist: Dat
 
 def test_one_that_comes_late_starts_with_the_current_round(tmp_path: Path) -> None:
     folder = new_federation(tmp_path / "f", 2, 30, deadline_ms=40)
-    early, late = folder / "client-0", folder / "client-1"
+    early = folder / "client-0"
+    late = folder / "client-1"
 
     async def work() -> None:
         first = asyncio.create_task(process(early).run(once=False))
@@ -203,7 +207,8 @@ def test_a_full_disk_ends_it_with_the_reason_and_nothing_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = new_federation(tmp_path / "f", 1, 2)
-    flush, failed = WriteAheadLog.flush, []
+    flush = WriteAheadLog.flush
+    failed = []
 
     def full(store: WriteAheadLog) -> None:
         if store.folder.name == "client-0" and store._buffer and not failed:
@@ -222,11 +227,9 @@ def test_a_full_disk_ends_it_with_the_reason_and_nothing_was_sent(
 
 
 def test_told_to_stop_it_gives_up_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, training, interrupted = (
-        new_federation(tmp_path / "f", 1, 2),
-        threading.Event(),
-        threading.Event(),
-    )
+    folder = new_federation(tmp_path / "f", 1, 2)
+    training = threading.Event()
+    interrupted = threading.Event()
 
     def train(own: Participant, number: int, globals_: Globals) -> bytes:
         training.set()
@@ -313,10 +316,8 @@ def test_who_was_left_out_is_told_and_nobody_else(tmp_path: Path) -> None:
 
 
 def test_a_server_that_comes_is_soon_told_what_it_has_missed(tmp_path: Path) -> None:
-    federation, found = (
-        identity.load(new_federation(tmp_path / "f", 1, 1) / "client-0").federation,
-        [],
-    )
+    federation = identity.load(new_federation(tmp_path / "f", 1, 1) / "client-0").federation
+    found = []
     own = cast(
         ClientProcess,
         SimpleNamespace(
@@ -383,7 +384,9 @@ def test_killed_and_stopped_it_ends_with_the_same_bytes(tmp_path: Path, mnist: D
 
 def lines_so_far(folder: Path) -> list[str]:
     path = folder / NAME
-    return path.read_text().split("\n")[:-1] if path.exists() else []
+    if path.exists():
+        return path.read_text().split("\n")[:-1]
+    return []
 
 
 # The learner, with one that pretends to train
@@ -393,9 +396,11 @@ class Pretender:
     """Trains until it is told that it may end."""
 
     def __init__(self) -> None:
-        self.round, self.losses = 0, Losses(3.0, 1.0, 2.0)
+        self.round = 0
+        self.losses = Losses(3.0, 1.0, 2.0)
         self.asked: list[int] = []
-        self.interrupted, self.may_end = threading.Event(), threading.Event()
+        self.interrupted = threading.Event()
+        self.may_end = threading.Event()
         self.absent: set[int] = set()
 
     def takes_part(self, number: int) -> bool:
@@ -424,7 +429,8 @@ NOTHING = Globals.none(2, 3)
 
 def learning(tmp_path: Path) -> SimpleNamespace:
     given: list[Submit] = []
-    pretender, diary = Pretender(), ClientHistory(tmp_path, "aa")
+    pretender = Pretender()
+    diary = ClientHistory(tmp_path, "aa")
     return SimpleNamespace(
         given=given,
         pretender=pretender,

@@ -95,7 +95,8 @@ def test_what_it_brings_is_what_a_simulated_committee_decides_though_a_server_di
     tmp_path: Path,
 ) -> None:
     founded(tmp_path, couriers=1, **PATIENT)
-    folders, own = [tmp_path / f"server-{k}" for k in range(4)], tmp_path / "courier-0"
+    folders = [tmp_path / f"server-{k}" for k in range(4)]
+    own = tmp_path / "courier-0"
 
     async def carried(numbers: Sequence[int]) -> list[Carried]:
         async with Courier.open(own) as courier:
@@ -157,14 +158,16 @@ def test_an_altered_upload_is_ignored_by_all_and_the_round_closes_without_it(
 
 def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
     federation = founded(tmp_path, couriers=1, **PATIENT)
-    own, other = identity.load(tmp_path / "courier-0"), identity.load(tmp_path / "server-1")
-    rules, content = Rules(federation.roster), uploads(mandate(CLIENTS), 1).encoded(1)[0]
-    motion = changed(federation, minimum=2).text.encode()
+    own = identity.load(tmp_path / "courier-0")
+    other = identity.load(tmp_path / "server-1")
+    rules = Rules(federation.roster)
+    content = uploads(mandate(CLIENTS), 1).encoded(1)[0]
+    change_proposal = changed(federation, minimum=2).text.encode()
     tries = [
         rules.signed(Upload(1, ~own.party, content), own.signer),
         rules.signed(Upload(1, 0, content), own.signer),
-        rules.signed(Upload(1, federation.roster.mover(1), motion), own.signer),
-        rules.signed(Upload(1, federation.roster.mover(1), motion), other.signer),
+        rules.signed(Upload(1, federation.roster.mover(1), change_proposal), own.signer),
+        rules.signed(Upload(1, federation.roster.mover(1), change_proposal), other.signer),
         rules.signed(Commit(1, 0, bytes(32), 1), own.signer),
         rules.signed(Commit(1, 0, bytes(32), 1), other.signer),
     ]
@@ -259,7 +262,8 @@ def test_who_comes_late_is_sent_everything_and_a_receipt_ends_it(tmp_path: Path)
             await until(
                 lambda: {0, 1} <= set(said) and not courier._missing[0] and not courier._missing[1]
             )
-            before, questions = len(said), len(asked)
+            before = len(said)
+            questions = len(asked)
             await until(lambda: len(asked) >= questions + 8)
             assert len([to for to in said[before:] if to in (0, 1)]) == 0
             await servers.start(3)
@@ -353,28 +357,25 @@ def test_the_latest_round_is_found_whatever_one_server_says(
 ) -> None:
     """Server 0 has forgotten every round, tells of one that never was, or answers with parts of its own."""
     federation = founded(tmp_path, couriers=1, **PATIENT)
-    true, found = Server._standing, Replica._find
+    true = Server._standing
+    found = Replica._find
     record = Record(9, *[bytes(32)] * 5)
     forged = Certificate(Kind.COMMIT, 0, record, tuple((server, bytes(64)) for server in range(3)))
 
     def lying(content: bytes) -> Callable[[Server], Message]:
         def said(server: Server) -> Message:
             liar = server._identity.party == 0
-            return (
-                server._rules.unsigned(Part(9, PartKind.STANDING, content))
-                if liar
-                else true(server)
-            )
+            if liar:
+                return server._rules.unsigned(Part(9, PartKind.STANDING, content))
+            return true(server)
 
         return said
 
     def poisoned(replica: Replica, fetch: Fetch) -> Message | None:
         parts = replica.me == 0 and fetch.what in (PartKind.GLOBALS, PartKind.VERDICTS)
-        return (
-            replica.rules.unsigned(Part(fetch.round, fetch.what, b"poison"))
-            if parts
-            else found(replica, fetch)
-        )
+        if parts:
+            return replica.rules.unsigned(Part(fetch.round, fetch.what, b"poison"))
+        return found(replica, fetch)
 
     async def test() -> None:
         async with at_work(tmp_path) as (servers, courier):
@@ -419,15 +420,14 @@ def test_it_says_so_if_the_servers_are_in_another_run(tmp_path: Path) -> None:
 
 def test_who_carries_for_all_has_room_for_all(tmp_path: Path) -> None:
     federation = founded(tmp_path, couriers=1)
-    client, courier, one = (
-        client_pace(federation),
-        courier_pace(federation),
-        Received(0, signed(tmp_path, 1)[0]),
-    )
+    client = client_pace(federation)
+    courier = courier_pace(federation)
+    one = Received(0, signed(tmp_path, 1)[0])
     assert courier.frame == client.frame
     assert courier.frames_s > client.frames_s
     assert courier.bytes_s > client.bytes_s
-    turns, (party,) = FairQueue(federation.carriers), federation.carriers
+    turns = FairQueue(federation.carriers)
+    (party,) = federation.carriers
     assert [[turns.put(peer, one, 1 << 20) for _ in range(2)] for peer in (~0, party)] == [
         [True, False],
         [True, True],
@@ -459,7 +459,8 @@ def test_it_sends_no_faster_than_it_is_read(
     async def test() -> None:
         async with at_work(tmp_path) as (_, courier):
             ballast = [upload(tmp_path / "client-0", 9, 0, bytes(k)) for k in range(400)]
-            unread, send = courier._links.unread, courier._links.send
+            unread = courier._links.unread
+            send = courier._links.send
 
             def sent(to: int, data: bytes) -> None:
                 nonlocal most

@@ -18,7 +18,7 @@ from fedrfq.consensus.events import (
     Waiting,
 )
 from fedrfq.consensus.messages import Evidence, Part, PartKind, Upload
-from fedrfq.node.driver import BATCH, MOTIONS, Driver
+from fedrfq.node.driver import BATCH, CHANGE_PROPOSALS, Driver
 from fedrfq.node.transport.fair_queue import _CLIENT_BYTES, FairQueue
 from support.cluster import Cluster, key, signer
 from support.scripted import CERTIFICATE, RULES, World, quiet, run, word
@@ -26,7 +26,8 @@ from support.scripted import CERTIFICATE, RULES, World, quiet, run, word
 
 def test_a_flood_leaves_room_for_others_and_for_the_clock() -> None:
     async def test() -> None:
-        world, between = World(), []
+        world = World()
+        between = []
         loop = asyncio.get_running_loop()
         for _ in range(3 * BATCH):
             world.driver.hear(~0, word().wire)
@@ -109,9 +110,11 @@ def test_a_broadcast_goes_to_all_other_servers_and_a_publication_to_the_clients_
 
 def test_the_owner_hears_of_decisions_accusations_waiting_and_of_what_was_kept() -> None:
     async def test() -> None:
-        message, upload = word(), RULES.signed(Upload(1, 0, b"1"), signer(key("client", 0)))
+        message = word()
+        upload = RULES.signed(Upload(1, 0, b"1"), signer(key("client", 0)))
         evidence = RULES.unsigned(Evidence(1, upload, upload))
-        decided, told = Decided(CERTIFICATE, None, ()), []
+        decided = Decided(CERTIFICATE, None, ())
+        told = []
         world = World(lambda event: [Persist(message), decided, Accused(evidence), Waiting(1, 2)])
         driver = world.driver
         driver.on_kept, driver.on_decided, driver.on_accused, driver.on_waiting = [told.append] * 4
@@ -208,22 +211,22 @@ def test_the_same_replicas_decide_through_drivers_as_by_hand() -> None:
     run(test())
 
 
-def test_motions_are_taken_in_now_and_then_and_from_servers_alone() -> None:
+def test_change_proposals_are_taken_in_now_and_then_and_from_servers_alone() -> None:
     async def test() -> None:
         world = World()
-        motion = RULES.signed(
+        change_proposal = RULES.signed(
             Upload(1, RULES.roster.mover(1), b"text"), signer(key("server", 1))
         ).wire
         upload = RULES.signed(Upload(1, 0, b"1"), signer(key("client", 0))).wire
-        for _ in range(3 * MOTIONS):
-            world.driver.hear(1, motion)
-        assert world.driver.counts["motions too often"] == 2 * MOTIONS
-        world.driver.hear(2, motion)  # who floods costs the others nothing
-        world.driver.hear(~0, motion)
+        for _ in range(3 * CHANGE_PROPOSALS):
+            world.driver.hear(1, change_proposal)
+        assert world.driver.counts["change proposals too often"] == 2 * CHANGE_PROPOSALS
+        world.driver.hear(2, change_proposal)  # who floods costs the others nothing
+        world.driver.hear(~0, change_proposal)
         world.driver.hear(~0, upload)
         await quiet()
         await quiet()
         peers = [event.peer for event in world.machine.events if isinstance(event, Received)]
-        assert (peers.count(1), peers.count(2), peers.count(~0)) == (MOTIONS, 1, 1)
+        assert (peers.count(1), peers.count(2), peers.count(~0)) == (CHANGE_PROPOSALS, 1, 1)
 
     run(test())

@@ -212,12 +212,10 @@ def test_what_waits_is_carried_out_at_a_stop_and_not_when_nothing_can_be_kept() 
 def test_what_cannot_be_kept_is_never_said_and_nothing_after_it() -> None:
     async def test() -> None:
         message = word(7)
-        world, told = (
-            World(
-                lambda event: [Send(1, message), Persist(message), SetTimer(Timer.VIEW, 0), *said]
-            ),
-            [],
+        world = World(
+            lambda event: [Send(1, message), Persist(message), SetTimer(Timer.VIEW, 0), *said]
         )
+        told = []
         said: list[Effect] = [Decided(CERTIFICATE, None, ())]
         world.driver.on_failed = told.append
         world.driver.on_decided = lambda decided: told.append("decided")
@@ -239,7 +237,8 @@ def test_what_cannot_be_kept_is_never_said_and_nothing_after_it() -> None:
 
 def test_whoever_cannot_keep_anything_still_answers_what_its_owner_allows() -> None:
     async def test() -> None:
-        message, answer = word(), RULES.unsigned(Part(1, PartKind.SET, b"\0\0\0\0"))
+        message = word()
+        answer = RULES.unsigned(Part(1, PartKind.SET, b"\0\0\0\0"))
         world = World(lambda event: [Persist(message)])
         asked: list[Fetch] = []
         world.driver.answer = lambda fetch: (

@@ -41,7 +41,10 @@ def test_a_timer_that_another_ones_ringing_stops_does_not_ring() -> None:
 
     async def test() -> None:
         def answer(event: Event) -> list[Effect]:
-            delay = 0 if type(event) is Start else None
+            if type(event) is Start:
+                delay = 0
+            else:
+                delay = None
             return [SetTimer(Timer.VIEW, delay), SetTimer(Timer.DEADLINE, delay)]
 
         world = World(answer)
@@ -111,10 +114,8 @@ def test_what_a_peer_has_missed_is_said_again_soon_after_it_comes() -> None:
         world.driver.give(Start())
         await quiet()
         world.driver.found()
-        soon, first = (
-            world.driver._timers[Timer.RESEND],
-            asyncio.get_running_loop().time() + RULES.roster.resend_ms / 1000,
-        )
+        soon = world.driver._timers[Timer.RESEND]
+        first = asyncio.get_running_loop().time() + RULES.roster.resend_ms / 1000
         assert soon.when() <= first
         world.driver.found()
         assert world.driver._timers[Timer.RESEND] is soon

@@ -46,19 +46,22 @@ def changed_twice(tmp_path: Path) -> Networked:
     return found
 
 
-# Motions
+# Change proposals
 
 
-def test_a_motion_that_is_refused_is_not_read_again(
+def test_a_change_proposal_that_is_refused_is_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, read = Networked(tmp_path), []
+    found = Networked(tmp_path)
+    read = []
     monkeypatch.setattr(
         Federation, "read", staticmethod(lambda text, where: read.append(text) or _refuse())
     )
-    motion = found.rules.signed(Upload(1, found.roster.mover(3), b"hostile"), found.signers[3])
+    change_proposal = found.rules.signed(
+        Upload(1, found.roster.mover(3), b"hostile"), found.signers[3]
+    )
     long = found.rules.signed(Upload(1, found.roster.mover(3), b"#" * (1 << 20)), found.signers[3])
-    for message in (motion, motion, long):
+    for message in (change_proposal, change_proposal, long):
         found.parties[0].step(Received(3, message))
     found.close()
     assert read == ["hostile"]
@@ -72,7 +75,8 @@ def _refuse() -> Federation:
 def test_nobody_approves_a_certificate_that_no_server_could_load(
     tmp_path: Path, bad: bytes
 ) -> None:
-    federation, file = founded(tmp_path), tmp_path / "new.toml"
+    federation = founded(tmp_path)
+    file = tmp_path / "new.toml"
     new = changed(federation, [NewKeys.new("client-9").request])
     assert new.network is not None
     *members, last = new.network.members
@@ -83,7 +87,8 @@ def test_nobody_approves_a_certificate_that_no_server_could_load(
 
 
 def test_nobody_approves_an_experiment_without_rounds(tmp_path: Path) -> None:
-    federation, file = founded(tmp_path), tmp_path / "new.toml"
+    federation = founded(tmp_path)
+    file = tmp_path / "new.toml"
     new = changed(federation, minimum=2)
     assert new.network is not None
     table = toml.strict(new.network.experiment)
@@ -107,7 +112,8 @@ def test_a_past_without_its_beginning_is_none(changed_twice: Networked) -> None:
 
 def test_a_past_with_another_beginning_is_none(changed_twice: Networked, tmp_path: Path) -> None:
     """Someone's own servers certify that the second run follows from theirs."""
-    home, forged = changed_twice.home(0), Networked(tmp_path / "forged")
+    home = changed_twice.home(0)
+    forged = Networked(tmp_path / "forged")
     second = (home / "past" / "2" / "federation.toml").read_bytes()
     for server in range(4):
         object.__setattr__(forged.parties[server].application, "refuses", lambda upload: None)
@@ -133,7 +139,10 @@ def test_of_a_run_whose_log_is_gone_nothing_is_signed(changed_twice: Networked) 
     upload = Upload(1, 0, uploads(mandate(3), 1).encoded(1)[0])
     message = Rules(first.roster).signed(upload, changed_twice.signers[~0])
     archive = EndedRuns(identity.load(home))
-    said = archive.answer(~0, first.roster.run, message.wire) if first.roster.run in archive else []
+    if first.roster.run in archive:
+        said = archive.answer(~0, first.roster.run, message.wire)
+    else:
+        said = []
     archive.close()
     assert not [one for _, one in said if one.author is not None]
 
@@ -148,7 +157,8 @@ def test_damage_in_the_past_does_not_stop_the_present(changed_twice: Networked) 
 
 
 def test_a_server_does_not_start_from_a_past_without_a_state(changed_twice: Networked) -> None:
-    home, other = changed_twice.home(0), changed_twice.home(~0)
+    home = changed_twice.home(0)
+    other = changed_twice.home(~0)
     shutil.copy(other / "past" / "2" / "last.bin", home / "past" / "2" / "last.bin")
 
     async def start() -> None:
@@ -180,7 +190,8 @@ def test_a_federation_is_not_turned_to_a_file_that_nothing_certifies(
 
 def test_keys_that_were_being_made_take_nobodys_place(tmp_path: Path) -> None:
     """`fedrfq keys rotate` was killed after its first file; then the federation is changed, not this party."""
-    found, home = Networked(tmp_path), tmp_path / "server-0"
+    found = Networked(tmp_path)
+    home = tmp_path / "server-0"
     NewKeys.new("server-0", "127.0.0.1:1").write(home / "rotation")
     for name in ("tls.key", "tls.crt", "request.toml"):
         (home / "rotation" / name).unlink()
@@ -287,7 +298,8 @@ def test_a_change_in_the_last_round_ends_the_clients(tmp_path: Path, mnist: Data
 
 
 def test_a_client_with_new_keys_goes_on(tmp_path: Path, mnist: Dataset) -> None:
-    server, new = trained(tmp_path / "f", rounds=2), NewKeys.new("client-1")
+    server = trained(tmp_path / "f", rounds=2)
+    new = NewKeys.new("client-1")
     new.write(tmp_path / "f" / "client-1" / "rotation")
     approved(server, changed(server.federation, [new.request]))
     asyncio.run(all_end(server))

@@ -18,7 +18,8 @@ from fedrfq.node import logs
 def _log() -> Iterator[None]:
     """The test's own logging, put back afterwards."""
     root = logging.getLogger()
-    before, level = root.handlers[:], root.level
+    before = root.handlers[:]
+    level = root.level
     root.handlers = []
     yield
     root.handlers = before

@@ -50,7 +50,8 @@ def participant(
 def rounds(experiment: Experiment, dataset: Dataset) -> list[tuple[LoopState, RoundOutcome]]:
     """The states from the start on, each with its round's outcome."""
     loop = RoundLoop([experiment], dataset, CPU)
-    state, found = loop.start(), []
+    state = loop.start()
+    found = []
     for _ in range(ROUNDS):
         state, outcomes = loop.advance(state)
         found.append((state, outcomes[0]))
@@ -81,16 +82,15 @@ def test_a_participant_is_the_client_of_a_run_alone_to_the_byte(
     experiment = alone(**changes)
     run = rounds(experiment, mnist)
     for k in range(experiment.clients):
-        own, globals_ = (
-            participant(experiment, k, mnist, tmp_path / str(k)),
-            nothing(experiment, mnist),
-        )
+        own = participant(experiment, k, mnist, tmp_path / str(k))
+        globals_ = nothing(experiment, mnist)
         for number, (state, outcome) in enumerate(run, start=1):
             content = own.train(number, globals_)
             assert content == sent[number - 1].encoded(number)[k]
             assert all(torch.equal(p, state.params[k][name]) for name, p in own.params.items())
             globals_ = state.globals_[0]
-            row, accuracies = outcome.clients[k], own.test(globals_)
+            row = outcome.clients[k]
+            accuracies = own.test(globals_)
             assert (accuracies.head, accuracies.prototype) == (
                 row["accuracy"],
                 row["prototype_accuracy"],
@@ -103,7 +103,8 @@ def test_a_participant_is_the_client_of_a_run_alone_to_the_byte(
 
 
 def test_alone_the_number_of_threads_is_nothing_to_a_run(mnist: Dataset) -> None:
-    experiment, before = alone(clients=2), torch.get_num_threads()
+    experiment = alone(clients=2)
+    before = torch.get_num_threads()
     try:
         found = []
         for threads in (1, 2, 3):
@@ -145,7 +146,8 @@ def test_killed_after_any_round_it_goes_on_with_the_same_bytes(
     experiment = alone(clients=3)
     run = rounds(experiment, mnist)
     whole = participant(experiment, 1, mnist, tmp_path / "whole")
-    globals_, expected = [nothing(experiment, mnist), *(state.globals_[0] for state, _ in run)], []
+    globals_ = [nothing(experiment, mnist), *(state.globals_[0] for state, _ in run)]
+    expected = []
     for number in range(1, ROUNDS + 1):
         expected.append(whole.train(number, globals_[number - 1]))
         again = participant(experiment, 1, mnist, tmp_path / "again")  # from disk, each round anew
@@ -189,7 +191,8 @@ def test_a_model_that_is_none_of_its_own_is_refused(
 
 def test_interrupted_it_is_as_it_was_and_trains_again(mnist: Dataset, tmp_path: Path) -> None:
     experiment = alone(clients=2, train={"epochs": 1_000})
-    own, caught = participant(experiment, 0, mnist, tmp_path), []
+    own = participant(experiment, 0, mnist, tmp_path)
+    caught = []
     before = {name: p.clone() for name, p in own.params.items()}
 
     def work() -> None:
@@ -217,7 +220,8 @@ def test_interrupted_it_is_as_it_was_and_trains_again(mnist: Dataset, tmp_path: 
 def test_it_is_honest_and_alone_whatever_the_experiment_says(
     mnist: Dataset, tmp_path: Path
 ) -> None:
-    good, evil = tiny(clients=2), tiny(clients=2, attack={"name": "label-flip", "clients": 2})
+    good = tiny(clients=2)
+    evil = tiny(clients=2, attack={"name": "label-flip", "clients": 2})
     contents = [participant(e, 1, mnist, tmp_path / str(i)) for i, e in enumerate((good, evil))]
     assert len({own.train(1, nothing(good, mnist)) for own in contents}) == 1
     assert all(own.experiment.train.alone for own in contents)
@@ -250,7 +254,8 @@ def some(dataset: Dataset, classes: list[int]) -> dict[str, Any]:
     """Arrays of a few samples of some classes, numbered from 0, with their names."""
     found: dict[str, Any] = {"classes": np.array([dataset.classes[j] for j in classes])}
     for part, count in (("train", 6), ("test", 2)):
-        x, y = getattr(dataset, f"{part}_x"), getattr(dataset, f"{part}_y")
+        x = getattr(dataset, f"{part}_x")
+        y = getattr(dataset, f"{part}_y")
         rows = np.concatenate([np.flatnonzero(y == j)[:count] for j in classes])
         found |= {f"{part}_x": x[rows], f"{part}_y": np.repeat(np.arange(len(classes)), count)}
     return found

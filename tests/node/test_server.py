@@ -140,7 +140,8 @@ def test_whoever_comes_late_gets_the_certificates_of_a_finished_run(tmp_path: Pa
     async def test() -> None:
         servers = Servers(tmp_path)
         await servers.start(0, 1, 2, 3)
-        first, second = Uploader(tmp_path / "client-0", 2), Uploader(tmp_path / "client-1", 2)
+        first = Uploader(tmp_path / "client-0", 2)
+        second = Uploader(tmp_path / "client-1", 2)
         await first.start()
         await until(
             lambda: len(first.decided) == 2 and all(servers[k]._seen.finished for k in range(4))
@@ -167,7 +168,8 @@ def test_a_server_that_is_to_stop_with_the_run_waits_for_those_who_are_here(tmp_
     founded(tmp_path, rounds=1, clients=1)
 
     async def test() -> None:
-        servers, client = Servers(tmp_path), Uploader(tmp_path / "client-0", 1)
+        servers = Servers(tmp_path)
+        client = Uploader(tmp_path / "client-0", 1)
         await servers.start(0, 1, 2, until_done=True)
         await servers.start(3)
         await client.start()
@@ -236,7 +238,8 @@ def test_a_full_disk_stops_votes_and_nothing_else(
 ) -> None:
     federation = founded(tmp_path, rounds=1_000_000)
     folder = tmp_path / "server-2"
-    write, full = disk.write, []
+    write = disk.write
+    full = []
 
     def refusing(handle: int, data: bytes) -> None:
         if handle in full:

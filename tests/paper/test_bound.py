@@ -232,7 +232,8 @@ def test_the_gap_is_the_larger_of_both_rounds(mnist: Dataset) -> None:
 def test_a_detector_remembers(mnist: Dataset) -> None:
     experiment = small(detector={"name": "adaptive"})
     clients, weights = descent._clients(experiment, mnist)
-    nothing, memory = Globals.none(10, 3), experiment.detector.start(3)
+    nothing = Globals.none(10, 3)
+    memory = experiment.detector.start(3)
     walks = [
         descent._walk(client, w, client.guide(nothing), 1, rng())
         for client, w in zip(clients, weights, strict=True)
@@ -243,7 +244,9 @@ def test_a_detector_remembers(mnist: Dataset) -> None:
 
 
 def test_it_takes_one_thread(mnist: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    walk, before, seen = descent._walk, torch.get_num_threads(), []
+    walk = descent._walk
+    before = torch.get_num_threads()
+    seen = []
 
     def spy(*arguments: Any) -> Any:
         seen.append(torch.get_num_threads())
@@ -388,7 +391,8 @@ def small_shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 
 def test_it_shows_all_terms_for_every_round(small_shown: Shown) -> None:
     assert len(small_shown.rows) == 2 * 3 * 3
-    row, own = small_shown.rows[0], small_shown.whole["constants"]["two"]
+    row = small_shown.rows[0]
+    own = small_shown.whole["constants"]["two"]
     assert (own["eta"], own["lam"], own["iterations"], own["printed"]) == (0.02, 2.0, 3, 3.0)
     assert 1.2 < own["pooled"] < 1.8
     for form in ("printed", "corrected"):

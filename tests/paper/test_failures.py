@@ -37,7 +37,8 @@ TABLE: dict[str, Any] = {
 
 def by_hand() -> Clustered:
     """Six samples of class 3, four of class 7: one of the first kind lies in the other's cluster, two the other way round."""
-    y_N, cluster_N = np.array([3] * 6 + [7] * 4), np.array([0] * 5 + [1] + [0] * 2 + [1] * 2)
+    y_N = np.array([3] * 6 + [7] * 4)
+    cluster_N = np.array([0] * 5 + [1] + [0] * 2 + [1] * 2)
     return Clustered(np.zeros((10, 2)), y_N, cluster_N, np.array([3, 7]))
 
 
@@ -85,7 +86,8 @@ def test_the_most_confused_come_first_and_those_that_are_not_confused_never() ->
 
 
 def test_well_separated_classes_are_their_own_clusters_in_order() -> None:
-    rng, y_N = np.random.default_rng(0), np.repeat([4, 1, 8], 30)
+    rng = np.random.default_rng(0)
+    y_N = np.repeat([4, 1, 8], 30)
     vectors = rng.standard_normal((90, 5)) + 20 * y_N[:, None]
     found = clustered(vectors, y_N, 0)
     assert found.classes.tolist() == found.majority().tolist() == [1, 4, 8]
@@ -96,7 +98,8 @@ def test_well_separated_classes_are_their_own_clusters_in_order() -> None:
 
 
 def test_clusters_follow_from_the_seed() -> None:
-    vectors, y_N = np.random.default_rng(0).standard_normal((200, 5)), np.arange(200) % 8
+    vectors = np.random.default_rng(0).standard_normal((200, 5))
+    y_N = np.arange(200) % 8
     assert np.array_equal(
         clustered(vectors, y_N, 0).cluster_N, clustered(vectors, y_N, 0).cluster_N
     )

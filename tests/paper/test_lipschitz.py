@@ -49,7 +49,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     [window(3), Pool("softpool", 2, 2, 1), Pool("softpool", 4, 3, 2), Pool("softpool", 4, 1)],
 )
 def test_the_closed_form_is_the_pooling_s_jacobian(pool: Pool) -> None:
-    values = 9 if pool.rows == 3 else 24
+    if pool.rows == 3:
+        values = 9
+    else:
+        values = 24
     c = torch.from_numpy(rng().standard_normal((2, values)) * 3)
     for own, row in zip(jacobian(pool, c), c, strict=True):
         assert torch.allclose(own, torch.autograd.functional.jacobian(pool, row))
@@ -103,7 +106,8 @@ def test_no_pair_is_steeper_and_some_come_near(order: float, find: Any) -> None:
 
 def test_pairs_are_of_every_scale_and_distance() -> None:
     a, b = random_pairs(9, 4000, rng())
-    sizes, steps = a.abs().mean(1), (a - b).abs().mean(1)
+    sizes = a.abs().mean(1)
+    steps = (a - b).abs().mean(1)
     assert sizes.min() < 0.5 < 3 < sizes.max()
     assert steps.min() < 1e-3 < 3 < steps.max()
 
@@ -114,7 +118,8 @@ def test_the_ascent_is_polished(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_takes_one_thread_and_gives_the_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, seen = torch.get_num_threads(), []
+    before = torch.get_num_threads()
+    seen = []
     torch.set_num_threads(2)
     try:
         monkeypatch.setattr(

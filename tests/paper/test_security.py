@@ -15,7 +15,8 @@ from support.command import fedrfq
 @pytest.mark.parametrize("servers", range(1, 12))
 @pytest.mark.parametrize("p", ["0", "0.1", "0.25", "1/3", "1"])
 def test_it_is_what_enumerating_all_cases_gives(servers: int, p: str) -> None:
-    chance, total = Fraction(p), Fraction(0)
+    chance = Fraction(p)
+    total = Fraction(0)
     for faulty in product((True, False), repeat=servers):
         if 3 * sum(faulty) + 1 <= servers:
             total += prod(chance if bad else 1 - chance for bad in faulty)

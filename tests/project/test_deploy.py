@@ -346,7 +346,9 @@ def wrong(words: list[str], whole: bool) -> str:
         missing = parse(words)
     except Exception as error:
         return f"{shlex.join(words)}: {error}"
-    return f"{shlex.join(words)}: needs {missing}" if missing and whole else ""
+    if missing and whole:
+        return f"{shlex.join(words)}: needs {missing}"
+    return ""
 
 
 @pytest.mark.parametrize("name", ["docs/operating.md", "docs/threat-model.md", "deploy/README.md"])

@@ -197,7 +197,10 @@ def test_nothing_outside_its_package_imports_flower_and_nothing_inside_imports_w
 ):
     for name, path in modules().items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            found = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if isinstance(node, ast.ImportFrom):
+                found = [node.module or ""]
+            else:
+                found = []
             found += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             theirs = {module for module in found if module.split(".")[0] == "flwr"}
             assert theirs <= (

@@ -31,7 +31,8 @@ from fedrfq.prototypes.fixed_point import (
 from fedrfq.robust.aggregation import combine
 
 ONE = 2**14
-HEADER, CLASS = 18, 6
+HEADER = 18
+CLASS = 6
 BITS = (8, 16, 24)
 
 
@@ -140,13 +141,15 @@ Sent = tuple[int, int, NDArray[np.int64], NDArray[np.int64], Precision]
 @st.composite
 def uploads(draw: st.DrawFn) -> Sent:
     precision = Precision(draw(st.sampled_from(BITS)))
-    classes, length = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    classes = draw(st.integers(1, 6))
+    length = draw(st.integers(1, 5))
     counts = draw(
         st.lists(st.just(0) | st.integers(1, MOST_COUNT), min_size=classes, max_size=classes)
     )
     steps = st.lists(st.integers(-precision.most, precision.most), min_size=length, max_size=length)
     rows = [draw(steps) if count else [0] * length for count in counts]
-    round_, client = draw(st.integers(0, 2**32 - 1)), draw(st.integers(0, 2**32 - 1))
+    round_ = draw(st.integers(0, 2**32 - 1))
+    client = draw(st.integers(0, 2**32 - 1))
     return round_, client, array(counts), array(rows) * precision.step, precision
 
 
@@ -168,7 +171,9 @@ def test_what_is_encoded_is_decoded(sent: Sent) -> None:
 @settings(deadline=None)
 @given(uploads(), st.data())
 def test_a_message_of_another_length_is_refused(sent: Sent, data: st.DataObject) -> None:
-    message, (classes, length), precision = encode(*sent), sent[3].shape, sent[4]
+    message = encode(*sent)
+    (classes, length) = sent[3].shape
+    precision = sent[4]
     for changed in (
         message[: data.draw(st.integers(0, len(message) - 1))],
         message + data.draw(st.binary(min_size=1)),
@@ -181,7 +186,9 @@ def test_a_message_of_another_length_is_refused(sent: Sent, data: st.DataObject)
 @given(uploads(), st.data())
 def test_bytes_that_are_accepted_are_canonical(sent: Sent, data: st.DataObject) -> None:
     """Whatever byte is altered: it is refused, or it says something else that is encoded in just these bytes."""
-    message, (classes, length), precision = bytearray(encode(*sent)), sent[3].shape, sent[4]
+    message = bytearray(encode(*sent))
+    (classes, length) = sent[3].shape
+    precision = sent[4]
     at = data.draw(st.integers(0, len(message) - 1))
     message[at] ^= data.draw(st.integers(1, 255))
     try:
@@ -194,7 +201,9 @@ def test_bytes_that_are_accepted_are_canonical(sent: Sent, data: st.DataObject) 
 @settings(deadline=None)
 @given(uploads(), st.data())
 def test_what_is_refused_is_what_cannot_be_decoded(sent: Sent, data: st.DataObject) -> None:
-    message, (classes, length), precision = bytearray(encode(*sent)), sent[3].shape, sent[4]
+    message = bytearray(encode(*sent))
+    (classes, length) = sent[3].shape
+    precision = sent[4]
     for at in data.draw(st.lists(st.integers(0, len(message) - 1), max_size=2)):
         message[at] = data.draw(st.integers(0, 255))
     try:
@@ -381,14 +390,13 @@ def test_combining_is_exact_and_no_order_changes_a_byte(
     sent: list[tuple[int, int]], random: Any
 ) -> None:
     def combined(rule: str, rows: list[tuple[int, int]]) -> Globals:
-        counts, values = (
-            array([[count] for count, _ in rows]),
-            array([[[value]] for _, value in rows]),
-        )
+        counts = array([[count] for count, _ in rows])
+        values = array([[[value]] for _, value in rows])
         return combine(Globals.none(1, 1), Uploads(tuple(range(len(rows))), counts, values), rule)
 
     holders = [(count, value) for count, value in sent if count]
-    weight, number = sum(count for count, _ in holders), len(holders)
+    weight = sum(count for count, _ in holders)
+    number = len(holders)
     exact = {
         "weighted": Fraction(sum(count * value for count, value in holders), weight or 1),
         "mean": Fraction(sum(value for _, value in holders), number or 1),
@@ -396,7 +404,8 @@ def test_combining_is_exact_and_no_order_changes_a_byte(
     }
     shuffled = random.sample(sent, len(sent))
     for rule, value in exact.items():
-        found, again = combined(rule, sent), combined(rule, shuffled)
+        found = combined(rule, sent)
+        again = combined(rule, shuffled)
         assert found.values_JV[0, 0] == floor(value)
         assert found.present_J[0] == bool(holders)
         assert found.values_JV.tobytes() == again.values_JV.tobytes()

@@ -64,7 +64,8 @@ def naive(c: list[float], pool: Pool) -> list[float]:
 @pytest.mark.parametrize("name", WINDOWED)
 @pytest.mark.parametrize(("rows", "kernel", "stride", "d"), GEOMETRIES)
 def test_against_loops_over_windows(name: str, rows: int, kernel: int, stride: int, d: int) -> None:
-    pool, c = Pool(name, rows, kernel, stride), values(2, 3, d)
+    pool = Pool(name, rows, kernel, stride)
+    c = values(2, 3, d)
     expected = torch.tensor(
         [[naive(row.tolist(), pool) for row in block] for block in c], dtype=torch.float64
     )

@@ -34,7 +34,8 @@ def attacked(_data_folder, tmp_path_factory):
 
 
 def test_it_says_what_was_run_and_how_to_run_it_again(whole):
-    text, run = html.unescape(rendered(whole)), RunDirectory.open(whole)
+    text = html.unescape(rendered(whole))
+    run = RunDirectory.open(whole)
     for label, value in summary.rows(run):
         assert f"<dt>{label}</dt><dd>{value}</dd>" in text
     known = run.environment()
@@ -69,7 +70,8 @@ def test_accuracy_is_that_of_the_records_with_a_band_of_one_deviation(whole):
             record[f"{field}_mean"] for record in records(whole)
         ]
         for row, record in zip(own, records(whole), strict=True):
-            mean, std = record[f"{field}_mean"], record[f"{field}_std"]
+            mean = record[f"{field}_mean"]
+            std = record[f"{field}_std"]
             assert (row["low"], row["high"]) == (max(0, mean - std), min(100, mean + std))
 
 
@@ -158,7 +160,8 @@ def test_principal_components_keep_distances_in_a_plane_and_say_what_they_hold()
 
 
 def test_filtered_are_those_of_the_records_and_attackers_that_got_through(attacked):
-    figure, found = figures(attacked)["filtered"], records(attacked)
+    figure = figures(attacked)["filtered"]
+    found = records(attacked)
     dropped = [
         (row["round"], row["client"]) for row in figure.rows if row["series"].endswith("dropped")
     ]
@@ -188,7 +191,8 @@ def test_the_committees_rounds_are_those_of_the_records(attacked):
 
 
 def test_traffic_adds_up(attacked):
-    rows, found = figures(attacked)["traffic"].rows, records(attacked)
+    rows = figures(attacked)["traffic"].rows
+    found = records(attacked)
     for name, field in (
         ("up from clients", "bytes_up"),
         ("down to clients", "bytes_down"),
@@ -417,7 +421,8 @@ def test_with_many_classes_names_take_the_place_of_diamonds(whole, monkeypatch):
 
 
 def test_the_main_figures_stand_on_top(attacked, tmp_path):
-    head, last = run_page.page(attacked).head, records(attacked)[-1]
+    head = run_page.page(attacked).head
+    last = records(attacked)[-1]
     for value in (
         f"{last['accuracy_mean']:.2f} %",
         f"{last['prototype_accuracy_mean']:.2f} %",

@@ -66,7 +66,8 @@ KNOWN = Globals(np.array([True, True]), array([[100, 100], [200, 200]]))
 
 
 def spoilt(uploads: Uploads, row: int, what: str, number: int) -> Uploads:
-    counts, values = uploads.counts_KJ.copy(), uploads.values_KJV.copy()
+    counts = uploads.counts_KJ.copy()
+    values = uploads.values_KJV.copy()
     if what == "count":
         counts[row, 1] = number
     else:
@@ -194,7 +195,10 @@ def plain(rule: str, column: list[int]) -> int:
     ordered = sorted(column)
     n = len(ordered)
     if rule == "median":
-        left = [ordered[n // 2]] if n % 2 else [ordered[n // 2 - 1], ordered[n // 2]]
+        if n % 2:
+            left = [ordered[n // 2]]
+        else:
+            left = [ordered[n // 2 - 1], ordered[n // 2]]
     else:
         left = ordered[n // 3 : n - n // 3]
     return floor(Fraction(sum(left), len(left)))
@@ -244,10 +248,8 @@ def test_robust_rules_are_the_plain_loops_in_any_order(
     """Whatever the counts; what is said of classes not held does not matter."""
 
     def found(given_: list[tuple[int, int, int]]) -> Globals:
-        counts, values = (
-            array([[count] for count, *_ in given_]),
-            array([[row] for _, *row in given_]),
-        )
+        counts = array([[count] for count, *_ in given_])
+        values = array([[row] for _, *row in given_])
         return combine(
             Globals(np.array([True]), array([[7, 7]])),
             Uploads(tuple(range(len(given_))), counts, values),
@@ -255,7 +257,10 @@ def test_robust_rules_are_the_plain_loops_in_any_order(
         )
 
     holders = [row for row in rows if row[0]]
-    expected = [plain(rule, [row[v] for row in holders]) for v in (1, 2)] if holders else [7, 7]
+    if holders:
+        expected = [plain(rule, [row[v] for row in holders]) for v in (1, 2)]
+    else:
+        expected = [7, 7]
     assert found(rows).values_JV.tolist() == [expected]
     assert found(shuffler.sample(rows, len(rows))).values_JV.tolist() == [expected]
 
@@ -278,7 +283,8 @@ def test_well_formed_messages_are_the_uploads(bits: int) -> None:
     assert found.checked().clients == (3, 5, 8)
 
 
-HEADER, CLASS = 18, 6
+HEADER = 18
+CLASS = 6
 
 
 def altered(message: bytes, at: int, new: bytes) -> bytes:

@@ -75,7 +75,8 @@ def test_an_interrupted_round_is_decided_again(agreed: Path, tmp_path: Path, mon
     """Between the proofs and the record: nothing is there twice."""
     from fedrfq.runs.run_directory import RunDirectory
 
-    session, true = small_session(tmp_path, *LIARS), RunDirectory._append
+    session = small_session(tmp_path, *LIARS)
+    true = RunDirectory._append
 
     def interrupt(self: RunDirectory, name: str, text: str) -> None:
         if session.state.round == 4 and name == "rounds.jsonl":

@@ -17,7 +17,8 @@ from fedrfq.runs.run_directory import RunDirectory
 def pictures(tmp_path_factory) -> list[Path]:
     from PIL import Image
 
-    folder, dataset = tmp_path_factory.mktemp("pictures"), data.load("mnist5k")
+    folder = tmp_path_factory.mktemp("pictures")
+    dataset = data.load("mnist5k")
     for i in range(4):
         Image.fromarray(dataset.test_x[100 * i, 0]).save(folder / f"{i}.png")
     return [folder / f"{i}.png" for i in range(4)]

@@ -39,7 +39,8 @@ def test_the_last_rounds_prototypes_are_what_was_sent_and_decided(tmp_path, sent
     list(session.advance())
     assert not (session.runs[0].path / "prototypes.safetensors").exists()
     session.finish()
-    found, last = PrototypeSnapshot.load(session.runs[0].path), sent[-1]
+    found = PrototypeSnapshot.load(session.runs[0].path)
+    last = sent[-1]
     assert found.round == 2
     for row, client in enumerate(last.clients):
         own = found.client_R == client

@@ -63,7 +63,8 @@ def test_the_toy_sees_order_absence_and_the_past() -> None:
 
 
 def test_a_network_misbehaves_until_it_is_calm() -> None:
-    split, hole = Split(0, 50, frozenset({0})), Hole(Kind.COMMIT, 0, frozenset({1}), frozenset({2}))
+    split = Split(0, 50, frozenset({0}))
+    hole = Hole(Kind.COMMIT, 0, frozenset({1}), frozenset({2}))
     network = Network(
         LinkFaults(
             1, 5, 100, loss=0.5, double=0.5, splits=(split,), holes=(hole,), favoured=frozenset({3})
@@ -97,7 +98,8 @@ def test_named_networks(name: str) -> None:
 
 
 def test_a_client_whose_upload_does_not_count_is_told() -> None:
-    made, told = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL), []
+    made = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL)
+    told = []
     made.world.give = lambda party, event, delay_ms=0: told.append((party, event))  # type: ignore[method-assign]
     decided = Decided(Certificate(Kind.COMMIT, 0, Record(1, *[bytes(32)] * 5), ()), None, ())
     for known in (False, True):

@@ -77,8 +77,12 @@ def test_losses_are_from_the_clean_run_over_the_same_clients(tried, number, meas
             assert cell[measure]["mean"] == pytest.approx(sum(accuracies) / 2)
             assert cell[f"{measure}_loss"]["mean"] == pytest.approx(losses[attack, detector])
     assert losses["none", "none"] == 0
-    lost, left = losses["sign-flip", "none"], losses["sign-flip", "two"]
-    expected = pytest.approx((lost - left) / lost) if lost >= 0.5 else None
+    lost = losses["sign-flip", "none"]
+    left = losses["sign-flip", "two"]
+    if lost >= 0.5:
+        expected = pytest.approx((lost - left) / lost)
+    else:
+        expected = None
     assert cells(out)["sign-flip", "two", number][f"{measure}_won_back"] == expected
 
 

@@ -13,7 +13,8 @@ from fedrfq.federation.federation_file import Federation
 from fedrfq.files import hash_chain
 from support.committees import written
 
-ROUNDS, SEED = 3, 2
+ROUNDS = 3
+SEED = 2
 
 
 def equivocated(path: Path) -> Path:

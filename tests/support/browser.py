@@ -24,7 +24,11 @@ class Browser:
     """One page. `errors` are exceptions, console errors and refused requests; `asked` is every address it wanted."""
 
     def __init__(self, to: int, from_: int) -> None:
-        self.to, self.from_, self.rest, self.number, self.session = to, from_, b"", 0, ""
+        self.to = to
+        self.from_ = from_
+        self.rest = b""
+        self.number = 0
+        self.session = ""
         self.errors: list[str] = []
         self.asked: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -59,7 +63,8 @@ class Browser:
         return json.loads(line)
 
     def _note(self, event: dict[str, Any]) -> None:
-        kind, params = event.get("method"), event.get("params", {})
+        kind = event.get("method")
+        params = event.get("params", {})
         bad = ("error", "warning")
         if kind == "Runtime.exceptionThrown" or (
             kind == "Runtime.consoleAPICalled" and params["type"] in bad
@@ -121,7 +126,8 @@ class Browser:
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
     assert CHROMIUM is not None
-    (read, to), (from_, write) = os.pipe(), os.pipe()
+    (read, to) = os.pipe()
+    (from_, write) = os.pipe()
     options = "--headless=new --no-sandbox --disable-gpu --remote-debugging-pipe --no-first-run --disable-dev-shm-usage"
     command = f'exec "$0" {options} "--user-data-dir=$1" about:blank 3<&{read} 4>&{write}'
     process = subprocess.Popen(

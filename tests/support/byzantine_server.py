@@ -29,7 +29,8 @@ class Faulty:
     """As a driver wants its machine. It is alone in its ring: what it would say over others' channels goes over its own."""
 
     def __init__(self, behaviour: SimulatedMachine, noise: Callable[[int, bytes], None]) -> None:
-        self.behaviour, self.noise = behaviour, noise
+        self.behaviour = behaviour
+        self.noise = noise
 
     def step(self, event: Event) -> list[Effect]:
         effects: list[Effect] = []
@@ -53,7 +54,8 @@ class Nowhere:
 
 async def run(identity: Identity, behaviour: str, seed: int) -> None:
     """Until SIGTERM."""
-    federation, stopped = identity.federation, asyncio.Event()
+    federation = identity.federation
+    stopped = asyncio.Event()
     ring = Ring(
         Rules(federation.roster),
         reconfigurable(federation),

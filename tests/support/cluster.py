@@ -68,7 +68,9 @@ class Sums:
         return Outcome(b"", b"", b"0")
 
     def refuses(self, upload: Upload) -> str | None:
-        return None if upload.content.isdigit() else "not a number"
+        if upload.content.isdigit():
+            return None
+        return "not a number"
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
         contents = [upload.content for upload in uploads]
@@ -87,7 +89,8 @@ class Cluster:
     def __init__(
         self, servers: int = 4, clients: int = 4, replica: type[Replica] = Replica, **settings: Any
     ) -> None:
-        self.roster, self.replica = roster(servers, clients, **settings), replica
+        self.roster = roster(servers, clients, **settings)
+        self.replica = replica
         self.rules = Rules(self.roster)
         self.parties: dict[int, Any] = {
             i: replica(self.rules, i, signer(key("server", i)), Sums()) for i in range(servers)

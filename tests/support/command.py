@@ -34,7 +34,9 @@ def sets(settings: list[str]) -> list[str]:
 
 def fedrfq(*arguments: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
     """The command in this process, from its entry point: its exit code, and what it printed."""
-    out, errors, code = io.StringIO(), io.StringIO(), 0
+    out = io.StringIO()
+    errors = io.StringIO()
+    code = 0
     with (
         redirect_stdout(out),
         redirect_stderr(errors),
@@ -66,10 +68,8 @@ def assert_same_run(one: Path, other: Path) -> None:
     """Records, clients' figures and tensors, to the byte, times aside."""
     assert records(one) == records(other)
     assert (one / "clients.csv").read_bytes() == (other / "clients.csv").read_bytes()
-    (left,), (right,) = (
-        RunDirectory.open(one).checkpoints().items(),
-        RunDirectory.open(other).checkpoints().items(),
-    )
+    (left,) = RunDirectory.open(one).checkpoints().items()
+    (right,) = RunDirectory.open(other).checkpoints().items()
     assert left[0] == right[0]
     assert left[1].read_bytes() == right[1].read_bytes()
 

@@ -16,7 +16,8 @@ from fedrfq.prototypes.fixed_point import LIMIT, WHOLE, Globals, Uploads
 from fedrfq.robust.detectors import Detector
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 
-CLASSES, VALUES = 3, 4
+CLASSES = 3
+VALUES = 4
 TABLE: dict[str, Any] = {"rounds": 2, "committee": {"name": "simulated", "servers": 4}}
 
 
@@ -44,20 +45,16 @@ def rounds(
 ) -> list[AgreedRound]:
     """So many rounds, one after the other."""
     found: list[AgreedRound] = []
-    globals_, memory, last = (
-        Globals.none(CLASSES, VALUES),
-        asked.task.detector.start(asked.task.clients),
-        b"",
-    )
+    globals_ = Globals.none(CLASSES, VALUES)
+    memory = asked.task.detector.start(asked.task.clients)
+    last = b""
     for round_ in range(1, number + 1):
         found.append(
             committee.decide(asked, round_, last, memory, globals_, uploads(asked, round_, absent))
         )
-        globals_, memory, last = (
-            found[-1].decision.globals_,
-            found[-1].decision.state,
-            found[-1].last,
-        )
+        globals_ = found[-1].decision.globals_
+        memory = found[-1].decision.state
+        last = found[-1].last
     return found
 
 

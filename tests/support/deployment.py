@@ -40,7 +40,8 @@ class Deployment:
     """The processes, by name, each with its output in a file; all that they start is marked with that name."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.mark = folder, uuid.uuid4().hex
+        self.folder = folder
+        self.mark = uuid.uuid4().hex
         self.port = free_ports(1)[0]
         folder.mkdir(parents=True)
         certify(folder)
@@ -73,7 +74,8 @@ class Deployment:
     def register(self, node: str) -> int:
         """A new key pair of this node made known to the SuperLink; its id there."""
         key = ec.generate_private_key(ec.SECP384R1())
-        openssh, no_password = serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        openssh = serialization.PrivateFormat.OpenSSH
+        no_password = serialization.NoEncryption()
         (self.folder / node).write_bytes(key.private_bytes(_PEM, openssh, no_password))
         public = self.folder / f"{node}.pub"
         public.write_bytes(
@@ -126,7 +128,9 @@ class Deployment:
     def said(self, name: str) -> str:
         """The output of a process."""
         path = self.folder / f"{name}.log"
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        if path.exists():
+            return path.read_text(encoding="utf-8", errors="replace")
+        return ""
 
     def until(self, done: Any, otherwise: str, limit_s: float = 60.0) -> None:
         ends = time.monotonic() + limit_s
@@ -195,7 +199,8 @@ def kill(mark: str, whole: bool) -> None:
 
 
 def _marked(mark: str, whole: bool) -> list[int]:
-    wanted, found = f"{_MARK}={mark}".encode(), []
+    wanted = f"{_MARK}={mark}".encode()
+    found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # processes end while one looks at them
             if any(
@@ -230,7 +235,8 @@ def certify(folder: Path) -> None:
 def _certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
 ) -> x509.CertificateBuilder:
-    now, public = datetime.now(UTC), key.public_key()
+    now = datetime.now(UTC)
+    public = key.public_key()
     named = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
     valid = named.not_valid_before(now - timedelta(hours=1)).not_valid_after(
         now + timedelta(days=1)

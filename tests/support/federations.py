@@ -85,7 +85,9 @@ class Uploader:
 
     def __init__(self, folder: Path, rounds: int) -> None:
         own = identity.load(folder)
-        self.federation, self.client, self.rounds = own.federation, ~own.party, rounds
+        self.federation = own.federation
+        self.client = ~own.party
+        self.rounds = rounds
         self.links = Links(own, lambda peer, data: self.driver.hear(peer, data))
         machine = Client(Rules(own.federation.roster), self.client, own.signer)
         self.driver = Driver(machine, own.party, own.federation.roster, Nowhere(), self.links)

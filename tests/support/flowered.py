@@ -49,11 +49,15 @@ class Done:
 
 
 def rounds(experiment: Experiment, dataset: Dataset, number: int = 3) -> list[Done]:
-    loop, found = RoundLoop([experiment], dataset, CPU), []
+    loop = RoundLoop([experiment], dataset, CPU)
+    found = []
     state = loop.start()
     for _ in range(number):
         state, (outcome,) = loop.advance(state)
-        bodies = unpack(outcome.report.bodies) if outcome.report else []
+        if outcome.report:
+            bodies = unpack(outcome.report.bodies)
+        else:
+            bodies = []
         uploads = tuple(
             placed.message.wire for placed in bodies if isinstance(placed.message.body, Upload)
         )
@@ -76,7 +80,9 @@ def order(
 
 def run_of(experiment: Experiment) -> str:
     federation = experiment.committee.federation(mandate(experiment, 10))
-    return federation.roster.run.hex() if federation else ""
+    if federation:
+        return federation.roster.run.hex()
+    return ""
 
 
 def certified(

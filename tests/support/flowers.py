@@ -53,12 +53,10 @@ class Nodes(Grid):
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = (
             1  # as an engine says it
         )
-        self.number, self.away, self.broken, self.orders = (
-            number,
-            set[int](),
-            set[int](),
-            list[RoundOrder](),
-        )
+        self.number = number
+        self.away = set[int]()
+        self.broken = set[int]()
+        self.orders = list[RoundOrder]()
         self.to: Callable[[int, RoundOrder], RoundOrder] = lambda node, order: order
         self.back: Callable[[int, NodeAnswer], NodeAnswer] = lambda node, answer: answer
         self.hosting = {
@@ -89,7 +87,8 @@ class Nodes(Grid):
         return [self._replies.pop(id_) for id_ in message_ids if id_ in self._replies]
 
     def _pushed(self, message: Message) -> str:
-        id_, node = str(uuid4()), message.metadata.dst_node_id - 100
+        id_ = str(uuid4())
+        node = message.metadata.dst_node_id - 100
         message.metadata.__dict__["_message_id"] = id_
         order = self.to(node, RoundOrder.read(message.content))
         self.orders.append(order)

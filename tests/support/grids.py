@@ -25,7 +25,8 @@ def grid_file(folder: Path, top: str, rounds: int = 4, more: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "tiny.npz"
     if not data.exists():
-        rng, y = np.random.default_rng(0), np.arange(600) % 4
+        rng = np.random.default_rng(0)
+        y = np.arange(600) % 4
         x = (rng.integers(0, 120, (600, 1, 6, 6)) + 30 * y[:, None, None, None]).astype(np.uint8)
         np.savez(data, train_x=x[:400], train_y=y[:400], test_x=x[400:], test_y=y[400:])
     file = folder / "grid.toml"

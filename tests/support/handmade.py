@@ -36,7 +36,10 @@ def committee(n: int = 4, clients: int = 3, minimum: int = 1, purpose: bytes = b
 
 def sign(rules: Rules, body: AnyMessage, by: int | None = None) -> Message:
     """By its author, or by somebody else in its name."""
-    party = author(body) if by is None else by
+    if by is None:
+        party = author(body)
+    else:
+        party = by
     assert party is not None
     return rules.signed(body, lambda raw: seal(rules.roster.key(party) or b"a stranger's", raw))
 
@@ -53,7 +56,10 @@ def certified(
     rules: Rules, phase: Kind, servers: Iterable[int], view: int = 0, what: Record | None = None
 ) -> Certificate:
     """With the signatures of these servers, whether enough or not."""
-    what = record() if what is None else what
+    if what is None:
+        what = record()
+    else:
+        what = what
     votes = [sign(rules, vote(phase, view, what, server, rules.run)) for server in servers]
     return Certificate(phase, view, what, tuple((author(v.body) or 0, v.signature) for v in votes))
 

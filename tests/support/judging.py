@@ -19,7 +19,10 @@ def sent(
     values: NDArray[np.int64], counts: NDArray[np.int64] | None = None, clients: Sequence[int] = ()
 ) -> Uploads:
     """Uploads of all classes, 10 samples each, by clients 0, 1, … unless told."""
-    counts_KJ = np.full(values.shape[:2], 10, np.int64) if counts is None else counts
+    if counts is None:
+        counts_KJ = np.full(values.shape[:2], 10, np.int64)
+    else:
+        counts_KJ = counts
     return Uploads(tuple(clients) or tuple(range(len(values))), counts_KJ, values)
 
 
@@ -112,9 +115,13 @@ def after_rounds(
 ) -> tuple[State, list[set[int]]]:
     """The detector's state, and whom it dropped in each of the rounds. The globals are the honest ones."""
     detector = AdaptiveDetector()
-    state, gone = detector.start(20), []
+    state = detector.start(20)
+    gone = []
     for number in range(rounds):
-        globals_ = world.globals_() if number else Globals.none(10, 24)
+        if number:
+            globals_ = world.globals_()
+        else:
+            globals_ = Globals.none(10, 24)
         state, verdict = detector.judge(
             state, globals_, with_lies(world.round(), liars, lie, world.rng)
         )

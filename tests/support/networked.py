@@ -28,7 +28,8 @@ class Networked(Cluster):
 
     def __init__(self, folder: Path) -> None:
         made = keys(4, CLIENTS)
-        self.folder, federation = folder, agreed(made)
+        self.folder = folder
+        federation = agreed(made)
         founding.found(folder, federation, made)
         self.passes = lambda sender, receiver, message: True
         self.signers = {
@@ -38,19 +39,16 @@ class Networked(Cluster):
         self._begin(federation, reconfigurable(federation))
 
     def _begin(self, federation: Federation, application: ReconfigurableApplication) -> None:
-        self.federation, self.roster, self.rules, names = (
-            federation,
-            federation.roster,
-            Rules(federation.roster),
-            list(federation.members),
-        )
-        self.accused, self.timers, self.sent, self.queue = (
-            {party: [] for party in names},
-            {},
-            [],
-            deque(),
-        )
-        self.logs, self.decided = {party: [] for party in names}, {party: [] for party in names}
+        self.federation = federation
+        self.roster = federation.roster
+        self.rules = Rules(federation.roster)
+        names = list(federation.members)
+        self.accused = {party: [] for party in names}
+        self.timers = {}
+        self.sent = []
+        self.queue = deque()
+        self.logs = {party: [] for party in names}
+        self.decided = {party: [] for party in names}
         self.stores = {
             party: WriteAheadLog.open(self.home(party), self.rules.run) for party in names
         }
@@ -80,7 +78,8 @@ class Networked(Cluster):
         return self.folder / self.federation.members[party].name
 
     def _machine(self, party: int, application: ReconfigurableApplication) -> Replica | Client:
-        signer, log = self.signers[party], self.stores[party].messages
+        signer = self.signers[party]
+        log = self.stores[party].messages
         if party >= 0:
             return Replica(self.rules, party, signer, application, log)
         return Client(self.rules, ~party, signer, log, (PartKind.GLOBALS, PartKind.VERDICTS))

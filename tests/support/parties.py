@@ -79,5 +79,8 @@ def certificate(
     if ca is not None:
         builder = builder.add_extension(x509.BasicConstraints(ca, None), True)
     issuer = issuer or key
-    algorithm = None if isinstance(issuer, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    if isinstance(issuer, ed25519.Ed25519PrivateKey):
+        algorithm = None
+    else:
+        algorithm = hashes.SHA256()
     return builder.sign(issuer, algorithm).public_bytes(serialization.Encoding.DER)

@@ -39,7 +39,11 @@ class Proxy:
         who: Callable[[int], int | None] = lambda port: None,
         apart: Callable[[int | None], bool] = lambda name: False,
     ) -> None:
-        self.target, self.rng, self.weather, self.who, self.apart = target, rng, weather, who, apart
+        self.target = target
+        self.rng = rng
+        self.weather = weather
+        self.who = who
+        self.apart = apart
         self.port = 0
         self.connections = 0
         self._server: asyncio.Server | None = None

@@ -28,11 +28,10 @@ class CNN(nn.Module):
         super().__init__()
         height, width = ((((side - 4) // 2) - 4) // 2 for side in shape[1:])
         self.channels = channels
-        self.conv1, self.conv2 = nn.Conv2d(shape[0], 10, 5), nn.Conv2d(10, channels, 5)
-        self.fc1, self.fc2 = (
-            nn.Linear(channels * height * width, hidden),
-            nn.Linear(hidden, classes),
-        )
+        self.conv1 = nn.Conv2d(shape[0], 10, 5)
+        self.conv2 = nn.Conv2d(10, channels, 5)
+        self.fc1 = nn.Linear(channels * height * width, hidden)
+        self.fc2 = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         h = F.relu(F.max_pool2d(self.conv1(x), 2))
@@ -50,7 +49,8 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(shape[0] * shape[1] * shape[2], width)
-        self.fc2, self.fc3 = nn.Linear(width, hidden), nn.Linear(hidden, classes)
+        self.fc2 = nn.Linear(width, hidden)
+        self.fc3 = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         c = F.relu(self.fc2(F.relu(self.fc1(x.flatten(1)))))
@@ -65,7 +65,10 @@ class Block(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
         around = [nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)]
-        self.downsample = nn.Sequential(*around) if inputs != outputs else None
+        if inputs != outputs:
+            self.downsample = nn.Sequential(*around)
+        else:
+            self.downsample = None
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
@@ -157,24 +160,33 @@ def fedproto(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
 
 def fedrfq(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Eq. 10-11's distance, over the samples of a batch or, by the letter, the mean in each class, summed."""
-    p, total = softpool(seen.c), seen.c.new_zeros(())
+    p = softpool(seen.c)
+    total = seen.c.new_zeros(())
     for vector, label in zip(p, seen.y, strict=True):
         if label in seen.known:
-            alike = len(seen.y) if options["reduction"] == "samples" else seen.y.count(label)
+            if options["reduction"] == "samples":
+                alike = len(seen.y)
+            else:
+                alike = seen.y.count(label)
             total = total + (vector - seen.known[label]).square().sum().sqrt() / alike
     return options["lam"] * total, total
 
 
 def lean(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """λ times the distance to the own prototype, and the weighted cross-entropy of its being the nearest of all."""
-    p, near, apart = averages(seen.c), seen.c.new_zeros(()), seen.c.new_zeros(())
+    p = averages(seen.c)
+    near = seen.c.new_zeros(())
+    apart = seen.c.new_zeros(())
     for vector, label in zip(p, seen.y, strict=True):
         if label not in seen.known:
             continue
         far = {}
         for j, prototype in seen.known.items():
             squares = (vector - prototype) ** 2
-            far[j] = squares.sum() / len(squares) if options["power"] == 2 else squares.sum().sqrt()
+            if options["power"] == 2:
+                far[j] = squares.sum() / len(squares)
+            else:
+                far[j] = squares.sum().sqrt()
         near = near + far[label] / len(seen.y)
         chances = {j: torch.exp(-distance / options["temperature"]) for j, distance in far.items()}
         apart = apart - torch.log(chances[label] / sum(chances.values())) / len(seen.y)
@@ -221,17 +233,24 @@ def batches(
         keep = (drawn >= settings.rate).double() / (1 - settings.rate)
         crop = counter_rng.uniform(key[None], Purpose.AUGMENT, count * 3, epoch).view(count, 3)
         for slots in torch.split(torch.arange(count), settings.batch_size):
-            dropped = keep[slots] if settings.rate else None
+            if settings.rate:
+                dropped = keep[slots]
+            else:
+                dropped = None
             yield order[slots], dropped, None if settings.black is None else crop[slots]
 
 
 def augmented(image: Tensor, crop: Tensor, black: Tensor) -> Tensor:
     """The image in a black frame four pixels wide, cut at one of 9×9 places, and flipped in one case of two."""
-    top, left, flip = int(crop[0] * 9), int(crop[1] * 9), int(crop[2] * 2)
+    top = int(crop[0] * 9)
+    left = int(crop[1] * 9)
+    flip = int(crop[2] * 2)
     frame = black[:, None, None].repeat(1, image.shape[1] + 8, image.shape[2] + 8)
     frame[:, 4:-4, 4:-4] = image
     cut = frame[:, top : top + image.shape[1], left : left + image.shape[2]]
-    return cut.flip(2) if flip else cut
+    if flip:
+        return cut.flip(2)
+    return cut
 
 
 def phases(
@@ -257,7 +276,8 @@ def train(
     known: Globals,
 ) -> Tensor:
     """Trains one client for one round, in place; its mean losses: total, classification, and what is added to it."""
-    sums, seen = torch.zeros(3, dtype=torch.float64), 0
+    sums = torch.zeros(3, dtype=torch.float64)
+    seen = 0
     start = [p.detach().clone() for p in model.parameters()]
     model.train()
     for epochs, parameters in phases(model, method, options, settings.epochs):

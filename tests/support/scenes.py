@@ -46,7 +46,8 @@ def scene_of(
     detector: Detector | None = None,
 ) -> Scene:
     """A scene that nobody can write to."""
-    counts, values = array(counts_KJ), array(values_KJV)
+    counts = array(counts_KJ)
+    values = array(values_KJV)
     mask = np.isin(np.arange(len(counts)), malicious)
     globals_ = globals_ or Globals.none(*values.shape[1:])
     for each in (counts, values, mask, globals_.present_J, globals_.values_JV):

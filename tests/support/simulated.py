@@ -31,7 +31,8 @@ PLAIN = Schedule(1, 4, 4, 3, 3, 150, 100, 200, 20, (), (), (), 0.0, None, LinkFa
 
 
 def roster() -> Roster:
-    servers, clients = tuple(IDEAL.key(s) for s in range(4)), tuple(IDEAL.key(~k) for k in range(4))
+    servers = tuple(IDEAL.key(s) for s in range(4))
+    clients = tuple(IDEAL.key(~k) for k in range(4))
     return Roster(IDEAL, servers, clients)
 
 
@@ -67,7 +68,10 @@ class Bench:
     def proposed(
         self, lists: tuple[Message, ...], entries: Any = None, previous: bytes | None = None
     ) -> PrePrepare:
-        entries = self.rules.union(lists)[0] if entries is None else entries
+        if entries is None:
+            entries = self.rules.union(lists)[0]
+        else:
+            entries = entries
         bodies = [Upload(1, k, content(k)) for k, _ in entries]
         outcome = Toy().decide(1, Toy().start(), bodies)
         return PrePrepare(

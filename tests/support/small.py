@@ -34,7 +34,8 @@ def run(
 ) -> tuple[LoopState, list[list[RoundOutcome]]]:
     """The last state, and each round's outcomes."""
     loop = RoundLoop(experiments, dataset, CPU)
-    state, rows = loop.start(), []
+    state = loop.start()
+    rows = []
     for _ in range(rounds):
         state, outcomes = loop.advance(state)
         rows.append(outcomes)

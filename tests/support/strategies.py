@@ -54,7 +54,8 @@ def message(body: AnyMessage, signature: bytes = bytes(SIGNATURE)) -> Message:
     return Message(RUN, body, encode(RUN, body), signature if body.kind in SIGNED else b"")
 
 
-u16s, u32s = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
+u16s = st.integers(0, 2**16 - 1)
+u32s = st.integers(0, 2**32 - 1)
 digests = st.binary(min_size=DIGEST, max_size=DIGEST)
 signatures = st.binary(min_size=SIGNATURE, max_size=SIGNATURE)
 contents = st.binary(max_size=40)

@@ -47,7 +47,8 @@ class Net:
     """Parties of one loop, what each has heard, and who came and went."""
 
     def __init__(self, parties: dict[int, Identity]) -> None:
-        self.parties, self.links = parties, dict[int, Links]()
+        self.parties = parties
+        self.links = dict[int, Links]()
         self.heard: dict[int, list[tuple[int, bytes]]] = {}
         self.seen: dict[int, list[tuple[int, bool]]] = {}
 

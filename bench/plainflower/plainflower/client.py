@@ -19,7 +19,8 @@ def _model(context: Context) -> task.CNN:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    model, path = _model(context), context.run_config["experiment"]
+    model = _model(context)
+    path = context.run_config["experiment"]
     loader, _ = task.loaders(path, context.node_config["partition-id"])
     globals_JV = message.content["globals"].to_torch_state_dict().get("means")
     task.train(model, loader, globals_JV, task.everything(path)[0])

@@ -37,7 +37,8 @@ def main(grid: Grid, context: Context) -> None:
     found = experiment.load(Path(context.run_config["experiment"]))
     while len(nodes := list(grid.get_node_ids())) < found.clients:
         time.sleep(0.1)
-    globals_, rounds = ArrayRecord(), []
+    globals_ = ArrayRecord()
+    rounds = []
     for number in range(1, found.rounds + 1):
         began = time.perf_counter()
         sent = [

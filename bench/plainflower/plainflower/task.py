@@ -16,15 +16,19 @@ from fedrfq.data.partition import Ints, Partition
 from fedrfq.experiment import Experiment, experiment
 from fedrfq.learning.round_loop import deal
 
-CLASSES, VALUES = 10, 50
+CLASSES = 10
+VALUES = 50
 
 
 class CNN(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
-        self.drop2d, self.drop = nn.Dropout2d(), nn.Dropout()
-        self.fc1, self.fc2 = nn.Linear(320, VALUES), nn.Linear(VALUES, CLASSES)
+        self.conv1 = nn.Conv2d(1, 10, 5)
+        self.conv2 = nn.Conv2d(10, 20, 5)
+        self.drop2d = nn.Dropout2d()
+        self.drop = nn.Dropout()
+        self.fc1 = nn.Linear(320, VALUES)
+        self.fc2 = nn.Linear(VALUES, CLASSES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Feature vectors, which are the samples' prototypes, and logits."""
@@ -38,8 +42,14 @@ class Share(Dataset[tuple[Tensor, int]]):
     """Some samples of a dataset; images are normalised as they are taken."""
 
     def __init__(self, whole: data.Dataset, index: Ints, test: bool) -> None:
-        self._x, self._y = (whole.test_x, whole.test_y) if test else (whole.train_x, whole.train_y)
-        self._index, self._moments = index, (whole.mean, whole.std)
+        if test:
+            self._x = whole.test_x
+            self._y = whole.test_y
+        else:
+            self._x = whole.train_x
+            self._y = whole.train_y
+        self._index = index
+        self._moments = (whole.mean, whole.std)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -62,10 +72,8 @@ def loaders(
 ) -> tuple[DataLoader[tuple[Tensor, int]], DataLoader[tuple[Tensor, int]]]:
     """A client's samples, to train and to test."""
     found, whole, partition = everything(path)
-    train, test = (
-        Share(whole, partition.train[client], False),
-        Share(whole, partition.test[client], True),
-    )
+    train = Share(whole, partition.train[client], False)
+    test = Share(whole, partition.test[client], True)
     return DataLoader(train, found.train.batch_size, shuffle=True), DataLoader(test, 64)
 
 
@@ -90,7 +98,8 @@ def train(
 @torch.no_grad()
 def class_means(model: CNN, loader: DataLoader[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     """The mean prototype of each class, and of how many samples."""
-    sums_JV, counts_J = torch.zeros(CLASSES, VALUES), torch.zeros(CLASSES, dtype=torch.int64)
+    sums_JV = torch.zeros(CLASSES, VALUES)
+    counts_J = torch.zeros(CLASSES, dtype=torch.int64)
     model.eval()
     for x, y in DataLoader(loader.dataset, 64):
         sums_JV.index_add_(0, y, model(x)[0])

@@ -28,10 +28,9 @@ class Fork:
     @property
     def evidence(self) -> list[Message]:
         """Of each of these its two votes, where they are of one view: nobody honest signs both."""
-        rules, (one, other) = (
-            self.one[0].rules,
-            (self.one[1].certificate, self.other[1].certificate),
-        )
+        rules = self.one[0].rules
+        one = self.one[1].certificate
+        other = self.other[1].certificate
         if one.view != other.view:
             return []
         pairs = [(_vote(rules, one, server), _vote(rules, other, server)) for server in self.both]
@@ -43,11 +42,12 @@ class Fork:
             f"{audit.path / LOG}, byte {found.offset}" for audit, found in (self.one, self.other)
         ]
         audit, found = self.one
-        f, names = (
-            audit.federation.roster.f,
-            ", ".join(audit.auditor.name(server) for server in self.both),
-        )
-        proof = "in one view, which is proof against each" if self.evidence else "in two views"
+        f = audit.federation.roster.f
+        names = ", ".join(audit.auditor.name(server) for server in self.both)
+        if self.evidence:
+            proof = "in one view, which is proof against each"
+        else:
+            proof = "in two views"
         return (
             f"round {found.round} is certified with two values: {places[0]}, and {places[1]}. MORE THAN {f} SERVERS HAVE"
             f" LIED: nothing that this committee certifies is to be relied on. Both have signatures of {names}, {proof}"

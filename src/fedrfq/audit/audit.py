@@ -22,13 +22,11 @@ from fedrfq.federation.round_log import unpack
 from fedrfq.files import hash_chain, toml
 from fedrfq.files.hash_chain import BrokenChain, Entry
 
-FEDERATION, LOG, BODIES, EXPERIMENT, ROUNDS = (
-    "federation.toml",
-    "audit.log",
-    "bodies.bin",
-    "experiment.toml",
-    "rounds.jsonl",
-)
+FEDERATION = "federation.toml"
+LOG = "audit.log"
+BODIES = "bodies.bin"
+EXPERIMENT = "experiment.toml"
+ROUNDS = "rounds.jsonl"
 RESULT = "result.json"
 _LONGEST = (
     1 << 27
@@ -41,7 +39,10 @@ class Failed(Exception):
 
     def __init__(self, file: str, offset: int, round_: int, why: str) -> None:
         super().__init__(f"{file}, byte {offset}, round {round_}: {why}")
-        self.file, self.offset, self.round, self.why = file, offset, round_, why
+        self.file = file
+        self.offset = offset
+        self.round = round_
+        self.why = why
 
 
 class Audit:
@@ -50,29 +51,38 @@ class Audit:
     def __init__(
         self, path: Path, recompute: bool = False, heritage: Outcome | None = None
     ) -> None:
-        self.path, self.recompute, self.heritage = path, recompute, heritage
+        self.path = path
+        self.recompute = recompute
+        self.heritage = heritage
         self.federation = Federation.read(self._text(FEDERATION), str(path / FEDERATION))
         self.network = self.federation.network
         self.experiment = self._experiment()
         self.rules = Rules(self.federation.roster)
         self.auditor = Auditor(self.federation, self.rules, partial=self.network is not None)
-        self.application = (
-            PrototypeApplication(self.federation.task)
-            if self.network is None
-            else reconfigurable(self.federation, heritage)
-        )
+        if self.network is None:
+            self.application = PrototypeApplication(self.federation.task)
+        else:
+            self.application = reconfigurable(self.federation, heritage)
 
     def expected(self) -> int:
         """Rounds that the run has when it has ended."""
         rounds = self.experiment.get("rounds")
-        return rounds if isinstance(rounds, int) else 0
+        if isinstance(rounds, int):
+            return rounds
+        return 0
 
     def rounds(self) -> Iterator[Audited]:
         """Each round once it was found to hold; Failed at the first that does not."""
         if not self._is_the_experiment():
             raise Failed(EXPERIMENT, 0, 0, f"it is not the experiment that {FEDERATION} names")
-        previous, before, done, end = self.rules.run, self._start(), 0, 0
-        bodies = self._entries(BODIES) if self.recompute else iter(())
+        previous = self.rules.run
+        before = self._start()
+        done = 0
+        end = 0
+        if self.recompute:
+            bodies = self._entries(BODIES)
+        else:
+            bodies = iter(())
         for entry in self._entries(LOG):
             with self._within(LOG, entry, done + 1):
                 found = replace(
@@ -84,11 +94,9 @@ class Audit:
                 )
                 found = replace(found, recomputed=anew)
             yield found
-            previous, done, end = (
-                found.certificate.record.value(self.rules.run),
-                found.round,
-                entry.end,
-            )
+            previous = found.certificate.record.value(self.rules.run)
+            done = found.round
+            end = entry.end
         if self.network is None:
             self._check_end(done, end, bodies)
         if not done and not self._follows():
@@ -105,7 +113,9 @@ class Audit:
     def _start(self) -> Outcome | None:
         """What the first round starts from; none where it follows a run of which no state is known."""
         start = self.application.start()
-        return None if (self._follows() and self.heritage is None) or not start.state else start
+        if (self._follows() and self.heritage is None) or not start.state:
+            return None
+        return start
 
     def _follows(self) -> bool:
         """Whether another run was before this one."""
@@ -213,4 +223,6 @@ class Audit:
 
     def _finished(self) -> int:
         """All rounds, once the run has its result."""
-        return self.expected() if (self.path / RESULT).exists() else 0
+        if (self.path / RESULT).exists():
+            return self.expected()
+        return 0

@@ -52,8 +52,11 @@ def _shape(
     uploads = [one for one in messages if isinstance(one.message.body, Upload)]
     parts = messages[len(uploads) :]
     found = [one.message.body.what for one in parts if isinstance(one.message.body, Part)]
-    due = [what for what in OUTCOME if what in found] if auditor.partial else list(OUTCOME)
-    numbers = (0, len(audited.entries or ())) if auditor.partial else (len(audited.entries or ()),)
+    due = list(OUTCOME)
+    numbers = [len(audited.entries or ())]
+    if auditor.partial:
+        due = [what for what in OUTCOME if what in found]
+        numbers.append(0)
     if (
         messages[: len(uploads)] != uploads
         or len(found) != len(parts)

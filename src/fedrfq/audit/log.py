@@ -61,7 +61,9 @@ class Auditor:
         person = self.rules.roster.person(party)
         if self.federation.network is not None:
             return self.federation.members[person].name
-        return f"server {person}" if person >= 0 else f"client {~person}"
+        if person >= 0:
+            return f"server {person}"
+        return f"client {~person}"
 
 
 def audited(auditor: Auditor, done: int, previous: bytes, payload: bytes) -> Audited:
@@ -97,16 +99,22 @@ def _shape(
     lists = rules.roster.n - rules.roster.f
     due = [Kind.CERT, *[Kind.LIST] * lists, Kind.BODY]
     if auditor.partial:
-        second = messages[1].message.body.kind if len(messages) > 1 else None
-        due = (
-            due
-            if second == Kind.LIST
-            else [Kind.CERT, Kind.BODY]
-            if second == Kind.BODY
-            else [Kind.CERT]
-        )
+        if len(messages) > 1:
+            second = messages[1].message.body.kind
+        else:
+            second = None
+        if second == Kind.LIST:
+            due = due
+        else:
+            if second == Kind.BODY:
+                due = [Kind.CERT, Kind.BODY]
+            else:
+                due = [Kind.CERT]
     for number, (place, message) in enumerate(messages):
-        kind = due[number] if number < len(due) else Kind.EVIDENCE
+        if number < len(due):
+            kind = due[number]
+        else:
+            kind = Kind.EVIDENCE
         if message.body.kind != kind or message.run != rules.run:
             raise Misplaced(place, f"a {kind.name} of this run is due here")
     if len(messages) < len(due):
@@ -123,7 +131,8 @@ def _shape(
 
 
 def _certified(auditor: Auditor, done: int, previous: bytes, cert: PlacedMessage) -> Certificate:
-    body, rules = cert.message.body, auditor.rules
+    body = cert.message.body
+    rules = auditor.rules
     assert isinstance(body, Cert)
     record = body.certificate.record
     later = (

@@ -77,7 +77,8 @@ def approve(
     from fedrfq.node.membership.identity import load
     from fedrfq.node.membership.proposal import propose, take_back
 
-    identity, console = load(folder), Console()
+    identity = load(folder)
+    console = Console()
     if not identity.is_server:
         raise UserError(f"{folder} is a {identity.role}'s: only servers decide who takes part")
     if withdraw:

@@ -44,8 +44,10 @@ def compare(
     comparison = Comparison.load(file)
     grid = grid_of(comparison.experiments.values(), out, device, most, models, deterministic)
     if drive(grid, dry_run, f"fedrfq compare {file} --out {out}"):
-        found, folder = ComparisonFindings.of(comparison, grid.ended), out / comparison.name
-        sheets, rows = compare_tables.sheets(found), [flat(cell) for cell in found.cells]
+        found = ComparisonFindings.of(comparison, grid.ended)
+        folder = out / comparison.name
+        sheets = compare_tables.sheets(found)
+        rows = [flat(cell) for cell in found.cells]
         write(folder, comparison.name, sheets, found.table(), rows)
         show(folder, sheets, compare_tables.draw(folder, found), found.table() if json else None)
 
@@ -81,7 +83,9 @@ def robustness(
         deterministic,
     )
     if drive(grid, dry_run, f"fedrfq robustness {file} --out {out}"):
-        found, folder = RobustnessFindings.of(trial, grid.ended), out / trial.name
-        sheets, rows = robustness_tables.sheets(found), [flat(cell) for cell in found.cells]
+        found = RobustnessFindings.of(trial, grid.ended)
+        folder = out / trial.name
+        sheets = robustness_tables.sheets(found)
+        rows = [flat(cell) for cell in found.cells]
         write(folder, trial.name, sheets, found.table(), rows)
         show(folder, sheets, robustness_tables.draw(folder, found), found.table() if json else None)

@@ -39,7 +39,9 @@ def list_() -> None:
 
 
 def _yes(path: Path) -> str:
-    return "yes" if path.is_file() else "no"
+    if path.is_file():
+        return "yes"
+    return "no"
 
 
 @app.command("get")
@@ -57,7 +59,10 @@ def get_(
         raise UserError(
             f"data get {name}: expected no --from for weights, found {source}; leave it out"
         )
-    path = pretrained.get_weights(name) if name in pretrained.WEIGHTS else get(name, source)
+    if name in pretrained.WEIGHTS:
+        path = pretrained.get_weights(name)
+    else:
+        path = get(name, source)
     typer.echo(path)
 
 
@@ -71,7 +76,10 @@ def info_(
 
     Example: fedrfq data info mnist5k
     """
-    facts = pretrained.info(name) if name in pretrained.WEIGHTS else info(name)
+    if name in pretrained.WEIGHTS:
+        facts = pretrained.info(name)
+    else:
+        facts = info(name)
     if "train" in facts:
         Console(markup=False).print(_count_table(facts))
     for key in ("name", "cached", "path", "bytes", "shape", "writers", "sha256", "source"):

@@ -47,7 +47,10 @@ def evidence(
 
     Example: fedrfq evidence server-0 --export proofs.bin, and then: fedrfq evidence --check proofs.bin federation.toml
     """
-    auditor, found = _checked(check, paths[0]) if check is not None else _collected(paths)
+    if check is not None:
+        auditor, found = _checked(check, paths[0])
+    else:
+        auditor, found = _collected(paths)
     console = Console()
     for message in found:
         _show(console, auditor, message)

@@ -93,7 +93,10 @@ def init(
     """
     from fedrfq.node.membership import founding
 
-    makes = _SERVERS if servers is None and not founding.requests(folder) else servers or 0
+    if servers is None and not founding.requests(folder):
+        makes = _SERVERS
+    else:
+        makes = servers or 0
     waits = {
         "minimum": minimum,
         "deadline_ms": round(deadline * _MS),
@@ -103,7 +106,8 @@ def init(
     federation = founding.init(
         folder, places, clients, waits, experiment, sets or [], days, couriers
     )
-    roster, console = federation.roster, Console()
+    roster = federation.roster
+    console = Console()
     say(console, f"wrote {folder / 'federation.toml'}: {federation.about()}")
     if roster.n == 1:
         say(
@@ -130,7 +134,10 @@ def add(
 
     there = founding.add(folder, requests)
     servers, clients, couriers = (sum(request.role == role for request in there) for role in ROLES)
-    carrying = f", and {couriers} couriers" if couriers else ""
+    if couriers:
+        carrying = f", and {couriers} couriers"
+    else:
+        carrying = ""
     say(
         Console(),
         f"{folder}: {servers} servers and {clients} clients{carrying} have asked to take part",

@@ -28,10 +28,9 @@ from fedrfq.simulator.fuzz.mutants import MUTANTS
 from fedrfq.simulator.fuzz.trial import SIGNATURES, Settings, transcript
 from fedrfq.simulator.fuzz.workers import cores, workers
 
-BROKEN, NEVER = (
-    1,
-    3,
-)  # exit codes: an invariant broke or a mutant was not caught; something was never exercised
+# exit codes: an invariant broke or a mutant was not caught; something was never exercised
+BROKEN = 1
+NEVER = 3
 _JUDGED = 1_000  # schedules from which on a campaign must have exercised everything
 _TAIL = 40  # lines of a transcript that are printed
 _WIDTH = 160  # of what is printed to a file
@@ -103,14 +102,18 @@ def explore(
 
     Example: fedrfq committee explore --depth 6 --views 1
     """
-    errors, console = Console(stderr=True), _console()
+    errors = Console(stderr=True)
+    console = _console()
     with _interrupted("stopped; nothing is kept"), errors.status("exploring") as status:
         found = search(depth, views, progress=lambda so_far: status.update(explored(so_far)))
     say(console, explored(found))
     if found.violation:
         say(console, "\n".join([*found.trace, f"broken: {found.violation}"]))
     if json:
-        broken = str(found.violation) if found.violation else None
+        if found.violation:
+            broken = str(found.violation)
+        else:
+            broken = None
         sys.stdout.write(
             to_json({**asdict(replace(found, violation=None)), "violation": broken}) + "\n"
         )
@@ -132,7 +135,8 @@ def _settings(
 
 def _fuzz(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
     campaign = Campaign(settings, out)
-    before, seconds = campaign.tally, campaign.seconds
+    before = campaign.tally
+    seconds = campaign.seconds
     with _driving(jobs, out) as (pool, show):
         show(completed=before.schedules, total=settings.schedules)
         for tally in campaign.advance(pool, jobs):
@@ -140,7 +144,8 @@ def _fuzz(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
                 completed=tally.schedules,
                 figures=figures(before, tally, campaign.seconds - seconds),
             )
-    console, tally = _console(), campaign.tally
+    console = _console()
+    tally = campaign.tally
     console.print(exercised(tally))
     if tally.schedules > before.schedules:
         say(
@@ -151,7 +156,10 @@ def _fuzz(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
         _show_breach(console, settings, tally.breach, out)
     if json:
         sys.stdout.write(to_json(campaign.record()) + "\n")
-    never = missing(tally.exercised) if tally.schedules >= _JUDGED else []
+    if tally.schedules >= _JUDGED:
+        never = missing(tally.exercised)
+    else:
+        never = []
     raise typer.Exit(BROKEN if tally.breach else NEVER if never else 0)
 
 
@@ -170,7 +178,8 @@ def _hunt(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
                 description=name,
                 figures=f"{len(hunt.verdicts)} caught",
             )
-    sheet, console = verdicts(hunt), _console()
+    sheet = verdicts(hunt)
+    console = _console()
     console.print(sheet.printed())
     say(console, sheet.note)
     if out:
@@ -183,11 +192,10 @@ def _hunt(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
 @contextmanager
 def _driving(jobs: int, out: Path | None) -> Iterator[tuple[Executor, Callable[..., None]]]:
     """Processes, and a way to show how far they are."""
-    goes_on = (
-        "stopped; the same command goes on"
-        if out
-        else "stopped; with --out FILE the same command would go on"
-    )
+    if out:
+        goes_on = "stopped; the same command goes on"
+    else:
+        goes_on = "stopped; with --out FILE the same command would go on"
     with (
         _interrupted(goes_on),
         workers(jobs) as pool,
@@ -225,10 +233,15 @@ def _replay(settings: Settings, seed: int) -> str:
         "--signatures": settings.signatures if settings.signatures != "ideal" else None,
     }
     options = "".join(f" {option} {value}" for option, value in more.items() if value)
-    wire = " --wire" if settings.wire else ""
+    if settings.wire:
+        wire = " --wire"
+    else:
+        wire = ""
     return f"fedrfq committee replay --servers {settings.servers} --schedule-seed {seed}{options}{wire}"
 
 
 def _console() -> Console:
     console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH)
+    if console.is_terminal:
+        return console
+    return Console(width=_WIDTH)

@@ -24,11 +24,10 @@ def exercised(tally: Tally) -> Table:
     table.title_justify = "left"
     for group, counts in by_group(tally.exercised).items():
         for i, (name, count) in enumerate(counts.items()):
-            times = (
-                (f"{count:,}", f"{count / max(1, tally.schedules):.3f}")
-                if count
-                else ("[red]never[/red]", "")
-            )
+            if count:
+                times = (f"{count:,}", f"{count / max(1, tally.schedules):.3f}")
+            else:
+                times = ("[red]never[/red]", "")
             table.add_row("" if i else group, name, *times)
         table.add_section()
     return table
@@ -36,13 +35,17 @@ def exercised(tally: Tally) -> Table:
 
 def figures(before: Tally, after: Tally, seconds: float) -> str:
     """The speed of this call."""
-    schedules, events = after.schedules - before.schedules, after.events - before.events
+    schedules = after.schedules - before.schedules
+    events = after.events - before.events
     return f"{schedules / max(seconds, 1e-9):,.0f}/s, {events / max(seconds, 1e-9):,.0f} events/s"
 
 
 def explored(found: Explored) -> str:
     """How far an exploration came."""
-    end = "all there is" if found.complete else "more lies deeper"
+    if found.complete:
+        end = "all there is"
+    else:
+        end = "more lies deeper"
     counts = f"{found.states:,} states, {found.transitions:,} transitions, {found.decided:,} states with a decision"
     return f"depth {found.depth}, views 0 to {found.view}: {counts}; {end}; {found.seconds:,.1f} s"
 
@@ -58,7 +61,8 @@ def verdicts(hunt: Hunt) -> Sheet:
                 if verdict.true_breaks
                 else " (not expected)"
             )
-        about, survived = MUTANTS[verdict.mutant].about, f"{verdict.survived:,}"
+        about = MUTANTS[verdict.mutant].about
+        survived = f"{verdict.survived:,}"
         rows.append(
             (
                 verdict.mutant,
@@ -78,11 +82,10 @@ def verdicts(hunt: Hunt) -> Sheet:
         "schedule seed",
     )
     caught = sum(verdict.caught() for verdict in hunt.verdicts.values())
-    passed = (
-        "the true replica passes every schedule that caught one"
-        if caught == len(rows)
-        else "not all is well"
-    )
+    if caught == len(rows):
+        passed = "the true replica passes every schedule that caught one"
+    else:
+        passed = "not all is well"
     limit = f"seed {hunt.settings.seed}, at most {hunt.settings.schedules:,} schedules each"
     note = f"{caught} of {len(MUTANTS)} mutants caught ({limit}); {passed}."
     return Sheet("mutants", header, tuple(rows), note, labels=3)

@@ -68,12 +68,12 @@ def local_cluster(
     federation = opened(
         folder, {"servers": servers, "clients": clients, "rounds": rounds}, experiment, seed
     )
-    cluster, console = Cluster(folder), Console()
-    storm = (
-        Chaos(cluster.children, federation.roster.f, Random(seed), cluster.answers)
-        if chaos
-        else None
-    )
+    cluster = Cluster(folder)
+    console = Console()
+    if chaos:
+        storm = Chaos(cluster.children, federation.roster.f, Random(seed), cluster.answers)
+    else:
+        storm = None
     try:
         with terminated_as_interrupt(), _running(cluster):
             _watch(cluster, storm, console)
@@ -97,7 +97,8 @@ def _running(cluster: Cluster) -> Iterator[None]:
 
 def _watch(cluster: Cluster, storm: Chaos | None, console: Console) -> None:
     """Until every client has done its rounds; a party that falls ends it."""
-    looked, reached = 0.0, 0
+    looked = 0.0
+    reached = 0
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while not cluster.finished():
             time.sleep(_STRIKE_S)
@@ -173,11 +174,9 @@ def _state(cluster: Cluster, party: int) -> PartyState:
     )
     if party < 0:
         last = cluster.diary(party)
-        return (
-            known._replace(round=last["round"], about=f"accuracy {last['accuracy']:.2f} %")
-            if last
-            else known
-        )
+        if last:
+            return known._replace(round=last["round"], about=f"accuracy {last['accuracy']:.2f} %")
+        return known
     status = cluster.status(party)
     if status is None:
         return known
@@ -205,9 +204,13 @@ def _conclude(cluster: Cluster, console: Console) -> None:
     )
     table = Table("client", "rounds", "accuracy %", "by prototypes %")
     for party in cluster.children:
-        last = cluster.diary(party) if party < 0 else None
+        if party < 0:
+            last = cluster.diary(party)
+        else:
+            last = None
         if last is not None:
-            own, prototypes = f"{last['accuracy']:.2f}", f"{last['prototype_accuracy']:.2f}"
+            own = f"{last['accuracy']:.2f}"
+            prototypes = f"{last['prototype_accuracy']:.2f}"
             table.add_row(cluster.own(party).name, str(last["round"]), own, prototypes)
     console.print(table)
     if done.returncode:

@@ -49,4 +49,6 @@ def report(
 def _page(runs: list[Path], alone: bool) -> ReportPage:
     from fedrfq.report import comparison_page, run_page
 
-    return run_page.page(runs[0]) if alone else comparison_page.page(runs)
+    if alone:
+        return run_page.page(runs[0])
+    return comparison_page.page(runs)

@@ -151,7 +151,10 @@ def _write(
         *found.sheets[:-1],
         replace(last, note="\n\n".join(filter(None, [last.note, words(how)]))),
     ]
-    claim = f"The paper: {recipe.claim}" if recipe.claim else ""
+    if recipe.claim:
+        claim = f"The paper: {recipe.claim}"
+    else:
+        claim = ""
     write(folder, "\n\n".join(filter(None, [recipe.title, claim])), sheets, whole, found.rows)
     console = Console()
     say(console, f"{claim}\n")

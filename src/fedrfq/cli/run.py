@@ -65,7 +65,10 @@ def run(
     from fedrfq.runs.session import Session, pick_device
 
     first = experiment.load(file, sets or [], seed=seed[0] if seed else None)
-    experiments = [replace(first, seed=other) for other in seed] if seed else [first]
+    if seed:
+        experiments = [replace(first, seed=other) for other in seed]
+    else:
+        experiments = [first]
     where = pick_device(device, deterministic)
     if dry_run:
         _dry_run(experiments, where)

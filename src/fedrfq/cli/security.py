@@ -28,7 +28,8 @@ def security(
     from fedrfq.paper.security import draw, numbers, probabilities, tolerated
     from fedrfq.paper.security import security as exact
 
-    sizes, chances = numbers(servers), probabilities(p)
+    sizes = numbers(servers)
+    chances = probabilities(p)
     table = Table("servers", "may be faulty", *(f"p = {float(chance):g}" for chance in chances))
     for size in sizes:
         table.add_row(

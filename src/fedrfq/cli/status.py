@@ -31,7 +31,10 @@ def status(
     Example: fedrfq committee status consortium/server-0 --watch
     """
     console = Console()
-    console = console if console.is_terminal else Console(width=_WIDTH)
+    if console.is_terminal:
+        console = console
+    else:
+        console = Console(width=_WIDTH)
     console.print(_look(folder)) if not watch else _watch(folder, console)
 
 

@@ -41,7 +41,10 @@ def _overview(boards: Mapping[str, Said | None]) -> Table:
             table.add_row(folder, *[""] * 8, Text("not running", "red"))
             continue
         votes = [str(len(board[key])) for key in ("listed", "prepared", "committed")]
-        round_ = f"{board['round']} of {board['rounds']}" if not board["finished"] else "finished"
+        if not board["finished"]:
+            round_ = f"{board['round']} of {board['rounds']}"
+        else:
+            round_ = "finished"
         held = f"{board['held']} of {board['clients']}"
         table.add_row(
             board["name"],
@@ -144,12 +147,19 @@ def _evidence(board: Said) -> str:
     told = [
         f"{one['name']} signed {one['what']} in round {one['round']}" for one in board["charges"]
     ]
-    return f"{board['evidence']}: {named(told)}" if told else "none"
+    if told:
+        return f"{board['evidence']}: {named(told)}"
+    return "none"
 
 
 def named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more if names else "none"
+    if len(names) > _NAMED:
+        more = f" and {len(names) - _NAMED} more"
+    else:
+        more = ""
+    if names:
+        return ", ".join(names[:_NAMED]) + more
+    return "none"
 
 
 def _two_columns() -> Table:

@@ -64,18 +64,18 @@ def _audits(path: Path, recompute: bool) -> list[Audit]:
     from fedrfq.federation.reconfiguration import inherited_by
     from fedrfq.node.membership import epochs
 
-    audits, present = [], Audit(path, recompute)
+    audits = []
+    present = Audit(path, recompute)
     before: epochs.EndedEpoch | None = None
     for number, run in enumerate(epochs.ended_epochs(path), start=1):
         past = path / epochs.PAST / str(number)
         if (
             past / "audit.log"
         ).exists():  # else it is a newcomer's, who has how it ended, and no more
-            left = (
-                inherited_by(before.federation, before.outcome, run.federation)
-                if before is not None
-                else None
-            )
+            if before is not None:
+                left = inherited_by(before.federation, before.outcome, run.federation)
+            else:
+                left = None
             audits.append(Audit(past, recompute, left))
         before = run
     heritage = epochs.inherited_outcome(path, present.federation)
@@ -84,7 +84,8 @@ def _audits(path: Path, recompute: bool) -> list[Audit]:
 
 def _verified(audit: Audit, json: bool) -> list[Audited]:
     """The rounds of a log that holds by itself; else the command ends here."""
-    errors, rounds = Console(stderr=True), list[Audited]()
+    errors = Console(stderr=True)
+    rounds = list[Audited]()
     try:
         with progress(errors) as bar:
             task = bar.add_task("verifying", total=audit.expected(), figures="")
@@ -107,10 +108,8 @@ def _compare(folders: Sequence[list[Log]], json: bool) -> None:
     runs: dict[bytes, list[Log]] = {}
     for log in (log for logs in folders for log in logs):
         runs.setdefault(log[0].rules.run, []).append(log)
-    shared, answer = (
-        [logs for logs in runs.values() if len(logs) > 1],
-        {"logs": [_answer(logs) for logs in folders]},
-    )
+    shared = [logs for logs in runs.values() if len(logs) > 1]
+    answer = {"logs": [_answer(logs) for logs in folders]}
     if not shared:
         raise UserError("these logs are of different runs: there is nothing to compare")
     for logs in shared:

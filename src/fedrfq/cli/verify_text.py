@@ -45,7 +45,8 @@ def summary(audit: Audit, rounds: Sequence[Audited]) -> dict[str, Any]:
 
 def show(audit: Audit, rounds: Sequence[Audited]) -> None:
     """As a table to read, and what the log does not have."""
-    found, roster = summary(audit, rounds), audit.federation.roster
+    found = summary(audit, rounds)
+    roster = audit.federation.roster
     table = Table("what", Column("found", overflow="fold"), show_header=False)
     table.add_row("run", found["run"])
     table.add_row(
@@ -67,7 +68,8 @@ def _unseen(audit: Audit, found: dict[str, Any]) -> list[str]:
     """What the party whose log it is has not seen, and what could be computed anew of what it has."""
     if audit.network is None:
         return []
-    total, anew = f"of {found['rounds']} rounds", found["recomputed"]
+    total = f"of {found['rounds']} rounds"
+    anew = found["recomputed"]
     said = {
         "alone": f"{total} by certificate alone: sets and lists were not seen by this party",
         "untraced": f"{total} without the lists that their sets follow from",
@@ -104,5 +106,8 @@ def _evidence(found: list[dict[str, Any]]) -> str:
     lines = [
         f"{who}: {len(rounds)} ×, first in round {rounds[0]}" for who, rounds in against.items()
     ]
-    more = [f"… and against {len(lines) - _NAMED} more"] if len(lines) > _NAMED else []
+    if len(lines) > _NAMED:
+        more = [f"… and against {len(lines) - _NAMED} more"]
+    else:
+        more = []
     return "\n".join(lines[:_NAMED] + more) or "none"

@@ -58,7 +58,10 @@ class Alone(Committee):
         if self.behaviour == "crash" and round_ >= self.at:
             return AgreedRound(_unanswered(memory, globals_, uploads))
         task = mandate.task
-        known = codec.decode_globals(last, task.classes, task.values) if last else globals_
+        if last:
+            known = codec.decode_globals(last, task.classes, task.values)
+        else:
+            known = globals_
         right = decide(task.detector, task.rule, memory, known, uploads)
         if self.behaviour == "lie":  # it goes on from what is right, not from what it said
             return AgreedRound(

@@ -43,10 +43,8 @@ def round_result(sitting: SimulatedRound, world: World, sent: Uploads) -> Agreed
     durable = _durable(honest)
     set_ = durable[decided.certificate.record.set_]
     assert isinstance(set_.body, Part)
-    cert, evidence = (
-        sitting.rules.unsigned(Cert(sitting.round, decided.certificate)),
-        _evidence(honest),
-    )
+    cert = sitting.rules.unsigned(Cert(sitting.round, decided.certificate))
+    evidence = _evidence(honest)
     outcome = parts(sitting.rules.run, sitting.round, decided.outcome)
     uploads = [durable[digest] for _, digest in decode_entries(set_.body.content)]
     view = decided.certificate.view
@@ -92,7 +90,8 @@ def _evidence(honest: Sequence[SimulatedParty]) -> list[Message]:
     for message in (message for node in honest for message in node.accused):
         body = message.body
         assert isinstance(body, Evidence)
-        first, second = body.first.body, body.second.body
+        first = body.first.body
+        second = body.second.body
         party = author(first)
         assert party is not None
         found.setdefault((party, first.kind, second.kind, body.round), message)

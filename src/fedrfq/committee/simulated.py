@@ -57,7 +57,10 @@ class Simulated(Committee):
     def about(self) -> str:
         if self.servers == 1:
             return super().about()
-        lying = f"{self.faulty} faulty ({self.behaviour})" if self.faulty else "none faulty"
+        if self.faulty:
+            lying = f"{self.faulty} faulty ({self.behaviour})"
+        else:
+            lying = "none faulty"
         return f"{self.servers} servers, {lying}, on a {self.network} network"
 
     def federation(self, mandate: CommitteeSettings) -> Federation:
@@ -75,10 +78,9 @@ class Simulated(Committee):
         """The outcome that a quorum certified. The round before is taken from `last`, where it is certified too."""
         from fedrfq.committee.round_result import round_result
 
-        sitting, sent = (
-            self.sitting(mandate, round_, last),
-            uploads.checked(),
-        )  # what no message can carry is not sent
+        # what no message can carry is not sent
+        sitting = self.sitting(mandate, round_, last)
+        sent = uploads.checked()
         return round_result(sitting, sitting.held(sent), sent)
 
     def carry(
@@ -112,7 +114,8 @@ class Simulated(Committee):
 
 @lru_cache(maxsize=64)
 def _charter(servers: int, mandate: CommitteeSettings) -> Federation:
-    seed, task = mandate.seed, mandate.task
+    seed = mandate.seed
+    task = mandate.task
     own = tuple(signatures.simulated(seed, "server", k).public for k in range(servers))
     clients = tuple(signatures.simulated(seed, "client", k).public for k in range(task.clients))
     return Federation(mandate.experiment, TIMINGS, task, own, clients)

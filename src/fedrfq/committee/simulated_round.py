@@ -23,7 +23,9 @@ from fedrfq.simulator.adversaries import BEHAVIOURS, Ring
 from fedrfq.simulator.network import LinkFaults
 from fedrfq.simulator.world import SimulatedMachine, SimulatedParty, World
 
-MOST_MS, MOST_EVENTS = 3_600_000, 10_000_000  # of a round; seconds, and some thousands, are usual
+# of a round; seconds, and some thousands, are usual
+MOST_MS = 3_600_000
+MOST_EVENTS = 10_000_000
 
 Maker = Callable[[list[Message]], SimulatedMachine]
 
@@ -86,7 +88,8 @@ class SimulatedRound:
         return [placed.message for placed in unpack(self.last)]
 
     def _world(self, contents: Mapping[int, bytes], signer: Callable[[int], Signer]) -> World:
-        servers, clients = range(len(self.federation.servers)), range(len(self.federation.clients))
+        servers = range(len(self.federation.servers))
+        clients = range(len(self.federation.clients))
         world = World(
             len(servers), len(clients), self.links, Random(f"{self.seed}, round {self.round}")
         )
@@ -123,7 +126,8 @@ class SimulatedRound:
         return decided
 
     def _server(self, server: int) -> Maker:
-        application, signer = PrototypeApplication(self.federation.task), self._signer(server)
+        application = PrototypeApplication(self.federation.task)
+        signer = self._signer(server)
         return lambda log: Replica(self.rules, server, signer, application, log)
 
     def _client(self, client: int, signer: Signer) -> Maker:

@@ -62,7 +62,10 @@ class Client:
         log: Iterable[Message] = (),
         wants: tuple[PartKind, ...] = (),
     ) -> None:
-        self.rules, self.me, self.signer, self.wants = rules, me, signer, wants
+        self.rules = rules
+        self.me = me
+        self.signer = signer
+        self.wants = wants
         self.ignored: Counter[str] = Counter()
         self.effects: list[Effect] = []
         self.asks = me  # the server asked last: clients ask different ones
@@ -85,11 +88,13 @@ class Client:
             self._resend()
         else:
             self._set_timer()
-        effects, self.effects = self.effects, []
+        effects = self.effects
+        self.effects = []
         return effects
 
     def _enter(self, round_: int) -> None:
-        self.round, self.resends = round_, 0
+        self.round = round_
+        self.resends = 0
         self.upload: Message | None = None
         self.receipts: dict[int, Message] = {}
 
@@ -151,13 +156,19 @@ class Client:
     def _settle(self, peer: int, certificate: Certificate) -> None:
         """Who tells us first is asked for the parts; and another, if the last round's have not come: it may be the one that
         keeps them back. The timer runs on then, or rounds in quick succession would set it back for ever."""
-        record, asked, starved = certificate.record, {peer}, bool(self.lacking())
-        self.last, self.parts = certificate, {}
+        record = certificate.record
+        asked = {peer}
+        starved = bool(self.lacking())
+        self.last = certificate
+        self.parts = {}
         self.effects += [
             Persist(self.rules.unsigned(Cert(record.round, certificate))),
             Decided(certificate, None, ()),
         ]
-        self.promises = self.receipts if record.round == self.round else {}
+        if record.round == self.round:
+            self.promises = self.receipts
+        else:
+            self.promises = {}
         self._enter(record.round + 1)
         if len(self.promises) <= 2 * self.rules.roster.f and (self.me + record.round) % SHOWS == 0:
             self._complain(record.round)
@@ -222,7 +233,8 @@ class Client:
         if isinstance(body, Upload):
             self.upload = message
         elif isinstance(body, Cert):
-            self.last, self.parts = body.certificate, {}
+            self.last = body.certificate
+            self.parts = {}
             self._enter(body.round + 1)
         elif isinstance(body, Part):
             self.parts[body.what] = body.content

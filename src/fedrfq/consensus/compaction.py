@@ -25,12 +25,14 @@ def compacted(messages: Sequence[Message]) -> list[Message]:
     decided = [
         m.body.certificate.record for m in messages if isinstance(m.body, Cert) and _commits(m.body)
     ]
-    last = decided[-1].round if decided else 0
-    names = (
-        {decided[-1].set_, decided[-1].globals_, decided[-1].verdicts, decided[-1].state}
-        if decided
-        else set()
-    )
+    if decided:
+        last = decided[-1].round
+    else:
+        last = 0
+    if decided:
+        names = {decided[-1].set_, decided[-1].globals_, decided[-1].verdicts, decided[-1].state}
+    else:
+        names = set()
     marks = [m for m in messages if _marks(m)]
 
     def needed(message: Message) -> bool:

@@ -136,7 +136,7 @@ class Application(Protocol):
         ...
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
-        """A round's outcome from the uploads that count, by ascending client; after the clients' come servers' motions."""
+        """A round's outcome from the uploads that count, by ascending client; after the clients' come servers' change proposals."""
         ...
 
     def over(self, outcome: Outcome) -> bool:

@@ -33,7 +33,9 @@ from fedrfq.consensus.replica_state import Slots
 from fedrfq.consensus.rules import Entries
 from fedrfq.consensus.wire import Refused
 
-_AN_UPLOAD, _STANDING, _WORDS = PartKind.UPLOAD, PartKind.STANDING, PartKind.WORDS
+_AN_UPLOAD = PartKind.UPLOAD
+_STANDING = PartKind.STANDING
+_WORDS = PartKind.WORDS
 _PRIVATE = (PartKind.UPLOAD, PartKind.STATE, PartKind.STANDING)  # no client gets another's upload
 _OF_ROUNDS = (PartKind.CERT, PartKind.WORDS)  # asked for by the round, not by a digest
 _PERISHABLE = frozenset(
@@ -95,9 +97,15 @@ class Inbox(Rejoining):
 
     def _learn(self, peer: int, body: AnyMessage) -> None:
         """Who speaks of the next round in a view change shows the certificate of this one."""
-        changes = [m.body for m in body.changes] if isinstance(body, PrePrepare) else [body]
+        if isinstance(body, PrePrepare):
+            changes = [m.body for m in body.changes]
+        else:
+            changes = [body]
         for change in changes:
-            last = change.last if isinstance(change, ViewChange) else None
+            if isinstance(change, ViewChange):
+                last = change.last
+            else:
+                last = None
             if (
                 last is not None
                 and last.record.round == self.round
@@ -107,7 +115,8 @@ class Inbox(Rejoining):
 
     def _set_aside(self, peer: int, message: Message) -> None:
         """A message of the next round, for when we get there; of a client two uploads, of a server one of each kind."""
-        kind, party = message.body.kind, message.author
+        kind = message.body.kind
+        party = message.author
         assert party is not None
         slot = 0
         if kind == UPLOAD and (kind, party, 0) in self.early:
@@ -138,7 +147,8 @@ class Inbox(Rejoining):
         getattr(self, _TAKERS[type(message.body)])(peer, message)
 
     def _on_upload(self, peer: int, message: Message) -> None:
-        body, digest = message.body, message.digest
+        body = message.body
+        digest = message.digest
         assert isinstance(body, Upload)
         if self.over:
             self._ignore("the run is over")
@@ -155,9 +165,12 @@ class Inbox(Rejoining):
 
     def _store(self, entry: Entry, message: Message) -> None:
         """A new upload: of two of one client both are kept and listed, and prove a lie; more only if a list has them."""
-        (client, digest), body, closed = entry, message.body, LIST in self.own
+        (client, digest) = entry
+        body = message.body
+        closed = LIST in self.own
         assert isinstance(body, Upload)
-        first, listed = self.holdings.first(client), digest in self.wanted
+        first = self.holdings.first(client)
+        listed = digest in self.wanted
         if not listed and (closed or self.holdings.full(client)):
             self._ignore("upload after closing" if first is None else "another upload")
         elif self.application.refuses(body) is not None:
@@ -268,7 +281,10 @@ class Inbox(Rejoining):
     def _on_fetch(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, Fetch)
-        found = None if peer < 0 and body.what in _PRIVATE else self._find(body)
+        if peer < 0 and body.what in _PRIVATE:
+            found = None
+        else:
+            found = self._find(body)
         if found is not None:
             self.effects.append(Send(peer, found))
         elif body.what is _WORDS and peer >= 0 and body.round == self.round:
@@ -287,10 +303,14 @@ class Inbox(Rejoining):
         if fetch.what not in _OF_ROUNDS:
             part = self.parts.get(fetch.digest) or self.last_parts.get(fetch.digest)
             if part is not None:
-                return self.rules.unsigned(part) if part.what == fetch.what else None
+                if part.what == fetch.what:
+                    return self.rules.unsigned(part)
+                return None
             round_ += 1
         certificate = self.chain.get(round_)
-        return self.rules.unsigned(Cert(round_, certificate)) if certificate is not None else None
+        if certificate is not None:
+            return self.rules.unsigned(Cert(round_, certificate))
+        return None
 
     def _on_body(self, peer: int, message: Message) -> None:
         body = message.body

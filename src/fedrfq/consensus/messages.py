@@ -19,7 +19,8 @@ from typing import ClassVar, Self
 
 from fedrfq.consensus.wire import Reader, Refused, sized, u8, u16, u32
 
-DIGEST, SIGNATURE = 32, 64
+DIGEST = 32
+SIGNATURE = 64
 _TAG = b"fedrfq-1"
 _HEADER = struct.Struct("<8sB32sI")  # tag with version, kind, run, round
 _ENTRY = struct.Struct("<I32s")
@@ -172,7 +173,9 @@ class Certificate:
 
     @staticmethod
     def read(r: Reader) -> Certificate:
-        phase, view, record = r.u8(), r.u32(), Record.read(r)
+        phase = r.u8()
+        view = r.u32()
+        record = Record.read(r)
         if phase not in (Kind.PREPARE, Kind.COMMIT):
             raise Refused(f"a certificate of kind {phase}")
         votes = r.many(2 + SIGNATURE, lambda: (r.u16(), r.take(SIGNATURE)))
@@ -199,7 +202,9 @@ class PrePrepare:
 
     @staticmethod
     def read(round_: int, r: Reader) -> PrePrepare:
-        view, server, record = r.u32(), r.u16(), Record.read(r)
+        view = r.u32()
+        server = r.u16()
+        record = Record.read(r)
         return PrePrepare(
             round_,
             view,
@@ -402,12 +407,17 @@ class Message:
         raw: bytes | None = None,
         signature: bytes | Callable[[bytes], bytes] = b"",
     ) -> None:
-        self.run, self.body, self._raw, self._signature = run, body, raw, signature
+        self.run = run
+        self.body = body
+        self._raw = raw
+        self._signature = signature
         self.vouched: object = None  # the rules by which the signature was found right
         self.sound: object = None  # and those by which the rest was
         self._digest: bytes | None = None
         self.author: int | None = None
-        self.server, self.view, self.value = -1, 0, b""
+        self.server = -1
+        self.view = 0
+        self.value = b""
         kind = type(body)
         if kind in _BY_SERVERS:
             self.author = self.server = body.server  # type: ignore[union-attr]
@@ -497,14 +507,18 @@ def nested_in(body: AnyMessage) -> tuple[Message, ...]:
     """The messages a body carries."""
     if type(body) is PrePrepare:
         return body.lists + body.changes
-    return (body.first, body.second) if type(body) is Evidence else ()
+    if type(body) is Evidence:
+        return (body.first, body.second)
+    return ()
 
 
 def author(body: AnyMessage) -> int | None:
     """Who must have signed it: a server's number, or ~k for client k; none where no signature is needed."""
     if type(body) is Upload:
         return ~body.client
-    return body.server if type(body) in _BY_SERVERS else None  # type: ignore[union-attr]
+    if type(body) in _BY_SERVERS:
+        return body.server  # type: ignore[union-attr]
+    return None
 
 
 def part_digest(what: PartKind, content: bytes) -> bytes:
@@ -544,14 +558,18 @@ def _read_nested(r: Reader, kind: Kind) -> tuple[Message, ...]:
 
 
 def _write_maybe(certificate: Certificate | None) -> bytes:
-    return b"\0" if certificate is None else b"\1" + certificate.write()
+    if certificate is None:
+        return b"\0"
+    return b"\1" + certificate.write()
 
 
 def _read_maybe(r: Reader) -> Certificate | None:
     flag = r.u8()
     if flag > 1:
         raise Refused(f"{flag} where 0 or 1 says whether a certificate follows")
-    return Certificate.read(r) if flag else None
+    if flag:
+        return Certificate.read(r)
+    return None
 
 
 def _read_what(r: Reader, allowed: tuple[PartKind, ...]) -> PartKind:

@@ -77,7 +77,9 @@ class Rejoining(ReplicaState):
             reader.end()
         except Refused:
             return None
-        return last.record.round if self.rules.certifies(last, Kind.COMMIT) else None
+        if self.rules.certifies(last, Kind.COMMIT):
+            return last.record.round
+        return None
 
     def _ours(self, body: Part) -> bool:
         return body.content[:DIGEST] == self.nonce
@@ -102,8 +104,14 @@ class Rejoining(ReplicaState):
 
     def _recall_standing(self, mark: Fetch | Part) -> None:
         """We are asking, or have asked."""
-        self.nonce, self.answers = (
-            (mark.digest, self.answers) if isinstance(mark, Fetch) else (None, {})
-        )
-        self.abstains = 0 if isinstance(mark, Fetch) else mark.round
+        if isinstance(mark, Fetch):
+            self.nonce = mark.digest
+            self.answers = self.answers
+        else:
+            self.nonce = None
+            self.answers = {}
+        if isinstance(mark, Fetch):
+            self.abstains = 0
+        else:
+            self.abstains = mark.round
         self._weigh()

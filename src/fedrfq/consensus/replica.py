@@ -91,7 +91,9 @@ class Replica(Inbox):
             self._move(event.round, event.content)
         if self.moved:
             self._advance()
-        effects, self.effects, self.moved = self.effects, [], False
+        effects = self.effects
+        self.effects = []
+        self.moved = False
         return effects
 
     def _advance(self) -> None:
@@ -123,7 +125,8 @@ class Replica(Inbox):
 
     def _replay(self) -> bool:
         """What came of this round while we were in the last."""
-        due, self.due = self.due, []
+        due = self.due
+        self.due = []
         for peer, message in due:
             self._receive(peer, message)
         return True
@@ -197,10 +200,8 @@ class Replica(Inbox):
         changes = self._changes_here()
         if self.view > 0 and not self.rules.enough([m.server for m in changes]):
             return False
-        bound, lists = (
-            self.rules.bound(changes),
-            tuple(self._usable()[: self.roster.n - self.roster.f]),
-        )
+        bound = self.rules.bound(changes)
+        lists = tuple(self._usable()[: self.roster.n - self.roster.f])
         if bound is not None:
             self._sign(PrePrepare(self.round, self.view, self.me, bound.record, (), changes))
             return True
@@ -228,8 +229,13 @@ class Replica(Inbox):
     def _proposal(self) -> PrePrepare | None:
         """This view's, if we have it."""
         message = self.proposals.get(self.leader)
-        body = message.body if message is not None else None
-        return body if type(body) is PrePrepare and body.view == self.view else None
+        if message is not None:
+            body = message.body
+        else:
+            body = None
+        if type(body) is PrePrepare and body.view == self.view:
+            return body
+        return None
 
     def _follows(self, proposal: PrePrepare) -> bool:
         """Whether the record is what we compute ourselves; false, too, as long as something is missing."""
@@ -240,13 +246,17 @@ class Replica(Inbox):
         """The set of a proposal, once all uploads it is made of are here."""
         if proposal.lists:
             single, double = self.rules.union(proposal.lists)
-            return single if self._held(single + double, proposal.server) else None
+            if self._held(single + double, proposal.server):
+                return single
+            return None
         part = self.parts.get(proposal.record.set_)
         if part is None:
             self._want(Fetch(self.round, PartKind.SET, proposal.record.set_), proposal.server)
             return None
         entries = decode_entries(part.content)
-        return entries if self._held(entries, proposal.server) else None
+        if self._held(entries, proposal.server):
+            return entries
+        return None
 
     def _compute(self, entries: Entries, lists: tuple[Message, ...]) -> Record:
         """What the application makes of these uploads; remembered, as it is asked for after every event."""
@@ -271,7 +281,8 @@ class Replica(Inbox):
         """Vote to commit once a quorum has prepared what we have; the proof is kept for the views to come."""
         if len(self.prepares) < self.quorum:
             return False
-        mine, proposal = self.own[PREPARE], self._proposal()
+        mine = self.own[PREPARE]
+        proposal = self._proposal()
         votes = self._votes(self.prepares, mine.view, mine.value)
         if proposal is None or not self.rules.enough([vote.server for vote in votes]):
             return False
@@ -368,7 +379,9 @@ class Replica(Inbox):
     def _again(self, message: Message) -> Send | Broadcast:
         """After view 0 a list is of use to the leader alone."""
         to_leader = message.body.kind == LIST and self.view > 0 and self.leader != self.me
-        return Send(self.leader, message) if to_leader else Broadcast(message)
+        if to_leader:
+            return Send(self.leader, message)
+        return Broadcast(message)
 
     # Restart
 

@@ -90,13 +90,11 @@ class ReplicaState:
     )
 
     def __init__(self, rules: Rules, me: int, signer: Signer, application: Application) -> None:
-        self.rules, self.roster, self.me, self.signer, self.application = (
-            rules,
-            rules.roster,
-            me,
-            signer,
-            application,
-        )
+        self.rules = rules
+        self.roster = rules.roster
+        self.me = me
+        self.signer = signer
+        self.application = application
         self.quorum = rules.roster.quorum
         self.chain: dict[int, Certificate] = {}
         self.outcome: Outcome | None = application.start()
@@ -120,7 +118,8 @@ class ReplicaState:
         self._enter(1)
 
     def _enter(self, round_: int) -> None:
-        self.round, self.moved = round_, True
+        self.round = round_
+        self.moved = True
         self._enter_view(0)
         self.holdings = UploadPool(len(self.roster.clients))
         self.lists: Slots = {}
@@ -144,7 +143,7 @@ class ReplicaState:
         self._set_timers()
 
     def _weigh(self) -> None:
-        """Whether we must not say anything of our own: neither receipts, lists, votes, view changes nor motions."""
+        """Whether we must not say anything of our own: neither receipts, lists, votes, view changes nor change proposals."""
         self.silent = self.over or self.nonce is not None or self.round <= self.abstains
 
     def _enter_view(self, view: int) -> None:
@@ -152,10 +151,8 @@ class ReplicaState:
         self.timing = False
 
     def _set_timers(self) -> None:
-        deadline, resend = (
-            SetTimer(DEADLINE, self.roster.deadline_ms),
-            SetTimer(RESEND, self.roster.resend_ms),
-        )
+        deadline = SetTimer(DEADLINE, self.roster.deadline_ms)
+        resend = SetTimer(RESEND, self.roster.resend_ms)
         self.effects += [deadline, SetTimer(VIEW, None), resend]
 
     def _settle(self, certificate: Certificate, peer: int) -> None:
@@ -163,7 +160,8 @@ class ReplicaState:
         record = certificate.record
         self.chain[self.round] = certificate
         message = self.rules.unsigned(Cert(self.round, certificate))
-        self.last_lists, parts = self.lists, self.parts
+        self.last_lists = self.lists
+        parts = self.parts
         self.last_parts = {name: parts[name] for name in record.parts() if name in parts}
         self._conclude(record)
         if self.outcome is not None and not self._voted_for(
@@ -175,7 +173,8 @@ class ReplicaState:
             Publish(message),
             Decided(certificate, self.outcome, self.origins.get(record, ())),
         ]
-        self.due, self.early = list(self.early.values()), {}
+        self.due = list(self.early.values())
+        self.early = {}
         self._enter(self.round + 1)
         if self.outcome is None:
             self._catch_up(record, peer)
@@ -193,11 +192,9 @@ class ReplicaState:
         parts = [
             self.last_parts.get(name) for name in (record.globals_, record.verdicts, record.state)
         ]
-        return (
-            Outcome(*(part.content for part in parts if part is not None))
-            if None not in parts
-            else None
-        )
+        if None not in parts:
+            return Outcome(*(part.content for part in parts if part is not None))
+        return None
 
     def _catch_up(self, record: Record, peer: int) -> None:
         for what, name in list(zip(PARTS, record.parts(), strict=True))[1:]:
@@ -217,7 +214,9 @@ class ReplicaState:
 
     def _previous(self) -> bytes:
         last = self.chain.get(self.round - 1)
-        return self.rules.run if last is None else last.record.value(self.rules.run)
+        if last is None:
+            return self.rules.run
+        return last.record.value(self.rules.run)
 
     def _keep_parts(self, parts: dict[bytes, Part]) -> None:
         """Those of the newest computation, and every set of this round: what we once voted for may bind a later view, by a
@@ -277,8 +276,12 @@ class ReplicaState:
         self.ignored[reason] += 1
 
     def _words(self) -> list[Message]:
-        """What we have said last in this round: our list, before it our motion, and what we signed in this view."""
-        past = UPLOAD if LIST in self.own else None  # who misses what our list names asks for it
+        """What we have said last in this round: our list, before it our change proposal, and what we signed in this view."""
+        # who misses what our list names asks for it
+        if LIST in self.own:
+            past = UPLOAD
+        else:
+            past = None
         return [
             m
             for kind, m in sorted(self.own.items())

@@ -75,11 +75,10 @@ class Roster:
             raise UserError("two parties have the same key: each needs its own")
         for number, key in enumerate(keys):
             if self.scheme.weak(key):
-                who = (
-                    f"server {number}"
-                    if number < len(self.servers)
-                    else f"client {number - len(self.servers)}"
-                )
+                if number < len(self.servers):
+                    who = f"server {number}"
+                else:
+                    who = f"client {number - len(self.servers)}"
                 raise UserError(
                     f"the key of {who} is weak, others could sign for it: make a new one"
                 )
@@ -140,7 +139,9 @@ class Roster:
     def person(self, party: int) -> int:
         """Who a party is: of a mover ~(K + s) server s, of all others themselves."""
         server = ~party - len(self.clients)
-        return server if 0 <= server < self.n else party
+        if 0 <= server < self.n:
+            return server
+        return party
 
     def key(self, party: int) -> bytes | None:
         """Of a party, none of a stranger."""

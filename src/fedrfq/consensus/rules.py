@@ -38,8 +38,10 @@ _REMEMBERED = 1024  # certificates
 
 class Rules:
     def __init__(self, roster: Roster) -> None:
-        self.roster, self.run = roster, roster.run
-        self._keys, self._verify = roster.keys, roster.scheme.verify
+        self.roster = roster
+        self.run = roster.run
+        self._keys = roster.keys
+        self._verify = roster.scheme.verify
         self._certified: set[Certificate] = set()  # found right before
 
     def signed(self, body: AnyMessage, signer: Signer) -> Message:
@@ -53,7 +55,10 @@ class Rules:
         if message.vouched is self:
             return True
         party = message.author
-        key = None if party is None or message.run != self.run else self._keys.get(party)
+        if party is None or message.run != self.run:
+            key = None
+        else:
+            key = self._keys.get(party)
         if key is None or not self._verify(key, message.raw, message.signature):
             return False
         message.vouched = self
@@ -102,7 +107,8 @@ class Rules:
         return True
 
     def _votes_hold(self, certificate: Certificate) -> bool:
-        vote, record = (Prepare if certificate.phase == PREPARE else Commit), certificate.record
+        vote = Prepare if certificate.phase == PREPARE else Commit
+        record = certificate.record
         value = record.value(self.run)
         return all(
             self._signed_by(
@@ -135,9 +141,11 @@ class Rules:
     def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
         """The set of a free choice: the entries of clients with one upload among the lists; and those of the others."""
         listed = {message.body.entries for message in lists if isinstance(message.body, UploadList)}
-        entries = (
-            listed.pop() if len(listed) == 1 else tuple(sorted(set().union(*listed)))
-        )  # they mostly list the same
+        # they mostly list the same
+        if len(listed) == 1:
+            entries = listed.pop()
+        else:
+            entries = tuple(sorted(set().union(*listed)))
         if len({client for client, _ in entries}) == len(entries):
             return entries, ()
         twice = {a[0] for a, b in pairwise(entries) if a[0] == b[0]}
@@ -154,7 +162,8 @@ class Rules:
 
     def proper_change(self, body: ViewChange) -> bool:
         """With nothing prepared but by a quorum in an earlier view of this round, after a certified last round."""
-        prepared, last = body.prepared, body.last
+        prepared = body.prepared
+        last = body.last
         if body.view == 0 or (last is None) != (body.round == 1):
             return False
         if last is not None and not (
@@ -237,7 +246,8 @@ class Rules:
 
     def proves(self, evidence: Evidence) -> bool:
         """Whether both messages are authentic, of the evidence's round, and in conflict."""
-        first, second = evidence.first, evidence.second
+        first = evidence.first
+        second = evidence.second
         return (
             evidence.round == first.body.round
             and self.conflict(first.body, second.body)

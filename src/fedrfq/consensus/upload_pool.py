@@ -10,13 +10,12 @@ _MOST = 2  # uploads of a client that are listed: one is right, two prove that i
 
 
 class UploadPool:
-    """`clients`: how many are registered; greater numbers are servers', whose motions no round waits for."""
+    """`clients`: how many are registered; greater numbers are servers', whose change proposals no round waits for."""
 
     def __init__(self, clients: int) -> None:
-        self.clients, self.held = (
-            clients,
-            0,
-        )  # of how many registered clients something will stand in our list
+        # of how many registered clients something will stand in our list
+        self.clients = clients
+        self.held = 0
         self.uploads: dict[Entry, Message] = {}
         self.by_client: dict[int, list[Entry]] = {}  # what will stand in our list
         self.promised: set[Entry] = set()

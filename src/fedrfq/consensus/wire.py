@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-_U8, _U16, _U32 = struct.Struct("<B"), struct.Struct("<H"), struct.Struct("<I")
+_U8 = struct.Struct("<B")
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
 
 
 class Refused(Exception):
@@ -18,13 +20,15 @@ class Reader:
     """A cursor over untrusted bytes."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+        self.data = data
+        self.at = 0
 
     def left(self) -> int:
         return len(self.data) - self.at
 
     def take(self, size: int) -> bytes:
-        start, end = self.at, self.at + size
+        start = self.at
+        end = self.at + size
         if end > len(self.data):
             raise Refused(f"{size} bytes expected at offset {start}, {self.left()} are there")
         self.at = end

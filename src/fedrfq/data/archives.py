@@ -64,7 +64,10 @@ def read_tar(path: Path, wanted: Mapping[str, int]) -> dict[str, bytes]:
     with whole(path.name), tarfile.open(path, "r:gz") as archive:
         for count, member in enumerate(archive):
             _check_member(member.name, count, path.name)
-            file = archive.extractfile(member) if member.name in wanted and member.isreg() else None
+            if member.name in wanted and member.isreg():
+                file = archive.extractfile(member)
+            else:
+                file = None
             if file is not None:
                 found[member.name] = read_bounded(file, wanted[member.name], member.name)
     return _all_there(found, wanted, path.name)

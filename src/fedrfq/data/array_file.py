@@ -39,7 +39,8 @@ def _content(
     classes: tuple[str, ...] | None,
     path: Path,
 ) -> Content:
-    train_y, test_y = integers["train_y"], integers["test_y"]
+    train_y = integers["train_y"]
+    test_y = integers["test_y"]
     assert train_y is not None
     assert test_y is not None
     return Content(

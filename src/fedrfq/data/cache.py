@@ -16,7 +16,9 @@ from fedrfq.files import atomic
 def folder() -> Path:
     """The cache folder: FEDRFQ_DATA if set, else the platform's cache folder /fedrfq. It may not exist yet."""
     chosen = os.environ.get("FEDRFQ_DATA")
-    return Path(chosen).expanduser() if chosen else _platform_cache() / "fedrfq"
+    if chosen:
+        return Path(chosen).expanduser()
+    return _platform_cache() / "fedrfq"
 
 
 def _platform_cache() -> Path:

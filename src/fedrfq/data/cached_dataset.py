@@ -50,7 +50,9 @@ def note(name: str) -> dict[str, Any]:
         found = json.loads(read_file(beside, NOTE_LIMIT))
     except (UserError, OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    if isinstance(found, dict):
+        return found
+    return {}
 
 
 def count(name: str) -> int:

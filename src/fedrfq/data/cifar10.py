@@ -88,7 +88,8 @@ def _json_labels(data: bytes, what: str) -> Labels:
 
 def _content(images: list[Images], labels: list[Labels]) -> Content:
     """All but the last of each list is for training."""
-    train_x, train_y = np.concatenate(images[:-1]), np.concatenate(labels[:-1])
+    train_x = np.concatenate(images[:-1])
+    train_y = np.concatenate(labels[:-1])
     return checked(Content(train_x, train_y, images[-1], labels[-1], CLASSES), "cifar10")
 
 

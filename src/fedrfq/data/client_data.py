@@ -52,21 +52,25 @@ def client_data(
     """What the clients of some runs train on, by the labels each believes, and are tested on; run after run."""
     trains = [index for partition in partitions for index in partition.train]
     train = _held(trains, labels, dataset.train_x, dataset, device)
-    x, y, held_out_from = dataset.test_x, dataset.test_y, len(dataset.test_y)
+    x = dataset.test_x
+    y = dataset.test_y
+    held_out_from = len(dataset.test_y)
     if any(partition.held_out for partition in partitions):
-        x, y = np.concatenate([x, dataset.train_x]), np.concatenate([y, dataset.train_y])
+        x = np.concatenate([x, dataset.train_x])
+        y = np.concatenate([y, dataset.train_y])
     tests = [
         index + held_out_from * partition.held_out
         for partition in partitions
         for index in partition.test
     ]
-    black_C = (
-        normalised(torch.zeros(dataset.shape[0], 1, 1), dataset.mean, dataset.std)
-        .flatten()
-        .to(device)
-        if augment
-        else None
-    )
+    if augment:
+        black_C = (
+            normalised(torch.zeros(dataset.shape[0], 1, 1), dataset.mean, dataset.std)
+            .flatten()
+            .to(device)
+        )
+    else:
+        black_C = None
     return replace(train, black_C=black_C), _held(
         tests, [y[index] for index in tests], x, dataset, device
     )

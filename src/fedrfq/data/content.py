@@ -90,7 +90,8 @@ def _check_classes(classes: tuple[str, ...], what: str) -> None:
 
 
 def _check_part(content: Content, part: str, what: str) -> None:
-    images, labels = getattr(content, f"{part}_x"), getattr(content, f"{part}_y")
+    images = getattr(content, f"{part}_x")
+    labels = getattr(content, f"{part}_y")
     if images.ndim != 4 or images.dtype != np.uint8 or 0 in images.shape:
         found = f"{images.dtype} {images.shape}"
         raise UserError(

@@ -39,7 +39,9 @@ def from_file(path: Path) -> Content:
 def _form(path: Path) -> Callable[[Path], Content]:
     forms = {".npz": _arrays, ".zip": _zip, ".json": _leaf}
     if path.is_dir():
-        return _leaf if (path / "train").is_dir() else _folder
+        if (path / "train").is_dir():
+            return _leaf
+        return _folder
     if path.is_file() and path.suffix in forms:
         return forms[path.suffix]
     if path.is_file() and path.name.removesuffix(".gz") in STEMS:

@@ -27,4 +27,6 @@ def pixels(file: Path | IO[bytes], limit: int, what: str) -> NDArray[np.uint8]:
         raise UserError(
             f"{what}: expected a PNG or JPEG image, found a broken one ({error}); replace it"
         ) from error
-    return decoded[None] if grey else decoded.transpose(2, 0, 1)
+    if grey:
+        return decoded[None]
+    return decoded.transpose(2, 0, 1)

@@ -21,7 +21,10 @@ TEST_SHARE = 0.2
 def read(folder: Path) -> Content:
     """train/<class>/* and test/<class>/*, or <class>/* alone, of which a fixed fifth a class is for testing."""
     parts = (folder / "train", folder / "test")
-    content = _two_parts(*parts) if all(part.is_dir() for part in parts) else _one_part(folder)
+    if all(part.is_dir() for part in parts):
+        content = _two_parts(*parts)
+    else:
+        content = _one_part(folder)
     return checked(content, str(folder))
 
 
@@ -93,7 +96,8 @@ def _same_size(
     path: Path, image: NDArray[np.uint8], earlier: list[NDArray[np.uint8]]
 ) -> NDArray[np.uint8]:
     if earlier and image.shape[1:] != earlier[0].shape[1:]:
-        expected, found = earlier[0].shape[1:], image.shape[1:]
+        expected = earlier[0].shape[1:]
+        found = image.shape[1:]
         raise UserError(
             f"{path}: expected {expected} pixels like the first image, found {found}; resize it"
         )

@@ -22,7 +22,10 @@ Part = tuple[NDArray[np.uint8], NDArray[np.int64], list[str]]  # images, labels,
 
 def read(path: Path, classes: tuple[str, ...]) -> Content:
     """A folder with train/*.json and test/*.json, or one JSON file, of which a fixed fifth a class is for testing."""
-    content = _folder(path, classes) if path.is_dir() else _single(path, classes)
+    if path.is_dir():
+        content = _folder(path, classes)
+    else:
+        content = _single(path, classes)
     return checked(content, str(path))
 
 
@@ -64,7 +67,10 @@ def _writers(path: Path) -> dict[str, Any]:
         loaded = json.loads(read_file(path, LIMIT))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: expected JSON, found: {error}; fetch it again") from error
-    data = loaded.get("user_data") if isinstance(loaded, dict) else None
+    if isinstance(loaded, dict):
+        data = loaded.get("user_data")
+    else:
+        data = None
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected LEAF's JSON with user_data, found none; check the file")
     return data
@@ -72,7 +78,8 @@ def _writers(path: Path) -> dict[str, Any]:
 
 def _writer(data: Any, who: str, path: Path) -> Part:
     try:
-        x, y = np.array(data["x"], np.float64), np.atleast_1d(data["y"])
+        x = np.array(data["x"], np.float64)
+        y = np.atleast_1d(data["y"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(
             f"{path}: expected numbers x and y for writer {who!r:.40}, found: {error!r:.80}"

@@ -59,7 +59,10 @@ def _own(name_or_path: str) -> Dataset:
         raise UserError(
             f"dataset: expected one of {known} or a path, found {name_or_path!r:.200}, which is not there"
         )
-    content = image_folder.read(path) if path.is_dir() else array_file.read(path)
+    if path.is_dir():
+        content = image_folder.read(path)
+    else:
+        content = array_file.read(path)
     mean, std = moments(content.train_x)
     return _dataset(path.stem, content, mean, std)
 
@@ -100,7 +103,10 @@ def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
             f"{name} is there and valid: {cached_dataset.path(name)}", soft_wrap=True
         )
         return cached_dataset.path(name)
-    content, origin = _from_file(known, source) if source else _from_places(known, progress)
+    if source:
+        content, origin = _from_file(known, source)
+    else:
+        content, origin = _from_places(known, progress)
     return cached_dataset.write(name, content, origin)
 
 
@@ -126,7 +132,10 @@ def _from_places(known: Source, progress: bool) -> tuple[Content, str]:
         if known.sha256:
             cached_dataset.check(content, known.sha256, known.name, "not the original")
 
-    files = f"{known.name}.npz" if known.sha256 else f"{known.name}.npz and {known.name}.json"
+    if known.sha256:
+        files = f"{known.name}.npz"
+    else:
+        files = f"{known.name}.npz and {known.name}.json"
     hint = f"Run: fedrfq data get {known.name} --from FILE ({known.from_what}), or copy {files} into {folder()}"
     try:
         return first(known.places, check, hint, progress)
@@ -139,7 +148,11 @@ def info(name: str) -> dict[str, Any]:
     known = DATASETS.get(name)
     if known and not cached_dataset.path(name).is_file():
         return {"name": name, "cached": False, "classes": known.classes, "sha256": known.sha256}
-    data, at = load(name), cached_dataset.path(name) if known else Path(name).expanduser()
+    data = load(name)
+    if known:
+        at = cached_dataset.path(name)
+    else:
+        at = Path(name).expanduser()
     return {
         "name": data.name,
         "cached": known is not None,

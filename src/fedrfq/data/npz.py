@@ -56,8 +56,13 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> NDArr
             raise UserError(
                 f"{what}: expected whole numbers or text filling it exactly, found {found}; write it anew"
             )
-        flat = _filled(file, size, what).view(dtype) if size else np.empty(0, dtype)
-    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+        if size:
+            flat = _filled(file, size, what).view(dtype)
+        else:
+            flat = np.empty(0, dtype)
+    if fortran:
+        return flat.reshape(shape[::-1]).T
+    return flat.reshape(shape)
 
 
 def _filled(file: IO[bytes], size: int, what: str) -> NDArray[np.uint8]:

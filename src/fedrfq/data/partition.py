@@ -47,10 +47,8 @@ class Partition:
     @property
     def realised(self) -> dict[str, float | bool]:
         """Mean and standard deviation of classes per client, fewest and most training samples, any of them shared."""
-        held, sizes = (
-            [len(classes) for classes in self.classes],
-            [len(train) for train in self.train],
-        )
+        held = [len(classes) for classes in self.classes]
+        sizes = [len(train) for train in self.train]
         return {
             "classes_mean": float(np.mean(held)),
             "classes_std": float(np.std(held)),
@@ -203,7 +201,8 @@ class Groups:
         chosen = rng.permutation(len(train))[: clients * self.groups_per_client].reshape(
             clients, -1
         )
-        own, own_test = _gather(train, chosen), _gather(test, chosen)
+        own = _gather(train, chosen)
+        own_test = _gather(test, chosen)
         kept = [
             _of_classes(dataset.test_y, t, dataset.train_y[o])
             for o, t in zip(own, own_test, strict=True)
@@ -234,7 +233,8 @@ class _Stock:
     def __init__(self, labels: Ints, classes: int, share: bool, rng: Generator) -> None:
         self.piles = [rng.permutation(pile) for pile in _piles(labels, classes)]
         self.left = np.array([len(pile) for pile in self.piles])
-        self.share, self.rng = share, rng
+        self.share = share
+        self.rng = rng
 
     def take(self, counts: Ints) -> Ints:
         """As many samples of each class as `counts` says; _Exhausted where fewer are left."""
@@ -265,7 +265,8 @@ def _deal(
     """
     _check_clients(clients)
     stock = _Stock(dataset.train_y, len(dataset.classes), share, rng)
-    train, counts = [], []
+    train = []
+    counts = []
     for client in range(clients):
         try:
             counts.append(count(stock.left))

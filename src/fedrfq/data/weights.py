@@ -55,8 +55,12 @@ def path(name: str) -> Path:
 
 def info(name: str) -> dict[str, object]:
     """What is known of the weights."""
-    weights, at = _known(name), path(name)
-    size = at.stat().st_size if at.is_file() else None
+    weights = _known(name)
+    at = path(name)
+    if at.is_file():
+        size = at.stat().st_size
+    else:
+        size = None
     return {
         "name": name,
         "cached": size is not None,

@@ -40,7 +40,8 @@ def exchange(
         torch.nn.functional.one_hot(assigned_RK, method.centres).mT * weight_RK[:, None].double()
     )
     total_RM = members_RMK.sum(2)
-    after, received = {}, dict(params)
+    after = {}
+    received = dict(params)
     for name, p in sent.items():
         mean = torch.bmm(members_RMK, p.flatten(2).double()) / total_RM.clamp_min(1)[..., None]
         kept = torch.where(total_RM[..., None] > 0, mean.to(p.dtype), before[name].flatten(2))

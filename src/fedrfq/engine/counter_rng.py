@@ -31,7 +31,9 @@ class Purpose(IntEnum):
 
 def _signed(word: int) -> int:
     word &= 2**64 - 1
-    return word - 2**64 if word >= 2**63 else word
+    if word >= 2**63:
+        return word - 2**64
+    return word
 
 
 _GOLDEN = _signed(0x9E3779B97F4A7C15)

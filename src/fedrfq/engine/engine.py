@@ -102,7 +102,9 @@ class Program:
             [float(self.method.trains(epoch, head)) for head in (False, True)]
             for epoch in range(self.epochs())
         ]
-        return phases if any(0.0 in phase for phase in phases) else None
+        if any(0.0 in phase for phase in phases):
+            return phases
+        return None
 
 
 @dataclass
@@ -126,14 +128,17 @@ def _plan(program: Program, shares: ClientData, part: list[int], keys_K: Tensor)
     It has as many steps as the longest client of all, whoever takes part, so that its shape is the same every round.
     What a sample meets (its turn, dropout, crop) depends on its client's key, its epoch and its slot there alone.
     """
-    train, epochs, device = program.train, program.epochs(), keys_K.device
+    train = program.train
+    epochs = program.epochs()
+    device = keys_K.device
     batch = min(train.batch_size, max(shares.counts))
     longest = -(-max(shares.counts) // batch)
     counts_K = torch.tensor([shares.counts[k] for k in part], device=device)
     steps_K = _steps(counts_K, train)
     client_K = torch.arange(len(part), device=device)
     step_S1 = torch.arange(epochs * longest, device=device)[:, None]
-    epoch_SK, inner_SK = (step_S1 // steps_K).clamp_max(epochs - 1), step_S1 % steps_K
+    epoch_SK = (step_S1 // steps_K).clamp_max(epochs - 1)
+    inner_SK = step_S1 % steps_K
     slot_SKB = inner_SK[..., None] * batch + torch.arange(batch, device=device)
     real_SKB = (slot_SKB < counts_K[:, None]) & (step_S1 < epochs * steps_K)[..., None]
 
@@ -160,7 +165,10 @@ def _plan(program: Program, shares: ClientData, part: list[int], keys_K: Tensor)
         )
         crop = (chance * torch.tensor([2 * _CROP + 1, 2 * _CROP + 1, 2], device=device)).long()
     phases = program.phases()
-    phase = None if phases is None else torch.tensor(phases, device=device)[epoch_SK]
+    if phases is None:
+        phase = None
+    else:
+        phase = torch.tensor(phases, device=device)[epoch_SK]
     return _Plan(index_SKB, real_SKB.float(), keep, crop, phase)
 
 
@@ -198,7 +206,9 @@ class _Shard:
     """Clients trained together, and on CUDA the buffers and graphs of their steps, which live as long as the run."""
 
     def __init__(self, program: Program, shares: ClientData, stop: Event) -> None:
-        self.program, self.shares, self.stop = program, shares, stop
+        self.program = program
+        self.shares = shares
+        self.stop = stop
         self.params: Params
         self.guide: Guide
         self.plan: _Plan
@@ -230,7 +240,10 @@ class _Shard:
             torch._foreach_zero_([*self.momentum, self.losses_K3, self.step_1])
             return
         self.graphs.clear()
-        self.params, self.guide, self.plan, self.loaded = params, guide, plan, new
+        self.params = params
+        self.guide = guide
+        self.plan = plan
+        self.loaded = new
         self.momentum = [torch.zeros_like(p) for name, p in params.items() if trained(name)]
         self.losses_K3 = torch.zeros(plan.index_SKB.shape[1], 3, device=self.step_1.device)
         self.step_1.zero_()
@@ -252,14 +265,21 @@ class _Shard:
         self.graphs[width] = graph
 
     def _step(self, width: int) -> None:
-        plan, train = self.plan, self.program.train
+        plan = self.plan
+        train = self.program.train
         now = [t.index_select(0, self.step_1)[0, :width] for t in plan.tensors()]
-        index, weight, rest = now[0], now[1], iter(now[2:])
+        index = now[0]
+        weight = now[1]
+        rest = iter(now[2:])
         step = TrainingStep(weight, None if plan.keep_SKBU is None else next(rest))
-        x, y = self.shares.x[index], self.shares.y[index]
+        x = self.shares.x[index]
+        y = self.shares.y[index]
         if self.shares.black_C is not None:
             x = augmented(x, next(rest), self.shares.black_C)
-        phase = None if plan.phase_SK2 is None else next(rest)
+        if plan.phase_SK2 is None:
+            phase = None
+        else:
+            phase = next(rest)
         params = {n: p[:width].detach().requires_grad_(trained(n)) for n, p in self.params.items()}
         leaves = [p for name, p in params.items() if trained(name)]
         guide = {name: g[:width] for name, g in self.guide.items()}
@@ -289,7 +309,9 @@ class Engine:
     """Trains and evaluates the clients of one cohort, round after round."""
 
     def __init__(self, program: Program, train: ClientData, test: ClientData) -> None:
-        self.program, self.shares, self.tests = program, train, test
+        self.program = program
+        self.shares = train
+        self.tests = test
         self.device = train.x.device
         self._shards: list[_Shard] = []
         self._stop = (
@@ -352,11 +374,9 @@ class Engine:
         self, params: Params, shares: ClientData, part: list[int]
     ) -> tuple[Tensor, Tensor]:
         """Some clients' samples, a slice of each at a time; clients that have none left are not computed."""
-        layout, model, most = (
-            LAYOUTS[self.device.type],
-            self.program.model,
-            _EVALUATED_AT_ONCE[self.device.type],
-        )
+        layout = LAYOUTS[self.device.type]
+        model = self.program.model
+        most = _EVALUATED_AT_ONCE[self.device.type]
         own = {name: p[part] for name, p in params.items()}
         index_KN = shares.index_KN[part]
         found = []
@@ -374,9 +394,12 @@ class Engine:
 def _dealt(clients: Sequence[int], shares: ClientData, device: torch.device) -> list[list[int]]:
     """Clients, those with most samples first, to shards like cards, so that shards are alike; on a CPU some a core."""
     ordered = sorted(clients, key=lambda k: -shares.counts[k])
-    cores, most = (
-        (torch.get_num_threads(), _CPU_CLIENTS) if device.type == "cpu" else (1, _CUDA_CLIENTS)
-    )
+    if device.type == "cpu":
+        cores = torch.get_num_threads()
+        most = _CPU_CLIENTS
+    else:
+        cores = 1
+        most = _CUDA_CLIENTS
     shards = min(cores * -(-len(ordered) // (most * cores)), len(ordered))
     return [ordered[i::shards] for i in range(shards)]
 

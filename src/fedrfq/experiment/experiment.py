@@ -244,7 +244,10 @@ def switched(table: Table, over: Mapping[str, Any]) -> Table:
     for key, kinds in _KINDS.items():
         section = _section(table, key)
         before = section.get("name", _DEFAULT_KIND[key])
-        chosen = over[key].get("name", before) if isinstance(over.get(key), Mapping) else before
+        if isinstance(over.get(key), Mapping):
+            chosen = over[key].get("name", before)
+        else:
+            chosen = before
         if chosen == before or chosen not in list(kinds) or before not in list(kinds):
             continue
         table = {**table, key: _without(section, kinds[before], kinds[chosen])}
@@ -276,7 +279,10 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
     _typed(data["name"], str, "data.name")
     if data["name"] not in DATASETS and (path := at_path(data["name"])):
         data["name"] = str(path.resolve())  # so that the run can be resumed from anywhere
-    suits = DATASETS[data["name"]].settings if data["name"] in DATASETS else {}
+    if data["name"] in DATASETS:
+        suits = DATASETS[data["name"]].settings
+    else:
+        suits = {}
     method = _kind("method", given, suits)
     sections: Table = {
         "data": _build(Data, data, "data", suits.get("data", {})),
@@ -346,7 +352,10 @@ def _cohorts(given: Mapping[str, Any], suits: Mapping[str, Any]) -> tuple[Cohort
         own = {key: value for key, value in row.items() if key != "clients"}
         shared = _section(given, "model")
         common = shared.get("name", suits.get("model", {}).get("name", _DEFAULT_KIND["model"]))
-        under = shared if own.get("name", common) == common else {}
+        if own.get("name", common) == common:
+            under = shared
+        else:
+            under = {}
         model = _of_kind("model", {**under, **own}, suits.get("model", {}), f"cohorts[{i}]")
         if clients < 1:
             raise UserError(f"cohorts[{i}].clients must be at least 1, it is {clients}")
@@ -383,8 +392,14 @@ def _typed(value: Any, hint: Any, path: str) -> Any:
 def known(given: Mapping[str, Any], names: Sequence[str], path: str) -> None:
     for key in given:
         if key not in names:
-            full = f"{path}.{key}" if path else key
-            known = f": {', '.join(names)}" if names else ""
+            if path:
+                full = f"{path}.{key}"
+            else:
+                full = key
+            if names:
+                known = f": {', '.join(names)}"
+            else:
+                known = ""
             raise UserError(
                 f"unknown key {full}{nearest(key, names)}; known here{known or ' are none'}"
             )

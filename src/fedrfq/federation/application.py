@@ -42,14 +42,15 @@ class PrototypeApplication:
     def refuses(self, upload: Upload) -> str | None:
         """What `prototypes` has against it; of servers there is nothing to be decided."""
         if upload.client >= self.task.clients:
-            return "a motion"
+            return "a change proposal"
         task = self.task
         return refuses(
             upload.round, upload.client, upload.content, task.classes, task.values, task.precision
         )
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
-        task, (globals_, state) = self.task, self.memory(before)
+        task = self.task
+        (globals_, state) = self.memory(before)
         admitted = self._admitted(round_, uploads)
         assert not admitted.refused, "what is refused is never stored, and so never decided on"
         decision = decide(task.detector, task.rule, state, globals_, admitted)

@@ -17,10 +17,9 @@ from fedrfq.robust.detectors.detector import State, Verdict
 
 _VERDICT = np.dtype([("client", "<u4"), ("kept", "u1"), ("score", "<i8")])
 _SUCCESSOR = 255  # stands where a verdict says 0 or 1
-_MOST_DIMS, _MOST_ITEMS = (
-    4,
-    1 << 32,
-)  # of an array; an empty one may not claim what numpy cannot hold either
+# of an array; an empty one may not claim what numpy cannot hold either
+_MOST_DIMS = 4
+_MOST_ITEMS = 1 << 32
 
 
 def encode_globals(globals_: Globals) -> bytes:
@@ -45,7 +44,9 @@ def decode_globals(content: bytes, classes: int, values: int) -> Globals:
 def encode_verdicts(clients: tuple[int, ...], verdict: Verdict) -> bytes:
     """For each client, in ascending order: its number, whether it is kept, its score."""
     rows = np.zeros(len(clients), _VERDICT)
-    rows["client"], rows["kept"], rows["score"] = clients, verdict.kept_K, verdict.score_K
+    rows["client"] = clients
+    rows["kept"] = verdict.kept_K
+    rows["score"] = verdict.score_K
     return rows.tobytes()
 
 

@@ -65,7 +65,9 @@ class Federation:
     @cached_property
     def members(self) -> dict[int, Member]:
         """Of servers by their number, of client k by ~k, then of the couriers; none where it is simulated."""
-        return dict(zip(self.keys, self.network.members, strict=True)) if self.network else {}
+        if self.network:
+            return dict(zip(self.keys, self.network.members, strict=True))
+        return {}
 
     @cached_property
     def keys(self) -> dict[int, bytes]:
@@ -109,7 +111,8 @@ class Federation:
                 "experiment": self.network.experiment,
             }
             rows = [member.row(self.keys[party]) for party, member in self.members.items()]
-        clients, couriers = len(self.servers), len(self.servers + self.clients)
+        clients = len(self.servers)
+        couriers = len(self.servers + self.clients)
         parties = {
             "servers": rows[:clients],
             "clients": rows[clients:couriers],
@@ -123,7 +126,10 @@ class Federation:
 
     def about(self) -> str:
         """Who they are, in a line."""
-        carrying = f", {len(self.couriers)} couriers" if self.couriers else ""
+        if self.couriers:
+            carrying = f", {len(self.couriers)} couriers"
+        else:
+            carrying = ""
         return f"{len(self.servers)} servers, {len(self.clients)} clients{carrying}, run {self.roster.run.hex()}"
 
     @cached_property
@@ -189,11 +195,10 @@ def _parsed(table: Mapping[str, Any]) -> Federation:
         classes,
         values,
     )
-    network = (
-        _network(table["network"], [row for rows in parties for row in rows])
-        if "network" in table
-        else None
-    )
+    if "network" in table:
+        network = _network(table["network"], [row for rows in parties for row in rows])
+    else:
+        network = None
     return Federation(
         table["experiment"], Timings(**numbers), task, servers, clients, network, couriers
     )
@@ -221,10 +226,8 @@ def _whole(table: Mapping[str, Any], key: str) -> int:
 
 
 def _detector(section: Mapping[str, Any]) -> Detector:
-    kind, options = (
-        DETECTORS[section["name"]],
-        {key: value for key, value in section.items() if key != "name"},
-    )
+    kind = DETECTORS[section["name"]]
+    options = {key: value for key, value in section.items() if key != "name"}
     for f in fields(kind):
         if type(options[f.name]) is not type(f.default):
             raise TypeError(f"detector.{f.name} = {options[f.name]!r}")

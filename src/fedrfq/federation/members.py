@@ -44,7 +44,10 @@ class Member:
 
     def row(self, key: bytes) -> dict[str, str]:
         """Of federation.toml, with the party's key for votes."""
-        at = {"address": self.address} if self.address else {}
+        if self.address:
+            at = {"address": self.address}
+        else:
+            at = {}
         certificate = base64.b64encode(self.certificate).decode()
         return {"name": self.name, **at, "key": key.hex(), "certificate": certificate}
 
@@ -88,7 +91,10 @@ class Members:
 def endpoint(address: str) -> tuple[str, int]:
     """Host and port of "host:port", or of "[…]:port" for IPv6."""
     host, _, port = address.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else ""
+    if host.startswith("[") and host.endswith("]"):
+        bare = host[1:-1]
+    else:
+        bare = ""
     plain = port.isascii() and port.isdigit() and len(port) <= 5 and port == str(int(port))
     if not plain or not 1 <= int(port) <= 65535 or not (_is_ipv6(bare) if bare else _is_host(host)):
         raise UserError(
@@ -122,6 +128,8 @@ def _unique(what: str, values: Iterable[object], names: Iterable[str] = ()) -> N
     names = list(names)
     for place, value in enumerate(values):
         if value in seen:
-            who = names[place] if names else value
+            who: object = value
+            if names:
+                who = names[place]
             raise UserError(f"two parties have one {what} ({who}): each needs its own")
         seen.add(value)

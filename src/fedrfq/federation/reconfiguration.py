@@ -24,8 +24,9 @@ from fedrfq.robust.detectors import State
 
 MOST = (
     1 << 22
-)  # bytes of a federation.toml, and of a motion a few times as many as the present one has
-_GROWTH, _MORE = 4, 1 << 16
+)  # bytes of a federation.toml, and of a change proposal a few times as many as the present one has
+_GROWTH = 4
+_MORE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ class ReconfigurableApplication(PrototypeApplication):
     heritage: Outcome | None = None
 
     def start(self) -> Outcome:
-        return super().start() if self.heritage is None else self.heritage
+        if self.heritage is None:
+            return super().start()
+        return self.heritage
 
     def refuses(self, upload: Upload) -> str | None:
         if upload.client < self.task.clients:
@@ -44,13 +47,13 @@ class ReconfigurableApplication(PrototypeApplication):
         return _refused(self.federation, upload.content)
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
-        motions = Counter(
+        change_proposals = Counter(
             upload.content for upload in uploads if upload.client >= self.task.clients
         )
         outcome = super().decide(
             round_, before, [upload for upload in uploads if upload.client < self.task.clients]
         )
-        for text, servers in motions.items():
+        for text, servers in change_proposals.items():
             if servers >= self.federation.roster.quorum:
                 return outcome._replace(verdicts=codec.append_successor(outcome.verdicts, text))
         return outcome

@@ -42,7 +42,8 @@ def pack(messages: Iterable[Message]) -> bytes:
 
 def unpack(payload: bytes) -> list[PlacedMessage]:
     """What was packed; any other bytes are refused."""
-    reader, found = Reader(payload), []
+    reader = Reader(payload)
+    found = []
     while reader.left():
         at = reader.at
         found.append(PlacedMessage(at, decode(reader.sized())))
@@ -81,7 +82,11 @@ def stands(rules: Rules, round_: int, last: bytes) -> bool:
         messages = [placed.message for placed in unpack(last)]
     except Refused:
         return False
-    cert, found = messages[0].body if messages else None, outcome(messages[1:])
+    if messages:
+        cert = messages[0].body
+    else:
+        cert = None
+    found = outcome(messages[1:])
     if not isinstance(cert, Cert) or found is None:
         return False
     record = cert.certificate.record

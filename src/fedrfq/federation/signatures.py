@@ -11,7 +11,9 @@ from functools import cache
 
 from fedrfq.errors import UserError
 
-KEY, SIGNATURE = 32, 64  # bytes
+# bytes
+KEY = 32
+SIGNATURE = 64
 _REMEMBERED = (
     1 << 12
 )  # signatures; what many simulated servers check in one process is computed once

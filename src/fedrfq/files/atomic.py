@@ -48,6 +48,11 @@ def open_files(wanted: int) -> int:
     comes next."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if wanted > soft != resource.RLIM_INFINITY:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if hard == resource.RLIM_INFINITY:
+            soft = wanted
+        else:
+            soft = min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return wanted if soft == resource.RLIM_INFINITY else soft
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    return soft

@@ -17,7 +17,8 @@ from weakref import finalize
 
 from fedrfq.errors import UserError
 
-_LENGTH, _HASH = 4, 32
+_LENGTH = 4
+_HASH = 32
 HEAD = _LENGTH + _HASH  # bytes before a payload
 MOST = 1 << 30  # bytes of a payload
 
@@ -42,7 +43,8 @@ class BrokenChain(Exception):
 
     def __init__(self, offset: int, why: str, last: bool = False) -> None:
         super().__init__(why)
-        self.offset, self.last = offset, last
+        self.offset = offset
+        self.last = last
 
 
 def framed(previous: bytes, payload: bytes) -> bytes:
@@ -62,7 +64,10 @@ class HashChain:
             self, os.close, self._file
         )  # by its owner, or when nobody has it any more
         self._size = os.fstat(self._file).st_size
-        self._last = os.pread(self._file, _HASH, self._size - _HASH) if self._size else root
+        if self._size:
+            self._last = os.pread(self._file, _HASH, self._size - _HASH)
+        else:
+            self._last = root
 
     def append(self, payload: bytes) -> None:
         """One more entry; or nothing of it, where it cannot be written: OSError."""
@@ -75,7 +80,8 @@ class HashChain:
         except OSError:
             os.ftruncate(self._file, self._size)
             raise
-        self._size, self._last = self._size + len(entry), entry[-_HASH:]
+        self._size = self._size + len(entry)
+        self._last = entry[-_HASH:]
 
     def sync(self) -> None:
         """All of it, on the disk."""
@@ -97,21 +103,26 @@ def append(path: Path, root: bytes, payload: bytes) -> None:
 def entries(path: Path, root: bytes) -> Iterator[Entry]:
     """The entries in order, each checked; Broken at the first that does not hold."""
     with path.open("rb") as file:
-        size, offset, previous = path.stat().st_size, 0, root
+        size = path.stat().st_size
+        offset = 0
+        previous = root
         while offset < size:
             whole = _whole(file, offset, size)
-            body, found = memoryview(whole)[:-_HASH], whole[-_HASH:]
+            body = memoryview(whole)[:-_HASH]
+            found = whole[-_HASH:]
             if hashlib.sha256(body).digest() != found:
                 raise BrokenChain(
                     offset, "the entry's hash is not that of its bytes", offset + len(whole) == size
                 )
             if body[_LENGTH:HEAD] != previous:
-                after = (
-                    "does not follow from the entry before it" if offset else "is of another run"
-                )
+                if offset:
+                    after = "does not follow from the entry before it"
+                else:
+                    after = "is of another run"
                 raise BrokenChain(offset, f"the entry {after}")
             yield Entry(offset, bytes(body[HEAD:]))
-            offset, previous = offset + len(whole), found
+            offset = offset + len(whole)
+            previous = found
 
 
 def settled(path: Path, root: bytes) -> Iterator[Entry]:
@@ -125,10 +136,12 @@ def settled(path: Path, root: bytes) -> Iterator[Entry]:
 
 def cut(path: Path, root: bytes, number: int) -> None:
     """Forget all entries but the first ones, which must hold; a torn last one, too."""
-    done, end = 0, 0
+    done = 0
+    end = 0
     with suppress(BrokenChain):
         for entry in islice(entries(path, root), number):
-            done, end = done + 1, entry.end
+            done = done + 1
+            end = entry.end
     if done < number:
         raise UserError(
             f"{path} has {done} whole entries, not {number}: restore it, or start the run anew"

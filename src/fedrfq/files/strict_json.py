@@ -18,4 +18,6 @@ def _finite(value: Any) -> Any:
         return None
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

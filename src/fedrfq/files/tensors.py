@@ -90,7 +90,11 @@ def load(path: str | Path, max_bytes: int = 1 << 32) -> tuple[dict[str, Tensor],
 
 
 def _header(tensors: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> bytes:
-    entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    entries: dict[str, Any]
+    if metadata:
+        entries = {METADATA: dict(metadata)}
+    else:
+        entries = {}
     begin = 0
     for name, tensor in tensors:
         if name == METADATA or tensor.dtype not in _CODES:
@@ -176,7 +180,9 @@ def _entry(name: str, fields: Any) -> _Entry:
         raise _Malformed(
             f"expected dtype, shape and data_offsets of tensor {name!r}, found {_short(fields)}"
         )
-    code, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    code = fields["dtype"]
+    shape = fields["shape"]
+    offsets = fields["data_offsets"]
     if not (isinstance(code, str) and code in DTYPES):
         raise _Malformed(f"expected tensor {name!r} as {_list_dtypes()}, found {_short(code)}")
     if not (_are_counts(shape) and len(shape) <= MAX_DIMS):

@@ -67,11 +67,10 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)
-        merged[key] = (
-            merge(below, value)
-            if isinstance(below, Mapping) and isinstance(value, Mapping)
-            else value
-        )
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(below, value)
+        else:
+            merged[key] = value
     return merged
 
 
@@ -94,4 +93,6 @@ def _nested(value: Any) -> bool:
 def _text(value: str | bool | int | float) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value)

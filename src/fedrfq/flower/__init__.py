@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fedrfq.errors import UserError
 
-LEAST, BELOW = (1, 41), (1, 43)
+LEAST = (1, 41)
+BELOW = (1, 43)
 
 
 def require() -> None:

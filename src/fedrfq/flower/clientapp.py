@@ -32,7 +32,9 @@ from fedrfq.runs.session import pick_device
 
 Config = Mapping[str, bool | float | int | str]
 STATE = "flower"  # beside a client's keys
-_NODES, _DATASETS = 256, 2  # kept in a process, so that a message does not make them anew
+# kept in a process, so that a message does not make them anew
+_NODES = 256
+_DATASETS = 2
 _RANGE = re.compile(r"clients-(\d+)-(\d+)")
 _log = logging.getLogger("flwr")
 
@@ -142,7 +144,9 @@ def _folder(state: Path, clients: range) -> Path:
 def _real(folders: Path, name: str, device: str, state: Path) -> FlowerNode:
     keys = trust.of_folders(folders)
     assert keys.federation is not None
-    experiment, clients, classes = keys.experiment, keys.clients, keys.federation.task.classes
+    experiment = keys.experiment
+    clients = keys.clients
+    classes = keys.federation.task.classes
     name = name or experiment.data.name
     if len(clients) == 1:
         stock = ShardData.own(local_dataset.find(experiment, clients[0], classes, name))

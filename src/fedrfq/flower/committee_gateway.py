@@ -43,7 +43,8 @@ class SimulatedGateway:
     """The servers are simulated here."""
 
     def __init__(self, committee: Simulated, mandate: CommitteeSettings) -> None:
-        self._committee, self._mandate = committee, mandate
+        self._committee = committee
+        self._mandate = mandate
         self.federation: Federation | None = committee.federation(mandate)
 
     def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> AgreedRound:
@@ -60,10 +61,8 @@ class NoGateway:
     def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> AgreedRound:
         task = self._mandate.task
         empty = np.zeros((0, task.classes), np.int64)
-        sent, nothing = (
-            Uploads((), empty, empty[..., None].repeat(task.values, 2)),
-            Globals.none(task.classes, task.values),
-        )
+        sent = Uploads((), empty, empty[..., None].repeat(task.values, 2))
+        nothing = Globals.none(task.classes, task.values)
         return Direct().decide(
             self._mandate, number, b"", task.detector.start(task.clients), nothing, sent
         )
@@ -73,7 +72,8 @@ class NetworkGateway:
     """The servers of a real federation, of which `folder` is a courier's. It connects to them for each round anew."""
 
     def __init__(self, folder: Path, patience_s: float) -> None:
-        self._folder, self._patience_s = folder, patience_s
+        self._folder = folder
+        self._patience_s = patience_s
         self.federation: Federation = identity.load(folder).federation
         assert self.federation.network is not None
         self.experiment = from_table(toml.strict(self.federation.network.experiment))
@@ -94,11 +94,9 @@ class NetworkGateway:
                 f"the committee has decided round {found.round} without this app, which carries round {number}: go on with "
                 f"the run that carried the others, resume='DIR'; if there is none, clients go on by `fedrfq client`"
             )
-        rules, certificate, task = (
-            Rules(self.federation.roster),
-            found.certificate,
-            self.federation.task,
-        )
+        rules = Rules(self.federation.roster)
+        certificate = found.certificate
+        task = self.federation.task
         cert, *parts = [placed.message for placed in unpack(found.packed)]
         report = AgreementReport(
             run=rules.run,

@@ -74,7 +74,11 @@ class DecidedRound:
 
 def _read(named: Mapping[str, Tensor], about: Mapping[str, str]) -> DecidedRound:
     uploads, last, entry, bodies, run = (named[key].numpy().tobytes() for key in _BYTES)
-    report: dict[str, Any] = {key: int(about[key]) for key in _COUNTS} if run else {}
+    report: dict[str, Any]
+    if run:
+        report = {key: int(about[key]) for key in _COUNTS}
+    else:
+        report = {}
     return DecidedRound(
         int(about["round"]),
         by_client([placed.message for placed in unpack(uploads)]),

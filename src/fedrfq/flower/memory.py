@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import ctypes
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
-_KEPT, _LARGEST = (
-    1 << 28,
-    1 << 25,
-)  # bytes: kept at most, and of a piece, the most that glibc takes for it
+# as malloc.h numbers them
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+# bytes: kept at most, and of a piece, the most that glibc takes for it
+_KEPT = 1 << 28
+_LARGEST = 1 << 25
 
 
 def keep_freed() -> None:

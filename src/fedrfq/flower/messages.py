@@ -18,9 +18,14 @@ from numpy.typing import NDArray
 from fedrfq.consensus.wire import Reader, Refused, sized
 from fedrfq.errors import UserError
 
-NAME, VERSION = "fedrfq", 1
-MOST_CLIENTS, MOST_ROUNDS, MOST_CLASSES = 1 << 20, 1 << 31, 1 << 16
-MOST_TEXT, MOST_BYTES = 1 << 16, 1 << 30  # of an experiment or a line, and of all else
+NAME = "fedrfq"
+VERSION = 1
+MOST_CLIENTS = 1 << 20
+MOST_ROUNDS = 1 << 31
+MOST_CLASSES = 1 << 16
+# of an experiment or a line, and of all else
+MOST_TEXT = 1 << 16
+MOST_BYTES = 1 << 30
 MOST_SECONDS = 1e9
 _MOST_LINE = 1000
 
@@ -97,17 +102,25 @@ class TestFigures:
     @staticmethod
     def read(content: bytes, clients: int) -> TestFigures:
         reader = Reader(content)
-        accuracies, counts = _rows(reader, "<f8", 3, clients), _rows(reader, "<i8", 3, clients)
-        y_N, flat = _array(reader, "<i8"), _array(reader, "<f4")
+        accuracies = _rows(reader, "<f8", 3, clients)
+        counts = _rows(reader, "<i8", 3, clients)
+        y_N = _array(reader, "<i8")
+        flat = _array(reader, "<f4")
         _check(not reader.left(), "more figures")
         _check(
             bool((counts >= 0).all() and (counts <= MOST_BYTES).all() and (counts[0] <= 1).all()),
             "counts",
         )
         _check(int(counts[2].sum()) == len(y_N), "the numbers of test samples")
-        classes = len(flat) // len(y_N) if len(y_N) else 0
+        if len(y_N):
+            classes = len(flat) // len(y_N)
+        else:
+            classes = 0
         _check(classes * len(y_N) == len(flat), "distances")
-        known = accuracies if classes else accuracies[:1]
+        if classes:
+            known = accuracies
+        else:
+            known = accuracies[:1]
         _check(bool(((known >= 0) & (known <= 100)).all()), "accuracies")
         _check(bool((y_N >= 0).all() and (y_N < (classes or MOST_CLASSES)).all()), "labels")
         _check(not (flat < 0).any(), "distances")
@@ -170,11 +183,12 @@ class NodeAnswer:
             0 <= found["round"] < MOST_ROUNDS and bool(found["round"]) >= bool(trained), "a round"
         )
         _check(0 <= found["seconds"] < MOST_SECONDS, "seconds")
-        figures = TestFigures.read(found["figures"], len(clients)) if found["figures"] else None
-        losses, uploads = (
-            _losses(found["losses"], len(trained)),
-            _uploads(found["uploads"], len(trained)),
-        )
+        if found["figures"]:
+            figures = TestFigures.read(found["figures"], len(clients))
+        else:
+            figures = None
+        losses = _losses(found["losses"], len(trained))
+        uploads = _uploads(found["uploads"], len(trained))
         error = one_line(found["error"])
         return NodeAnswer(
             clients,
@@ -264,7 +278,8 @@ def _losses(content: bytes, number: int) -> tuple[Row, ...]:
 
 
 def _uploads(content: bytes, most: int) -> tuple[bytes, ...]:
-    reader, found = Reader(content), []
+    reader = Reader(content)
+    found = []
     try:
         while reader.left():
             found.append(reader.sized())

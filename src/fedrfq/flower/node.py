@@ -60,11 +60,9 @@ class FlowerNode:
         if kept is not before:
             self.keeping.save(kept)
         assert kept.answer is not None
-        return (
-            kept.answer
-            if order.train
-            else NodeAnswer(answer.clients, figures=answer.figures, left_out=answer.left_out)
-        )
+        if order.train:
+            return kept.answer
+        return NodeAnswer(answer.clients, figures=answer.figures, left_out=answer.left_out)
 
     def _tested(self, kept: SavedState, order: RoundOrder, result: Result) -> SavedState:
         """After the result of a round was taken."""
@@ -79,9 +77,10 @@ class FlowerNode:
                 joined(list(parts)),
                 saturated_K=np.array(kept.cut if same else kept.nothing_cut(), np.int64),
             )
-        sent = (
-            [decode(upload).body for upload in kept.answer.uploads] if same and kept.answer else []
-        )
+        if same and kept.answer:
+            sent = [decode(upload).body for upload in kept.answer.uploads]
+        else:
+            sent = []
         left_out = tuple(
             body.client
             for body in sent
@@ -94,23 +93,24 @@ class FlowerNode:
         self, kept: SavedState, answer: NodeAnswer, number: int, result: Result
     ) -> SavedState:
         """After round `number` was trained. The new models are on disk, and count once what is returned is."""
-        who, models, seconds = (
-            set(participants(self.trust.experiment, number)),
-            list(kept.models),
-            0.0,
-        )
+        who = set(participants(self.trust.experiment, number))
+        models = list(kept.models)
+        seconds = 0.0
         losses: dict[int, Row] = {}
         cut: dict[int, int] = {}
         contents: dict[int, bytes] = {}
         for i, clients in enumerate(self.shard.programs):
             if who.isdisjoint(clients):
                 continue
-            params, began = self._models(kept, i), time.perf_counter()
+            params = self._models(kept, i)
+            began = time.perf_counter()
             done = self.shard.train(clients, params, number, result.globals_)
             seconds += time.perf_counter() - began
             self.keeping.save_models(i, number, done.params)
             models[i] = number
-            losses, cut, contents = losses | done.losses, cut | done.cut, contents | done.contents
+            losses = losses | done.losses
+            cut = cut | done.cut
+            contents = contents | done.contents
         answer = replace(
             answer,
             round=number,
@@ -126,7 +126,8 @@ class FlowerNode:
 
     def _models(self, kept: SavedState, program: int) -> Params:
         """A program's models as they were trained last."""
-        clients, number = self.shard.programs[program], kept.models[program]
+        clients = self.shard.programs[program]
+        number = kept.models[program]
         if number == 0:
             return self.shard.start(clients)
         return self.keeping.load_models(program, number, self.shard.start(clients[:1]))

@@ -16,11 +16,10 @@ from fedrfq.flower.messages import NodeAnswer, RoundOrder, one_line
 
 LOG = logging.getLogger("flwr")
 PAUSE_S = 0.05  # between two looks for nodes
-_SHARE, _SOONEST_S, _LATEST_S = (
-    0.02,
-    0.01,
-    0.5,
-)  # between two for answers: of the time so far, as each look is a request
+# between two for answers: of the time so far, as each look is a request
+_SHARE = 0.02
+_SOONEST_S = 0.01
+_LATEST_S = 0.5
 _SHOWN = 8  # clients of a node, in a line of the log
 
 
@@ -28,7 +27,9 @@ class NodeRegistry:
     """Of the clients 0 to `clients` − 1. Answers are awaited for `deadline_s`."""
 
     def __init__(self, grid: Grid, clients: int, deadline_s: float) -> None:
-        self._grid, self._clients, self._deadline_s = grid, clients, deadline_s
+        self._grid = grid
+        self._clients = clients
+        self._deadline_s = deadline_s
         self.hosts: dict[int, tuple[int, ...]] = {}
         self._greeted: dict[
             int, tuple[str, float]
@@ -47,8 +48,11 @@ class NodeRegistry:
     def ask(self, order: RoundOrder, hello: RoundOrder) -> dict[int, NodeAnswer]:
         """What the nodes on the roll answer in time, each with the clients that it hosts there. Who does not is struck off;
         others are greeted meanwhile."""
-        asked, answers = set(self.hosts), dict[int, NodeAnswer]()
-        waiting, began, greeting_s = set(self._push(order, asked)), time.monotonic(), 0.0
+        asked = set(self.hosts)
+        answers = dict[int, NodeAnswer]()
+        waiting = set(self._push(order, asked))
+        began = time.monotonic()
+        greeting_s = 0.0
         while True:
             for node, answer in self._pull(waiting):
                 if answer is not None and answer.clients == self.hosts.get(node):
@@ -74,7 +78,8 @@ class NodeRegistry:
 
     def _greet(self, hello: RoundOrder) -> None:
         """New nodes, and those struck off; who has answered a greeting is entered."""
-        now, online = time.monotonic(), set(self._grid.get_node_ids())
+        now = time.monotonic()
+        online = set(self._grid.get_node_ids())
         self._greeted = {
             node: (id_, until) for node, (id_, until) in self._greeted.items() if until > now
         }
@@ -134,13 +139,12 @@ class NodeRegistry:
         self._said[node] = line
 
     def _too_few(self, missing: list[int], patience_s: float) -> str:
-        found, why = self._clients - len(missing), next(iter(self._said.values()), "")
+        found = self._clients - len(missing)
+        why = next(iter(self._said.values()), "")
         line = f"{found} of {self._clients} clients are hosted after {patience_s:g} s, {_few(missing)} are not"
-        return (
-            f"{line}: a node said: {why}"
-            if why
-            else f"{line}: start the nodes that host them, or raise patience-s"
-        )
+        if why:
+            return f"{line}: a node said: {why}"
+        return f"{line}: start the nodes that host them, or raise patience-s"
 
 
 def _few(clients: Iterable[int]) -> str:

@@ -55,7 +55,9 @@ class NodeState:
     """The state of these clients, divided into these programs, in a run; in a folder that no other node uses."""
 
     def __init__(self, folder: Path, run: str, programs: Sequence[tuple[int, ...]]) -> None:
-        self.folder, self.run, self.programs = folder, run, tuple(programs)
+        self.folder = folder
+        self.run = run
+        self.programs = tuple(programs)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -129,7 +131,8 @@ class NodeState:
 
     def load_models(self, program: int, number: int, like: Params) -> Params:
         """`like` has the parameters that one client's model must have."""
-        path, clients = self._models(program, number), len(self.programs[program])
+        path = self._models(program, number)
+        clients = len(self.programs[program])
         length = clients * sum(p.numel() * p.element_size() for p in like.values())
         found, _ = tensors.load(path, length + _MORE_BYTES)
         due = {name: ((clients, *p.shape[1:]), p.dtype) for name, p in like.items()}

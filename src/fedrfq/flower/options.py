@@ -57,7 +57,9 @@ class AppOptions:
 
 def opened(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
     """The run's book, from its first round or from where it stands, and the way to its committee."""
-    return _away(options) if options.federation else _here(options)
+    if options.federation:
+        return _away(options)
+    return _here(options)
 
 
 def _here(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
@@ -83,7 +85,8 @@ def _here(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
 
 def _away(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
     way = NetworkGateway(Path(options.federation), options.patience_s)
-    federation, experiment = way.federation, way.experiment
+    federation = way.federation
+    experiment = way.experiment
     ground = ReportedSamples(experiment.clients, federation.task.classes)
     if not options.resume:
         way.check(0)

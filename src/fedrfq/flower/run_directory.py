@@ -54,13 +54,11 @@ class FlowerRunDirectory:
         federation: Federation | None,
         ground: SampleKnowledge,
     ) -> None:
-        self.run, self.experiment, self._task, self._charter, self._ground = (
-            run,
-            experiment,
-            task,
-            federation,
-            ground,
-        )
+        self.run = run
+        self.experiment = experiment
+        self._task = task
+        self._charter = federation
+        self._ground = ground
         self._figures = np.zeros((5, experiment.clients))
         self._samples: dict[int, tuple[Ints, Singles]] = {}
         self._last: tuple[Uploads, Globals] | None = None  # of the round recorded last
@@ -110,12 +108,16 @@ class FlowerRunDirectory:
     @property
     def round(self) -> int:
         """The last one decided."""
-        return self.decided.round if self.decided else 0
+        if self.decided:
+            return self.decided.round
+        return 0
 
     @property
     def last(self) -> bytes:
         """What the committee goes on from."""
-        return self.decided.last if self.decided else b""
+        if self.decided:
+            return self.decided.last
+        return b""
 
     def certify(self, decided: DecidedRound) -> None:
         """On disk before anybody is told: what is written of the rounds before, then all of this one, then its proofs."""
@@ -150,10 +152,12 @@ class FlowerRunDirectory:
 
     def _check(self) -> None:
         """That the directory is of this experiment and committee."""
-        path, federation = self.run.path, self._charter
-        before = (
-            (path / "federation.toml").read_text(encoding="utf-8") if self.run.audited() else None
-        )
+        path = self.run.path
+        federation = self._charter
+        if self.run.audited():
+            before = (path / "federation.toml").read_text(encoding="utf-8")
+        else:
+            before = None
         if self.run.experiment() != self.experiment or before != (
             federation.text if federation else None
         ):
@@ -184,7 +188,8 @@ class FlowerRunDirectory:
         decided = self.decided
         assert decided is not None
         sent = self._sent(decided)
-        decision, who = self._decision(decided.last, sent), list(decided.losses)
+        decision = self._decision(decided.last, sent)
+        who = list(decided.losses)
         losses_K3 = torch.zeros(self.experiment.clients, 3)
         losses_K3[who] = torch.tensor(list(decided.losses.values())).view(-1, 3)
         self._ground.learn(sent, {client: y_N for client, (y_N, _) in self._samples.items()})
@@ -243,7 +248,8 @@ class FlowerRunDirectory:
             return float("nan")
         samples = [self._samples[client] for client in sorted(self._samples)]
         y_N, distance_NJ = (np.concatenate(column) for column in zip(*samples, strict=True))
-        y_1N, distance_1NJ = torch.from_numpy(y_N)[None], torch.from_numpy(distance_NJ)[None]
+        y_1N = torch.from_numpy(y_N)[None]
+        distance_1NJ = torch.from_numpy(distance_NJ)[None]
         present_1J = torch.from_numpy(globals_.present_J)[None]
         return float(
             metrics.prototype_failure(

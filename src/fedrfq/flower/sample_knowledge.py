@@ -53,10 +53,8 @@ class ReportedSamples:
     """Of samples that only the clients have. Until one is heard from, it counts as one with no class and a test sample."""
 
     def __init__(self, clients: int, classes: int) -> None:
-        self._train_KJ, self._test_KJ = (
-            np.zeros((clients, classes), np.int64),
-            np.zeros((clients, classes), np.int64),
-        )
+        self._train_KJ = np.zeros((clients, classes), np.int64)
+        self._test_KJ = np.zeros((clients, classes), np.int64)
 
     @property
     def partition(self) -> Partition:

@@ -54,10 +54,16 @@ class ServerRun:
     def __init__(
         self, grid: Grid, options: AppOptions, book: FlowerRunDirectory, carrier: CommitteeGateway
     ) -> None:
-        self._options, self._book, self._carrier = options, book, carrier
+        self._options = options
+        self._book = book
+        self._carrier = carrier
         self._roll = NodeRegistry(grid, book.experiment.clients, options.deadline_s)
-        self._least = carrier.federation.timings.minimum if carrier.federation else 1
-        self._text, self._began = toml.dump(book.experiment.table()), time.monotonic()
+        if carrier.federation:
+            self._least = carrier.federation.timings.minimum
+        else:
+            self._least = 1
+        self._text = toml.dump(book.experiment.table())
+        self._began = time.monotonic()
 
     def finish(self) -> None:
         self._roll.gather(self._order(hello=True), self._options.patience_s)
@@ -74,7 +80,8 @@ class ServerRun:
 
     def step(self) -> bool:
         """The last result to the nodes, and their next uploads to the committee; whether no round is left."""
-        book, order = self._book, self._order()
+        book = self._book
+        order = self._order()
         if order.train and changed(book.last):
             raise UserError(
                 f"the federation was changed in round {book.round}, and this run is over: clients go on by `fedrfq client`, "
@@ -89,15 +96,21 @@ class ServerRun:
         return not order.train
 
     def _order(self, hello: bool = False) -> RoundOrder:
-        book, federation = self._book, self._carrier.federation
-        run = federation.roster.run.hex() if federation else ""
+        book = self._book
+        federation = self._carrier.federation
+        if federation:
+            run = federation.roster.run.hex()
+        else:
+            run = ""
         train = book.round < book.experiment.rounds and not hello
         state = self._options.state or str(book.run.path.resolve() / "state")
         return RoundOrder(run, self._text, book.round, letter(book.last), train, hello, state)
 
     def _asked(self, order: RoundOrder) -> list[NodeAnswer]:
         """The nodes' answers: where they are to train, of so many clients as a round needs, or the run waits, or stops."""
-        began, hello, answers = time.monotonic(), self._order(hello=True), dict[int, NodeAnswer]()
+        began = time.monotonic()
+        hello = self._order(hello=True)
+        answers = dict[int, NodeAnswer]()
         while True:
             answers |= self._roll.ask(order, hello)
             if (
@@ -112,10 +125,8 @@ class ServerRun:
     def _ready(self, number: int, answers: Iterable[NodeAnswer]) -> int:
         """Clients that are done with a round: whose signed upload is here, whatever their node says; or, where nothing is
         exchanged, that trained."""
-        federation, trained = (
-            self._carrier.federation,
-            [answer for answer in answers if answer.round == number],
-        )
+        federation = self._carrier.federation
+        trained = [answer for answer in answers if answer.round == number]
         if federation is None:
             return sum(len(answer.trained) for answer in trained)
         return len(
@@ -135,7 +146,8 @@ class ServerRun:
             for answer in trained
             for k, row in zip(answer.trained, answer.losses, strict=True)
         }
-        now, before = time.monotonic(), self._began
+        now = time.monotonic()
+        before = self._began
         self._began = now
         seconds = max((answer.seconds for answer in trained), default=0.0)
         return DecidedRound(

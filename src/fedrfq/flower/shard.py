@@ -40,7 +40,8 @@ from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 
 # Of a program at most: bytes of parameters, of which training needs several times as many, and clients.
-_MOST_BYTES, _MOST_CLIENTS = {"cpu": 1 << 26, "cuda": 1 << 29}, {"cpu": 64, "cuda": 4096}
+_MOST_BYTES = {"cpu": 1 << 26, "cuda": 1 << 29}
+_MOST_CLIENTS = {"cpu": 64, "cuda": 4096}
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,11 @@ class Shard:
     def __init__(
         self, experiment: Experiment, clients: Sequence[int], stock: ShardData, device: torch.device
     ) -> None:
-        self.experiment, self.clients, self.device = experiment, tuple(clients), device
-        self.dataset, partition = stock.holding.dataset, stock.holding.partition
+        self.experiment = experiment
+        self.clients = tuple(clients)
+        self.device = device
+        self.dataset = stock.holding.dataset
+        partition = stock.holding.partition
         self._malicious = frozenset(attackers(experiment))
         self._rows = {client: row for row, client in enumerate(clients)}
         self._shares = client_data(
@@ -111,7 +115,8 @@ class Shard:
         """Round `number` of a program, given its models and the global prototypes of the round before."""
         who = [client for client in participants(self.experiment, number) if client in clients]
         with self.experiment.train.kernels():
-            engine, own = self._engine(clients), self._on_device(params)
+            engine = self._engine(clients)
+            own = self._on_device(params)
             keys_K = counter_rng.key(self.experiment.seed, torch.tensor(list(clients)), number).to(
                 self.device
             )
@@ -143,13 +148,12 @@ class Shard:
             .cpu()
             .numpy()
         )
-        samples_K, nobody = (
-            found.weight_KN.sum(1).long().cpu().numpy(),
-            np.zeros(len(clients), np.int64),
-        )
+        samples_K = found.weight_KN.sum(1).long().cpu().numpy()
+        nobody = np.zeros(len(clients), np.int64)
         y_N = found.y_KN[found.weight_KN.bool()].cpu().numpy()
         if not self.experiment.method.exchanges:
-            unknown_K, nowhere = np.full(len(clients), np.nan), np.zeros((len(y_N), 0), np.float32)
+            unknown_K = np.full(len(clients), np.nan)
+            nowhere = np.zeros((len(y_N), 0), np.float32)
             return TestFigures(
                 head_K, unknown_K, unknown_K, dead_K, nobody, samples_K, y_N, nowhere
             )
@@ -169,10 +173,8 @@ class Shard:
         self, engine: Engine, clients: Sequence[int], who: list[int], params: Params, number: int
     ) -> tuple[dict[int, int], dict[int, bytes]]:
         """How many values of each client were cut, and each one's message."""
-        precision, rows = (
-            self.experiment.method.precision(),
-            [clients.index(client) for client in who],
-        )
+        precision = self.experiment.method.precision()
+        rows = [clients.index(client) for client in who]
         means_KJV, counts_KJ = engine.class_means(params, len(self.dataset.classes))
         values, cut, missing = (found[rows] for found in quantise(means_KJV, precision))
         finite = missing == 0
@@ -188,7 +190,8 @@ class Shard:
 
     def _engine(self, clients: Sequence[int]) -> Engine:
         """Made anew every time: an engine keeps the models that it trained."""
-        rows, (train, test) = [self._rows[client] for client in clients], self._shares
+        rows = [self._rows[client] for client in clients]
+        (train, test) = self._shares
         e = self.experiment
         program = Program(e.place(clients[0])[1], e.method, e.pool, e.train)
         return Engine(program, train.of(rows), test.of(rows))

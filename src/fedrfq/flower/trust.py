@@ -53,7 +53,9 @@ class Trust:
     @property
     def run(self) -> str:
         """The federation's, in hex."""
-        return self.federation.roster.run.hex() if self.federation else ""
+        if self.federation:
+            return self.federation.roster.run.hex()
+        return ""
 
     @cached_property
     def _rules(self) -> Rules:
@@ -91,7 +93,10 @@ class Trust:
     def _certified(self, round_: int, last: bytes) -> tuple[bytes, bytes]:
         """Global prototypes and verdicts, as certified."""
         messages = [placed.message for placed in round_log.unpack(last)]
-        cert = messages[0].body if messages else None
+        if messages:
+            cert = messages[0].body
+        else:
+            cert = None
         if not isinstance(cert, Cert):
             raise Refused("it does not begin with a certificate")
         if any(message.run != self._rules.run for message in messages):
@@ -167,11 +172,10 @@ def simulated(experiment: Experiment, clients: range, classes: int) -> Trust:
 
 def of_folders(path: Path) -> Trust:
     """Of the client whose folder this is, or of all clients whose folders lie in it."""
-    found = (
-        [path]
-        if (path / VOTE_KEY).exists()
-        else sorted(key.parent for key in path.glob(f"*/{VOTE_KEY}"))
-    )
+    if (path / VOTE_KEY).exists():
+        found = [path]
+    else:
+        found = sorted(key.parent for key in path.glob(f"*/{VOTE_KEY}"))
     if not found:
         raise UserError(
             f"{path} has no keys of a client: name the folder with its {VOTE_KEY} and {FEDERATION}"

@@ -251,12 +251,18 @@ def _honest(done: Round, found: RunAccuracies) -> dict[str, Any]:
 
 
 def _mean(values_K: Floats | None) -> float | None:
-    return None if values_K is None else float(values_K.mean()) if len(values_K) else float("nan")
+    if values_K is None:
+        return None
+    if len(values_K):
+        return float(values_K.mean())
+    return float("nan")
 
 
 def _traffic(done: Round) -> dict[str, Any]:
     """Values and bytes from all clients, and to all that took part; parameters travel as float32."""
-    receivers, globals_, method = len(done.who), done.decision.globals_, done.experiment.method
+    receivers = len(done.who)
+    globals_ = done.decision.globals_
+    method = done.experiment.method
     if not method.exchanges:
         values = done.values * receivers
         return {
@@ -276,7 +282,8 @@ def _traffic(done: Round) -> dict[str, Any]:
 
 
 def _detection(done: Round) -> dict[str, Any]:
-    uploads, refused = done.decision.uploads, done.decision.uploads.refused
+    uploads = done.decision.uploads
+    refused = done.decision.uploads.refused
     kept_K = done.decision.verdict.kept_K.tolist()
     filtered = [client for client, kept in zip(uploads.clients, kept_K, strict=True) if not kept]
     attacking = attacking_in(done)
@@ -301,25 +308,26 @@ def _agreement(report: AgreementReport | None) -> dict[str, Any]:
 def attacking_in(done: Round) -> set[int]:
     """The clients that attacked in the round, whatever came of it."""
     attack = done.experiment.attack
-    return (
-        set(done.malicious) & set(done.who)
-        if attack.harms and done.number >= attack.start_round
-        else set()
-    )
+    if attack.harms and done.number >= attack.start_round:
+        return set(done.malicious) & set(done.who)
+    return set()
 
 
 def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dict[str, Any]:
-    trained, exchanges = k in done.who, done.experiment.method.exchanges
-    verdict, refused = done.decision.verdict, done.decision.uploads.refused
-    judged = (
-        "refused"
-        if k in refused
-        else ""
-        if row is None
-        else "kept"
-        if verdict.kept_K[row]
-        else "filtered"
-    )
+    trained = k in done.who
+    exchanges = done.experiment.method.exchanges
+    verdict = done.decision.verdict
+    refused = done.decision.uploads.refused
+    if k in refused:
+        judged = "refused"
+    else:
+        if row is None:
+            judged = ""
+        else:
+            if verdict.kept_K[row]:
+                judged = "kept"
+            else:
+                judged = "filtered"
     return {
         "round": done.number,
         "client": k,

@@ -70,14 +70,17 @@ def silhouette(vectors_NV: Tensor, y_N: Tensor, seed: int) -> float:
     """Mean silhouette coefficient of the vectors, by class: 1 for tight and far apart, below 0 for mixed up."""
     if len(y_N) > _SILHOUETTE_SAMPLES:
         chosen = np.random.default_rng(seed).permutation(len(y_N))[:_SILHOUETTE_SAMPLES]
-        vectors_NV, y_N = vectors_NV[chosen], y_N[chosen]
+        vectors_NV = vectors_NV[chosen]
+        y_N = y_N[chosen]
     classes, y_N = y_N.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     if not 1 < len(classes) < len(y_N):
         return float("nan")
     member_NJ = torch.nn.functional.one_hot(y_N).double()
     distance_NN = torch.cdist(vectors_NV, vectors_NV, compute_mode="donot_use_mm_for_euclid_dist")
-    sums_NJ, size_J = distance_NN.double() @ member_NJ, member_NJ.sum(0)
-    own_N, others_N = sums_NJ.gather(1, y_N[:, None])[:, 0], size_J[y_N] - 1
+    sums_NJ = distance_NN.double() @ member_NJ
+    size_J = member_NJ.sum(0)
+    own_N = sums_NJ.gather(1, y_N[:, None])[:, 0]
+    others_N = size_J[y_N] - 1
     within_N = own_N / others_N.clamp_min(1)
     nearest_N = (sums_NJ / size_J).masked_fill(member_NJ.bool(), torch.inf).amin(1)
     found_N = (nearest_N - within_N) / torch.maximum(nearest_N, within_N)

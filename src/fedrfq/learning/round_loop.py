@@ -65,7 +65,9 @@ class RoundLoop:
         self, experiments: Sequence[Experiment], dataset: Dataset, device: torch.device
     ) -> None:
         check_stackable(experiments)
-        self.experiments, self.dataset, self.device = tuple(experiments), dataset, device
+        self.experiments = tuple(experiments)
+        self.dataset = dataset
+        self.device = device
         self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
         self.malicious = tuple(attackers(experiment) for experiment in experiments)
         self.mandates = tuple(
@@ -89,11 +91,9 @@ class RoundLoop:
 
     def start(self) -> LoopState:
         """The clients before the first round: random models (alike in what they will share), no global prototypes."""
-        classes, size, method = (
-            len(self.dataset.classes),
-            self.experiments[0].prototype_size(),
-            self.experiments[0].method,
-        )
+        classes = len(self.dataset.classes)
+        size = self.experiments[0].prototype_size()
+        method = self.experiments[0].method
         params = tuple(
             {name: p.to(self.device) for name, p in stack(self._models(clients)).items()}
             for clients in self.cohorts
@@ -107,10 +107,8 @@ class RoundLoop:
         memory = tuple(
             experiment.detector.start(experiment.clients) for experiment in self.experiments
         )
-        nothing, agreed = (
-            tuple(Globals.none(classes, size) for _ in memory),
-            tuple(b"" for _ in memory),
-        )
+        nothing = tuple(Globals.none(classes, size) for _ in memory)
+        agreed = tuple(b"" for _ in memory)
         return LoopState(0, params, nothing, memory, centres, agreed)
 
     def federations(self) -> list[Federation | None]:
@@ -124,7 +122,8 @@ class RoundLoop:
             return self._advance(state)
 
     def _advance(self, state: LoopState) -> tuple[LoopState, list[RoundOutcome]]:
-        began, number = time.perf_counter(), state.round + 1
+        began = time.perf_counter()
+        number = state.round + 1
         who = [participants(experiment, number) for experiment in self.experiments]
         params, losses = self._train(state, number, who)
         seconds_train = self._elapsed(began)
@@ -138,7 +137,8 @@ class RoundLoop:
         largest = tested.logits_KNJ.abs().amax((1, 2)).cpu().view(len(who), -1)
         self._check("prediction", list(largest), number)
         share = 1 / len(self.experiments)  # of the time that all runs took together
-        alone, total = seconds_train * share, self._elapsed(began) * share
+        alone = seconds_train * share
+        total = self._elapsed(began) * share
         values = self._values(centres)
         rounds = [
             Round(
@@ -158,17 +158,17 @@ class RoundLoop:
             for r, experiment in enumerate(self.experiments)
         ]
         outcomes = measure(rounds, tested, self.held_KJ)
-        globals_, memory = (
-            tuple(a.decision.globals_ for a in agreed),
-            tuple(a.decision.state for a in agreed),
-        )
+        globals_ = tuple(a.decision.globals_ for a in agreed)
+        memory = tuple(a.decision.state for a in agreed)
         return LoopState(
             number, params, globals_, memory, centres, tuple(a.last for a in agreed)
         ), outcomes
 
     def silhouettes(self, state: LoopState) -> list[tuple[float, float]]:
         """Each run's silhouette, by class, of its test samples' prototypes: pooled, and unpooled."""
-        found, tested, clients = [], self._test(state.params), self.experiments[0].clients
+        found = []
+        tested = self._test(state.params)
+        clients = self.experiments[0].clients
         for r, experiment in enumerate(self.experiments):
             p, c, y = tested.rows(slice(r * clients, (r + 1) * clients)).vectors()
             found.append(
@@ -202,7 +202,8 @@ class RoundLoop:
                 trained.append(params)
                 continue
             rows = [r * len(clients) + k - clients.start for r, k in chosen]
-            guide, keys = self.guide(state, clients, params), self.keys(number, clients)
+            guide = self.guide(state, clients, params)
+            keys = self.keys(number, clients)
             new, loss_K3 = engine.train(params, guide, keys, rows)
             trained.append(new)
             for (r, k), loss in zip(chosen, loss_K3, strict=True):
@@ -266,7 +267,8 @@ class RoundLoop:
 
     def _attacked(self, r: int, state: LoopState, uploads: Uploads) -> Uploads:
         """Run `r`'s uploads as they are sent, once its malicious clients have seen everyone's."""
-        experiment, number = self.experiments[r], state.round + 1
+        experiment = self.experiments[r]
+        number = state.round + 1
         if number < experiment.attack.start_round or not self.malicious[r]:
             return uploads
         malicious_K = np.isin(np.array(uploads.clients, np.int64), self.malicious[r])
@@ -274,7 +276,8 @@ class RoundLoop:
         return experiment.attack.corrupt(scene, _generator(experiment, Purpose.CORRUPT, number))
 
     def _decided(self, r: int, state: LoopState, sent: Uploads) -> AgreedRound:
-        committee, number = self.experiments[r].committee, state.round + 1
+        committee = self.experiments[r].committee
+        number = state.round + 1
         return committee.decide(
             self.mandates[r], number, state.agreed[r], state.memory[r], state.globals_[r], sent
         )
@@ -285,7 +288,8 @@ class RoundLoop:
         """The parameters with what was shared replaced by what came back, and the new global models."""
         if not state.centres:
             return params, {}
-        engine, method = self.engines[0], self.experiments[0].method
+        engine = self.engines[0]
+        method = self.experiments[0].method
         counts_RK = torch.tensor(engine.shares.counts).view(len(who), -1)
         took_part_RK = torch.zeros_like(counts_RK)
         for row, clients in zip(took_part_RK, who, strict=True):
@@ -332,7 +336,11 @@ class RoundLoop:
 
 def program_key(experiment: Experiment) -> Hashable:
     """What must be equal for two runs to be stacked: all but what is data to the program. Who trains alone has his own."""
-    e, only = experiment, experiment.hash() if experiment.train.alone else ""
+    e = experiment
+    if experiment.train.alone:
+        only = experiment.hash()
+    else:
+        only = ""
     return (
         e.data,
         e.models(),
@@ -385,7 +393,10 @@ def validated(experiment: Experiment, partition: Partition, dataset: Dataset) ->
 def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:
     """A client's random model before the first round: its own, or that of the first of its cohort."""
     first, model = experiment.place(client)
-    who = client if experiment.init == "own" else first
+    if experiment.init == "own":
+        who = client
+    else:
+        who = first
     generator = torch.Generator().manual_seed(
         counter_rng.integer(experiment.seed, Purpose.START, who)
     )
@@ -395,7 +406,8 @@ def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:
 def tested(engine: Engine, params: Params) -> Tested:
     """The test samples of an engine's clients through their models."""
     c_KND, logits_KNJ = engine.features(params, engine.tests)
-    y_KN, weight_KN = engine.tests.y[engine.tests.index_KN], engine.tests.weight_KN()
+    y_KN = engine.tests.y[engine.tests.index_KN]
+    weight_KN = engine.tests.weight_KN()
     return Tested(logits_KNJ, c_KND, engine.program.pool(c_KND), y_KN, weight_KN)
 
 

@@ -53,7 +53,10 @@ class FedRFQLean(FedRFQ):
 
     def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
         guide = super().guide(number, globals_, own)
-        share = min(1.0, (number - 1) / self.warmup) if self.warmup else 1.0
+        if self.warmup:
+            share = min(1.0, (number - 1) / self.warmup)
+        else:
+            share = 1.0
         one_K = torch.ones_like(guide["lam_K"])
         return {
             **guide,
@@ -77,7 +80,9 @@ class FedRFQLean(FedRFQ):
         return -own_KB * guide["present_KJ"].gather(1, batch.y_KB)
 
     def distance(self, difference: Tensor) -> Tensor:
-        return difference.square().mean(-1) if self.power == 2 else super().distance(difference)
+        if self.power == 2:
+            return difference.square().mean(-1)
+        return super().distance(difference)
 
     def precision(self) -> Precision:
         return Precision(self.bits)

@@ -35,7 +35,8 @@ class FeSEM(FedAvg):
         return self.clusters
 
     def assign(self, centres: Params, sent: Params, weight_RK: Tensor, first: bool) -> Tensor:
-        clients_RKP, centres_RMP = _flat(sent), _flat(centres)
+        clients_RKP = _flat(sent)
+        centres_RMP = _flat(centres)
         if first:
             centres_RMP = farthest(clients_RKP, weight_RK > 0, self.clusters)
         return torch.cdist(

@@ -52,7 +52,10 @@ class CNN(Model):
         self, layout: Layout, params: Params, x_KBCHW: Tensor, step: TrainingStep | None
     ) -> tuple[Tensor, Tensor]:
         clients = x_KBCHW.shape[0]
-        keep = None if step is None else step.keep_KBU
+        if step is None:
+            keep = None
+        else:
+            keep = step.keep_KBU
         h = layout.conv(layout.enter(x_KBCHW), params["conv1.weight"], params["conv1.bias"], 1, 0)
         h = F.relu(layout.max_pool(h, 2, 2, 0))
         h = layout.conv(h, params["conv2.weight"], params["conv2.bias"], 1, 0)
@@ -60,7 +63,10 @@ class CNN(Model):
             h = h * layout.samples(keep[..., : self.channels])
         h = layout.leave(F.relu(layout.max_pool(h, 2, 2, 0)), clients)
         c_KBD = F.relu(linear(h, params["fc1.weight"], params["fc1.bias"]))
-        h = c_KBD if keep is None else c_KBD * keep[..., self.channels :]
+        if keep is None:
+            h = c_KBD
+        else:
+            h = c_KBD * keep[..., self.channels :]
         return c_KBD, linear(h, params["fc2.weight"], params["fc2.bias"])
 
 

@@ -55,11 +55,9 @@ class ResNet18(Model):
             params |= _start_block(f"layer{layer}.1", width, width, generator)
             inputs = width
         params |= start_linear("fc", inputs, classes, generator)
-        return (
-            params
-            if self.weights == "none"
-            else params | _imagenet(params, _AT_RANDOM[self.weights])
-        )
+        if self.weights == "none":
+            return params
+        return params | _imagenet(params, _AT_RANDOM[self.weights])
 
     def forward(
         self, layout: Layout, params: Params, x_KBCHW: Tensor, step: TrainingStep | None
@@ -112,7 +110,8 @@ def _start_conv(name: str, inputs: int, outputs: int, kernel: int, generator: Ge
 
 
 def _start_norm(name: str, width: int) -> Params:
-    ones, zeros = torch.ones(width), torch.zeros(width)
+    ones = torch.ones(width)
+    zeros = torch.zeros(width)
     return {
         f"{name}.weight": ones,
         f"{name}.bias": zeros,

@@ -23,7 +23,9 @@ from torch import Tensor
 
 Params = dict[str, Tensor]
 BUFFERS = ("running_mean", "running_var")  # state that is not trained, by the end of its name
-_EPS, _MOMENTUM = 1e-5, 0.1  # torch.nn.BatchNorm2d's
+# torch.nn.BatchNorm2d's
+_EPS = 1e-5
+_MOMENTUM = 0.1
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,10 @@ class Grouped:
     def conv(
         self, h: Tensor, w_KOIHW: Tensor, b_KO: Tensor | None, stride: int, padding: int
     ) -> Tensor:
-        bias = None if b_KO is None else b_KO.flatten()
+        if b_KO is None:
+            bias = None
+        else:
+            bias = b_KO.flatten()
         return F.conv2d(h, w_KOIHW.flatten(0, 1), bias, stride, padding, groups=w_KOIHW.shape[0])
 
     def max_pool(self, h: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
@@ -87,7 +92,9 @@ class Batched:
         self, h: Tensor, w_KOIHW: Tensor, b_KO: Tensor | None, stride: int, padding: int
     ) -> Tensor:
         out: Tensor = _Convolution.apply(h, w_KOIHW, stride, padding)  # type: ignore[no-untyped-call]
-        return out if b_KO is None else out + self.channels(b_KO)
+        if b_KO is None:
+            return out
+        return out + self.channels(b_KO)
 
     def max_pool(self, h: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
         pooled = F.max_pool2d(h.flatten(0, 1), kernel, stride, padding)
@@ -112,7 +119,10 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, w_KOIHW: Tensor, stride: int, padding: int) -> Tensor:
         kernel = w_KOIHW.shape[-1]
-        padded = F.pad(h, (padding,) * 4) if padding else h
+        if padding:
+            padded = F.pad(h, (padding,) * 4)
+        else:
+            padded = h
         windows = padded.unfold(3, kernel, stride).unfold(4, kernel, stride)  # K C B H' W' k k
         rows, cols = windows.shape[3:5]
         columns = windows.permute(0, 1, 5, 6, 2, 3, 4).reshape(
@@ -129,11 +139,10 @@ class _Convolution(torch.autograd.Function):
         columns, w_KOIHW = ctx.saved_tensors
         grad = grad.flatten(2)
         grad_w = torch.bmm(grad, columns.mT).view_as(w_KOIHW)
-        grad_h = (
-            _fold(torch.bmm(w_KOIHW.flatten(2).mT, grad), w_KOIHW, *ctx.geometry)
-            if ctx.needs_input_grad[0]
-            else None
-        )
+        if ctx.needs_input_grad[0]:
+            grad_h = _fold(torch.bmm(w_KOIHW.flatten(2).mT, grad), w_KOIHW, *ctx.geometry)
+        else:
+            grad_h = None
         return grad_h, grad_w, None, None
 
 
@@ -157,8 +166,10 @@ def batch_norm(
     layout: Layout, h: Tensor, params: Params, name: str, step: TrainingStep | None
 ) -> Tensor:
     """BatchNorm2d in which padding samples do not count. In training it updates the running moments in place."""
-    gain, shift = params[f"{name}.weight"], params[f"{name}.bias"]
-    running_mean, running_var = params[f"{name}.running_mean"], params[f"{name}.running_var"]
+    gain = params[f"{name}.weight"]
+    shift = params[f"{name}.bias"]
+    running_mean = params[f"{name}.running_mean"]
+    running_var = params[f"{name}.running_var"]
     if step is None:
         scale = gain / torch.sqrt(running_var + _EPS)
         return h * layout.channels(scale) + layout.channels(shift - running_mean * scale)

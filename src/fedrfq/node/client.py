@@ -56,7 +56,9 @@ class ClientProcess:
     def __init__(
         self, own: Identity, participant: Participant, on_round: Callable[[HistoryLine], None]
     ) -> None:
-        self._own, self._charter, self._participant = own, own.federation, participant
+        self._own = own
+        self._charter = own.federation
+        self._participant = participant
         self._rules = Rules(self._charter.roster)
         self._store = _opened(own)
         self._chronicle = AuditWriter(own.folder, self._charter)
@@ -66,18 +68,14 @@ class ClientProcess:
         self._driver = Driver(
             self._client, own.party, self._charter.roster, self._store, self._links
         )
-        self._driver.on_decided, self._driver.on_failed, self._links.on_peer = (
-            self._decided,
-            self._failed,
-            self._peer,
-        )
+        self._driver.on_decided = self._decided
+        self._driver.on_failed = self._failed
+        self._links.on_peer = self._peer
         diary = ClientHistory(own.folder, self._charter.roster.run.hex())
         self._learner = Learner(participant, diary, self._driver.give)
         self._learner.on_round = on_round
-        self._compacting, self._rounds = (
-            LogCompactor(self._store, self._chronicle),
-            epochs.rounds_left(own),
-        )
+        self._compacting = LogCompactor(self._store, self._chronicle)
+        self._rounds = epochs.rounds_left(own)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._told = asyncio.Event()
 
@@ -91,16 +89,18 @@ class ClientProcess:
         finally:
             await self._stop()
         last = self._client.last
-        following = (
-            codec.successor_in(self._client.parts.get(PartKind.VERDICTS, b"")) if finished else b""
-        )
+        if finished:
+            following = codec.successor_in(self._client.parts.get(PartKind.VERDICTS, b""))
+        else:
+            following = b""
         return ClientEnded(
             0 if last is None else last.record.round, finished, self._learner.accuracies, following
         )
 
     def turn(self) -> None:
         """After the end of a run that has a successor: the folder becomes that one's."""
-        last, parts = self._client.last, self._client.parts
+        last = self._client.last
+        parts = self._client.parts
         assert last is not None
         outcome = Outcome(parts[PartKind.GLOBALS], parts[PartKind.VERDICTS], b"")
         packed = epochs.encode_last(self._rules, last, outcome)
@@ -117,7 +117,8 @@ class ClientProcess:
             round=self._client.round,
             rounds=self._rounds,
         )
-        last, parts = self._client.last, self._client.parts
+        last = self._client.last
+        parts = self._client.parts
         if last is None:
             self._learner.hear(News(0, self._inherited(), last=not self._rounds))
         elif all(what in parts for what in WANTS):
@@ -125,10 +126,8 @@ class ClientProcess:
 
     async def _until_told(self, once: bool) -> bool:
         """Whether the run was over before."""
-        learning, told = (
-            asyncio.ensure_future(self._learner.learn(once)),
-            asyncio.ensure_future(self._told.wait()),
-        )
+        learning = asyncio.ensure_future(self._learner.learn(once))
+        told = asyncio.ensure_future(self._told.wait())
         waits: set[asyncio.Future[Any]] = {learning, told, self._driver.ended, self._broken}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -180,16 +179,15 @@ class ClientProcess:
 
     def _inherited(self) -> Globals:
         """What the federation knows before the first round."""
-        task, heritage = (
-            self._charter.task,
-            epochs.inherited_outcome(self._own.folder, self._charter),
-        )
+        task = self._charter.task
+        heritage = epochs.inherited_outcome(self._own.folder, self._charter)
         if heritage is None:
             return Globals.none(task.classes, task.values)
         return codec.decode_globals(heritage.globals_, task.classes, task.values)
 
     def _news(self, certificate: Certificate, globals_: bytes, verdicts: bytes) -> News:
-        task, number = self._charter.task, certificate.record.round
+        task = self._charter.task
+        number = certificate.record.round
         clients, verdict = codec.decode_verdicts_without_successor(verdicts)
         last = number >= self._rounds or bool(codec.successor_in(verdicts))
         found = codec.decode_globals(globals_, task.classes, task.values)
@@ -226,7 +224,8 @@ def participant(own: Identity, data: str, device: torch.device) -> Participant:
         raise UserError(
             f"{own.folder} is a courier's folder: it carries clients' uploads, and has no data"
         )
-    experiment, run = _experiment(own), own.federation.roster.run.hex()
+    experiment = _experiment(own)
+    run = own.federation.roster.run.hex()
     client = _place(own, experiment, data)
     found = local_dataset.find(experiment, client, own.federation.task.classes, data)
     before = epochs.rounds_before(own.folder)

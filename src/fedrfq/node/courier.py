@@ -38,10 +38,9 @@ from fedrfq.node.storage.write_ahead_log import locked
 from fedrfq.node.transport.budget import client_pace
 from fedrfq.node.transport.links import Links
 
-_WAITING, _BREATH_S = (
-    1 << 20,
-    0.005,
-)  # bytes that may wait for a server before more is sent, and how often that is looked at
+# bytes that may wait for a server before more is sent, and how often that is looked at
+_WAITING = 1 << 20
+_BREATH_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,9 @@ class Courier:
             raise UserError(
                 f"{own.folder} is a {own.role}'s folder: a courier's is made by `fedrfq keys new --courier`"
             )
-        self._own, self.federation, self.rules = own, own.federation, Rules(own.federation.roster)
+        self._own = own
+        self.federation = own.federation
+        self.rules = Rules(own.federation.roster)
         self._links, self._servers = Links(own, self._hear), range(self.rules.roster.n)
         self._links.on_peer = self._peer
         self._last: Certificate | None = None  # of the newest round that anyone has shown
@@ -125,10 +126,15 @@ class Courier:
         await self._until(
             known, patience_s, f"fewer than {enough} servers have said which round was the last"
         )
-        return None if self._last is None else self._carried()
+        if self._last is None:
+            return None
+        return self._carried()
 
     def _turn(self) -> None:
-        last = self._carried() if self._whole(1) else None
+        if self._whole(1):
+            last = self._carried()
+        else:
+            last = None
         if last is not None and last.successor and epochs.takes_part(self._own, last.successor):
             epochs.activate_successor(self._own.folder, last.packed, last.successor)
 
@@ -233,12 +239,15 @@ class Courier:
 
     def _certified(self, peer: int, certificate: Certificate) -> None:
         """Who shows the newest round is asked for what was decided in it, as long as that is not here."""
-        newest, round_ = (
-            0 if self._last is None else self._last.record.round,
-            certificate.record.round,
-        )
+        if self._last is None:
+            newest = 0
+        else:
+            newest = self._last.record.round
+        round_ = certificate.record.round
         if round_ > newest and self.rules.certifies(certificate, Kind.COMMIT):
-            self._last, self._parts, newest = certificate, {}, round_
+            self._last = certificate
+            self._parts = {}
+            newest = round_
         if round_ == newest:
             self._ask(peer, *self._lacking())
 
@@ -264,6 +273,7 @@ class Courier:
 
     def _carried(self) -> Carried:
         assert self._last is not None
-        globals_, verdicts = self._parts[PartKind.GLOBALS], self._parts[PartKind.VERDICTS]
+        globals_ = self._parts[PartKind.GLOBALS]
+        verdicts = self._parts[PartKind.VERDICTS]
         packed = epochs.encode_last(self.rules, self._last, Outcome(globals_, verdicts, b""))
         return Carried(self._last, globals_, verdicts, packed)

@@ -45,7 +45,9 @@ MOST_ROUNDS = 2**32 - 1
 BATCH = 64  # events, after which timers and sockets get their turn
 PATIENCE_S = 0.01  # that a batch may wait with a decision in it, for which the owner waits
 UPLOADS_S = 0.1  # and one with uploads alone, for which nobody does: receipts come later
-MOTIONS, MOTIONS_S = 16, 4  # of a server, at once and a second
+# of a server, at once and a second
+CHANGE_PROPOSALS = 16
+CHANGE_PROPOSALS_S = 4
 _RECEIPTS = 0.75  # of the time after which clients repeat themselves, until they get one
 GRACE_MS = 10  # for a leader that is not connected: as long as a proposal may be on its way by others, or it comes back
 
@@ -95,10 +97,14 @@ class Driver:
         links: Wires,
         couriers: Sequence[int] = (),
     ) -> None:
-        self.machine, self.party, self.store, self.links = machine, party, store, links
+        self.machine = machine
+        self.party = party
+        self.store = store
+        self.links = links
         self.failed: str | None = None
         self.counts: Counter[str] = Counter()
-        self.flushes, self.flush_seconds = 0, 0.0
+        self.flushes = 0
+        self.flush_seconds = 0.0
         self.last_round = MOST_ROUNDS  # after it there is nothing to upload
         self.heard: dict[int, int] = {}  # the highest round a server spoke of
         self.on_kept: Callable[[Message], None] = (
@@ -113,26 +119,23 @@ class Driver:
             _nothing  # what can be said once nothing can be kept
         )
         self._servers = [server for server in range(roster.n) if server != party]
-        self._clients = (
-            [~client for client in served(party, roster.n, len(roster.clients))]
-            if party >= 0
-            else []
-        )
+        if party >= 0:
+            self._clients = [~client for client in served(party, roster.n, len(roster.clients))]
+        else:
+            self._clients = []
         self._couriers = couriers
-        self._turns, self._rung, self._timers = (
-            FairQueue(couriers),
-            set[Timer](),
-            dict[Timer, asyncio.TimerHandle](),
-        )
-        self._held, self._ripe = (
-            list[Effect](),
-            False,
-        )  # effects that wait, and whether they have for long enough
+        self._turns = FairQueue(couriers)
+        self._rung = set[Timer]()
+        self._timers = dict[Timer, asyncio.TimerHandle]()
+        # effects that wait, and whether they have for long enough
+        self._held = list[Effect]()
+        self._ripe = False
         self._patience: asyncio.TimerHandle | None = None
         self._resend_s = roster.resend_ms / 1000
         self._receipts = Receipts(self._hand, _RECEIPTS * self._resend_s)
         self._due = self._stopped = False
-        self._registered, self._motions = len(roster.clients), dict[int, Allowance]()
+        self._registered = len(roster.clients)
+        self._change_proposals = dict[int, Allowance]()
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
@@ -175,15 +178,19 @@ class Driver:
             self.counts["messages without room"] += 1
 
     def _admits(self, peer: int, upload: Upload) -> bool:
-        """Not after the last round; and of motions, each of which is a whole federation to read, only now and then one."""
+        """Not after the last round; and of change proposals, each of which is a whole federation to read, only now and then one."""
         if upload.round > self.last_round:
             self.counts["uploads after the last round"] += 1
             return False
-        if upload.client < self._registered or peer < 0:  # of a client it is nobody's motion
+        if (
+            upload.client < self._registered or peer < 0
+        ):  # of a client it is nobody's change proposal
             return upload.client < self._registered
         now = self._loop.time()
-        if not self._motions.setdefault(peer, Allowance(MOTIONS, MOTIONS_S, now)).take(now):
-            self.counts["motions too often"] += 1
+        if not self._change_proposals.setdefault(
+            peer, Allowance(CHANGE_PROPOSALS, CHANGE_PROPOSALS_S, now)
+        ).take(now):
+            self.counts["change proposals too often"] += 1
             return False
         return True
 
@@ -210,17 +217,19 @@ class Driver:
             self.stop()
 
     def _ripen(self) -> None:
-        self._ripe, self._patience = True, None
+        self._ripe = True
+        self._patience = None
         self._wake()
 
     def _stepped(self) -> list[Effect]:
         """What follows from a batch. One timer at most, and first: what comes after it might set it anew."""
         effects: list[Effect] = []
-        step, turns, taken = (
-            self.machine.step if self.failed is None else self._answered,
-            self._turns,
-            0,
-        )
+        if self.failed is None:
+            step = self.machine.step
+        else:
+            step = self._answered
+        turns = self._turns
+        taken = 0
         if self._rung:
             effects += step(Expired(self._rung.pop()))
         while turns and taken < BATCH:
@@ -256,7 +265,9 @@ class Driver:
         self._patience = self._loop.call_at(when, self._ripen)
 
     def _release(self) -> None:
-        effects, self._held, self._ripe = self._held, [], False
+        effects = self._held
+        self._held = []
+        self._ripe = False
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
@@ -286,12 +297,14 @@ class Driver:
             self.links.send(effect.to, effect.message.wire)
 
     def _broadcast(self, effect: Broadcast) -> None:
-        data, send = effect.message.wire, self.links.send
+        data = effect.message.wire
+        send = self.links.send
         for server in self._servers:
             send(server, data)
 
     def _publish(self, effect: Publish) -> None:
-        data, here = effect.message.wire, self.links.connected()
+        data = effect.message.wire
+        here = self.links.connected()
         for peer in (*self._clients, *self._couriers):
             if peer in here:
                 self.links.send(peer, data)
@@ -322,7 +335,8 @@ class Driver:
 
     def _hasten(self, timer: Timer, delay_s: float) -> None:
         """Let it ring so soon, if it runs and would ring later."""
-        running, soon = self._timers.get(timer), self._loop.time() + delay_s
+        running = self._timers.get(timer)
+        soon = self._loop.time() + delay_s
         if running is not None and soon < running.when():
             running.cancel()
             self._timers[timer] = self._loop.call_at(soon, self._ring, timer)
@@ -346,7 +360,8 @@ class Driver:
 
     def fail(self, why: str) -> None:
         """Say nothing more, and take nothing in."""
-        self.failed, self._held = why, []
+        self.failed = why
+        self._held = []
         self._receipts.drop()
         self.on_failed(why)
 
@@ -355,7 +370,9 @@ class Driver:
         if type(event) is not Received or not isinstance(event.message.body, Fetch):
             return []
         found = self.answer(event.message.body)
-        return [] if found is None else [Send(event.peer, found)]
+        if found is None:
+            return []
+        return [Send(event.peer, found)]
 
 
 def _patient(effect: Effect) -> bool:
@@ -365,9 +382,9 @@ def _patient(effect: Effect) -> bool:
         return type(body) is Upload or (
             type(body) is Cert and body.certificate.phase == Kind.COMMIT
         )
-    return (
-        type(effect.message.body) is Receipt if type(effect) is Send else type(effect) in _PATIENT
-    )
+    if type(effect) is Send:
+        return type(effect.message.body) is Receipt
+    return type(effect) in _PATIENT
 
 
 def _nothing(_: object) -> None:

@@ -85,11 +85,10 @@ class EndedRuns:
         """What is to be sent when a peer speaks of a run that is over."""
         name = self._names[peer]
         try:
-            said = (
-                self._runs[run].answer(name, decode(data))
-                if self._runs[run].knows(name, peer >= 0)
-                else []
-            )
+            if self._runs[run].knows(name, peer >= 0):
+                said = self._runs[run].answer(name, decode(data))
+            else:
+                said = []
         except Refused:
             return []
         return [(self._numbers[name], one) for name, one in said if name in self._numbers]

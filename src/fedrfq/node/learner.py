@@ -31,7 +31,9 @@ class Learner:
     def __init__(
         self, participant: Participant, diary: ClientHistory, give: Callable[[Submit], None]
     ) -> None:
-        self._participant, self._diary, self._give = participant, diary, give
+        self._participant = participant
+        self._diary = diary
+        self._give = give
         self._newest: News | None = None
         self._came = asyncio.Event()
         self._since = time.monotonic()
@@ -79,7 +81,10 @@ class Learner:
 
     async def _write_down(self, news: News) -> None:
         self.accuracies = found = await asyncio.to_thread(self._participant.test, news.globals_)
-        losses = self._participant.losses if self._participant.round == news.round else None
+        if self._participant.round == news.round:
+            losses = self._participant.losses
+        else:
+            losses = None
         line = HistoryLine(
             round=news.round,
             accuracy=found.head,

@@ -25,7 +25,10 @@ class LocalDataset:
 def find(experiment: Experiment, client: int, classes: int, name_or_path: str) -> LocalDataset:
     """By a dataset's name the client's share of the experiment's partition; at a path all samples are its own. `classes`
     is how many the federation knows."""
-    holding = share if name_or_path in DATASETS else own
+    if name_or_path in DATASETS:
+        holding = share
+    else:
+        holding = own
     found = holding(experiment, client, data.load(_checked(experiment, name_or_path)))
     if len(found.dataset.classes) != classes:
         raise UserError(
@@ -72,9 +75,15 @@ def _adapted(experiment: Experiment, dataset: Dataset) -> Dataset:
             f"the class {strange[0]!r} of {dataset.name} is none of the federation's: {', '.join(known.classes)}"
         )
     place_J = np.array([known.classes.index(name) for name in dataset.classes])
-    train_y, test_y = place_J[dataset.train_y], place_J[dataset.test_y]
+    train_y = place_J[dataset.train_y]
+    test_y = place_J[dataset.test_y]
     same = len(known.mean) == len(dataset.mean)  # channels
-    mean, std = (known.mean, known.std) if same else (dataset.mean, dataset.std)
+    if same:
+        mean = known.mean
+        std = known.std
+    else:
+        mean = dataset.mean
+        std = dataset.std
     return replace(
         dataset, classes=known.classes, train_y=train_y, test_y=test_y, mean=mean, std=std
     )

@@ -14,8 +14,11 @@ from typing import Any, TextIO
 
 from fedrfq.errors import UserError
 
-FORMATS, LEVELS = ("text", "json"), ("debug", "info", "warning", "error")
-_BURST, _WINDOW_S = 20, 60.0  # of one kind of event
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
+# of one kind of event
+_BURST = 20
+_WINDOW_S = 60.0
 _log = logging.getLogger("fedrfq.node")
 
 
@@ -73,7 +76,9 @@ def _text(at: str, level: str, event: str, facts: Mapping[str, Any]) -> str:
 def _plain(value: Any) -> str:
     """As it is where that is one line of visible characters, else as JSON writes it."""
     text = str(value)
-    return text if text.isprintable() else json.dumps(text)
+    if text.isprintable():
+        return text
+    return json.dumps(text)
 
 
 class Seldom(logging.Filter):
@@ -92,6 +97,7 @@ class Seldom(logging.Filter):
             held_back = self._seen.get(event, 0) - _BURST
             if held_back > 0:
                 record.facts["held_back"] = held_back  # type: ignore[attr-defined]
-            self._since[event], self._seen[event] = record.created, 0
+            self._since[event] = record.created
+            self._seen[event] = 0
         self._seen[event] += 1
         return self._seen[event] <= _BURST

@@ -78,9 +78,17 @@ class Participant:
                 f"over the network prototypes are exchanged, and '{name}' exchanges none: use `fedrfq run`"
             )
         self.experiment = replace(experiment, train=replace(experiment.train, alone=True))
-        self.client, self.holding, self.device, self.run = client, holding, device, run
-        self.member, self.before = client if member is None else member, before
-        self.path, dataset = folder / "model.safetensors", holding.dataset
+        self.client = client
+        self.holding = holding
+        self.device = device
+        self.run = run
+        if member is None:
+            self.member = client
+        else:
+            self.member = member
+        self.before = before
+        self.path = folder / "model.safetensors"
+        dataset = holding.dataset
         labels = [dataset.train_y[index] for index in holding.partition.train]
         train, test = client_data(
             [holding.partition], labels, dataset, experiment.data.augment, device
@@ -90,7 +98,8 @@ class Participant:
         )
         self.engine = Engine(program, train, test)
         self.held_1J = held([holding.partition], len(dataset.classes)).to(device)
-        self.round, self.losses = 0, Losses(0.0, 0.0, 0.0)
+        self.round = 0
+        self.losses = Losses(0.0, 0.0, 0.0)
         self.params = self._on_device(stack([start(experiment, client, dataset)]))
         if self.path.exists():
             self._load()

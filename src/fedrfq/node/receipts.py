@@ -23,7 +23,9 @@ class Receipts:
     owed one receipt for an upload, and `MOST` a round. Made in a running loop."""
 
     def __init__(self, send: Callable[[int, bytes], None], delay_s: float) -> None:
-        self._send, self._delay, self._loop = send, delay_s, asyncio.get_running_loop()
+        self._send = send
+        self._delay = delay_s
+        self._loop = asyncio.get_running_loop()
         self._owed: dict[
             tuple[int, int], dict[bytes, Send]
         ] = {}  # by client and round, by what was uploaded
@@ -61,4 +63,7 @@ class Receipts:
         for place in list(islice(self._owed, A_TURN)):
             for receipt in self._owed.pop(place).values():
                 self._send(receipt.to, receipt.message.wire)
-        self._due = self._loop.call_soon(self._give) if self._owed else None
+        if self._owed:
+            self._due = self._loop.call_soon(self._give)
+        else:
+            self._due = None

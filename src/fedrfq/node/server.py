@@ -40,10 +40,9 @@ from fedrfq.node.transport.links import Links
 
 _DEPART_S = 5.0  # that a run which was succeeded waits for parties that leave
 _GARBAGE = 50_000  # new objects until cycles are looked for: a round of a thousand clients, none of whose messages is one
-_LINGER_S, _LOOK_S = (
-    30.0,
-    0.1,
-)  # how long, at most, an ended run's server waits for the others, and how often it looks
+# how long, at most, an ended run's server waits for the others, and how often it looks
+_LINGER_S = 30.0
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,9 @@ class Server:
     """From what its folder holds until it is told to stop. Made in a running loop."""
 
     def __init__(self, identity: Identity, options: ServerOptions) -> None:
-        self._identity, self._charter, self._options = identity, identity.federation, options
+        self._identity = identity
+        self._charter = identity.federation
+        self._options = options
         application = reconfigurable(self._charter, _heritage(identity))
         self._rules = Rules(self._charter.roster)
         self._store = _opened(identity, self._rules, options.rejoin)
@@ -78,7 +79,8 @@ class Server:
         self._driver = Driver(
             self._replica, identity.party, self._charter.roster, self._store, self._links, couriers
         )
-        self._compacting, self._told = LogCompactor(self._store, self._chronicle), asyncio.Event()
+        self._compacting = LogCompactor(self._store, self._chronicle)
+        self._told = asyncio.Event()
         self.told = False  # to stop, by a signal
         self.ended: tuple[bytes, bytes] | None = (
             None  # how the run ended, and the federation.toml that takes its place
@@ -87,18 +89,15 @@ class Server:
 
     def _listen_to_all(self) -> None:
         driver = self._driver
-        driver.last_round, driver.answer = self._seen.rounds, self._certificate
+        driver.last_round = self._seen.rounds
+        driver.answer = self._certificate
         driver.leader = lambda: self._replica.leader
-        driver.on_kept, driver.on_decided, driver.on_accused = (
-            self._kept,
-            self._decided,
-            self._accused,
-        )
-        driver.on_waiting, driver.on_failed, self._links.on_peer = (
-            self._waiting,
-            self._failed,
-            self._peer,
-        )
+        driver.on_kept = self._kept
+        driver.on_decided = self._decided
+        driver.on_accused = self._accused
+        driver.on_waiting = self._waiting
+        driver.on_failed = self._failed
+        self._links.on_peer = self._peer
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT, or the end of the run if that is asked for; then all is written and said goodbye."""
@@ -140,7 +139,8 @@ class Server:
         self._go_on()
 
     def _greet(self, port: int) -> None:
-        run, (host, bound) = self._charter.roster.run.hex(), self._links.address
+        run = self._charter.roster.run.hex()
+        (host, bound) = self._links.address
         say(
             "started",
             name=self._identity.member.name,
@@ -155,7 +155,9 @@ class Server:
 
     def _address(self) -> str:
         listen = self._options.listen
-        return f"{listen[0]}:{listen[1]}" if listen else self._identity.member.address
+        if listen:
+            return f"{listen[0]}:{listen[1]}"
+        return self._identity.member.address
 
     async def _until_told(self) -> None:
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._told.wait())]
@@ -218,13 +220,14 @@ class Server:
         try:
             if self._replica.over:
                 self._succeed()
-            elif (motion := pending(self._identity)) is not None:
-                self._driver.give(Submit(self._replica.round, motion))
+            elif (change_proposal := pending(self._identity)) is not None:
+                self._driver.give(Submit(self._replica.round, change_proposal))
         except UserError as error:
             self._driver.fail(str(error))
 
     def _succeed(self) -> None:
-        certificate, outcome = self._replica.chain[self._replica.round - 1], self._replica.outcome
+        certificate = self._replica.chain[self._replica.round - 1]
+        outcome = self._replica.outcome
         assert outcome is not None
         text = codec.successor_in(outcome.verdicts)
         if epochs.takes_part(self._identity, text):
@@ -311,12 +314,13 @@ class Server:
 
     def _certificate(self, fetch: Fetch) -> Message | None:
         """Of a round whose decision was written down: all that can be given out when nothing can be written."""
-        found = self._replica.chain.get(fetch.round) if fetch.round <= self._seen.decided else None
-        return (
-            self._rules.unsigned(Cert(fetch.round, found))
-            if found is not None and fetch.what == PartKind.CERT
-            else None
-        )
+        if fetch.round <= self._seen.decided:
+            found = self._replica.chain.get(fetch.round)
+        else:
+            found = None
+        if found is not None and fetch.what == PartKind.CERT:
+            return self._rules.unsigned(Cert(fetch.round, found))
+        return None
 
     # What is shown
 
@@ -333,7 +337,9 @@ class Server:
 
     def _health(self) -> WebPage:
         failed = self._driver.failed
-        return WebPage("ok\n") if failed is None else WebPage(f"{failed}\n", code=503)
+        if failed is None:
+            return WebPage("ok\n")
+        return WebPage(f"{failed}\n", code=503)
 
 
 def _heritage(identity: Identity) -> Outcome | None:
@@ -347,7 +353,11 @@ def _heritage(identity: Identity) -> Outcome | None:
 
 def _opened(identity: Identity, rules: Rules, rejoin: bool) -> WriteAheadLog:
     """The log. One set aside is not begun anew without a word: the first of a server that rejoins is that it does."""
-    folder, mark = identity.folder, lost(rules, secrets.token_bytes(32)) if rejoin else None
+    folder = identity.folder
+    if rejoin:
+        mark = lost(rules, secrets.token_bytes(32))
+    else:
+        mark = None
     if mark is not None:
         say("rejoining", "warning", log=f"set aside as {WriteAheadLog.reset(folder).name}")
     store = WriteAheadLog.open(folder, rules.run)
@@ -376,4 +386,5 @@ async def serve(identity: Identity, options: ServerOptions) -> None:
         epochs.activate_successor(identity.folder, *server.ended)
         if server.told:
             return
-        identity, options = load(identity.folder), replace(options, rejoin=False)
+        identity = load(identity.folder)
+        options = replace(options, rejoin=False)

@@ -57,7 +57,8 @@ class BoundPlan:
         for key, value in numbers.items():
             if type(value) is not int or value < 1:
                 raise UserError(f"{key} is a whole number from 1 on, not {value!r}")
-        shared, settings = study_file.section(recipe.table, "experiment"), {}
+        shared = study_file.section(recipe.table, "experiment")
+        settings = {}
         for label, changes in study_file.labels(recipe.table, "settings").items():
             settings[label] = study_file.experiment(label, "reproduced", 0, [shared, changes])
             check(settings[label])
@@ -78,7 +79,9 @@ class BoundPlan:
 
     def _found(self, i: int, label: str, tell: Tell) -> MeasuredSetting:
         experiment = self.settings[label]
-        dataset, method, pool = data.load(experiment.data.name), experiment.method, experiment.pool
+        dataset = data.load(experiment.data.name)
+        method = experiment.method
+        pool = experiment.pool
         assert isinstance(method, FedRFQ)
         pooled = _pooled(pool, experiment.model.features(), self.starts)
 
@@ -95,11 +98,9 @@ class BoundPlan:
 @lru_cache
 def _pooled(pool: Pool, values: int, starts: int) -> float:
     """L₂′: SoftPool's constant on the whole map, in L2; 1 of no pooling at all."""
-    return (
-        1.0
-        if pool.name == "none"
-        else steepest_l2(pool, values, starts, np.random.default_rng(0)).value
-    )
+    if pool.name == "none":
+        return 1.0
+    return steepest_l2(pool, values, starts, np.random.default_rng(0)).value
 
 
 def _rows(label: str, one: MeasuredSetting) -> list[dict[str, Any]]:

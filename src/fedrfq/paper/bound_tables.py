@@ -42,7 +42,8 @@ def _verdicts(title: str, found: Mapping[str, MeasuredSetting]) -> Sheet:
 
 
 def _verdict(one: MeasuredSetting, corrected: bool) -> tuple[str, ...]:
-    changes, slacks = one.changes(corrected), one.slacks(corrected)
+    changes = one.changes(corrected)
+    slacks = one.slacks(corrected)
     shares = {
         "holds": [slack >= 0 for slack in slacks],
         "promised": [change < 0 for change in changes],

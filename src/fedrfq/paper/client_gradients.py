@@ -50,7 +50,8 @@ class ClientLoss:
 
     def point(self, w: Tensor, guide: Guide, rng: Generator) -> Point:
         losses_N, gradients_NP, c_ND = self.samples(w, guide)
-        batch, gradient = self.program.train.batch_size, gradients_NP.mean(0)
+        batch = self.program.train.batch_size
+        gradient = gradients_NP.mean(0)
         drawn_SP = minibatches(gradients_NP, batch, _DRAWS, rng)
         norm = torch.linalg.vector_norm(drawn_SP, dim=1).mean().item()
         return Point(
@@ -116,7 +117,8 @@ def curvature(
     gradient: Callable[[Tensor], Tensor], w: Tensor, powers: int, rng: Generator
 ) -> float:
     """The Hessian's largest absolute eigenvalue, by power iteration over differences of gradients."""
-    direction, found = torch.from_numpy(rng.standard_normal(len(w))), 0.0
+    direction = torch.from_numpy(rng.standard_normal(len(w)))
+    found = 0.0
     for _ in range(powers):
         step = _NUDGE * direction / direction.norm()
         direction = (gradient(w + step) - gradient(w - step)) / (2 * _NUDGE)

@@ -103,7 +103,8 @@ def descend(
     rng = np.random.default_rng(experiment.seed)
     clients, weights = _clients(experiment, dataset)
     nothing = Globals.none(len(dataset.classes), experiment.prototype_size())
-    before, found = Exchanged(nothing, nothing, experiment.detector.start(experiment.clients)), []
+    before = Exchanged(nothing, nothing, experiment.detector.start(experiment.clients))
+    found = []
     for number in range(1, experiment.rounds + 1):
         tell(number)
         with one_thread():
@@ -120,7 +121,8 @@ def descend(
                 ]
                 rows = enumerate(zip(clients, walks, tops, strict=True))
                 found += [_measured(k, number, *row, before, after) for k, row in rows]
-        weights, before = [walk[-1].w for walk in walks], after
+        weights = [walk[-1].w for walk in walks]
+        before = after
     return found
 
 
@@ -130,9 +132,11 @@ def _clients(experiment: Experiment, dataset: Dataset) -> tuple[list[ClientLoss]
     labels = believed_labels(experiment, partition, [], dataset)
     shares, _ = client_data([partition], labels, dataset, False, torch.device("cpu"))
     program = Program(experiment.model, experiment.method, experiment.pool, experiment.train)
-    clients, weights = [], []
+    clients = []
+    weights = []
     for k, count in enumerate(shares.counts):
-        index, model = shares.index_KN[k, :count], start(experiment, k, dataset)
+        index = shares.index_KN[k, :count]
+        model = start(experiment, k, dataset)
         clients.append(ClientLoss(program, model, shares.x[index].double(), shares.y[index]))
         weights.append(torch.cat([p.flatten() for p in model.values()]).double())
     return clients, weights
@@ -156,7 +160,8 @@ def _uploads(clients: list[ClientLoss], walks: list[list[Point]], classes: int) 
     """Each client's class means with the weights it ended at."""
     found = []
     for client, walk in zip(clients, walks, strict=True):
-        p_1NV, y_1N = client.program.pool(walk[-1].c_ND)[None], client.y[None]
+        p_1NV = client.program.pool(walk[-1].c_ND)[None]
+        y_1N = client.y[None]
         found.append(class_means(p_1NV, y_1N, torch.ones_like(y_1N), classes))
     means, counts = (torch.cat(column) for column in zip(*found, strict=True))
     precision = clients[0].program.method.precision()
@@ -185,7 +190,8 @@ def _measured(
     before: Exchanged,
     after: Exchanged,
 ) -> MeasuredRound:
-    steps, gaps = walk[:-1], torch.stack([before.gap(), after.gap()])
+    steps = walk[:-1]
+    gaps = torch.stack([before.gap(), after.gap()])
     return MeasuredRound(
         client=k,
         round=number,
@@ -225,4 +231,6 @@ def _moved(shift_JV: Tensor, client: ClientLoss) -> float:
 
 def _ratio(of: Tensor, to: Tensor) -> float:
     length = float(to.norm())
-    return float(of.norm()) / length if length else 0.0
+    if length:
+        return float(of.norm()) / length
+    return 0.0

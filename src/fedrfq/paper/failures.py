@@ -148,7 +148,8 @@ class FailuresPlan:
 
 def needed(experiment: Experiment) -> str:
     """What has to be done before it can be run; nothing if all is there."""
-    name, model = experiment.data.name, experiment.model
+    name = experiment.data.name
+    model = experiment.model
     source = data.DATASETS.get(name)
     if source is not None and not source.built_in and not cached_dataset.path(name).is_file():
         return f"`fedrfq data get {name}` gets its samples"
@@ -163,7 +164,8 @@ def needed(experiment: Experiment) -> str:
 
 def prototypes(ended: EndedRun, seed: int, device: torch.device) -> Clustered:
     """The test prototypes of all clients with the models of the last round, in clusters."""
-    experiment, state = ended.run.experiment(), ended.run.last(device)
+    experiment = ended.run.experiment()
+    state = ended.run.last(device)
     loop = RoundLoop([experiment], _load(experiment.data.name), device)
     found = [
         tested(engine, params) for engine, params in zip(loop.engines, state.params, strict=True)

@@ -70,9 +70,9 @@ def _differences(by: Mapping[tuple[str, str], Sequence[Failure]]) -> list[Sheet]
         if other != method:
             rows.append((dataset, f"{method} − {other}", *_found(runs, by[dataset, other])))
     header = ("dataset", "methods", *(title for title, _ in _FIGURES.values()))
-    return (
-        [Sheet("Differences, with 95 % intervals", header, tuple(rows), labels=2)] if rows else []
-    )
+    if rows:
+        return [Sheet("Differences, with 95 % intervals", header, tuple(rows), labels=2)]
+    return []
 
 
 def _found(runs: Sequence[Failure], others: Sequence[Failure]) -> list[str]:
@@ -109,7 +109,8 @@ def _picture(path: Path, dataset: str, methods: Mapping[str, Clustered]) -> Path
     for (method, found), (left, middle, right) in zip(methods.items(), grid, strict=True):
         _shares(figure, left, method, found)
         flat = found.flat()
-        classes, clusters = found.y_N, found.majority()[found.cluster_N]
+        classes = found.y_N
+        clusters = found.majority()[found.cluster_N]
         for axes, colours, title in (
             (middle, classes, "by class"),
             (right, clusters, "by cluster (its class's colour)"),

@@ -92,7 +92,8 @@ class LipschitzPlan:
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
-        norms, rng = self._norms(), np.random.default_rng(self.seed)
+        norms = self._norms()
+        rng = np.random.default_rng(self.seed)
         constants = []
         for i, kernel in enumerate(self.kernels):
             tell(i / len(self.kernels), f"SoftPool with k̂ = {kernel}")
@@ -134,8 +135,14 @@ class LipschitzPlan:
         stride: int,
         rng: Generator,
     ) -> Constant:
-        pool = window(kernel) if map_ is None else Pool("softpool", map_[0], kernel, stride)
-        values = kernel**2 if map_ is None else map_[0] * map_[1]
+        if map_ is None:
+            pool = window(kernel)
+        else:
+            pool = Pool("softpool", map_[0], kernel, stride)
+        if map_ is None:
+            values = kernel**2
+        else:
+            values = map_[0] * map_[1]
         found = (steepest_max if largest else steepest_l2)(pool, values, self.starts, rng)
         ratios = pair_ratios(pool, found, torch.inf if largest else 2.0, self.pairs, rng)
         return Constant(norm, kernel, kernel**2 - 1, found.value, float(ratios.max()))
@@ -167,12 +174,18 @@ class LipschitzPlan:
                 )
             )
         beyond = {c.norm for c in constants if c.pairs > c.measured + _ROUNDING}
-        sound = ("fails", ", ".join(sorted(beyond))) if beyond else ("holds", "every norm and k̂")
+        if beyond:
+            sound = ("fails", ", ".join(sorted(beyond)))
+        else:
+            sound = ("holds", "every norm and k̂")
         rows.append(
             (f"no pair of {self.pairs:,} random ones exceeds the constant found", *sound, "")
         )
         share = ", ".join(f"{100 * share:.0f} % (k̂ = {kernel})" for kernel, share in steps.items())
-        step = "fails" if any(steps.values()) else "holds"
+        if any(steps.values()):
+            step = "fails"
+        else:
+            step = "holds"
         rows.append(
             (
                 "step s18: outputs no farther apart than sums of inputs",
@@ -199,7 +212,10 @@ class LipschitzPlan:
 
 def _maps(given: Any) -> tuple[tuple[int, int], ...]:
     """Rows and columns of each."""
-    pairs = given if isinstance(given, list) else [given]
+    if isinstance(given, list):
+        pairs = given
+    else:
+        pairs = [given]
     for sides in pairs:
         if (
             not isinstance(sides, list)
@@ -224,9 +240,13 @@ def _unbounded(kernel: int, pairs: int, rng: Generator) -> float:
 
 def _said(holds: Mapping[int, bool]) -> tuple[str, str]:
     bad = [str(kernel) for kernel, held in holds.items() if not held]
-    return ("fails", f"k̂ = {', '.join(bad)}") if bad else ("holds", "every k̂")
+    if bad:
+        return ("fails", f"k̂ = {', '.join(bad)}")
+    return ("holds", "every k̂")
 
 
 def _slack(constants: Sequence[Constant]) -> str:
     found = [c.printed / c.measured for c in constants if c.holds]
-    return f"{min(found):.2f} … {max(found):.2f}" if found else NOTHING
+    if found:
+        return f"{min(found):.2f} … {max(found):.2f}"
+    return NOTHING

@@ -26,14 +26,15 @@ _SCALES = (
     2.0,
     4.0,
 )  # of random inputs: where windows are mixed well, and where one value leads
-_STEPS, _RATE, _MEAN, _SQUARE, _TINY = (
-    300,
-    0.1,
-    0.9,
-    0.999,
-    1e-8,
-)  # of the ascent, as Adam names them
-_SHORTEST, _LONGEST = -4.0, 1.0  # steps between the inputs of a pair, as powers of ten
+# of the ascent, as Adam names them
+_STEPS = 300
+_RATE = 0.1
+_MEAN = 0.9
+_SQUARE = 0.999
+_TINY = 1e-8
+# steps between the inputs of a pair, as powers of ten
+_SHORTEST = -4.0
+_LONGEST = 1.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def _ascended(objective: Callable[[Tensor], Tensor], c: Tensor) -> Tensor:
     for i in range(1, _STEPS + 1):
         at = c.requires_grad_()
         (slope,) = torch.autograd.grad(objective(at).sum(), at)
-        mean, square = torch.lerp(slope, mean, _MEAN), torch.lerp(slope**2, square, _SQUARE)
+        mean = torch.lerp(slope, mean, _MEAN)
+        square = torch.lerp(slope**2, square, _SQUARE)
         step = mean / (1 - _MEAN**i) / (torch.sqrt(square / (1 - _SQUARE**i)) + _TINY)
         c = c.detach() + _RATE * (1 - i / _STEPS) * step
     return c

@@ -31,7 +31,9 @@ def security(servers: int, p: Fraction) -> Fraction:
         raise UserError(f"servers must be 1 to {MOST_SERVERS:,}, not {servers}")
     if not 0 <= p <= 1:
         raise UserError(f"p is a probability, from 0 to 1, not {float(p)}")
-    faulty, sound, whole = p.numerator, p.denominator - p.numerator, p.denominator
+    faulty = p.numerator
+    sound = p.denominator - p.numerator
+    whole = p.denominator
     good = sum(
         comb(servers, i) * faulty**i * sound ** (servers - i) for i in range(tolerated(servers) + 1)
     )

@@ -131,15 +131,15 @@ class SecurityPlan:
 
     def _secure_below(self, found: Mapping[tuple[int, Fraction], Fraction]) -> SecurityClaim:
         """With the first p in place of all below it: the probability falls as p rises."""
-        p, more = self.ps[0], [n for n in self.servers if n > self.beyond]
+        p = self.ps[0]
+        more = [n for n in self.servers if n > self.beyond]
         against = [n for n in more if found[n, p] <= self.enough]
         says = f"p < {float(p):g} and more than {self.beyond} servers: above {float(self.enough):g}"
         least = min((found[n, p] for n in more), default=Fraction(0))
-        said = (
-            f"not with {_named(against)}"
-            if against
-            else f"at p = {float(p):g} itself {float(least):.4f} at least"
-        )
+        if against:
+            said = f"not with {_named(against)}"
+        else:
+            said = f"at p = {float(p):g} itself {float(least):.4f} at least"
         return SecurityClaim(says, bool(more) and not against, said)
 
     def _secure_from(
@@ -147,7 +147,8 @@ class SecurityPlan:
     ) -> SecurityClaim:
         short = [n for n in self.servers if found[n, p] <= self.enough]
         says = f"enough servers make it secure (above {float(self.enough):g}) at p = {float(p):g}"
-        last, best = (short or [0])[-1], max(self.servers, key=lambda n: found[n, p])
+        last = (short or [0])[-1]
+        best = max(self.servers, key=lambda n: found[n, p])
         if last == self.servers[-1]:
             return SecurityClaim(
                 says, False, f"not up to {last}: {float(found[best, p]):.4f} at most, with {best}"
@@ -164,5 +165,8 @@ def _claims(claims: Sequence[SecurityClaim]) -> Sheet:
 
 
 def _named(servers: Sequence[int]) -> str:
-    rest = ", …" if len(servers) > _NAMED else ""
+    if len(servers) > _NAMED:
+        rest = ", …"
+    else:
+        rest = ""
     return f"N = {', '.join(map(str, servers[:_NAMED]))}{rest}"

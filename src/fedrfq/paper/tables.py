@@ -49,7 +49,9 @@ class TableCell:
     @property
     def difference(self) -> float | None:
         """Measured less printed, in points."""
-        return None if self.own is None or self.paper is None else self.own.mean - self.paper
+        if self.own is None or self.paper is None:
+            return None
+        return self.own.mean - self.paper
 
     def plain(self) -> dict[str, Any]:
         return {**asdict(self), "difference": self.difference}
@@ -113,7 +115,8 @@ class TablePlan:
             here = dict(zip(self.axes.labels, labels, strict=True))
             row = self.paper.get(here["method"])
             paper, paper_std = (row.accuracy if row else {}).get(here["setting"], (None, None))
-            std, values = measured.spread("own_std", labels), measured.spread("parameters", labels)
+            std = measured.spread("own_std", labels)
+            values = measured.spread("parameters", labels)
             found.append(
                 TableCell(
                     method=here["method"],
@@ -189,13 +192,18 @@ class TablePlan:
 
 
 def _as_spread(value: float | Spread | None) -> Spread | None:
-    return Spread(1, value, None, None) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return Spread(1, value, None, None)
+    return value
 
 
 def _both(cell: TableCell | None) -> str:
     if cell is None:
         return NOTHING
-    paper = NOTHING if cell.paper is None else f"{cell.paper:.2f}"
+    if cell.paper is None:
+        paper = NOTHING
+    else:
+        paper = f"{cell.paper:.2f}"
     return f"{paper} → {_mean(cell.own)}"
 
 
@@ -206,11 +214,26 @@ def _mean(found: Spread | None) -> str:
 
 
 def _row(cell: TableCell, paper: Printed | None) -> tuple[str, ...]:
-    printed_ = NOTHING if cell.paper is None else f"{cell.paper:.2f} ± {cell.paper_std:.2f}"
-    own = "diverged" if cell.own is None else f"{cell.own.mean:.2f} ± {cell.own_std:.2f}"
-    half = NOTHING if cell.own is None or cell.own.half is None else f"± {cell.own.half:.2f}"
-    gap = NOTHING if cell.difference is None else f"{cell.difference:+.2f}"
-    values = NOTHING if cell.parameters is None else f"{cell.parameters:,.0f}"
+    if cell.paper is None:
+        printed_ = NOTHING
+    else:
+        printed_ = f"{cell.paper:.2f} ± {cell.paper_std:.2f}"
+    if cell.own is None:
+        own = "diverged"
+    else:
+        own = f"{cell.own.mean:.2f} ± {cell.own_std:.2f}"
+    if cell.own is None or cell.own.half is None:
+        half = NOTHING
+    else:
+        half = f"± {cell.own.half:.2f}"
+    if cell.difference is None:
+        gap = NOTHING
+    else:
+        gap = f"{cell.difference:+.2f}"
+    if cell.parameters is None:
+        values = NOTHING
+    else:
+        values = f"{cell.parameters:,.0f}"
     rounds = f"{cell.rounds}" + (f" ({paper.rounds})" if paper else "")
     values += f" ({paper.parameters:,})" if paper else ""
     return cell.method, printed_, own, half, gap, _mean(cell.prototype), rounds, values

@@ -26,7 +26,8 @@ _HEADER = struct.Struct(
     "<4sBBIIHH"
 )  # magic, version, bits a value, round, client, classes, values each
 _CLASS = struct.Struct("<HI")  # class, count
-_MAGIC, _VERSION = b"FRFQ", 2
+_MAGIC = b"FRFQ"
+_VERSION = 2
 # Highest bytes of values that are in range whatever the others are: all but those of the lowest values.
 _TOPS = {
     8: bytes({*range(256)} - {128}),
@@ -53,11 +54,15 @@ class Precision:
     @property
     def step(self) -> int:
         """8 bits are sixteenths up to 8, 16 bits 4096ths up to 8, 24 bits the whole range."""
-        return 1 if self.bits == 24 else 2 ** (FRACTION_BITS + 4 - self.bits)
+        if self.bits == 24:
+            return 1
+        return 1 << (FRACTION_BITS + 4 - self.bits)
 
     @property
     def most(self) -> int:
-        return LIMIT - 1 if self.bits == 24 else int(2 ** (self.bits - 1) - 1)
+        if self.bits == 24:
+            return LIMIT - 1
+        return int(2 ** (self.bits - 1) - 1)
 
     def rounded(self, values: Ints) -> Ints:
         """The nearest values of the grid, halves upward."""
@@ -120,8 +125,10 @@ class Uploads:
         """Without the clients whose numbers no message can carry; the reasons are kept."""
         if self._all_right():
             return self
-        end, step = self.precision.most * self.precision.step, self.precision.step
-        counts_KJ, values_KJV = self.counts_KJ, self.values_KJV
+        end = self.precision.most * self.precision.step
+        step = self.precision.step
+        counts_KJ = self.counts_KJ
+        values_KJV = self.values_KJV
         right_K = (counts_KJ.min(1, initial=0) >= 0) & (counts_KJ.max(1, initial=0) <= MOST_COUNT)
         right_K &= (values_KJV.min((1, 2), initial=0) >= -end) & (
             values_KJV.max((1, 2), initial=0) <= end
@@ -133,14 +140,17 @@ class Uploads:
 
     def _all_right(self) -> bool:
         """Whether no number of any client is wrong, which takes less time to find out than whose is."""
-        end, step = self.precision.most * self.precision.step, self.precision.step
-        counts, values = self.counts_KJ, self.values_KJV
+        end = self.precision.most * self.precision.step
+        step = self.precision.step
+        counts = self.counts_KJ
+        values = self.values_KJV
         inside = counts.min(initial=0) >= 0 and counts.max(initial=0) <= MOST_COUNT
         inside = inside and values.min(initial=0) >= -end and values.max(initial=0) <= end
         return bool(inside and (step == 1 or not (values % step).any()))
 
     def _reason(self, row: int) -> str:
-        counts_J, values_JV = self.counts_KJ[row], self.values_KJV[row]
+        counts_J = self.counts_KJ[row]
+        values_JV = self.values_KJV[row]
         for count in (counts_J.min(initial=0), counts_J.max(initial=0)):
             if not 0 <= count <= MOST_COUNT:
                 return f"a class has {count} samples, outside 0 to {MOST_COUNT}"
@@ -207,8 +217,10 @@ def decode(
 ) -> tuple[int, int, Ints, Ints]:
     """Round, client, counts and values of an upload; any bytes but those `encode` writes are refused."""
     round_, client, rows, steps = _read(message, classes, values, precision)
-    counts_J, values_JV = np.zeros(classes, np.int64), np.zeros((classes, values), np.int64)
-    counts_J[rows["class"]], values_JV[rows["class"]] = rows["count"], steps
+    counts_J = np.zeros(classes, np.int64)
+    values_JV = np.zeros((classes, values), np.int64)
+    counts_J[rows["class"]] = rows["count"]
+    values_JV[rows["class"]] = steps
     return round_, client, counts_J, values_JV * precision.step
 
 
@@ -233,7 +245,8 @@ def _read(
     if len(message) != _HEADER.size + held * row.itemsize:
         whole = _HEADER.size + held * row.itemsize
         raise UserError(f"an upload of {held} classes has {whole} bytes, this one {len(message)}")
-    rows, last = np.frombuffer(message, row, held, _HEADER.size), -1
+    rows = np.frombuffer(message, row, held, _HEADER.size)
+    last = -1
     for j, count in zip(rows["class"].tolist(), rows["count"].tolist(), strict=True):
         if not last < j < classes or not 0 < count <= MOST_COUNT:
             raise UserError(
@@ -335,7 +348,8 @@ def _together(
     round_: int, messages: Mapping[int, bytes], classes: int, values: int, precision: Precision
 ) -> Uploads | None:
     """As `decode` reads them, but all at once, which takes a tenth of the time; none if any is not as it should be."""
-    clients, row = tuple(sorted(messages)), _row(values, precision.bits)
+    clients = tuple(sorted(messages))
+    row = _row(values, precision.bits)
     helds = [(len(messages[client]) - _HEADER.size) // row.itemsize for client in clients]
     for client, held in zip(clients, helds, strict=True):
         if not 0 <= held <= classes or len(messages[client]) != _HEADER.size + held * row.itemsize:
@@ -345,19 +359,15 @@ def _together(
         ):
             return None
     rows = np.frombuffer(b"".join([messages[client][_HEADER.size :] for client in clients]), row)
-    row_R, class_R, steps_RV = (
-        np.repeat(np.arange(len(clients)), helds),
-        rows["class"],
-        _signed(rows["digits"]),
-    )
+    row_R = np.repeat(np.arange(len(clients)), helds)
+    class_R = rows["class"]
+    steps_RV = _signed(rows["digits"])
     ordered = (np.diff(row_R * classes + class_R) > 0).all() and class_R.max(initial=0) < classes
     counted = rows["count"].min(initial=1) > 0 and rows["count"].max(initial=1) <= MOST_COUNT
     if not ordered or not counted or not _within(steps_RV, precision):
         return None
     counts_KJ = np.zeros((len(clients), classes), np.int64)
     values_KJV = np.zeros((len(clients), classes, values), np.int64)
-    counts_KJ[row_R, class_R], values_KJV[row_R, class_R] = (
-        rows["count"],
-        steps_RV * np.int64(precision.step),
-    )
+    counts_KJ[row_R, class_R] = rows["count"]
+    values_KJV[row_R, class_R] = steps_RV * np.int64(precision.step)
     return Uploads(clients, counts_KJ, values_KJV, precision=precision)

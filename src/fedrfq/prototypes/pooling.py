@@ -60,7 +60,8 @@ class Pool:
                 f"a prototype of {d} values has no map of {self.rows} rows; let pool.rows divide {d}"
             )
         if self.kernel > min(self.rows, d // self.rows):
-            kernel, found = f"{self.kernel}×{self.kernel}", f"{self.rows}×{d // self.rows}"
+            kernel = f"{self.kernel}×{self.kernel}"
+            found = f"{self.rows}×{d // self.rows}"
             raise UserError(
                 f"a {kernel} pooling kernel is larger than the {found} map; lower pool.kernel or set pool.rows"
             )
@@ -68,7 +69,10 @@ class Pool:
 
 def softpool(c: Tensor, pool: Pool) -> Tensor:
     """Eq. 7-8: each window's values weighted by their softmax; half types are accumulated in float32."""
-    wide = c.float() if c.dtype in (torch.float16, torch.bfloat16) else c
+    if c.dtype in (torch.float16, torch.bfloat16):
+        wide = c.float()
+    else:
+        wide = c
     pooled: Tensor = _SoftPool.apply(wide, pool)  # type: ignore[no-untyped-call]
     return pooled.to(c.dtype)
 
@@ -88,7 +92,8 @@ class _SoftPool(torch.autograd.Function):
         weights = windows.softmax(0)
         pooled = (weights * windows).sum(0)
         ctx.save_for_backward(windows, weights, pooled)
-        ctx.pool, ctx.shape = pool, c.shape
+        ctx.pool = pool
+        ctx.shape = c.shape
         return pooled.view(*c.shape[:-1], height * width)
 
     @staticmethod
@@ -108,7 +113,8 @@ class _SoftPool(torch.autograd.Function):
 def _windows(c: Tensor, pool: Pool) -> Tensor:
     """A view [kernel, kernel, N, height, width] of contiguous C: first the place in the window, then the window."""
     d = c.shape[-1]
-    columns, (height, width) = d // pool.rows, pool.output(d)
+    columns = d // pool.rows
+    (height, width) = pool.output(d)
     sizes = (pool.kernel, pool.kernel, c.numel() // d, height, width)
     return c.as_strided(sizes, (columns, 1, d, columns * pool.stride, pool.stride))
 

@@ -168,4 +168,6 @@ def _map(classes: int) -> Spec:
 
 
 def _cut(clients: int) -> str:
-    return f" The first {_MOST_CLIENTS} of {clients:,} clients." if clients > _MOST_CLIENTS else ""
+    if clients > _MOST_CLIENTS:
+        return f" The first {_MOST_CLIENTS} of {clients:,} clients."
+    return ""

@@ -91,5 +91,10 @@ def _read(rows: csv.DictReader[str]) -> Clients:
 
 
 def _number(text: str) -> float | None:
-    value = float(text) if text else math.nan
-    return value if math.isfinite(value) else None
+    if text:
+        value = float(text)
+    else:
+        value = math.nan
+    if math.isfinite(value):
+        return value
+    return None

@@ -104,7 +104,8 @@ def _bytes(most: int) -> Spec:
     line, point = marks.curves(_MARKS, y, _TOOLTIP, band=False)["layer"]
     for layer in (line, point):
         layer["encoding"]["color"] = {**colour, "datum": _MARKS[0]}
-    line["params"], line["encoding"]["opacity"] = [marks.ZOOM], {"value": 1}
+    line["params"] = [marks.ZOOM]
+    line["encoding"]["opacity"] = {"value": 1}
     proofs = {
         "transform": [{"filter": "datum.evidence > 0"}],
         "mark": {

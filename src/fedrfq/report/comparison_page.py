@@ -23,7 +23,10 @@ def page(paths: Sequence[Path]) -> ReportPage:
     """A comparison of the runs in these directories; of too many, of the first."""
     runs = [Brief.read(path) for path in paths[:MOST_RUNS]]
     groups = grouped(runs)
-    notes = [f"Only the first {MOST_RUNS} of {len(paths)} runs."] if len(paths) > MOST_RUNS else []
+    if len(paths) > MOST_RUNS:
+        notes = [f"Only the first {MOST_RUNS} of {len(paths)} runs."]
+    else:
+        notes = []
     notes += [f"{run.path} has no rounds yet." for run in runs if not run.records]
     figures = [
         figure
@@ -54,8 +57,13 @@ def _values(group: Group, field: str, number: int | None = None) -> list[float]:
 
 
 def _record(records: Sequence[RoundRecord], number: int | None) -> RoundRecord | None:
-    at = len(records) - 1 if number is None else number - 1
-    return records[at] if 0 <= at < len(records) else None
+    if number is None:
+        at = len(records) - 1
+    else:
+        at = number - 1
+    if 0 <= at < len(records):
+        return records[at]
+    return None
 
 
 def _curves(groups: Sequence[Group], name: str) -> Figure | None:
@@ -76,8 +84,10 @@ def _rows(group: Group, field: str) -> list[Row]:
     for number in range(1, max(len(run.records) for run in group.runs) + 1):
         values = _values(group, field, number)
         if values:
-            mean, std = float(np.mean(values)), _std(group, field, values, number)
-            low, high = max(0.0, mean - std), min(100.0, mean + std)
+            mean = float(np.mean(values))
+            std = _std(group, field, values, number)
+            low = max(0.0, mean - std)
+            high = min(100.0, mean + std)
             own: Row = {
                 "series": group.label,
                 "round": number,
@@ -93,7 +103,9 @@ def _rows(group: Group, field: str) -> list[Row]:
 def _std(group: Group, field: str, values: Sequence[float], number: int | None = None) -> float:
     """Over seeds; of one run, over its clients."""
     if len(group.runs) > 1:
-        return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        if len(values) > 1:
+            return float(np.std(values, ddof=1))
+        return 0.0
     record = _record(group.runs[0].records, number)
     return float(getattr(record, f"{field}_std") or 0.0)
 
@@ -105,7 +117,8 @@ def _final(groups: Sequence[Group]) -> Figure | None:
         for name, field in _KINDS.items():
             values = _values(group, field)
             if values:
-                mean, std = float(np.mean(values)), _std(group, field, values)
+                mean = float(np.mean(values))
+                std = _std(group, field, values)
                 own: Row = {
                     "setting": group.label,
                     "series": name,
@@ -115,9 +128,9 @@ def _final(groups: Sequence[Group]) -> Figure | None:
                 }
                 rows.append({**own, "low": max(0.0, mean - std), "high": min(100.0, mean + std)})
     caption = "Test accuracy after each run's last round, ± one standard deviation as above."
-    return (
-        Figure("final", "After the last round", caption, rows, _dots(len(groups))) if rows else None
-    )
+    if rows:
+        return Figure("final", "After the last round", caption, rows, _dots(len(groups)))
+    return None
 
 
 def _dots(settings: int) -> Spec:
@@ -131,7 +144,8 @@ def _dots(settings: int) -> Spec:
     }
     offset = {"field": "series", "scale": {"domain": names}}
     x = marks.axis("mean", marks.PERCENT)
-    colour, opacity = marks.series(names), marks.shown(1)
+    colour = marks.series(names)
+    opacity = marks.shown(1)
     tooltip = marks.tips(setting="", series="by", mean="accuracy, %", std="±, %", runs="runs")
     bars = {
         "mark": {"type": "rule", "strokeWidth": 3},
@@ -193,9 +207,15 @@ def _against(group: Group, groups: Sequence[Group], field: str) -> tuple[str, st
     own = _values(group, field)
     if not own:
         return "–", "–"
-    spread = f" ± {np.std(own, ddof=1):.2f}" if len(own) > 1 else ""
+    if len(own) > 1:
+        spread = f" ± {np.std(own, ddof=1):.2f}"
+    else:
+        spread = ""
     first = next(other for other in groups if _values(other, field))
-    difference = "" if first is group else f"{np.mean(own) - np.mean(_values(first, field)):+.2f}"
+    if first is group:
+        difference = ""
+    else:
+        difference = f"{np.mean(own) - np.mean(_values(first, field)):+.2f}"
     return points(float(np.mean(own))) + spread, difference
 
 
@@ -203,11 +223,9 @@ def _differences(groups: Sequence[Group]) -> str:
     settings = [group.settings for group in groups]
     keys = differing(settings)
     rows = [[key, *(own.get(key, "–") for own in settings)] for key in keys]
-    return (
-        markup.table(["key", *(group.label for group in groups)], rows)
-        if rows
-        else "<p>In their seeds alone.</p>"
-    )
+    if rows:
+        return markup.table(["key", *(group.label for group in groups)], rows)
+    return "<p>In their seeds alone.</p>"
 
 
 def _list(runs: Sequence[Brief]) -> str:

@@ -10,7 +10,8 @@ from fedrfq.report import marks
 from fedrfq.report.figure import Figure, Row
 from fedrfq.report.run_data import RunData
 
-HEAD, PROTOTYPE = "own head", "nearest prototype"
+HEAD = "own head"
+PROTOTYPE = "nearest prototype"
 _HONEST = {
     f"{HEAD} (honest only)": "honest_accuracy_mean",
     f"{PROTOTYPE} (honest only)": "honest_prototype_accuracy_mean",
@@ -40,9 +41,11 @@ def accuracy(run: RunData) -> Figure | None:
 def banded(records: Sequence[RoundRecord], name: str, field: str) -> list[Row]:
     rows: list[Row] = []
     for record in records:
-        mean, std = getattr(record, f"{field}_mean"), getattr(record, f"{field}_std") or 0.0
+        mean = getattr(record, f"{field}_mean")
+        std = getattr(record, f"{field}_std") or 0.0
         if mean is not None:
-            low, high = max(0.0, mean - std), min(100.0, mean + std)
+            low = max(0.0, mean - std)
+            high = min(100.0, mean + std)
             rows.append(
                 {
                     "series": name,

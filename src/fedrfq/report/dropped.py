@@ -7,7 +7,9 @@ from fedrfq.report.clients_csv import ClientRow
 from fedrfq.report.figure import Figure, Row, Spec
 from fedrfq.report.run_data import RunData
 
-_FOUND, _WRONG, _MISSED = "malicious, dropped", "honest, dropped", "malicious, kept"
+_FOUND = "malicious, dropped"
+_WRONG = "honest, dropped"
+_MISSED = "malicious, kept"
 _COLOURS = {
     _FOUND: "#4C8FC4",
     _WRONG: "#E0A100",
@@ -49,7 +51,11 @@ def _dropped(event: ClientRow) -> bool:
 
 
 def _kind(event: ClientRow) -> str:
-    return _WRONG if not event.malicious else _FOUND if _dropped(event) else _MISSED
+    if not event.malicious:
+        return _WRONG
+    if _dropped(event):
+        return _FOUND
+    return _MISSED
 
 
 def _ticks(clients: int) -> Spec:

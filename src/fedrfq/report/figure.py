@@ -55,7 +55,8 @@ class Figure:
         """All rows, or of too many those of every so many rounds, or the first."""
         rows = list(self.rows)
         if len(rows) > _MOST_ROWS and "round" in rows[0]:
-            every, last = -(-len(rows) // _MOST_ROWS), rows[-1]["round"]
+            every = -(-len(rows) // _MOST_ROWS)
+            last = rows[-1]["round"]
             rows = [
                 row for row in rows if int(row["round"] or 0) % every == 0 or row["round"] == last
             ]
@@ -66,4 +67,6 @@ class Figure:
 
 
 def _short(value: Value) -> Value:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    return value

@@ -59,9 +59,10 @@ def grouped(runs: Sequence[Brief]) -> list[Group]:
     found = list(by_settings.values())
     if len(found) == 1:
         seeds = [f"seed {run.experiment.seed}" for run in runs]
-        labels = (
-            seeds if len(set(seeds)) == len(seeds) else [str(run.path)[-_LONGEST:] for run in runs]
-        )
+        if len(set(seeds)) == len(seeds):
+            labels = seeds
+        else:
+            labels = [str(run.path)[-_LONGEST:] for run in runs]
         return [Group(label, [run]) for label, run in zip(labels, runs, strict=True)]
     return [
         Group(label, own)
@@ -98,9 +99,9 @@ def _said(settings: Settings, key: str) -> str:
     section, _, setting = key.rpartition(".")
     if setting != "name":
         return f"{key}={settings[key]}"
-    return (
-        Path(settings[key]).stem if section in ("data", "method") else f"{section} {settings[key]}"
-    )
+    if section in ("data", "method"):
+        return Path(settings[key]).stem
+    return f"{section} {settings[key]}"
 
 
 def _unique(labels: Sequence[str]) -> list[str]:

@@ -48,11 +48,9 @@ def tips(**titles: str) -> list[Spec]:
 def _format(title: str) -> Spec:
     if title.endswith("%"):
         return {"type": "quantitative", "format": ".2f"}
-    return (
-        {"type": "quantitative", "format": ","}
-        if title.endswith(("bytes", "messages"))
-        else {"type": "nominal"}
-    )
+    if title.endswith(("bytes", "messages")):
+        return {"type": "quantitative", "format": ","}
+    return {"type": "nominal"}
 
 
 def axis(field: str, title: str, **more: Any) -> Spec:
@@ -121,14 +119,17 @@ def lines(names: Sequence[str]) -> tuple[Spec, Spec]:
 
 def _dash(number: int) -> list[int]:
     """Lengths that are drawn and left out, in turns."""
-    return [7, 3] + [2, 3] * (number - 1) if number else [1, 0]
+    if number:
+        return [7, 3] + [2, 3] * (number - 1)
+    return [1, 0]
 
 
 def curves(
     names: Sequence[str], y: Spec, tooltip: list[Spec], band: bool, height: int = 320
 ) -> Spec:
     """A line for each series over rounds, with a band from `low` to `high`; the nearest point tells its values."""
-    (colour, dash), x = lines(names), rounds()
+    (colour, dash) = lines(names)
+    x = rounds()
     line = {
         "mark": {"type": "line", "clip": True, "strokeWidth": 2},
         "params": [ZOOM, switch("series")],

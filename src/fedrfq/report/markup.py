@@ -33,7 +33,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], numbers: int 
 
 
 def _number(column: int, end: int) -> str:
-    return ' class="number"' if column >= end else ""
+    if column >= end:
+        return ' class="number"'
+    return ""
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
@@ -54,11 +56,16 @@ def tiles(pairs: Iterable[tuple[str, str, str]]) -> str:
 
 def notes(lines: Iterable[str]) -> str:
     found = "".join(f"<li>{text(line)}</li>" for line in lines)
-    return f'<ul class="notes">{found}</ul>' if found else ""
+    if found:
+        return f'<ul class="notes">{found}</ul>'
+    return ""
 
 
 def pre(content: str, columns: bool = False) -> str:
-    cut = content if len(content) <= _LONGEST_FILE else content[:_LONGEST_FILE] + "\n…"
+    if len(content) <= _LONGEST_FILE:
+        cut = content
+    else:
+        cut = content[:_LONGEST_FILE] + "\n…"
     return f"<pre{' class=columns' if columns else ''}>{escape(cut)}</pre>"
 
 

@@ -37,7 +37,8 @@ class ReportPage:
 
     def render(self, program: str) -> str:
         """The whole file; `program` is what defines vegaEmbed."""
-        style, script = _part("page.css"), _part("page.js")
+        style = _part("page.css")
+        script = _part("page.js")
         drawn = {figure.name: figure.page() for figure in self.figures()}
         given = markup.data({"figures": drawn, "day": DAY, "night": NIGHT})
         scripts = " ".join(f"'{markup.digest(code)}'" for code in (program, script))
@@ -65,7 +66,10 @@ def _section(section: Section) -> str:
 
 
 def _figure(figure: Figure, titled: bool) -> str:
-    title = f"<h3>{markup.text(figure.title)}</h3>" if titled else ""
+    if titled:
+        title = f"<h3>{markup.text(figure.title)}</h3>"
+    else:
+        title = ""
     save = '<span class="save"><button data-save="png">PNG</button><button data-save="csv">CSV</button></span>'
     return (
         f'<figure id="{figure.name}">{title}<div class="chart"></div>'

@@ -47,9 +47,12 @@ def principal(values_RV: Floats) -> tuple[Floats, Floats]:
     """Rows in their first two principal components, and the share of the variance that each holds."""
     centred = values_RV - values_RV.mean(0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
-    flat, share = np.zeros((len(u), 2)), np.zeros(2)
-    kept, total = min(2, len(s)), max(float((s**2).sum()), 1e-300)
-    flat[:, :kept], share[:kept] = u[:, :kept] * s[:kept], s[:kept] ** 2 / total
+    flat = np.zeros((len(u), 2))
+    share = np.zeros(2)
+    kept = min(2, len(s))
+    total = max(float((s**2).sum()), 1e-300)
+    flat[:, :kept] = u[:, :kept] * s[:kept]
+    share[:kept] = s[:kept] ** 2 / total
     return flat, share
 
 
@@ -118,8 +121,6 @@ def _scatter(names: list[str]) -> Spec:
         "encoding": {"x": x, "y": y, "text": {"field": "class"}, "opacity": marks.shown(1)},
     }
     if len(names) > _MANY:  # names in the place of diamonds: both would hide each other
-        text["mark"]["dy"], text["encoding"] = (
-            0,
-            {**common, "text": {"field": "class"}, "opacity": marks.shown(1)},
-        )
+        text["mark"]["dy"] = 0
+        text["encoding"] = {**common, "text": {"field": "class"}, "opacity": marks.shown(1)}
     return {"height": 440, "layer": [dots, *([] if len(names) > _MANY else [diamonds]), text]}

@@ -49,8 +49,10 @@ class RunData:
 
     @staticmethod
     def read(path: Path) -> RunData:
-        found, notes = RunDirectory.open(path), list[str]()
-        experiment, records = found.experiment(), records_of(found)
+        found = RunDirectory.open(path)
+        notes = list[str]()
+        experiment = found.experiment()
+        records = records_of(found)
         environment = found.environment()
         return RunData(
             path,
@@ -69,7 +71,10 @@ class RunData:
     def name_of(self, label: int) -> str:
         """The class's name, where the run says it."""
         known = self.environment["data"].get("classes")
-        name = str(known[label]) if isinstance(known, list) and label < len(known) else str(label)
+        if isinstance(known, list) and label < len(known):
+            name = str(known[label])
+        else:
+            name = str(label)
         return "".join(letter if letter.isprintable() else "·" for letter in name[:_LONGEST])
 
 
@@ -99,7 +104,9 @@ def _fits(value: Any, kind: str) -> bool:
         return isinstance(value, dict) and all(
             key.isdecimal() and isinstance(item, str) for key, item in value.items()
         )
-    wanted = (int,) if kind.startswith("int") else (int, float)
+    wanted: tuple[type, ...] = (int, float)
+    if kind.startswith("int"):
+        wanted = (int,)
     none = value is None and (
         "None" in kind or "float" in kind
     )  # what was no number was written as null

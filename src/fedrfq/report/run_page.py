@@ -51,7 +51,9 @@ def _title(run: RunData) -> str:
 def _drawn(title: str, *figures: Figure | None) -> Section | None:
     """A section of the figures that there are; none without any."""
     found = [figure for figure in figures if figure is not None]
-    return Section(title, figures=found) if found else None
+    if found:
+        return Section(title, figures=found)
+    return None
 
 
 def _tiles(records: list[RoundRecord]) -> list[tuple[str, str, str]]:
@@ -85,7 +87,9 @@ def _tiles(records: list[RoundRecord]) -> list[tuple[str, str, str]]:
 
 
 def points(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f} %"
+    if value is None:
+        return "–"
+    return f"{value:.2f} %"
 
 
 def length(count: float) -> str:
@@ -99,8 +103,10 @@ def length(count: float) -> str:
 
 def _again(run: RunData) -> str:
     """The command, and what the figures depend on."""
-    known, experiment = run.environment, run.experiment
-    data, versions = known["data"], known["versions"]
+    known = run.environment
+    experiment = run.experiment
+    data = known["data"]
+    versions = known["versions"]
     lines = [f"fedrfq run {shlex.quote(str(run.path / 'experiment.toml'))}{_device(known)}"]
     if experiment.data.name in DATASETS and not DATASETS[experiment.data.name].built_in:
         lines.insert(0, f"fedrfq data get {experiment.data.name}")
@@ -123,14 +129,14 @@ def _again(run: RunData) -> str:
 
 def _device(known: dict[str, Any]) -> str:
     kind = known.get("device_type")
-    return f" --device {kind}" if kind in ("cpu", "cuda") else ""
+    if kind in ("cpu", "cuda"):
+        return f" --device {kind}"
+    return ""
 
 
 def _revision(found: object) -> str:
     if not found:
         return "unknown"
-    return (
-        f"{str(found)[:-1]}, with changes that were not committed"
-        if str(found).endswith("+")
-        else str(found)
-    )
+    if str(found).endswith("+"):
+        return f"{str(found)[:-1]}, with changes that were not committed"
+    return str(found)

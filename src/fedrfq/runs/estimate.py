@@ -24,12 +24,15 @@ class Estimate:
 
 def estimate(loop: RoundLoop) -> Estimate:
     """The time is that of training and testing `_STEPS` batches a client, scaled to all samples and rounds."""
-    state, samples, trial = loop.start(), 0, 0
+    state = loop.start()
+    samples = 0
+    trial = 0
     seconds = 0.0
     for cohort, (engine, clients) in enumerate(zip(loop.engines, loop.cohorts, strict=True)):
         small = engine.shares.trimmed(_STEPS * engine.program.train.batch_size)
         shortened = Engine(engine.program, small, engine.tests)
-        guide, keys = loop.guide(state, clients, state.params[cohort]), loop.keys(1, clients)
+        guide = loop.guide(state, clients, state.params[cohort])
+        keys = loop.keys(1, clients)
         for _ in range(2):  # the first time warms up
             began = time.perf_counter()
             params, _ = shortened.train(state.params[cohort], guide, keys, range(len(small.counts)))
@@ -38,7 +41,8 @@ def estimate(loop: RoundLoop) -> Estimate:
                 torch.cuda.synchronize()
             took = time.perf_counter() - began
         seconds += took
-        samples, trial = samples + sum(engine.shares.counts), trial + sum(small.counts)
+        samples = samples + sum(engine.shares.counts)
+        trial = trial + sum(small.counts)
     first = loop.experiments[0]
     total = samples * first.rounds * first.participation
     return Estimate(seconds * total / trial, _peak(loop.device), int(total * first.method.epochs(first.train.epochs)))
@@ -47,5 +51,8 @@ def estimate(loop: RoundLoop) -> Estimate:
 def _peak(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
+    if sys.platform == "darwin":
+        unit = 1
+    else:
+        unit = 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -78,7 +78,8 @@ class ClientModel:
         experiment = run.experiment()
         if not 0 <= client < experiment.clients:
             raise UserError(f"client {client}: the run has clients 0 to {experiment.clients - 1}")
-        state, first = run.last(torch.device("cpu")), 0
+        state = run.last(torch.device("cpu"))
+        first = 0
         for cohort, params in zip(experiment.models(), state.params, strict=True):
             if client < first + cohort.clients:
                 own = {name: p[client - first].clone() for name, p in params.items()}
@@ -154,4 +155,6 @@ def _picture(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
         raise UserError(f"{path} has {found.shape[2]}×{found.shape[1]} pixels, the model takes {width}×{height}: resize it")
     if found.shape[0] > channels and (found.min(0) != found.max(0)).any():
         raise UserError(f"{path} is in colour, the model takes grey pictures: convert it")
-    return np.repeat(found[:1], channels, axis=0) if found.shape[0] != channels else found
+    if found.shape[0] != channels:
+        return np.repeat(found[:1], channels, axis=0)
+    return found

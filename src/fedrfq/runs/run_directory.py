@@ -109,7 +109,9 @@ class RunDirectory:
         return [self.path if other == "." else (self.path.resolve() / other).resolve() for other in stack]
 
     def result(self) -> dict[str, Any] | None:
-        return self._json("result.json") if (self.path / "result.json").is_file() else None
+        if (self.path / "result.json").is_file():
+            return self._json("result.json")
+        return None
 
     def rounds(self) -> list[RoundRecord]:
         """The rounds recorded, from the first on; a torn last line (the writer was killed) does not count."""
@@ -222,10 +224,14 @@ class RunDirectory:
             raise UserError(f"{path} is a checkpoint of another experiment than experiment.toml beside it: restore either")
         if not {"globals/present", "globals/values"} <= set(named):
             raise UserError(f"{path} has no global prototypes: it is not a checkpoint of this program; remove it and resume")
-        present, values = named.pop("globals/present").numpy(), named.pop("globals/values").numpy()
+        present = named.pop("globals/present").numpy()
+        values = named.pop("globals/values").numpy()
         memory = {name: p.numpy() for name, p in _under(named, "memory").items()}
         centres = {name: p.to(device) for name, p in _under(named, "centres").items()}
-        agreed = named["committee/last"].numpy().tobytes() if "committee/last" in named else b""
+        if "committee/last" in named:
+            agreed = named["committee/last"].numpy().tobytes()
+        else:
+            agreed = b""
         params = tuple(
             {name: p.to(device) for name, p in _under(named, f"cohort{i}").items()}
             for i in range(len(self.experiment().models()))

@@ -116,7 +116,9 @@ class Session:
         try:
             return self.loop.advance(self.state)
         except Diverged as error:
-            last = self.checkpoint() if self.state.round else "none yet"
+            last = "none yet"
+            if self.state.round:
+                last = str(self.checkpoint())
             raise Diverged(error.runs, f"; last good checkpoint: {last}") from error
 
     def checkpoint(self) -> Path:
@@ -158,7 +160,10 @@ def _standing(runs: tuple[RunDirectory, ...], device: torch.device) -> tuple[Rou
     loop = RoundLoop(experiments, dataset, device)
     check_federations(runs, loop)
     number = common_round(runs)
-    state = join([run.load(number, device) for run in runs]) if number else loop.start()
+    if number:
+        state = join([run.load(number, device) for run in runs])
+    else:
+        state = loop.start()
     check_agreed(runs, loop, state)
     for run in runs:
         run.rewind(number)
@@ -171,22 +176,29 @@ def part(loop: RoundLoop, state: LoopState, r: int) -> LoopState:
     params = tuple({name: p[s] for name, p in own.items()} for own, s in zip(state.params, rows, strict=True))
     own = loop.rows(r, range(loop.experiments[0].method.centres))
     centres = {name: p[own] for name, p in state.centres.items()}
-    globals_, memory, agreed = (state.globals_[r],), (state.memory[r],), (state.agreed[r],)
+    globals_ = (state.globals_[r],)
+    memory = (state.memory[r],)
+    agreed = (state.agreed[r],)
     return replace(state, params=params, globals_=globals_, memory=memory, centres=centres, agreed=agreed)
 
 
 def join(states: Sequence[LoopState]) -> LoopState:
     """Runs' states as one, stacked in order."""
     params = tuple(_stacked(cohort) for cohort in zip(*(state.params for state in states), strict=True))
-    globals_, memory = tuple(state.globals_[0] for state in states), tuple(state.memory[0] for state in states)
-    centres, agreed = _stacked([state.centres for state in states]), tuple(state.agreed[0] for state in states)
+    globals_ = tuple(state.globals_[0] for state in states)
+    memory = tuple(state.memory[0] for state in states)
+    centres = _stacked([state.centres for state in states])
+    agreed = tuple(state.agreed[0] for state in states)
     return LoopState(states[0].round, params, globals_, memory, centres, agreed)
 
 
 def check_federations(runs: Sequence[RunDirectory], loop: RoundLoop) -> None:
     """That each run goes on with the committee it began with."""
     for run, federation in zip(runs, loop.federations(), strict=True):
-        before = (run.path / "federation.toml").read_bytes() if run.audited() else None
+        if run.audited():
+            before = (run.path / "federation.toml").read_bytes()
+        else:
+            before = None
         if before != (None if federation is None else federation.text.encode()):
             raise UserError(f"{run.path / 'loop.toml'} is not that of experiment.toml beside it: restore either")
 
@@ -208,7 +220,8 @@ def summary(
 ) -> dict[str, Any]:
     """What `--json` prints: the last round's figures, totals over all rounds."""
     records = run.rounds()
-    last, train = records[-1], sum(record.seconds_train for record in records)
+    last = records[-1]
+    train = sum(record.seconds_train for record in records)
     return {
         "method": name_of(METHODS, experiment.method),
         "data": experiment.data.name,
@@ -236,7 +249,8 @@ def summary(
 
 def detection(records: Sequence[RoundRecord]) -> dict[str, float | None]:
     """Over all rounds: the share of dropped uploads that were attackers', and of attackers' uploads that were dropped."""
-    found, attackers = sum(r.attackers_filtered for r in records), sum(r.attackers for r in records)
+    found = sum(r.attackers_filtered for r in records)
+    attackers = sum(r.attackers for r in records)
     dropped = sum(len(r.filtered) + len(r.refused) for r in records)
     return {
         "detector_precision": found / dropped if dropped else None,
@@ -301,7 +315,9 @@ def differences(run: RunDirectory, device: torch.device) -> list[str]:
 
 
 def _hardware(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str | None:

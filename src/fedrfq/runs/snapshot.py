@@ -43,7 +43,12 @@ class Share:
 
 def shares(partition: Partition, dataset: Dataset) -> list[Share]:
     """Of every class that each client holds."""
-    test_y, classes, found = dataset.train_y if partition.held_out else dataset.test_y, len(dataset.classes), []
+    if partition.held_out:
+        test_y = dataset.train_y
+    else:
+        test_y = dataset.test_y
+    classes = len(dataset.classes)
+    found = []
     for client, held in enumerate(partition.classes):
         train_J = np.bincount(dataset.train_y[partition.train[client]], minlength=classes)
         test_J = np.bincount(test_y[partition.test[client]], minlength=classes)
@@ -135,7 +140,8 @@ class PrototypeSnapshot:
         """Whether there are as many of each as there should be, and no class is unknown."""
         if self.globals_.values_JV.ndim != 2:
             return False
-        (classes, size), rows = self.globals_.values_JV.shape, len(self.client_R)
+        (classes, size) = self.globals_.values_JV.shape
+        rows = len(self.client_R)
         long = self.label_R.shape == self.count_R.shape == (rows,) and self.values_RV.shape == (rows, size)
         known = self.label_R.min(initial=0) >= 0 and self.label_R.max(initial=-1) < classes
         return long and self.globals_.present_J.shape == (classes,) and bool(known)

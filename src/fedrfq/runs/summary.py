@@ -58,7 +58,8 @@ def _rows(
         ("prototype failure", _share(last.prototype_failure)),
     ]
     if result:
-        pooled, unpooled = _number(result.get("silhouette")), _number(result.get("silhouette_unpooled"))
+        pooled = _number(result.get("silhouette"))
+        unpooled = _number(result.get("silhouette_unpooled"))
         rows.append(("silhouette", f"{pooled} (unpooled {unpooled})"))
     up = f"{last.parameters_up:,} values, {last.bytes_up:,} bytes from all clients"
     train = sum(r.samples for r in records) / sum(r.seconds_train for r in records)
@@ -77,14 +78,17 @@ def _rows(
 
 def _defence(experiment: Experiment, records: Sequence[RoundRecord], result: dict[str, Any]) -> list[tuple[str, str]]:
     """Who attacked how, what the honest clients are left with, and what the detector dropped; nothing in peace."""
-    last, attack, rows = records[-1], experiment.attack, []
+    last = records[-1]
+    attack = experiment.attack
+    rows = []
     if attack.clients:
         rows.append(("attack", f"{name_of(ATTACKS, attack)} by {attack.clients} clients from round {attack.start_round} on"))
         head, prototype = (_points(mean) for mean in (last.honest_accuracy_mean, last.honest_prototype_accuracy_mean))
         rows.append(("accuracy, honest clients", f"{head}; by prototype {prototype}"))
     dropped = sum(len(record.filtered) + len(record.refused) for record in records)
     if dropped or not isinstance(experiment.detector, NoDetection):
-        precision, recall = _percent(result.get("detector_precision")), _percent(result.get("detector_recall"))
+        precision = _percent(result.get("detector_precision"))
+        recall = _percent(result.get("detector_recall"))
         name = name_of(DETECTORS, experiment.detector)
         rows.append(("detector", f"{name}: {dropped} uploads dropped; precision {precision}, recall {recall}"))
     return rows
@@ -104,11 +108,15 @@ def _committee(experiment: Experiment, records: Sequence[RoundRecord]) -> list[t
 
 
 def _points(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f} %"
+    if value is None:
+        return "–"
+    return f"{value:.2f} %"
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
+    if value is None:
+        return "–"
+    return f"{100 * value:.1f} %"
 
 
 def _accuracy(record: RoundRecord) -> str:
@@ -118,11 +126,15 @@ def _accuracy(record: RoundRecord) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.2f} % of pairs"
+    if value is None:
+        return "–"
+    return f"{100 * value:.2f} % of pairs"
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
+    if value is None:
+        return "–"
+    return f"{value:.3f}"
 
 
 def plot(run: RunDirectory) -> Path:
@@ -132,7 +144,8 @@ def plot(run: RunDirectory) -> Path:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    records, path = run.rounds(), run.path / "accuracy.png"
+    records = run.rounds()
+    path = run.path / "accuracy.png"
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     _curve(axes, records, "accuracy_mean", "accuracy_std", "own head", "C0")
     if records and records[-1].prototype_accuracy_mean is not None:

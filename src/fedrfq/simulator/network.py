@@ -8,7 +8,8 @@ from random import Random
 
 from fedrfq.consensus.messages import Kind, Message, Part, PartKind
 
-_ECHOES, _ECHO_MS = 30, 30
+_ECHOES = 30
+_ECHO_MS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,10 @@ class Network:
     """Draws the fate of each message; `lost`, `doubled` and `cut` count what happened."""
 
     def __init__(self, links: LinkFaults, rng: Random) -> None:
-        self.links, self.random = links, rng.random
-        self.quick, self.span = links.quick_ms, links.slow_ms - links.quick_ms + 1
+        self.links = links
+        self.random = rng.random
+        self.quick = links.quick_ms
+        self.span = links.slow_ms - links.quick_ms + 1
         self.calm = links.calm_ms
         self.holes: dict[tuple[Kind, int], list[Hole]] = {}
         for hole in links.holes:
@@ -75,7 +78,8 @@ class Network:
         """When each copy of a message arrives, from now."""
         if now >= self.calm or origin in self.links.favoured:
             return (self.quick + int(self.random() * self.span),)
-        links, random = self.links, self.random
+        links = self.links
+        random = self.random
         if (self.holes or links.splits) and self._cut(now, origin, to, message):
             self.cut += 1
             return ()

@@ -55,7 +55,10 @@ class Crash(NamedTuple):
         if self.kind is None:
             return self.effects
         for at, action in enumerate(actions):
-            body = action.message.body if isinstance(action, Persist) else None
+            if isinstance(action, Persist):
+                body = action.message.body
+            else:
+                body = None
             if body is not None and body.kind == self.kind and body.round >= self.round:
                 return at + 1 + self.effects
         return None
@@ -71,10 +74,13 @@ class SimulatedParty:
         log: Iterable[Message],
         honest: bool,
     ) -> None:
-        self.party, self.make, self.honest = party, make, honest
+        self.party = party
+        self.make = make
+        self.honest = honest
         self.log = list(log)
         self.machine = make(self.log)
-        self.up, self.steps = True, 0
+        self.up = True
+        self.steps = 0
         self.crashes: list[Crash] = []
         self.timers: dict[Timer, int] = {}
         self.decided: dict[int, Decided] = {}
@@ -82,4 +88,6 @@ class SimulatedParty:
 
 
 def name(party: int) -> str:
-    return f"server {party}" if party >= 0 else f"client {~party}"
+    if party >= 0:
+        return f"server {party}"
+    return f"client {~party}"

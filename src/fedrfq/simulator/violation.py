@@ -8,7 +8,8 @@ class Violation(Exception):
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"{name}: {detail}")
-        self.name, self.detail = name, detail
+        self.name = name
+        self.detail = detail
 
     def __reduce__(self) -> tuple[type[Violation], tuple[str, str]]:
         return Violation, (self.name, self.detail)

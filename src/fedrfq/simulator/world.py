@@ -64,7 +64,8 @@ class World:
     def __init__(
         self, servers: int, clients: int, links: LinkFaults, rng: Random, watch: Watch | None = None
     ) -> None:
-        self.servers, self.clients = range(servers), [~k for k in range(clients)]
+        self.servers = range(servers)
+        self.clients = [~k for k in range(clients)]
         self._served = {
             server: [~k for k in served(server, servers, clients)] for server in self.servers
         }
@@ -72,13 +73,16 @@ class World:
             party: [s for s in range(servers) if s != party]
             for party in [*self.servers, *self.clients]
         }
-        self.rng, self.network, self.watch = rng, Network(links, rng), watch
+        self.rng = rng
+        self.network = Network(links, rng)
+        self.watch = watch
         self.nodes: dict[int, SimulatedParty] = {}
         self.now = self.events = self._number = 0
         self.done = self.wire = self.measured = False
         self.jumps = 0.0  # before the network is calm, the share of timers that fire early or late
         self.counts: Counter[str] = Counter()
-        self.messages, self.bytes = 0, 0
+        self.messages = 0
+        self.bytes = 0
         self.on_decided: Callable[[SimulatedParty, Decided], None] = lambda node, decided: None
         self.on_restart: Callable[[SimulatedParty], None] = lambda node: None
         self.on_crash: Callable[[SimulatedParty, Crash], list[Message]] = lambda node, crash: (
@@ -108,12 +112,15 @@ class World:
 
     def run(self, most_ms: int, most_events: int) -> bool:
         """Until `done`; not if that takes too long, or if nothing is left to happen."""
-        heap, nodes, step = self._heap, self.nodes, self._step
+        heap = self._heap
+        nodes = self.nodes
+        step = self._step
         while heap and not self.done and self.events < most_events:
             now, number, party, event = heappop(heap)
             if now > most_ms:
                 break
-            self.now, node = now, nodes[party]
+            self.now = now
+            node = nodes[party]
             if type(event) is Received and node.up:  # as almost always
                 step(node, event)
             else:
@@ -220,15 +227,22 @@ class World:
             self._push(1, effect.to, _packed(node.party, effect.data))
 
     def _carry(self, origin: int, targets: Sequence[int], message: Message) -> None:
-        event: Received | bytes = (
-            _packed(origin, message.wire) if self.wire else Received(origin, message)
-        )
-        now, number, heap, network = self.now, self._number, self._heap, self.network
+        event: Received | bytes
+        if self.wire:
+            event = _packed(origin, message.wire)
+        else:
+            event = Received(origin, message)
+        now = self.now
+        number = self._number
+        heap = self._heap
+        network = self.network
         self.messages += len(targets)
         if self.measured:
             self.bytes += len(message.wire) * len(targets)
         if now >= network.calm:  # what `delays` would say, without asking for every copy
-            soon, span, random = now + network.quick, network.span, network.random
+            soon = now + network.quick
+            span = network.span
+            random = network.random
             for to in targets:
                 number += 1
                 heappush(heap, (soon + int(random() * span), number, to, event))

@@ -39,9 +39,13 @@ class Claim:
     def of(given: Any, axes: Axes) -> Claim:
         table = study_file.section({"claims": given}, "claims")
         known(table, ("says", "measure", "better", "than"), "claims")
-        better, than = study_file.section(table, "better"), study_file.section(table, "than")
+        better = study_file.section(table, "better")
+        than = study_file.section(table, "than")
         axis = next(iter(better), "")
-        places = (*axes.labels[axis], *axes.left_out[axis]) if axis in axes.labels else ()
+        if axis in axes.labels:
+            places = (*axes.labels[axis], *axes.left_out[axis])
+        else:
+            places = ()
         for label in (*better.values(), *than.values()):
             if len(better) != 1 or set(than) - {axis} or label not in places:
                 near = nearest(str(label), list(places))
@@ -56,7 +60,8 @@ class Claim:
         at = measured.axes.at(self.axis)
         there = set(measured.axes.combinations())
         ours = [labels for labels in measured.axes.combinations() if labels[at] == self.better]
-        found, totals = [], []
+        found = []
+        totals = []
         for labels in ours:
             others = [
                 _other(labels, at, o) for o in measured.axes.labels[self.axis] if o != self.better
@@ -65,11 +70,10 @@ class Claim:
             if against:
                 found.append(self._judged(measured, [labels], [[o] for o in against], labels))
         if len(found) > 1:
-            named = (
-                [self.than]
-                if self.than
-                else [o for o in measured.axes.labels[self.axis] if o != self.better]
-            )
+            if self.than:
+                named = [self.than]
+            else:
+                named = [o for o in measured.axes.labels[self.axis] if o != self.better]
             shared = [[_other(labels, at, o) for labels in ours] for o in named]
             totals = [others for others in shared if set(others) <= there]
         return found + ([self._judged(measured, ours, totals, None)] if totals else [])
@@ -86,9 +90,10 @@ class Claim:
         found = {
             other[0][at]: difference(own, _means(measured, self.measure, other)) for other in others
         }
-        rest = (
-            ALL if labels is None else ", ".join(label for i, label in enumerate(labels) if i != at)
-        )
+        if labels is None:
+            rest = ALL
+        else:
+            rest = ", ".join(label for i, label in enumerate(labels) if i != at)
         return Judged(self.says, rest, {label: d for label, d in found.items() if d is not None})
 
 
@@ -118,7 +123,9 @@ class Judged:
         found = [d.verdict for d in self.differences.values()]
         if "worse" in found:
             return "fails"
-        return "holds" if found and all(verdict == "better" for verdict in found) else "undecided"
+        if found and all(verdict == "better" for verdict in found):
+            return "holds"
+        return "undecided"
 
     def closest(self) -> tuple[str, Difference] | None:
         """The one it is least ahead of."""
@@ -149,9 +156,12 @@ def claims_sheet(judged: Sequence[Judged]) -> Sheet:
     rows = []
     for one in judged:
         closest = one.closest()
-        against, found = (
-            (NOTHING, NOTHING) if closest is None else (closest[0], interval(closest[1]))
-        )
+        if closest is None:
+            against = NOTHING
+            found = NOTHING
+        else:
+            against = closest[0]
+            found = interval(closest[1])
         rows.append((one.says, one.where, one.verdict, against, found))
     note = (
         "holds: better at the 95 % level (Student's t, paired over seeds), in each comparison by itself; fails: worse than "

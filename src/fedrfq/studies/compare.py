@@ -58,7 +58,10 @@ class Comparison:
             label: _method(label, changes)
             for label, changes in study_file.labels(table, "methods", list(METHODS)).items()
         }
-        settings = study_file.labels(table, "settings") if "settings" in table else {"": {}}
+        if "settings" in table:
+            settings = study_file.labels(table, "settings")
+        else:
+            settings = {"": {}}
         if ALL in settings:
             raise UserError(f"settings: '{ALL}' is what their mean is called: choose another label")
         common = study_file.section(table, "experiment")
@@ -100,7 +103,9 @@ def _target(table: Mapping[str, Any]) -> float | None:
     target = table.get("target")
     if target is not None and (type(target) not in (int, float) or not 0 < target <= 100):
         raise UserError(f"target is an accuracy in percent, such as 97.0, not {target!r}")
-    return None if target is None else float(target)
+    if target is None:
+        return None
+    return float(target)
 
 
 def _against(table: Mapping[str, Any], methods: Mapping[str, Experiment]) -> tuple[str, ...]:
@@ -259,7 +264,10 @@ def _pairs(comparison: Comparison, runs: Sequence[ComparedRun]) -> list[PairedDi
     settings = comparison.settings
     pairs = []
     for setting in (*settings, *([ALL] if len(settings) > 1 else [])):
-        among = settings if setting == ALL else (setting,)
+        if setting == ALL:
+            among = settings
+        else:
+            among = (setting,)
         by_method = {
             method: [_over(values, among, method, seed) for seed in comparison.seeds]
             for method in comparison.methods
@@ -290,4 +298,6 @@ def _over(
 
 def _mean(values: Sequence[float | None]) -> float | None:
     found = [value for value in values if value is not None]
-    return fmean(found) if found else None
+    if found:
+        return fmean(found)
+    return None

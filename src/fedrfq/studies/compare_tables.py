@@ -29,7 +29,10 @@ def sheets(findings: ComparisonFindings) -> list[Sheet]:
 def _setting(findings: ComparisonFindings, setting: str) -> Sheet:
     comparison = findings.comparison
     target = comparison.target
-    reaching = [] if target is None else [f"rounds to {target:g} %"]
+    if target is None:
+        reaching = []
+    else:
+        reaching = [f"rounds to {target:g} %"]
     header = (
         "method",
         "own head, %",
@@ -50,8 +53,14 @@ def _row(cell: ComparedCell, target: float | None) -> tuple[str, ...]:
     accuracies = [_accuracy(cell.own, cell.own_std), _accuracy(cell.prototype, cell.prototype_std)]
     if cell.own is None:
         accuracies[0] = "diverged"
-    rounds = NOTHING if cell.rounds_to_target is None else f"{cell.rounds_to_target:.1f}"
-    reached = [] if target is None else [f"{rounds} ({cell.reached}/{cell.runs})"]
+    if cell.rounds_to_target is None:
+        rounds = NOTHING
+    else:
+        rounds = f"{cell.rounds_to_target:.1f}"
+    if target is None:
+        reached = []
+    else:
+        reached = [f"{rounds} ({cell.reached}/{cell.runs})"]
     return (
         label,
         *accuracies,
@@ -69,7 +78,9 @@ def _accuracy(found: Spread | None, std: float | None) -> str:
 
 
 def _count(value: float | None, digits: int = 0) -> str:
-    return NOTHING if value is None else f"{value:,.{digits}f}"
+    if value is None:
+        return NOTHING
+    return f"{value:,.{digits}f}"
 
 
 def _differences(findings: ComparisonFindings, other: str) -> Sheet:
@@ -98,7 +109,9 @@ def _differences(findings: ComparisonFindings, other: str) -> Sheet:
 
 
 def _found(found: Difference | None) -> tuple[str, str]:
-    return (NOTHING, "") if found is None else (interval(found), found.verdict)
+    if found is None:
+        return (NOTHING, "")
+    return (interval(found), found.verdict)
 
 
 def draw(folder: Path, findings: ComparisonFindings) -> list[Path]:

@@ -53,11 +53,9 @@ class FigurePlan:
         known(table, KEYS, "")
         axes = Axes.of(recipe)
         measures = known_measures(table.get("measures"), "measures")
-        x, series, panel = (
-            str(table.get("x")),
-            str(table.get("series")),
-            _names(table.get("panel", [])),
-        )
+        x = str(table.get("x"))
+        series = str(table.get("series"))
+        panel = _names(table.get("panel", []))
         used = [axes.at(axis) for axis in (series, *panel)]
         if x not in (ROUND, *MEASURES):
             used.append(axes.at(x))
@@ -109,7 +107,10 @@ class FigurePlan:
                     ROUND: i + 1,
                 }
                 for measure, curves in found.items():
-                    row[measure] = None if curves is None else float(curves[:, i].mean())
+                    if curves is None:
+                        row[measure] = None
+                    else:
+                        row[measure] = float(curves[:, i].mean())
                 rows.append(row)
         return rows
 
@@ -124,7 +125,9 @@ class FigurePlan:
         return {**dict(zip(self.axes.labels, labels, strict=True)), **values}
 
     def _x_measure(self) -> list[str]:
-        return [self.x] if self.x in MEASURES and self.x not in self.measures else []
+        if self.x in MEASURES and self.x not in self.measures:
+            return [self.x]
+        return []
 
     def _panels(self) -> list[Labels]:
         at = [self.axes.at(axis) for axis in self.panel]
@@ -147,7 +150,8 @@ class FigurePlan:
 
     def _sheet(self, measured: MeasuredRuns, panel: Labels) -> Sheet:
         at = [i for i, axis in enumerate(self.axes.labels) if axis not in self.panel]
-        shown, inside = (*self._x_measure(), *self.measures), self._inside(panel)
+        shown = (*self._x_measure(), *self.measures)
+        inside = self._inside(panel)
         header = (
             *(list(self.axes.labels)[i] for i in at),
             "seeds",
@@ -161,7 +165,10 @@ class FigurePlan:
             )
             for labels in inside
         ]
-        lost = f"; {len(measured.diverged)} runs diverged" if measured.diverged else ""
+        if measured.diverged:
+            lost = f"; {len(measured.diverged)} runs diverged"
+        else:
+            lost = ""
         note = f"mean over {measured.over(inside)} ± half of its 95 % interval{lost}"
         return Sheet(
             self.recipe.title + (f": {', '.join(panel)}" if panel else ""),
@@ -183,7 +190,10 @@ class FigurePlan:
             line = self._line(measured, measure, self._inside(panel, series))
             if line is not None:
                 lines[series] = line
-        title = MEASURES[self.x].title if self.x in MEASURES else self.x
+        if self.x in MEASURES:
+            title = MEASURES[self.x].title
+        else:
+            title = self.x
         return Facet(
             ", ".join(panel),
             title,
@@ -196,7 +206,10 @@ class FigurePlan:
         self, measured: MeasuredRuns, measure: str, inside: Sequence[Labels]
     ) -> PlotLine | None:
         if self.x == ROUND:
-            curves = self._curves(measured, measure, inside[0]) if inside else None
+            if inside:
+                curves = self._curves(measured, measure, inside[0])
+            else:
+                curves = None
             if curves is None:
                 return None
             return PlotLine(
@@ -209,7 +222,9 @@ class FigurePlan:
         found = [(x, y) for x, y in points if x is not None and y is not None]
         if self.x in MEASURES:
             found.sort(key=lambda point: point[0])
-        return PlotLine([x for x, _ in found], [y for _, y in found]) if found else None
+        if found:
+            return PlotLine([x for x, _ in found], [y for _, y in found])
+        return None
 
     def _curves(
         self, measured: MeasuredRuns, measure: str, labels: Labels
@@ -217,15 +232,21 @@ class FigurePlan:
         """Seeds × rounds."""
         curves = [measured.curve(measure, labels, seed) for seed in self.recipe.seeds]
         there = [curve for curve in curves if curve is not None]
-        return np.array(there) if there else None
+        if there:
+            return np.array(there)
+        return None
 
     def _at(self, measured: MeasuredRuns, labels: Labels) -> Any:
         """Where a combination stands on the x axis: a number, or a label."""
         if self.x in MEASURES:
             found = measured.spread(self.x, labels)
-            return None if found is None else found.mean
+            if found is None:
+                return None
+            return found.mean
         label = labels[self.axes.at(self.x)]
-        return float(label) if all(_number(other) for other in self.axes.labels[self.x]) else label
+        if all(_number(other) for other in self.axes.labels[self.x]):
+            return float(label)
+        return label
 
 
 def _names(given: Any) -> tuple[str, ...]:
@@ -245,5 +266,8 @@ def _number(label: str) -> bool:
 def _text(found: Spread | None, digits: int) -> str:
     if found is None:
         return NOTHING
-    half = "" if found.half is None or digits == 0 else f" ± {found.half:.{digits}f}"
+    if found.half is None or digits == 0:
+        half = ""
+    else:
+        half = f" ± {found.half:.{digits}f}"
     return f"{found.mean:,.{digits}f}{half}"

@@ -40,7 +40,8 @@ class EndedRun:
 
     def records(self) -> list[RoundRecord]:
         """All its rounds."""
-        found, wanted = self.run.rounds(), self.run.experiment().rounds
+        found = self.run.rounds()
+        wanted = self.run.experiment().rounds
         if len(found) != wanted or any(
             not isinstance(record.accuracy_mean, float) for record in found
         ):
@@ -80,7 +81,9 @@ class Grid:
         resume: bool = True,
     ) -> None:
         self.wanted = {experiment.hash(): experiment for experiment in experiments}
-        self.out, self.device, self.keep = out, device, keep
+        self.out = out
+        self.device = device
+        self.keep = keep
         self.ended, begun = _found(out, self.wanted)
         self.stacks = plan(self.wanted, self.ended, begun if resume else {}, most)
         self.session: Session | None = None
@@ -145,18 +148,19 @@ class Grid:
 
     def _without_diverged(self, session: Session, error: Diverged) -> list[Stack]:
         """What there is to go on with: the stack less the runs that diverged, which are marked."""
-        experiments, number = session.loop.experiments, session.state.round + 1
+        experiments = session.loop.experiments
+        number = session.state.round + 1
         for r, why in error.runs.items():
             session.runs[r].write(
                 _DIVERGED, to_json({"round": number, "error": why}, indent=2) + "\n"
             )
             self.ended[experiments[r].hash()] = EndedRun(session.runs[r], why)
         left = [r for r in range(len(experiments)) if r not in error.runs]
-        return (
-            [Stack(tuple(experiments[r] for r in left), tuple(session.runs[r] for r in left))]
-            if left
-            else []
-        )
+        if left:
+            return [
+                Stack(tuple(experiments[r] for r in left), tuple(session.runs[r] for r in left))
+            ]
+        return []
 
 
 def _found(
@@ -167,7 +171,8 @@ def _found(
     begun: dict[str, RunDirectory] = {}
     for name in {experiment.name for experiment in wanted.values()}:
         for file in sorted((out / name).glob("*/experiment.toml")):
-            run, key = RunDirectory(file.parent), _key(RunDirectory(file.parent))
+            run = RunDirectory(file.parent)
+            key = _key(RunDirectory(file.parent))
             if key not in wanted:
                 continue
             if run.result() is not None:
@@ -245,7 +250,9 @@ def linked(runs: Sequence[RunDirectory]) -> list[list[RunDirectory]]:
 
 
 def _stacked_with(run: RunDirectory) -> set[Path]:
-    return {path.resolve() for path in run.stack()} if "stack" in run.environment() else set()
+    if "stack" in run.environment():
+        return {path.resolve() for path in run.stack()}
+    return set()
 
 
 def restack(runs: Sequence[RunDirectory]) -> None:

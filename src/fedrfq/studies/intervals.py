@@ -44,13 +44,17 @@ def difference(ones: Sequence[float | None], others: Sequence[float | None]) -> 
     """Of values that belong together; pairs of which one is missing do not count."""
     pairs = zip(ones, others, strict=True)
     found = spread([one - other for one, other in pairs if one is not None and other is not None])
-    return None if found is None else Difference(**vars(found), verdict=_verdict(found))
+    if found is None:
+        return None
+    return Difference(**vars(found), verdict=_verdict(found))
 
 
 def _verdict(found: Spread) -> str:
     if found.half is None or abs(found.mean) <= found.half:
         return "undecided"
-    return "better" if found.mean > 0 else "worse"
+    if found.mean > 0:
+        return "better"
+    return "worse"
 
 
 @cache

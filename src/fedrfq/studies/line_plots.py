@@ -36,7 +36,8 @@ class Facet:
 def draw(path: Path, title: str, rows: Sequence[Sequence[Facet]]) -> Path:
     """Facets in rows; one legend for all."""
     plt = pyplot()
-    across, down = max(map(len, rows)), len(rows)
+    across = max(map(len, rows))
+    down = len(rows)
     size = (5.2 * across + 1.8, 3.6 * down + 0.6)
     figure, grid = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
     look = styles([label for row in rows for facet in row for label in facet.lines])
@@ -51,7 +52,10 @@ def _facet(axes: Any, facet: Facet, look: Mapping[str, Mapping[str, str]]) -> No
     places = list(dict.fromkeys(x for line in facet.lines.values() for x in line.x))
     labels = any(isinstance(x, str) for x in places)
     for i, (label, line) in enumerate(facet.lines.items()):
-        beside = _BESIDE * (i - (len(facet.lines) - 1) / 2) if labels else 0.0
+        if labels:
+            beside = _BESIDE * (i - (len(facet.lines) - 1) / 2)
+        else:
+            beside = 0.0
         there = [
             (places.index(x) + beside if labels else x, y)
             for x, y in zip(line.x, line.y, strict=True)
@@ -59,7 +63,10 @@ def _facet(axes: Any, facet: Facet, look: Mapping[str, Mapping[str, str]]) -> No
         found = [(x, y) for x, y in there if y is not None]
         _line(axes, label, [x for x, _ in found], [y for _, y in found], look[label])
     if labels:
-        slanted = {"rotation": 20, "ha": "right"} if len(places) > 4 else {}
+        if len(places) > 4:
+            slanted = {"rotation": 20, "ha": "right"}
+        else:
+            slanted = {}
         axes.set_xticks(range(len(places)), places, **slanted)
         axes.margins(x=0.15)
     if facet.logarithmic:
@@ -71,13 +78,12 @@ def _facet(axes: Any, facet: Facet, look: Mapping[str, Mapping[str, str]]) -> No
 def _line(
     axes: Any, label: str, x: Sequence[float], y: Sequence[Spread], look: Mapping[str, str]
 ) -> None:
-    mean, half = [value.mean for value in y], [value.half or 0.0 for value in y]
+    mean = [value.mean for value in y]
+    half = [value.half or 0.0 for value in y]
     if len(x) > _MANY:
         axes.plot(x, mean, label=label, linewidth=1.4, **look)
-        low, high = (
-            [m - h for m, h in zip(mean, half, strict=True)],
-            [m + h for m, h in zip(mean, half, strict=True)],
-        )
+        low = [m - h for m, h in zip(mean, half, strict=True)]
+        high = [m + h for m, h in zip(mean, half, strict=True)]
         axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
     else:
         axes.errorbar(

@@ -28,7 +28,9 @@ class Measure:
 
 
 def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
+    if share is None:
+        return None
+    return 100 * share
 
 
 def _first(*values: float | None) -> float | None:
@@ -92,21 +94,31 @@ class MeasuredRuns:
 
     def value(self, measure: str, labels: Labels, seed: int) -> float | None:
         """After the last round, or over all of them, as the measure is."""
-        wanted, place = MEASURES[measure], (labels, seed)
+        wanted = MEASURES[measure]
+        place = (labels, seed)
         if place not in self.records:
             return None
         if wanted.record is None:
             found = self.summaries[place].get(wanted.summary)
-            return None if found is None or found != found else float(found)
+            if found is None or found != found:
+                return None
+            return float(found)
         values = [wanted.record(record) for record in self.records[place]]
-        return fmean(v for v in values if v is not None) if wanted.mean else values[-1]
+        if wanted.mean:
+            return fmean(v for v in values if v is not None)
+        return values[-1]
 
     def curve(self, measure: str, labels: Labels, seed: int) -> list[float] | None:
         """Round by round, if every round has it."""
         read = MEASURES[measure].record
-        values = [read(record) for record in self.records.get((labels, seed), ())] if read else []
+        if read:
+            values = [read(record) for record in self.records.get((labels, seed), ())]
+        else:
+            values = []
         whole = [value for value in values if value is not None]
-        return whole if whole and len(whole) == len(values) else None
+        if whole and len(whole) == len(values):
+            return whole
+        return None
 
     def values(self, measure: str, labels: Labels) -> list[float | None]:
         """Seed by seed."""
@@ -124,12 +136,13 @@ class MeasuredRuns:
     def over(self, combinations: Iterable[Labels]) -> str:
         """Of how many seeds the figures of these are the means, in words."""
         counts = sorted({self.count(labels) for labels in combinations})
-        most = counts[-1] if counts else 0
-        return (
-            f"{counts[0]} to {most} seeds"
-            if len(counts) > 1
-            else f"{most} seed{'' if most == 1 else 's'}"
-        )
+        if counts:
+            most = counts[-1]
+        else:
+            most = 0
+        if len(counts) > 1:
+            return f"{counts[0]} to {most} seeds"
+        return f"{most} seed{'' if most == 1 else 's'}"
 
     def seeds(self) -> list[int]:
         return list(dict.fromkeys(seed for _, seed in self.axes.experiments))

@@ -44,13 +44,12 @@ def curves(path: Path, title: str, panels: Mapping[str, Mapping[str, NDArray[np.
     look = styles([label for lines in panels.values() for label in lines])
     for axes, (name, lines) in zip(row[0], shown.items(), strict=True):
         for label, values_SR in lines.items():
-            rounds, mean, std = (
-                np.arange(1, values_SR.shape[1] + 1),
-                values_SR.mean(0),
-                values_SR.std(0),
-            )
+            rounds = np.arange(1, values_SR.shape[1] + 1)
+            mean = values_SR.mean(0)
+            std = values_SR.std(0)
             axes.plot(rounds, mean, label=label, linewidth=1.5, **look[label])
-            low, high = mean - std, np.minimum(mean + std, 100)
+            low = mean - std
+            high = np.minimum(mean + std, 100)
             axes.fill_between(
                 rounds, low, high, color=look[label]["color"], alpha=0.12, linewidth=0
             )
@@ -85,7 +84,10 @@ def dots(
     look = styles([label for lines in panels.values() for label in lines])
     for axes, (name, lines) in zip(row[0], shown.items(), strict=True):
         there = {label: values for label, values in lines.items() if any(values)}
-        offsets = np.linspace(-0.35, 0.35, len(there)) if len(there) > 1 else np.zeros(1)
+        if len(there) > 1:
+            offsets = np.linspace(-0.35, 0.35, len(there))
+        else:
+            offsets = np.zeros(1)
         for (label, values), offset in zip(there.items(), offsets, strict=True):
             found = [(i + offset, value) for i, value in enumerate(values) if value is not None]
             halves = [value.half or 0.0 for _, value in found]
@@ -141,8 +143,14 @@ def _numbers(axes: Any, panel: Panel) -> None:
     middle = panel.low + 0.6 * (panel.high - panel.low)
     for (i, j), value in np.ndenumerate(panel.values):
         missing = np.isnan(value)
-        colour = "black" if missing or value > middle else "white"
-        text = "–" if missing else f"{value:.{panel.digits}f}"
+        if missing or value > middle:
+            colour = "black"
+        else:
+            colour = "white"
+        if missing:
+            text = "–"
+        else:
+            text = f"{value:.{panel.digits}f}"
         axes.text(j, i, text, ha="center", va="center", fontsize=7.5, color=colour)
 
 

@@ -30,7 +30,8 @@ def _distinct(values: Any) -> list[str]:
 
 
 def words(how: Mapping[str, Any]) -> str:
-    revision, device = ", ".join(how["revision"]) or "unknown", ", ".join(how["device"])
+    revision = ", ".join(how["revision"]) or "unknown"
+    device = ", ".join(how["device"])
     data = "".join(f"; {name} {str(digest)[:12]}" for name, digest in how["data"].items())
     return (
         f"`{how['command']}`; revision {revision}; {device}; torch {', '.join(how['torch'])}{data}"

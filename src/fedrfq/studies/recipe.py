@@ -65,17 +65,18 @@ class Recipe:
             table = toml.merge(
                 table, {"only": {axis: list(labels) for axis, labels in only.items()}}
             )
-        number = table.get("seeds", 1) if seeds is None else seeds
+        if seeds is None:
+            number = table.get("seeds", 1)
+        else:
+            number = seeds
         if type(number) is not int or number < 1:
             raise UserError(f"{name}: seeds is how many, such as 5, not {number!r}")
         for key in ("title", "kind"):
             if not isinstance(table.get(key), str):
                 raise UserError(f'{name}: {key} = "…" is missing')
-        title, claim, own = (
-            table["title"],
-            table.get("claim", ""),
-            {k: v for k, v in table.items() if k not in _OWN},
-        )
+        title = table["title"]
+        claim = table.get("claim", "")
+        own = {k: v for k, v in table.items() if k not in _OWN}
         label = Path(name).stem + ("-quick" if quick else "")
         return Recipe(label, title, claim, table["kind"], tuple(range(number)), own)
 

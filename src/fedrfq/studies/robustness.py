@@ -64,10 +64,8 @@ class RobustnessStudy:
         table = study_file.read(path, KEYS, "examples/robustness.toml")
         seeds = study_file.whole_numbers(table, "seeds", 0, "[0, 1, 2]")
         numbers = study_file.whole_numbers(table, "attackers", 1, "[2, 4]")
-        attacks, detectors = (
-            _options(table, "attacks", list(ATTACKS)),
-            _options(table, "detectors", list(DETECTORS)),
-        )
+        attacks = _options(table, "attacks", list(ATTACKS))
+        detectors = _options(table, "detectors", list(DETECTORS))
         common = study_file.section(table, "experiment")
         for key in ("attack", "detector"):
             if key in common:
@@ -162,7 +160,9 @@ class Detected:
 
 
 def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+    if whole:
+        return part / whole
+    return None
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,11 @@ class AttackedRun:
     detected: Detected | None
 
     def loss(self, measure: str) -> float | None:
-        clean, value = getattr(self, f"clean_{measure}"), getattr(self, measure)
-        return None if clean is None or value is None else clean - value
+        clean: float | None = getattr(self, f"clean_{measure}")
+        value: float | None = getattr(self, measure)
+        if clean is None or value is None:
+            return None
+        return clean - value
 
 
 @dataclass(frozen=True)
@@ -285,7 +288,9 @@ def _runs(trial: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[Attacke
     runs = []
     for place, experiment in trial.experiments.items():
         end = ended[experiment.hash()]
-        records = () if end.diverged is not None else end.records()
+        records: Sequence[RoundRecord] = ()
+        if end.diverged is None:
+            records = end.records()
         if experiment.attack.clients and records:
             found: Accuracies = (
                 records[-1].honest_accuracy_mean,
@@ -293,7 +298,10 @@ def _runs(trial: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[Attacke
             )
         else:
             found = accuracies(end, drawn[place[2:]])
-        counted = Detected.of(records) if records else None
+        if records:
+            counted = Detected.of(records)
+        else:
+            counted = None
         runs.append(
             AttackedRun(
                 *place, end.run.path.name, end.diverged, *found, *before[place[2:]], counted

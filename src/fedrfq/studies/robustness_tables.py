@@ -15,7 +15,8 @@ from fedrfq.studies.plots import Panel
 from fedrfq.studies.robustness import LATE, LEAST_LOSS, AttackedCell, RobustnessFindings
 from fedrfq.studies.sheets import NOTHING, Sheet, plus_minus
 
-_OWN, _PROTOTYPE = "honest clients' own heads, %", "honest clients by nearest prototype, %"
+_OWN = "honest clients' own heads, %"
+_PROTOTYPE = "honest clients by nearest prototype, %"
 
 
 def sheets(findings: RobustnessFindings) -> list[Sheet]:
@@ -100,7 +101,9 @@ def _detectors(findings: RobustnessFindings, number: int) -> Sheet:
 
 
 def _mean_and_worst(values: Sequence[float]) -> tuple[str, str]:
-    return (f"{fmean(values):.2f}", f"{min(values):.2f}") if values else (NOTHING, NOTHING)
+    if values:
+        return (f"{fmean(values):.2f}", f"{min(values):.2f}")
+    return (NOTHING, NOTHING)
 
 
 def _attackers(number: int) -> str:
@@ -109,7 +112,9 @@ def _attackers(number: int) -> str:
 
 def _accuracy(cell: AttackedCell, found: Spread | None) -> str:
     if found is None:
-        return "diverged" if cell.diverged else NOTHING
+        if cell.diverged:
+            return "diverged"
+        return NOTHING
     return plus_minus(found) + (f" ({cell.diverged}/{cell.runs} diverged)" if cell.diverged else "")
 
 
@@ -124,11 +129,15 @@ def _detected(cell: AttackedCell) -> str:
 
 
 def _number(share: float | None) -> str:
-    return NOTHING if share is None else f"{share:.2f}"
+    if share is None:
+        return NOTHING
+    return f"{share:.2f}"
 
 
 def _percent(share: float | None) -> str:
-    return NOTHING if share is None else f"{100 * share:.1f}"
+    if share is None:
+        return NOTHING
+    return f"{100 * share:.1f}"
 
 
 def draw(folder: Path, findings: RobustnessFindings) -> list[Path]:
@@ -142,10 +151,8 @@ def draw(folder: Path, findings: RobustnessFindings) -> list[Path]:
             Panel("precision", _values(findings, number, lambda cell: cell.precision), 0, 1, 2),
             Panel("recall", _values(findings, number, lambda cell: cell.recall), 0, 1, 2),
         ]
-        path, title = (
-            folder / f"attackers-{number}.png",
-            f"{trial.name}: {_attackers(number)}; attacks by detectors",
-        )
+        path = folder / f"attackers-{number}.png"
+        title = f"{trial.name}: {_attackers(number)}; attacks by detectors"
         paths.append(plots.heat_maps(path, title, trial.attacks, trial.detectors, panels))
     return paths
 
@@ -158,7 +165,12 @@ def _accuracies(
 ) -> Panel:
     values = _values(findings, number, lambda cell: getattr(found(cell), "mean", None))
     there = values[~np.isnan(values)]
-    low, high = (float(there.min()), float(there.max())) if len(there) else (0.0, 100.0)
+    if len(there):
+        low = float(there.min())
+        high = float(there.max())
+    else:
+        low = 0.0
+        high = 100.0
     return Panel(title, values, low, max(high, low + 1), 1)
 
 

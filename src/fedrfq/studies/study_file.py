@@ -62,7 +62,10 @@ def labels(table: Mapping[str, Any], key: str, choices: Sequence[str] = ()) -> d
     if isinstance(given, Mapping) and given:
         return {_plain(label, key): section(given, label) for label in given}
     if not isinstance(given, list) or not given:
-        form = f"a list of names ({', '.join(choices)}) or " if choices else ""
+        if choices:
+            form = f"a list of names ({', '.join(choices)}) or "
+        else:
+            form = ""
         raise UserError(f"{key} is {form}sections [{key}.LABEL], one at least, not {given!r}")
     for name in given:
         if name not in choices:
@@ -74,7 +77,9 @@ def labels(table: Mapping[str, Any], key: str, choices: Sequence[str] = ()) -> d
 
 def named(label: str, changes: Table, choices: Sequence[str]) -> Table:
     """The changes of a section that names its kind; a label that is such a name says so itself."""
-    return {"name": label, **changes} if label in choices else dict(changes)
+    if label in choices:
+        return {"name": label, **changes}
+    return dict(changes)
 
 
 def experiment(where: str, name: str, seed: int, layers: Sequence[Table]) -> Experiment:

@@ -134,7 +134,8 @@ def test_a_courier_makes_its_own_keys(tmp_path: Path) -> None:
 
 
 def test_a_change_keeps_renews_adds_and_expels_couriers() -> None:
-    federation, more = agreed(), NewKeys.new("post", courier=True).request
+    federation = agreed()
+    more = NewKeys.new("post", courier=True).request
     kept = changed(federation, [NewKeys.new("client-9").request])
     assert kept.couriers == federation.couriers
     renewed = changed(federation, [NewKeys.new("courier-1", courier=True).request])
@@ -163,10 +164,8 @@ def test_what_is_remembered_of_clients_is_not_of_couriers() -> None:
 
 
 def test_it_goes_on_with_the_federation_that_follows(tmp_path: Path) -> None:
-    federation, own = (
-        founded(tmp_path, couriers=1, rounds=50, deadline_ms=600_000),
-        tmp_path / "courier-0",
-    )
+    federation = founded(tmp_path, couriers=1, rounds=50, deadline_ms=600_000)
+    own = tmp_path / "courier-0"
     fedrfq("keys", "rotate", own)
     file = tmp_path / "new.toml"
     file.write_text(
@@ -176,7 +175,8 @@ def test_it_goes_on_with_the_federation_that_follows(tmp_path: Path) -> None:
         proposal.propose(identity.load(tmp_path / f"server-{server}"), file)
 
     async def test() -> None:
-        servers, number = Servers(tmp_path), 1
+        servers = Servers(tmp_path)
+        number = 1
         await servers.start(0, 1, 2, 3)
         async with Courier.open(own) as courier:
             while not (

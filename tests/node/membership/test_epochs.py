@@ -44,22 +44,23 @@ def federation(folder: Path) -> Federation:
 
 def decided(
     application: ReconfigurableApplication,
-    motions: Sequence[bytes],
+    change_proposals: Sequence[bytes],
     round_: int = 1,
     before: Outcome | None = None,
 ) -> Outcome:
     """Of a round in which all clients send, and so many servers move."""
     clients = application.task.clients
     sent = uploads(mandate(clients), round_).encoded(round_)
-    said = [Upload(round_, k, content) for k, content in enumerate([*sent, *motions])]
+    said = [Upload(round_, k, content) for k, content in enumerate([*sent, *change_proposals])]
     return application.decide(round_, before or application.start(), said)
 
 
-def test_a_quorum_of_equal_motions_ends_the_run(federation: Federation) -> None:
-    application, text = reconfigurable(federation), changed(federation, [NEW.request]).text.encode()
+def test_a_quorum_of_equal_change_proposals_ends_the_run(federation: Federation) -> None:
+    application = reconfigurable(federation)
+    text = changed(federation, [NEW.request]).text.encode()
     other = changed(federation, [], ["client-2"]).text.encode()
-    for motions in ([], [text] * 2, [text, text, other], [text, text, other, other]):
-        outcome = decided(application, motions)
+    for change_proposals in ([], [text] * 2, [text, text, other], [text, text, other, other]):
+        outcome = decided(application, change_proposals)
         assert not application.over(outcome)
         assert outcome == decided(application, [])
     outcome = decided(application, [text] * 3)
@@ -69,8 +70,11 @@ def test_a_quorum_of_equal_motions_ends_the_run(federation: Federation) -> None:
     assert outcome._replace(verdicts=b"") == decided(application, [])._replace(verdicts=b"")
 
 
-def test_replicas_agree_on_a_motion_and_then_say_nothing_more(federation: Federation) -> None:
-    cluster, text = Cluster(), changed(federation, [NEW.request]).text.encode()
+def test_replicas_agree_on_a_change_proposal_and_then_say_nothing_more(
+    federation: Federation,
+) -> None:
+    cluster = Cluster()
+    text = changed(federation, [NEW.request]).text.encode()
     for server in range(4):
         cluster.parties[server].application = _Ending(text)
     for server in range(3):
@@ -89,7 +93,7 @@ def test_replicas_agree_on_a_motion_and_then_say_nothing_more(federation: Federa
 
 
 class _Ending:
-    """Of a run that ends with three motions."""
+    """Of a run that ends with three change proposals."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text
@@ -113,7 +117,8 @@ class _Ending:
 def test_what_cannot_take_the_place_is_refused(
     federation: Federation, folder: Path, wrong: str
 ) -> None:
-    application, right = reconfigurable(federation), changed(federation, [NEW.request]).text
+    application = reconfigurable(federation)
+    right = changed(federation, [NEW.request]).text
     shown = {
         "follows": changed(changed(federation, [NEW.request]), [], ["client-9"]).text.encode(),
         "shape": right.replace("values = 4", "values = 5").encode(),
@@ -145,14 +150,16 @@ def test_the_next_run_remembers_by_name(federation: Federation) -> None:
         name: np.arange(3) + 10 * n for n, name in enumerate(federation.task.detector.start(3))
     }
     outcome = inherited_by(federation, Outcome(b"globals", b"", codec.encode_state(state)), new)
-    found, fresh = codec.decode_state(outcome.state), new.task.detector.start(3)
+    found = codec.decode_state(outcome.state)
+    fresh = new.task.detector.start(3)
     assert outcome.globals_ == b"globals"
     for name, array in found.items():
         assert array.tolist() == [fresh[name][0], *state[name][1:]]
 
 
 def test_seats(federation: Federation) -> None:
-    server, rotated = NewKeys.new("server-x", "127.0.0.1:9"), NewKeys.new("client-1")
+    server = NewKeys.new("server-x", "127.0.0.1:9")
+    rotated = NewKeys.new("client-1")
     new = changed(
         federation, [server.request, rotated.request, NEW.request], ["server-2"], minimum=2
     )
@@ -177,7 +184,8 @@ def test_seats(federation: Federation) -> None:
 
 def ended_run(federation: Federation, folder: Path, text: bytes) -> bytes:
     """What the last round of a run leaves, signed by a quorum."""
-    rules, application = Rules(federation.roster), reconfigurable(federation)
+    rules = Rules(federation.roster)
+    application = reconfigurable(federation)
     outcome = decided(application, [text] * 3)
     record = rules.record(1, rules.run, ((0, bytes(32)),), outcome)
     signers = [identity.load(folder / f"server-{k}").signer for k in range(3)]
@@ -190,7 +198,8 @@ def turned(
     folder: Path, crash: int, monkeypatch: pytest.MonkeyPatch, last: bytes, text: bytes
 ) -> bool:
     """Turn a server's folder; crash at a rename. Whether it came to the end."""
-    done, rename = 0, Path.rename
+    done = 0
+    rename = Path.rename
 
     def crashing(path: Path, target: Path) -> Path:
         nonlocal done
@@ -244,7 +253,8 @@ def test_a_turn_that_a_crash_interrupts_is_completed(
 
 
 def test_whoever_trusts_the_first_file_can_follow(federation: Federation, folder: Path) -> None:
-    home, new = folder / "server-0", changed(federation, [NEW.request])
+    home = folder / "server-0"
+    new = changed(federation, [NEW.request])
     last = ended_run(federation, folder, new.text.encode())
     assert epochs.inherited_outcome(home, federation) is None
     with pytest.raises(UserError, match="copy the folder past"):
@@ -269,7 +279,8 @@ def test_whoever_trusts_the_first_file_can_follow(federation: Federation, folder
 
 def test_a_client_follows_without_the_servers_memory(federation: Federation, folder: Path) -> None:
     new = changed(federation, [NEW.request])
-    home, last = folder / "client-0", ended_run(federation, folder, new.text.encode())
+    home = folder / "client-0"
+    last = ended_run(federation, folder, new.text.encode())
     epochs.activate_successor(home, last, new.text.encode())
     (run,) = epochs.ended_epochs(home)
     own = epochs.encode_last(

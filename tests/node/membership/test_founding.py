@@ -33,7 +33,8 @@ from support.parties import NOW, agreed, certificate, founded, keys, purpose, re
 from support.paths import EXAMPLES
 
 PRIVATE = ("vote.key", "tls.key")
-FEDERATION, REQUEST = agreed(keys()), NewKeys.new("hospital").request.text
+FEDERATION = agreed(keys())
+REQUEST = NewKeys.new("hospital").request.text
 
 
 @pytest.fixture
@@ -65,7 +66,8 @@ def test_init_writes_a_folder_for_each_party_that_loads_as_itself(tmp_path: Path
     assert federation.roster.run.hex() in said.stdout
     assert {path.name for path in (tmp_path / "it").iterdir()} == {*parties, "federation.toml"}
     for name, number in parties.items():
-        found, folder = identity.load(tmp_path / "it" / name), tmp_path / "it" / name
+        found = identity.load(tmp_path / "it" / name)
+        folder = tmp_path / "it" / name
         assert (found.party, found.member.name, found.is_server) == (number, name, number >= 0)
         assert (folder / "federation.toml").read_bytes() == text
         assert {(folder / file).stat().st_mode & 0o777 for file in PRIVATE} == {0o600}
@@ -207,7 +209,8 @@ def test_a_damaged_request_is_refused(data: st.DataObject) -> None:
 
 
 def test_nobody_asks_for_anothers_key() -> None:
-    mine, other = NewKeys.new("mine").request, NewKeys.new("other").request
+    mine = NewKeys.new("mine").request
+    other = NewKeys.new("other").request
     stolen = replace(mine, key=other.key).signed(Ed25519Signer(bytes(32)))
     for forged in (
         stolen,
@@ -223,7 +226,8 @@ def test_nobody_asks_for_anothers_key() -> None:
 
 
 def test_a_request_is_no_message_of_the_protocol() -> None:
-    signer, made = Ed25519Signer(bytes(32)), certificate("it")
+    signer = Ed25519Signer(bytes(32))
+    made = certificate("it")
     bare = replace(request("it", made, seed=bytes(32)), signature=b"")
     said = bare.text.removesuffix('signature = ""\n').encode()
     with pytest.raises(UserError, match="not signed"):
@@ -376,13 +380,12 @@ def test_a_damaged_federation_is_another_run_or_an_error(data: st.DataObject) ->
 
 
 def test_a_federation_that_could_not_be_is_refused() -> None:
-    text, network = FEDERATION.text, FEDERATION.network
+    text = FEDERATION.text
+    network = FEDERATION.network
     assert network is not None
     first, second, *rest = network.members
-    server, client = (
-        f'name = "{first.name}"\naddress = "{first.address}"\n',
-        f'name = "{rest[-1].name}"\n',
-    )
+    server = f'name = "{first.name}"\naddress = "{first.address}"\n'
+    client = f'name = "{rest[-1].name}"\n'
     for old, new, why in (
         (second.name, first.name, "one name"),
         (second.address, first.address, "one address"),
@@ -480,7 +483,8 @@ def test_a_damaged_key_is_refused_and_not_shown(party: Path, text: str) -> None:
 
 def test_an_expired_party_does_not_start(tmp_path: Path) -> None:
     made = keys()
-    federation, past = agreed(made), certificate("server-0", start=NOW - timedelta(days=20))
+    federation = agreed(made)
+    past = certificate("server-0", start=NOW - timedelta(days=20))
     assert federation.network is not None
     old = replace(federation.network.members[0], certificate=past)
     aged = replace(

@@ -54,11 +54,10 @@ def _turning(folder: Path) -> bool:
 
 def test_a_change_is_agreed_on_and_followed(tmp_path: Path) -> None:
     founded(tmp_path, rounds=50)
-    servers, clients = (
-        [tmp_path / f"server-{k}" for k in range(4)],
-        [tmp_path / f"client-{k}" for k in range(3)],
-    )
-    new, file = tmp_path / "hospital", tmp_path / "new.toml"
+    servers = [tmp_path / f"server-{k}" for k in range(4)]
+    clients = [tmp_path / f"client-{k}" for k in range(3)]
+    new = tmp_path / "hospital"
+    file = tmp_path / "new.toml"
     with ExitStack() as running:
         here = [running.enter_context(process(folder)) for folder in servers]
         asyncio.run(rounds(clients, 2))

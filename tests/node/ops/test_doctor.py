@@ -260,7 +260,8 @@ def test_certificates_that_run_out_are_told_thirty_days_ahead(federation: Path) 
         steps = doctor.examine(federation / "server-1", NOW + timedelta(days=days), 0.1)
         return {finding.what: finding for finding in steps}
 
-    early, late = at(690), at(710)
+    early = at(690)
+    late = at(710)
     assert (early["tls.crt"].grade, early["others' certificates"].grade) == (OK, OK)
     assert (late["tls.crt"].grade, late["others' certificates"].grade) == (WARNING, WARNING)
     assert "and 0 more" not in late["others' certificates"].note

@@ -145,11 +145,15 @@ class Doll:
     """Of a process, what chaos does to it."""
 
     def __init__(self, name: str, log: list[str]) -> None:
-        self.name, self.log, self.running, self.rising = name, log, True, 0
+        self.name = name
+        self.log = log
+        self.running = True
+        self.rising = 0
 
     def kill(self) -> None:
         assert self.running
-        self.running, self.rising = False, 3
+        self.running = False
+        self.rising = 3
         self.log.append(f"{self.name} -")
 
     def start(self) -> None:
@@ -168,10 +172,8 @@ def storm(faults: int, seed: int, steps: int = 3000) -> tuple[list[str], Chaos, 
     dolls: dict[int, Any] = {party: Doll(f"party {party}", log) for party in (0, 1, 2, 3, ~0, ~1)}
     for doll in dolls.values():
         doll.rising = 20
-    chaos, most = (
-        Chaos(dolls, faults, Random(seed), lambda party: dolls[party].ready(), pause_s=1.0),
-        0,
-    )
+    chaos = Chaos(dolls, faults, Random(seed), lambda party: dolls[party].ready(), pause_s=1.0)
+    most = 0
     for step in range(steps):
         chaos.step(step * 0.1)
         assert step >= 18 or not log  # nobody is at work yet
@@ -303,10 +305,8 @@ def test_servers_are_settled_once_all_say_that_the_run_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     founded(tmp_path / "federation", Size(4, 1, 1))
-    cluster, said = (
-        Cluster(tmp_path / "federation"),
-        dict[int, Any].fromkeys(range(4), {"finished": True}),
-    )
+    cluster = Cluster(tmp_path / "federation")
+    said = dict[int, Any].fromkeys(range(4), {"finished": True})
     monkeypatch.setattr(cluster, "status", said.get)
     assert cluster.settled()
     for answer in (None, {"finished": False}):

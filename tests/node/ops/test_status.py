@@ -173,9 +173,10 @@ def test_who_was_filtered_and_why_comes_from_the_verdicts(tmp_path: Path) -> Non
     )
 
 
-def test_evidence_names_the_party_and_a_servers_motion_the_server(tmp_path: Path) -> None:
+def test_evidence_names_the_party_and_a_servers_change_proposal_the_server(tmp_path: Path) -> None:
     federation = founded(tmp_path)
-    rules, own = Rules(federation.roster), identity.load(tmp_path / "server-1")
+    rules = Rules(federation.roster)
+    own = identity.load(tmp_path / "server-1")
     for client, name in ((2, "client-2"), (federation.roster.mover(1), "server-1")):
         one, other = (
             rules.signed(Upload(4, client, content), own.signer) for content in (b"1", b"2")
@@ -217,11 +218,11 @@ def told(tmp_path: Path) -> dict[str, Any]:
 def test_one_server_is_shown_in_full(told: dict[str, Any]) -> None:
     filtered = [{"name": "client-3", "score": 5}, {"name": "client-9", "score": 70}]
     told["last"] = {"round": 6, "view": 1, "value": "ab" * 32, "clients": 20, "filtered": filtered}
-    told["charges"], told["evidence"] = (
-        [{"round": 2, "name": "server-2", "what": "LIST and LIST"}],
-        1,
-    )
-    told["behind"], told["unheard"], told["changing"] = ["server-3"], ["server-2"], ["server-1"]
+    told["charges"] = [{"round": 2, "name": "server-2", "what": "LIST and LIST"}]
+    told["evidence"] = 1
+    told["behind"] = ["server-3"]
+    told["unheard"] = ["server-2"]
+    told["changing"] = ["server-1"]
     text = printed({"server-0": told})
     assert "1 of 3, view 0, led by server-0" in text
     assert "client-9 (score 70), client-3 (score 5) of 20" in text

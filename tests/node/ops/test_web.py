@@ -100,7 +100,8 @@ def test_only_so_many_are_served_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_port_that_is_taken_is_said() -> None:
     async def test() -> None:
-        one, other = WebServer({}), WebServer({})
+        one = WebServer({})
+        other = WebServer({})
         with pytest.raises(UserError, match="--status-port"):
             await other.start(await one.start())
         await one.stop()

@@ -159,7 +159,8 @@ def test_an_outcome_is_waited_for_until_the_next_round(
 def test_evidence_is_written_down_once_whoever_shows_it_again(
     federation: Networked, copy: Callable[[int], Path]
 ) -> None:
-    path, messages = copy(0), logged(federation, 0)
+    path = copy(0)
+    messages = logged(federation, 0)
     for name in FILES:
         (path / name).unlink()
     AuditWriter(path, federation.federation).recover(
@@ -187,7 +188,8 @@ def test_nothing_is_kept_of_a_round_that_is_written_down(federation: Networked) 
 def test_files_cut_anywhere_are_completed_from_the_log(
     federation: Networked, copy: Callable[[int], Path], party: int
 ) -> None:
-    path, messages = copy(party), logged(federation, party)
+    path = copy(party)
+    messages = logged(federation, party)
     whole = {name: (path / name).read_bytes() for name in FILES}
     sizes = [
         (size, len(whole["bodies.bin"])) for size in range(0, len(whole["audit.log"]) + 1, 197)
@@ -259,10 +261,12 @@ def test_files_begun_anew_follow_from_a_compacted_log(
 def test_a_full_disk_leaves_no_part_of_an_entry(
     federation: Networked, copy: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, messages = copy(0), logged(federation, 0)
+    path = copy(0)
+    messages = logged(federation, 0)
     for name in FILES:
         (path / name).write_bytes(b"")
-    chronicle, real = AuditWriter(path, federation.federation), os.write
+    chronicle = AuditWriter(path, federation.federation)
+    real = os.write
 
     def torn(handle: int, data: bytes) -> int:
         if os.fstat(handle).st_size:
@@ -295,7 +299,9 @@ def test_a_chain_that_is_closed_writes_into_no_other_file(tmp_path: Path) -> Non
 def test_syncing_syncs_both_files_and_their_folder(
     federation: Networked, copy: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, real, synced = copy(0), os.fsync, []
+    path = copy(0)
+    real = os.fsync
+    synced = []
 
     def fsync(handle: int) -> None:
         synced.append(Path(f"/proc/self/fd/{handle}").readlink())
@@ -327,7 +333,8 @@ def test_a_log_behind_the_audit_log_is_an_old_copy(
 def test_a_server_that_rejoins_goes_on_with_the_files_it_has(
     federation: Networked, copy: Callable[[int], Path]
 ) -> None:
-    path, before = copy(0), (federation.home(0) / "audit.log").read_bytes()
+    path = copy(0)
+    before = (federation.home(0) / "audit.log").read_bytes()
     certs = [m for m in logged(federation, 0) if isinstance(m.body, Cert)]
     chronicle = AuditWriter(path, federation.federation)
     chronicle.recover([lost(federation.rules, bytes(32)), *certs[:4]])
@@ -346,7 +353,8 @@ def forged(
     liars: tuple[int, ...] = (0, 1, 2),
 ) -> None:
     """More than f servers certify another value of a round; all after it are cut off."""
-    rules, root = federation.rules, federation.rules.run
+    rules = federation.rules
+    root = federation.rules.run
     rounds = entries(path, "audit.log", root)[:number]
     cert = rounds[-1][0].body
     assert isinstance(cert, Cert)
@@ -486,7 +494,8 @@ def test_forged_entries_of_a_party_are_found(
     change: Callable[[list[Message]], list[Message]],
     said: str,
 ) -> None:
-    path, root = copy(0), federation.rules.run
+    path = copy(0)
+    root = federation.rules.run
     first, *rest = entries(path, "audit.log", root)
     (path / "audit.log").write_bytes(b"")
     for messages in (change(first), *rest):
@@ -498,7 +507,8 @@ def test_forged_entries_of_a_party_are_found(
 def test_what_a_party_did_not_see_is_no_forgery(
     federation: Networked, copy: Callable[[int], Path]
 ) -> None:
-    path, root = copy(0), federation.rules.run
+    path = copy(0)
+    root = federation.rules.run
     rounds = entries(path, "audit.log", root)
     (path / "audit.log").write_bytes(b"")
     for messages in map(without_lists, rounds):
@@ -515,7 +525,8 @@ def test_forged_bodies_of_a_party_are_found(
     federation: Networked, copy: Callable[[int], Path], drop: int
 ) -> None:
     """One upload of the set left out; or the globals, which changes nothing."""
-    path, root = copy(0), federation.rules.run
+    path = copy(0)
+    root = federation.rules.run
     rounds = entries(path, "bodies.bin", root)
     (path / "bodies.bin").write_bytes(b"")
     for messages in rounds:
@@ -530,7 +541,8 @@ def test_forged_bodies_of_a_party_are_found(
 def test_a_party_s_parts_are_those_certified(
     federation: Networked, copy: Callable[[int], Path]
 ) -> None:
-    path, root = copy(~0), federation.rules.run
+    path = copy(~0)
+    root = federation.rules.run
     first, *rest = entries(path, "bodies.bin", root)
     (path / "bodies.bin").write_bytes(b"")
     for messages in ([Message(root, Part(1, PartKind.GLOBALS, bytes(51))), first[1]], *rest):

@@ -143,7 +143,8 @@ def test_a_folder_is_one_process_s(tmp_path: Path) -> None:
 
 def test_a_log_cut_at_any_byte_opens_with_the_flushes_that_are_whole(tmp_path: Path) -> None:
     path = files(filled(tmp_path, [1], [2, 3], [4]))[0]
-    whole, ends = path.read_bytes(), []
+    whole = path.read_bytes()
+    ends = []
     for at, payload in segments.found(whole, segments.header(whole)).batches:
         ends.append(at + segments.HEAD + len(payload))
     for size in range(len(whole)):
@@ -161,7 +162,8 @@ def test_a_log_cut_at_any_byte_opens_with_the_flushes_that_are_whole(tmp_path: P
 def test_the_last_of_many_files_cut_at_any_byte_opens(tmp_path: Path) -> None:
     folder = filled(tmp_path, *([k] for k in range(1, 12)), segment_bytes=400)
     path = files(folder)[-1]
-    whole, before = path.read_bytes(), len(files(folder))
+    whole = path.read_bytes()
+    before = len(files(folder))
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         found = reopened(folder)
@@ -350,7 +352,8 @@ def test_a_crash_at_any_step_of_compacting_or_rotating_leaves_a_log_that_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every prefix of what is done to the disk, with writes cut in the middle, too."""
-    steps, outcomes = 0, set()
+    steps = 0
+    outcomes = set()
     while True:
         for half in (False, True):
             folder = tmp_path / f"{steps}-{half}"

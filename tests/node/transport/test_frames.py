@@ -21,7 +21,8 @@ def stream(frames: list[bytes]) -> bytes:
 
 @given(st.lists(st.binary(max_size=20), max_size=8), st.integers(1, 40))
 def test_frames_survive_any_cut(sent: list[bytes], piece: int) -> None:
-    frames, data = Frames(20), stream(sent)
+    frames = Frames(20)
+    data = stream(sent)
     assert [
         got for at in range(0, len(data), piece) for got in frames.take(data[at : at + piece])
     ] == sent

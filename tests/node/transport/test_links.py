@@ -118,7 +118,8 @@ def test_who_comes_after_the_stop_is_sent_away(parties: dict[int, Identity]) -> 
     """A connection may have been accepted, and not yet be known."""
 
     async def story(net: Net) -> None:
-        a, b = await net.start(0), await net.start(1)
+        a = await net.start(0)
+        b = await net.start(1)
         await b.stop()
         link = Link(b, tls.client_context(parties[1]), 0)
         await asyncio.get_running_loop().create_connection(lambda: link, *a.address)

@@ -189,7 +189,8 @@ def test_who_falls_silent_after_a_wait_is_dropped(parties: dict[int, Identity]) 
 
 def test_paces_follow_from_the_charter(parties: dict[int, Identity]) -> None:
     federation = parties[0].federation
-    server, client = server_pace(federation), client_pace(federation)
+    server = server_pace(federation)
+    client = client_pace(federation)
     assert server.frame > 4 * len(federation.text) + (1 << 21)
     assert federation.task.classes * (4 * federation.task.values + 8) < client.frame < 1 << 13
     assert client.queue > 2 * len(federation.text)

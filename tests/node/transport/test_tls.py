@@ -91,8 +91,11 @@ def own(context: ssl.SSLContext, folder: Path) -> ssl.SSLContext:
 def believer(folder: Path | None = None) -> ssl.SSLContext:
     """Of one who checks nothing, and shows what it is given."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return own(context, folder) if folder else context
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if folder:
+        return own(context, folder)
+    return context
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,8 @@ def believer(folder: Path | None = None) -> ssl.SSLContext:
 def test_parties_of_one_federation_connect_and_know_each_other(
     new_federation: Path, accepting: str, dialling: str
 ) -> None:
-    one, other = identity.load(new_federation / accepting), identity.load(new_federation / dialling)
+    one = identity.load(new_federation / accepting)
+    other = identity.load(new_federation / dialling)
     seen, shown = met(tls.server_context(one), tls.client_context(other))
     assert (seen, shown) == (other.member.certificate, one.member.certificate)
     assert tls.party(one.federation, other.member.certificate) == other.party
@@ -111,7 +115,8 @@ class Measured:
     """Notes how much is written to a buffer, or by a connection, at a time."""
 
     def __init__(self, real: Any) -> None:
-        self._real, self.most = real, 0
+        self._real = real
+        self.most = 0
 
     def write(self, data: memoryview) -> None:
         self.most = max(self.most, len(data))
@@ -134,7 +139,8 @@ def test_no_more_than_a_record_is_in_openssls_buffers(new_federation: Path) -> N
         list(one.open(memoryview(other.outgoing())))
         list(other.open(memoryview(one.outgoing())))
     said = bytes(range(256)) * 400
-    other._tls, one._in = Measured(other._tls), Measured(one._in)
+    other._tls = Measured(other._tls)
+    one._in = Measured(one._in)
     assert b"".join(one.open(memoryview(other.seal(said)))) == said
     assert 0 < other._tls.most <= 1 << 14
     assert 0 < one._in.most <= (1 << 14) + 256
@@ -157,10 +163,8 @@ def test_who_shows_no_certificate_is_refused(new_federation: Path) -> None:
 
 
 def test_a_party_of_another_federation_is_refused(new_federation: Path, strangers: Path) -> None:
-    server, client = (
-        identity.load(new_federation / "server-0"),
-        identity.load(new_federation / "client-0"),
-    )
+    server = identity.load(new_federation / "server-0")
+    client = identity.load(new_federation / "client-0")
     seen, shown = met(tls.server_context(server), believer(strangers / "client-0"))
     assert refused(seen, "CERTIFICATE_VERIFY_FAILED")
     assert isinstance(shown, OSError)
@@ -175,10 +179,8 @@ def test_a_client_does_not_take_a_client_for_a_server(new_federation: Path) -> N
 
 
 def test_tls_1_2_is_refused(new_federation: Path) -> None:
-    server, client = (
-        identity.load(new_federation / "server-0"),
-        identity.load(new_federation / "client-0"),
-    )
+    server = identity.load(new_federation / "server-0")
+    client = identity.load(new_federation / "client-0")
     old = believer(new_federation / "client-0")
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     assert refused(met(tls.server_context(server), old)[0], "UNSUPPORTED_PROTOCOL")
@@ -214,7 +216,8 @@ def with_certificate(folder: Path, der: bytes, private: bytes) -> Identity:
 
 
 def pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
-    encoding, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    encoding = serialization.Encoding.PEM
+    kind = serialization.PrivateFormat.PKCS8
     return key.private_bytes(encoding, kind, serialization.NoEncryption())
 
 

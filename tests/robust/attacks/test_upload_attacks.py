@@ -81,7 +81,8 @@ def test_swap_by_half() -> None:
 
 
 def test_swap_of_a_single_class_takes_a_global_prototype() -> None:
-    counts, values = [[3, 4, 1], [0, 5, 0]], [[[1], [2], [3]], [[0], [9], [0]]]
+    counts = [[3, 4, 1], [0, 5, 0]]
+    values = [[[1], [2], [3]], [[0], [9], [0]]]
     globals_ = Globals(np.array([True, True, False]), array([[77], [88], [99]]))
     assert send(Swap(), scene_of(counts, values, [1], globals_)).values_KJV[1].tolist() == [
         [0],
@@ -118,7 +119,8 @@ def test_random_values_fill_the_honest_range(strength: float) -> None:
     sent = send(
         RandomValues(strength=strength), scene_of([[1, 0], [1, 0]], values, [1])
     ).values_KJV[1, 0]
-    low, high = 1000 - 2000 * strength, 1000 + 2000 * strength
+    low = 1000 - 2000 * strength
+    high = 1000 + 2000 * strength
     assert low <= sent.min() < low + 0.01 * (high - low)
     assert high - 0.01 * (high - low) < sent.max() <= high
     assert np.histogram(sent, 4, (low, high))[0] / 750 == pytest.approx(1, abs=0.15)
@@ -146,7 +148,8 @@ def test_ipm_by_hand() -> None:
 
 def test_alie_by_hand() -> None:
     scene = scene_of(COUNTS, VALUES + OWN, [3, 4])
-    a, b = np.sqrt(6), np.sqrt(200)
+    a = np.sqrt(6)
+    b = np.sqrt(200)
     for z in (1.0, 1.5, 4.0):
         sent = send(Alie(strength=z), scene)
         first = [round(3 - z * a), round(20 - z * b)]
@@ -178,7 +181,8 @@ def test_min_max_touches_its_bound(seed: int, strength: float) -> None:
     for j in np.flatnonzero(scene.theirs.held_KJ.any(0)):
         rows_HV = scene.honest.values_KJV[scene.honest.held_KJ[:, j], j]
         bound = strength * max(np.linalg.norm(one - other) for one in rows_HV for other in rows_HV)
-        mean_V, std_V = rows_HV.mean(0), rows_HV.std(0)
+        mean_V = rows_HV.mean(0)
+        std_V = rows_HV.std(0)
         value_V = sent.values_KJV[scene.malicious_K & scene.uploads.held_KJ[:, j], j][0]
         gamma = float((mean_V - value_V) @ std_V / (std_V @ std_V))
         assert gamma > 0

@@ -51,10 +51,13 @@ def test_swapped_classes_are_found_where_distances_tell_nothing() -> None:
 
 def test_a_common_small_step_toward_another_class_is_found() -> None:
     """A quarter of the way from the honest mean, less than the honest spread: neither far nor misplaced."""
-    world, detector, liars = Clusters(1, spread=0.15), AdaptiveDetector(), [1, 8, 12, 17]
+    world = Clusters(1, spread=0.15)
+    detector = AdaptiveDetector()
+    liars = [1, 8, 12, 17]
     step_JV = (np.roll(world.centres_JV, 1, axis=0) - world.centres_JV) / 4
     lie_JV = np.rint((world.centres_JV + step_JV) * ONE).astype(np.int64)
-    state, verdict = detector.start(20), None
+    state = detector.start(20)
+    verdict = None
     for _ in range(8):
         uploads = with_lies(world.round(), liars, lambda own_JV, held, rng: lie_JV, world.rng)
         state, verdict = detector.judge(state, world.globals_(), uploads)
@@ -82,7 +85,8 @@ def test_classes_that_look_alike_are_no_reason() -> None:
 
 
 def test_a_class_that_nobody_sent_changes_nothing() -> None:
-    world, detector = Clusters(3, spread=0.2), AdaptiveDetector()
+    world = Clusters(3, spread=0.2)
+    detector = AdaptiveDetector()
     uploads = world.round()
     more = sent(
         np.pad(uploads.values_KJV, ((0, 0), (0, 1), (0, 0))),
@@ -108,7 +112,8 @@ def test_an_honest_client_is_not_judged_by_what_liars_left_behind() -> None:
     """Class 0 has a poisoned global prototype, and a single client that says otherwise."""
     uploads = lines([[ONE, ONE], *[[None, ONE + d] for d in (-100, 100, 200)]])
     globals_ = Globals(np.array([True, True]), np.array([[-9 * ONE], [ONE]], np.int64))
-    state, detector = AdaptiveDetector().start(4), AdaptiveDetector()
+    state = AdaptiveDetector().start(4)
+    detector = AdaptiveDetector()
     for _ in range(10):
         state, verdict = detector.judge(state, globals_, uploads)
         assert verdict.kept_K.all()
@@ -124,8 +129,10 @@ def test_the_last_globals_tell_which_of_two_is_right() -> None:
 
 def test_copies_of_a_client_have_one_vote() -> None:
     """Nothing changes for the others, and the copies look as good as the original."""
-    world, detector = Clusters(8, spread=0.3), AdaptiveDetector()
-    state, alone = detector.start(20), detector.start(20)
+    world = Clusters(8, spread=0.3)
+    detector = AdaptiveDetector()
+    state = detector.start(20)
+    alone = detector.start(20)
     copies = np.isin(np.arange(20), [5, 8, 12, 17])
     for _ in range(8):
         uploads = world.round()
@@ -139,10 +146,12 @@ def test_copies_of_a_client_have_one_vote() -> None:
 
 def test_those_who_agree_best_do_not_shut_the_others_out() -> None:
     """Copies that differ in a bit vote on their own and win the medians; what is typical is still everyone's."""
-    world, detector = Clusters(6, spread=0.3), AdaptiveDetector()
+    world = Clusters(6, spread=0.3)
+    detector = AdaptiveDetector()
     model = int(world.held_KJ.sum(1).argmax())
     copies = [k for k in range(20) if k != model][:5]
-    state, gone = detector.start(20), 0
+    state = detector.start(20)
+    gone = 0
     for _ in range(10):
         uploads = world.round()
         uploads.counts_KJ[copies] = uploads.counts_KJ[model]

@@ -21,7 +21,8 @@ def test_one_odd_round_is_forgiven() -> None:
 
 
 def test_a_liar_that_pauses_is_remembered_and_forgotten_in_time() -> None:
-    world, detector = Clusters(7), AdaptiveDetector()
+    world = Clusters(7)
+    detector = AdaptiveDetector()
     state, _ = after_rounds(world, 8, [4], LIES["sign flip"])
     out = []
     for _ in range(12):
@@ -60,7 +61,8 @@ def test_the_record_fades_of_a_client_whose_classes_nobody_else_sends() -> None:
 
 def test_a_bad_record_fades_where_nobody_can_judge_any_more() -> None:
     """Client 0 looked bad once; from then on nobody else sends its class."""
-    detector, state = DETECTORS["adaptive"](), dict(DETECTORS["adaptive"]().start(2))
+    detector = DETECTORS["adaptive"]()
+    state = dict(DETECTORS["adaptive"]().start(2))
     state["far"] = state["far"].copy()
     state["far"][0] = 3 * state["far"][0]
     alone = Uploads((0, 1), np.array([[5, 0], [0, 5]]), np.full((2, 2, 10), 1000))
@@ -73,7 +75,8 @@ def test_a_bad_record_fades_where_nobody_can_judge_any_more() -> None:
 
 
 def test_the_limit_is_at_1024() -> None:
-    world, detector = Clusters(2, spread=0.3), AdaptiveDetector()
+    world = Clusters(2, spread=0.3)
+    detector = AdaptiveDetector()
     state = detector.start(20)
     for _ in range(5):
         state, verdict = detector.judge(

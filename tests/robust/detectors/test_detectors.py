@@ -37,7 +37,8 @@ KNOWING = pytest.mark.parametrize("kind", [BFT, BFTMean, Median, Trimmed, Medoid
 @ALL
 def test_judging_is_pure(detector: Detector) -> None:
     world = Clusters(0)
-    uploads, globals_ = world.round(), world.globals_()
+    uploads = world.round()
+    globals_ = world.globals_()
     state = detector.start(20)
     for _ in range(3):
         copies = [
@@ -51,7 +52,8 @@ def test_judging_is_pure(detector: Detector) -> None:
         assert same(after, again)
         assert np.array_equal(verdict.kept_K, verdict_again.kept_K)
         assert np.array_equal(verdict.score_K, verdict_again.score_K)
-        state, uploads = after, world.round()
+        state = after
+        uploads = world.round()
 
 
 @ALL
@@ -67,9 +69,11 @@ def test_verdicts_are_bits_and_whole_numbers(detector: Detector) -> None:
 @ALL
 def test_the_order_of_the_rows_does_not_matter(detector: Detector) -> None:
     world = Clusters(2, spread=0.4)
-    state, other = detector.start(20), detector.start(20)
+    state = detector.start(20)
+    other = detector.start(20)
     for seed in range(5):
-        uploads, order = world.round(), np.random.default_rng(seed).permutation(20)
+        uploads = world.round()
+        order = np.random.default_rng(seed).permutation(20)
         shuffled = sent(uploads.values_KJV[order], uploads.counts_KJ[order], order.tolist())
         state, verdict = detector.judge(state, world.globals_(), uploads)
         other, permuted = detector.judge(other, world.globals_(), shuffled)
@@ -110,7 +114,8 @@ def test_the_largest_messages_do_not_overflow(detector: Detector) -> None:
 @ALL
 def test_clients_keep_their_numbers_when_few_take_part(detector: Detector) -> None:
     """What is remembered is the client's, whatever row it has."""
-    uploads, someone = Clusters(3).round(), [7, 11, 3, 19]
+    uploads = Clusters(3).round()
+    someone = [7, 11, 3, 19]
     state = detector.start(20)
     some = sent(uploads.values_KJV[someone], uploads.counts_KJ[someone], someone)
     after, _ = detector.judge(state, nowhere(uploads), some)
@@ -140,7 +145,13 @@ def test_distances_are_exact(values: int, seed: int) -> None:
     rows = np.random.default_rng(seed).choice(
         np.array([1 - LIMIT, LIMIT - 1, 0, 12345]), (3, values)
     )
-    shift = 0 if values <= 2**13 else 1 if values <= 2**15 else 2
+    if values <= 2**13:
+        shift = 0
+    else:
+        if values <= 2**15:
+            shift = 1
+        else:
+            shift = 2
     cut = [[int(v) >> shift << shift for v in row] for row in rows]
     squares = [[sum((a - b) ** 2 for a, b in zip(p, q, strict=True)) for q in cut] for p in cut]
     assert Points.of(rows).squares_to(Points.of(rows)).tolist() == squares

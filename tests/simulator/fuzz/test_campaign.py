@@ -32,11 +32,10 @@ def quiet(settings: Settings, index: int) -> Tally:
 
 def planted(settings: Settings, index: int) -> Tally:
     """Two schedules break something; the first of them counts."""
-    breach = (
-        Breach(index, settings.schedule_seed(index), "agreement", "planted")
-        if index in (130, 131, 200)
-        else None
-    )
+    if index in (130, 131, 200):
+        breach = Breach(index, settings.schedule_seed(index), "agreement", "planted")
+    else:
+        breach = None
     return Tally(1, 1, Counter(all=1), breach)
 
 

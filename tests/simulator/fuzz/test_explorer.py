@@ -71,7 +71,8 @@ def test_both_values_are_valid_and_the_faulty_server_may_propose_either(faulty: 
 def test_a_fork_of_a_replica_goes_its_own_way() -> None:
     stage = Stage(1, 1, Replica, Rules)
     replica = stage.opened(0).replica
-    before, twin = likeness(replica), fork(replica)
+    before = likeness(replica)
+    twin = fork(replica)
     proposal = next(m for m in stage.fixed if m.body.kind == Kind.PREPREPARE)
     twin._receive(1, proposal)
     twin._advance()
@@ -89,7 +90,8 @@ def single_deliveries(search: Search, depth: int) -> set[object]:
 
 def _one_delivery(search: Search, joint: Joint) -> Iterator[Joint]:
     for index, pool in enumerate(search._pools_of(joint)):
-        server, at = search.servers[index], joint[index]
+        server = search.servers[index]
+        at = joint[index]
         position = server.all[at]
         events: list[Message | None] = [m for messages in pool.messages.values() for m in messages]
         events += [None] if position.timing and position.replica.view < search.stage.views else []
@@ -105,7 +107,8 @@ def _words(search: Search, joint: Joint) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("faulty", range(3))
 def test_taking_messages_a_few_at_once_leaves_nothing_out(faulty: int) -> None:
-    depth, search = 3, Search(Stage(faulty, 1, Replica, Rules))
+    depth = 3
+    search = Search(Stage(faulty, 1, Replica, Rules))
     for _ in range(depth):
         search.deepen()
     found = {_words(search, joint) for joint in search.came}
@@ -161,7 +164,10 @@ class CommitsUnchecked(Replica):
 
     def _decide(self) -> bool:
         votes = list(self.commits.values())
-        record = self._record(votes[0].value) if len(votes) > 1 else None
+        if len(votes) > 1:
+            record = self._record(votes[0].value)
+        else:
+            record = None
         if record is not None:
             self._settle(self.rules.certificate(votes, record), self.me)
         return record is not None

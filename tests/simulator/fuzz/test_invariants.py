@@ -182,11 +182,11 @@ def test_promise(bench: Bench) -> None:
         bench.says(2, UploadList(1, 2, ()))
 
 
-def test_motions_do_not_make_up_for_clients(bench: Bench) -> None:
-    motion = bench.said(~6, Upload(1, 6, content(1)))
-    bench.does(2, Persist(motion), Broadcast(motion))
+def test_change_proposals_do_not_make_up_for_clients(bench: Bench) -> None:
+    change_proposal = bench.said(~6, Upload(1, 6, content(1)))
+    bench.does(2, Persist(change_proposal), Broadcast(change_proposal))
     with bench.breaks("promise"):
-        bench.says(2, UploadList(1, 2, ((6, motion.digest),)))
+        bench.says(2, UploadList(1, 2, ((6, change_proposal.digest),)))
 
 
 def test_two_motions(bench: Bench) -> None:
@@ -275,7 +275,9 @@ class Deaf(Replica):
         if self.flaw == "bounded" and isinstance(event, Received):
             self.heap = [*getattr(self, "heap", []), event.message]
         effects = super().step(event)
-        return [] if self.flaw == "progress" and isinstance(event, Expired) else effects
+        if self.flaw == "progress" and isinstance(event, Expired):
+            return []
+        return effects
 
 
 @pytest.mark.parametrize("flaw", ["exception", "bounded", "progress"])

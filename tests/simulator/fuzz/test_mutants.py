@@ -38,7 +38,8 @@ def test_the_record_is_of_all_of_them() -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_it_is_found_out_where_the_true_parties_pass(name: str) -> None:
-    servers, seed = FOUND[name]["servers"], FOUND[name]["schedule_seed"]
+    servers = FOUND[name]["servers"]
+    seed = FOUND[name]["schedule_seed"]
     broken = report(Settings(servers, 1, 0, name), seed).violation
     assert broken is not None
     assert broken.name in MUTANTS[name].expected
@@ -71,10 +72,8 @@ def test_the_command(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_it_goes_on_after_the_last_mutant_that_was_judged(tmp_path: Path) -> None:
-    out, options = (
-        tmp_path / "mutants.json",
-        ("committee", "fuzz", "--mutants", "--schedules", 50, "--jobs", 1),
-    )
+    out = tmp_path / "mutants.json"
+    options = ("committee", "fuzz", "--mutants", "--schedules", 50, "--jobs", 1)
     whole = fedrfq(*options, "--json").stdout.splitlines()[-1]
     record = json.loads(whole)
     out.write_text(json.dumps({**record, "mutants": record["mutants"][:1]}))

@@ -130,7 +130,7 @@ def test_bytes_on_the_wire_lead_to_the_same_decisions() -> None:
             draw(seed, 4),
             behaviours=(),
             faulty_clients=((0, "equivocating"),),
-            motions=0.5,
+            change_proposals=0.5,
             wants=True,
         )
         assert (
@@ -159,7 +159,8 @@ def test_a_crash_at_every_effect_of_every_step() -> None:
 
 
 def _actions_of(party: int) -> list[Any]:
-    made, seen = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL), []
+    made = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL)
+    seen = []
     made.world.trace = lambda now, node, event, actions: (
         seen.append(actions) if node.party == party else None
     )
@@ -194,7 +195,7 @@ def test_a_log_is_lost_at_every_step() -> None:
                 PLAIN,
                 rounds=5,
                 seed=step,
-                motions=0.5,
+                change_proposals=0.5,
                 crashes=(Crash(1, step, 1, 5, forgets=True),),
             )
         )

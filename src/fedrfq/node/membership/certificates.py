@@ -28,7 +28,8 @@ def make(name: str, days: int = DAYS, now: datetime | None = None) -> tuple[byte
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509 import oid
 
-    key, now = ec.generate_private_key(ec.SECP256R1()), now or datetime.now(UTC)
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = now or datetime.now(UTC)
     own = _subject(name)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     builder = x509.CertificateBuilder(own, own, key.public_key(), x509.random_serial_number())
@@ -46,7 +47,8 @@ def make(name: str, days: int = DAYS, now: datetime | None = None) -> tuple[byte
         (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), False),
     ):
         builder = builder.add_extension(extension, critical)
-    encoding, plain = serialization.Encoding, serialization.NoEncryption()
+    encoding = serialization.Encoding
+    plain = serialization.NoEncryption()
     private = key.private_bytes(encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
     return private, builder.sign(key, hashes.SHA256()).public_bytes(encoding.DER)
 

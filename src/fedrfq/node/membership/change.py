@@ -44,10 +44,8 @@ def changed(
     )
     if not servers or not clients:
         raise UserError("a federation has servers and clients: not all of them can be expelled")
-    follows, members = (
-        federation.roster.run.hex(),
-        tuple(row.member for row in servers + clients + couriers),
-    )
+    follows = federation.roster.run.hex()
+    members = tuple(row.member for row in servers + clients + couriers)
     made = replace(
         federation,
         timings=replace(
@@ -82,7 +80,8 @@ def _seated(
 ) -> list[_Row]:
     names = {row.member.name for row in rows}
     renewed = {request.member.name: request for request in requests if request.member.name in names}
-    new, seated = [request for request in requests if request.member.name not in names], []
+    new = [request for request in requests if request.member.name not in names]
+    seated = []
     for row in rows:
         if row.member.name not in expelled:
             seated.append(_row(renewed[row.member.name]) if row.member.name in renewed else row)
@@ -97,7 +96,8 @@ def _row(request: Request) -> _Row:
 
 def differences(old: Federation, new: Federation) -> list[str]:
     """What an operator is asked to agree to, a line each."""
-    before, after = _parties(old), _parties(new)
+    before = _parties(old)
+    after = _parties(new)
     lines = [f"{name}: out" for name in before if name not in after]
     lines += [f"{name}: in, as a {after[name][2]}" for name in after if name not in before]
     for name in after:

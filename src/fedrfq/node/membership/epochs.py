@@ -26,13 +26,16 @@ from fedrfq.node.membership import certificates
 from fedrfq.node.membership.identity import Identity, read_federation, read_signer
 from fedrfq.node.storage.party_folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY, VOTE_KEY
 
-NEXT, LAST, PAST, ROTATION = "federation.next.toml", "last.bin", "past", "rotation"
+NEXT = "federation.next.toml"
+LAST = "last.bin"
+PAST = "past"
+ROTATION = "rotation"
 _KEPT = (
     "log",
     "log.damaged-*",
     "audit.log*",
     "bodies.bin*",
-    "motion.toml",
+    "proposal.toml",
     LAST,
     FEDERATION,
 )  # the last ends it
@@ -74,8 +77,14 @@ def complete_activation(folder: Path) -> None:
 
 def _check_turn(folder: Path, past: Path) -> None:
     """That the run is over, and the next one is what its last certificate says; each file may have been moved already."""
-    home = past if (past / FEDERATION).exists() else folder
-    last = past if (past / LAST).exists() else folder
+    if (past / FEDERATION).exists():
+        home = past
+    else:
+        home = folder
+    if (past / LAST).exists():
+        last = past
+    else:
+        last = folder
     if codec.successor_in(_ended(home / FEDERATION, last / LAST).outcome.verdicts) != _bounded(
         folder / NEXT, MOST
     ):
@@ -130,19 +139,21 @@ def _seated(rotation: Path, successor: bytes) -> bool:
 
 def _numbers(folder: Path) -> list[int]:
     past = folder / PAST
-    return (
-        sorted(int(path.name) for path in past.iterdir() if path.name.isdecimal())
-        if past.is_dir()
-        else []
-    )
+    if past.is_dir():
+        return sorted(int(path.name) for path in past.iterdir() if path.name.isdecimal())
+    return []
 
 
 def ended_epochs(folder: Path) -> Iterator[EndedEpoch]:
     """The runs before the present one, in order, each found to end in the next; UserError where one does not."""
-    numbers, before = _numbers(folder), ""
+    numbers = _numbers(folder)
+    before = ""
     for number, found in enumerate(numbers, 1):
         path = folder / PAST / str(number)
-        after = folder / PAST / str(number + 1) if number != len(numbers) else folder
+        if number != len(numbers):
+            after = folder / PAST / str(number + 1)
+        else:
+            after = folder
         run = _ended(path / FEDERATION, path / LAST)
         assert run.federation.network is not None
         if number != found or run.federation.network.follows != before:
@@ -170,13 +181,14 @@ def _ended(path: Path, last: Path) -> EndedEpoch:
 def _stood(rules: Rules, last: bytes) -> tuple[Certificate, Outcome]:
     """What `last_of` wrote, by the public keys alone. A client's has no state: that is the servers' own."""
     messages = [placed.message for placed in round_log.unpack(last)]
-    cert = messages[0].body if messages else None
+    if messages:
+        cert = messages[0].body
+    else:
+        cert = None
     if not isinstance(cert, Cert) or not rules.certifies(cert.certificate, Kind.COMMIT):
         raise Refused("it does not begin with a certificate of this federation")
-    record, parts = (
-        cert.certificate.record,
-        {m.body.what: m.body.content for m in messages if isinstance(m.body, Part)},
-    )
+    record = cert.certificate.record
+    parts = {m.body.what: m.body.content for m in messages if isinstance(m.body, Part)}
     due = {
         PartKind.GLOBALS: record.globals_,
         PartKind.VERDICTS: record.verdicts,

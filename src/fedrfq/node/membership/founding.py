@@ -50,7 +50,8 @@ class NewKeys:
         Request(
             Member(name, address, b"-"), b"", courier=courier
         )  # refused before anything is made of it
-        seed, (tls_key, der) = secrets.token_bytes(KEY), certificates.make(name, days)
+        seed = secrets.token_bytes(KEY)
+        (tls_key, der) = certificates.make(name, days)
         signer = Ed25519Signer(seed)
         return NewKeys(
             seed,
@@ -138,7 +139,10 @@ def init(
     asked. `waits` are fields of `Timings`; a round needs more than half of the clients unless they say otherwise."""
     asked = requests(folder)
     servers, waiting, _ = (sum(request.role == role for request in asked) for role in ROLES)
-    total = waiting + (clients or 0) if waiting or clients is not None else None
+    if waiting or clients is not None:
+        total = waiting + (clients or 0)
+    else:
+        total = None
     aim = purpose(servers + len(addresses), total, file, sets)
     given = {key: value for key, value in (waits or {}).items() if value is not None}
     timings = Timings(**{"minimum": aim.task.clients // 2 + 1, **given})
@@ -154,7 +158,8 @@ def add(folder: Path, files: Sequence[Path]) -> list[Request]:
     """Take requests among those that the federation of this folder will be founded of; returns all there are now."""
     if (folder / FEDERATION).exists():
         raise UserError(f"{folder / FEDERATION} exists: the federation is founded")
-    new, there = [read_request(file) for file in files], requests(folder)
+    new = [read_request(file) for file in files]
+    there = requests(folder)
     Members(
         "", "", tuple(request.member for request in [*there, *new])
     )  # refuses what two have in common

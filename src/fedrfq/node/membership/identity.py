@@ -46,11 +46,9 @@ class Identity:
 
 def load(folder: Path) -> Identity:
     """The party of this folder, once its keys were found to be private, valid and those that the federation knows."""
-    federation, signer, own = (
-        read_federation(folder / FEDERATION),
-        read_signer(folder),
-        certificates.read(folder / TLS_CERTIFICATE),
-    )
+    federation = read_federation(folder / FEDERATION)
+    signer = read_signer(folder)
+    own = certificates.read(folder / TLS_CERTIFICATE)
     identity = Identity(folder, federation, _party(folder, federation, signer), signer)
     secret(folder / TLS_KEY)
     if own != identity.member.certificate:

@@ -1,4 +1,4 @@
-"""A server's motion: the federation.toml that it moves in every round, for as long as it lies in its folder."""
+"""A server's change proposal: the federation.toml that it moves in every round, for as long as it lies in its folder."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ from fedrfq.node.membership.epochs import rounds_of
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.storage.party_folder import read_text
 
-MOTION = "motion.toml"
+PROPOSAL = "proposal.toml"
 
 
 def propose(identity: Identity, file: Path) -> Federation:
-    """Take a file up as this server's motion, if it could take the present one's place."""
+    """Take a file up as this server's change proposal, if it could take the present one's place."""
     content = read_text(file, MOST).encode()
     new = _fit(identity.federation, content)
-    write_atomically(identity.folder / MOTION, content)
+    write_atomically(identity.folder / PROPOSAL, content)
     return new
 
 
 def take_back(folder: Path) -> bool:
-    """Take the motion back; not if there was none."""
-    there = (folder / MOTION).exists()
-    (folder / MOTION).unlink(missing_ok=True)
+    """Take the change proposal back; not if there was none."""
+    there = (folder / PROPOSAL).exists()
+    (folder / PROPOSAL).unlink(missing_ok=True)
     return there
 
 
 def pending(identity: Identity) -> bytes | None:
-    """The motion of this folder; none if there is none, or none that could be decided on any more."""
-    path = identity.folder / MOTION
+    """The change proposal of this folder; none if there is none, or none that could be decided on any more."""
+    path = identity.folder / PROPOSAL
     try:
-        content = read_text(path, MOST).encode() if path.exists() else b""
-        return content if content and _fit(identity.federation, content) else None
+        if path.exists():
+            content = read_text(path, MOST).encode()
+        else:
+            content = b""
+        if content and _fit(identity.federation, content):
+            return content
+        return None
     except UserError as error:
-        say("the motion cannot be made", "warning", why=str(error))
+        say("the change proposal cannot be made", "warning", why=str(error))
         return None
 
 

@@ -30,7 +30,11 @@ class Request:
 
     @property
     def role(self) -> str:
-        return "courier" if self.courier else "server" if self.member.address else "client"
+        if self.courier:
+            return "courier"
+        if self.member.address:
+            return "server"
+        return "client"
 
     @property
     def is_server(self) -> bool:
@@ -46,7 +50,8 @@ class Request:
 
     def check(self) -> None:
         """That it is the key's own and could be pinned; a UserError says why not."""
-        name, scheme = self.member.name, Ed25519()
+        name = self.member.name
+        scheme = Ed25519()
         if scheme.weak(self.key):
             raise UserError(
                 f"the key of {name} is weak, others could sign for it: make a new one, `fedrfq keys new`"
@@ -62,7 +67,8 @@ class Request:
         """From the file's text, which must be exactly what this program writes; checked."""
         try:
             table = toml.strict(text)
-            key, signature = bytes.fromhex(table["key"]), bytes.fromhex(table["signature"])
+            key = bytes.fromhex(table["key"])
+            signature = bytes.fromhex(table["signature"])
             found = Request(Member.of(table), key, signature, table["role"] == "courier")
             if found.text != text:
                 raise ValueError("it is not as this program writes it")

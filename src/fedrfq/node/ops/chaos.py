@@ -22,16 +22,15 @@ class Chaos:
         ready: Callable[[int], bool],
         pause_s: float = 3.0,
     ) -> None:
-        self.children, self.faults, self.rng, self.ready, self.pause_s = (
-            children,
-            faults,
-            rng,
-            ready,
-            pause_s,
-        )
+        self.children = children
+        self.faults = faults
+        self.rng = rng
+        self.ready = ready
+        self.pause_s = pause_s
         self.cycles = 0
         self.down: dict[int, float] = {}
-        self._rising, self._next = set(children), 0.0
+        self._rising = set(children)
+        self._next = 0.0
 
     def step(self, now: float) -> list[str]:
         """What was done, in words."""

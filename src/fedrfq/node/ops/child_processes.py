@@ -26,7 +26,9 @@ class Child:
         output: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.name, self.command, self.output = name, list(command), output
+        self.name = name
+        self.command = list(command)
+        self.output = output
         self.environment = {**os.environ, **dict.fromkeys(_THREADS, "1"), **(environment or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = self.read = self._before = 0
@@ -60,7 +62,9 @@ class Child:
     @property
     def code(self) -> int | None:
         """Its exit code, once it has ended by itself."""
-        return None if self.process is None else self.process.poll()
+        if self.process is None:
+            return None
+        return self.process.poll()
 
     def signal(self, number: int) -> None:
         """To it and all it has started; nothing if it has ended."""

@@ -24,9 +24,13 @@ from fedrfq.node.membership.identity import Identity, load, read_federation, rea
 from fedrfq.node.storage.party_folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY, VOTE_KEY, secret
 from fedrfq.node.transport import probe, tls
 
-OK, WARNING, FAILED = "ok", "warning", "failed"
+OK = "ok"
+WARNING = "warning"
+FAILED = "failed"
 _SOON = timedelta(days=30)
-_NEEDED, _WANTED = 64 << 20, 1 << 30  # bytes of free space
+# bytes of free space
+_NEEDED = 64 << 20
+_WANTED = 1 << 30
 _NAMED = 5
 
 
@@ -64,7 +68,10 @@ def _party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Fin
     yield _other_certificates(identity, now)
     yield _clock(identity, now)
     if taken(identity.folder):
-        look = f"`fedrfq committee status {identity.folder}`" if identity.is_server else "its log"
+        if identity.is_server:
+            look = f"`fedrfq committee status {identity.folder}`"
+        else:
+            look = "its log"
         yield Finding(
             "process", OK, f"this party runs: port and servers are left to it, see {look}"
         )
@@ -76,10 +83,20 @@ def _party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Fin
 
 def _servers(identity: Identity, reached: Mapping[int, probe.ProbeResult]) -> Iterator[Finding]:
     """Up to f servers may be away, and rounds are decided all the same."""
-    roster, away = identity.federation.roster, sum(not answer.there for answer in reached.values())
-    missed = WARNING if away <= roster.f else FAILED
+    roster = identity.federation.roster
+    away = sum(not answer.there for answer in reached.values())
+    if away <= roster.f:
+        missed = WARNING
+    else:
+        missed = FAILED
     for server, answer in reached.items():
-        grade = OK if answer.well else FAILED if answer.there else missed
+        if answer.well:
+            grade = OK
+        else:
+            if answer.there:
+                grade = FAILED
+            else:
+                grade = missed
         yield Finding(identity.federation.members[server].name, grade, answer.note)
     if away > roster.f:
         few = f"{away} of {roster.n} do not answer, and a round takes {roster.n - roster.f}"
@@ -110,7 +127,10 @@ def _certificate(path: Path, now: datetime) -> Finding:
         end = certificates.validity(der, "this party")[1]
     except UserError as error:
         return Finding(path.name, FAILED, str(error))
-    remedy = ": make new keys, and have the federation changed" if end - now < _SOON else ""
+    if end - now < _SOON:
+        remedy = ": make new keys, and have the federation changed"
+    else:
+        remedy = ""
     return Finding(path.name, WARNING if remedy else OK, f"valid until {end:%Y-%m-%d}{remedy}")
 
 
@@ -122,7 +142,10 @@ def _other_certificates(identity: Identity, now: datetime) -> Finding:
             soon.append(f"{member.name} (until {end:%Y-%m-%d})")
     if not soon:
         return Finding("others' certificates", OK, "all valid for 30 days and more")
-    more = f" and {len(soon) - _NAMED} more" if len(soon) > _NAMED else ""
+    if len(soon) > _NAMED:
+        more = f" and {len(soon) - _NAMED} more"
+    else:
+        more = ""
     return Finding(
         "others' certificates",
         WARNING,
@@ -174,7 +197,13 @@ def _disk(folder: Path) -> Finding:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return Finding("disk", FAILED, f"{folder}: {error.strerror}")
-    grade = FAILED if free < _NEEDED else WARNING if free < _WANTED else OK
+    if free < _NEEDED:
+        grade = FAILED
+    else:
+        if free < _WANTED:
+            grade = WARNING
+        else:
+            grade = OK
     return Finding(
         "disk",
         grade,

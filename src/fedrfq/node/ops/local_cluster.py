@@ -80,7 +80,8 @@ class Cluster:
         parties: Iterable[int] | None = None,
         more: Mapping[int, Sequence[object]] | None = None,
     ) -> None:
-        self.folder, self.federation = folder, read_federation(folder / FEDERATION)
+        self.folder = folder
+        self.federation = read_federation(folder / FEDERATION)
         parties = parties or [
             party for party in self.federation.members if party not in self.federation.carriers
         ]
@@ -90,13 +91,12 @@ class Cluster:
 
     def _child(self, party: int, more: Sequence[object]) -> Child:
         own = self.own(party)
-        command = (
-            fedrfq_command("server", own)
-            if party >= 0
-            else fedrfq_command(
+        if party >= 0:
+            command = fedrfq_command("server", own)
+        else:
+            command = fedrfq_command(
                 "client", own, "--data", _experiment(self.federation)["data"]["name"]
             )
-        )
         return Child(own.name, [*command, *map(str, more)], own / OUTPUT)
 
     def own(self, party: int) -> Path:
@@ -136,14 +136,23 @@ class Cluster:
 
     def answers(self, party: int) -> bool:
         """Whether a party is at work: a server can be asked, a client has said that it started."""
-        return self.children[party].spoke if party < 0 else self.status(party) is not None
+        if party < 0:
+            return self.children[party].spoke
+        return self.status(party) is not None
 
     def diary(self, party: int) -> dict[str, Any] | None:
         """What a client wrote down of its last round; none before the first."""
         path = self.own(party) / client_history.NAME
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        if path.exists():
+            lines = path.read_bytes().splitlines(keepends=True)
+        else:
+            lines = []
         whole = [line for line in lines[-2:] if line.endswith(b"\n")]
-        found: dict[str, Any] | None = json.loads(whole[-1]) if whole else None
+        found: dict[str, Any] | None
+        if whole:
+            found = json.loads(whole[-1])
+        else:
+            found = None
         return found
 
     def status(self, party: int) -> dict[str, Any] | None:

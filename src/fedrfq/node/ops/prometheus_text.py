@@ -40,7 +40,8 @@ class Histogram:
         self._sum += seconds
 
     def lines(self, name: str, about: str) -> list[str]:
-        lines, total = _head(name, "histogram", about), 0
+        lines = _head(name, "histogram", about)
+        total = 0
         for bound, count in zip([*self._bounds, "+Inf"], self._counts, strict=True):
             total += count
             lines.append(f'{name}_bucket{{le="{bound}"}} {total}')

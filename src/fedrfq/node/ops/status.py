@@ -128,7 +128,9 @@ def phase(replica: Replica) -> str:
         return "committing"
     if Kind.PREPARE in signed:
         return "preparing"
-    return "awaiting a proposal" if replica.view == 0 else "changing views"
+    if replica.view == 0:
+        return "awaiting a proposal"
+    return "changing views"
 
 
 def in_view(slots: Mapping[int, Message], view: int) -> list[int]:

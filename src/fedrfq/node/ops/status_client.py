@@ -15,7 +15,9 @@ from fedrfq.node.ops.web import HOST
 from fedrfq.node.storage.party_folder import FEDERATION, STATUS, VOTE_KEY, read_text
 
 _PATIENCE_S = 5.0
-_MOST_STATUS, _MOST_PAGE = 1 << 10, 1 << 26  # bytes
+# bytes
+_MOST_STATUS = 1 << 10
+_MOST_PAGE = 1 << 26
 
 
 def servers(folder: Path) -> list[Path]:

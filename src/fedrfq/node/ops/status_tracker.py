@@ -25,27 +25,26 @@ class StatusTracker:
     def __init__(
         self, identity: Identity, replica: Replica, store: WriteAheadLog, rounds: int
     ) -> None:
-        self._charter, self._party, self.replica, self.store = (
-            identity.federation,
-            identity.party,
-            replica,
-            store,
-        )
-        self.rounds, self.decided, self.couriers = (
-            rounds,
-            replica.round - 1,
-            identity.federation.carriers,
-        )
+        self._charter = identity.federation
+        self._party = identity.party
+        self.replica = replica
+        self.store = store
+        self.rounds = rounds
+        self.decided = replica.round - 1
+        self.couriers = identity.federation.carriers
         self.commits = self.views = self.waits = self.evidence = 0
         self._charges: deque[Accusation] = deque(maxlen=_CHARGES)
         for message in store.messages:
             if isinstance(message.body, Evidence):
                 self.accuse(message)
         found = replica.chain.get(self.decided)
-        self.last: LastRound | None = (
-            status.last(self._charter, Decided(found, replica.outcome, ())) if found else None
-        )
-        self.seconds, self._since = Histogram(), time.monotonic()
+        self.last: LastRound | None
+        if found:
+            self.last = status.last(self._charter, Decided(found, replica.outcome, ()))
+        else:
+            self.last = None
+        self.seconds = Histogram()
+        self._since = time.monotonic()
 
     @property
     def finished(self) -> bool:
@@ -65,7 +64,8 @@ class StatusTracker:
         self.last = status.last(self._charter, decided)
         new = self.last.round > self.decided
         if new:
-            self.decided, now = self.last.round, time.monotonic()
+            self.decided = self.last.round
+            now = time.monotonic()
             self.seconds.observe(now - self._since)
             self._since = now
             self.commits += 1
@@ -81,11 +81,11 @@ class StatusTracker:
         self.waits += 1
 
     def board(self, driver: Driver, links: Links) -> ServerStatus:
-        federation, replica, connected = self._charter, self.replica, links.connected()
-        peers, missing = (
-            status.peers(federation, self._party, connected, driver.heard),
-            status.missing(replica),
-        )
+        federation = self._charter
+        replica = self.replica
+        connected = links.connected()
+        peers = status.peers(federation, self._party, connected, driver.heard)
+        missing = status.missing(replica)
 
         def names(parties: list[int]) -> tuple[str, ...]:
             return status.names(federation, parties)

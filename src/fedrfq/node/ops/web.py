@@ -14,7 +14,9 @@ _NAMES = (
     HOST,
     "localhost",
 )  # by which it may be asked for: a web page that has its own name point here may not read it
-_MOST_BYTES, _MOST_S, _MOST_AT_ONCE = 8 << 10, 5.0, 32
+_MOST_BYTES = 8 << 10
+_MOST_S = 5.0
+_MOST_AT_ONCE = 32
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -81,7 +83,9 @@ class WebServer:
         page = self._pages.get(words[1].partition("?")[0])
         if page is None:
             return WebPage(f"there are {', '.join(self._pages)}\n", code=404)
-        return page() if words[0] == "GET" else WebPage("GET alone\n", code=405)
+        if words[0] == "GET":
+            return page()
+        return WebPage("GET alone\n", code=405)
 
 
 def _asks_for_this_machine(headers: list[str]) -> bool:

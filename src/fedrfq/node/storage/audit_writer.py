@@ -37,14 +37,17 @@ from fedrfq.node.storage import disk
 from fedrfq.node.storage.log_reader import FOLDER
 from fedrfq.node.storage.write_ahead_log import DiskFull
 
-LOG, BODIES = "audit.log", "bodies.bin"
+LOG = "audit.log"
+BODIES = "bodies.bin"
 
 
 class AuditWriter:
     """Of a party's folder. `last` is the last round written down."""
 
     def __init__(self, folder: Path, federation: Federation) -> None:
-        self.folder, self.rules, self.last = folder, Rules(federation.roster), 0
+        self.folder = folder
+        self.rules = Rules(federation.roster)
+        self.last = 0
         self._values: dict[int, bytes] = {}  # of the rounds written down
         self._charged: set[object] = set()  # whom evidence that is written down convicts, of what
         self._uploads: dict[bytes, Message] = {}
@@ -120,7 +123,8 @@ class AuditWriter:
 
     def _write(self, decided: Decided) -> None:
         record = decided.certificate.record
-        set_, lists = self._parts.get(record.set_), self._lists.get(record, ())
+        set_ = self._parts.get(record.set_)
+        lists = self._lists.get(record, ())
         entry = [self.rules.unsigned(Cert(record.round, decided.certificate))]
         if set_ is not None:
             entry += [*lists, self.rules.unsigned(Part(record.round, PartKind.SET, set_.content))]
@@ -132,9 +136,14 @@ class AuditWriter:
 
     def _uploads_of(self, set_: Part | None) -> list[Message]:
         """All that are in the set, or none."""
-        names = [digest for _, digest in decode_entries(set_.content)] if set_ is not None else []
+        if set_ is not None:
+            names = [digest for _, digest in decode_entries(set_.content)]
+        else:
+            names = []
         found = [self._uploads[name] for name in names if name in self._uploads]
-        return found if len(found) == len(names) else []
+        if len(found) == len(names):
+            return found
+        return []
 
     def _parts_of(self, record: Record) -> list[Message]:
         """Those that are there, under the round's own number: what stays the same is of the round before, too."""
@@ -147,7 +156,8 @@ class AuditWriter:
         ]
 
     def _forget(self, round_: int) -> None:
-        self._open, self._evidence = None, []
+        self._open = None
+        self._evidence = []
         self._uploads = {
             name: message for name, message in self._uploads.items() if message.body.round > round_
         }
@@ -181,7 +191,8 @@ class AuditWriter:
 
     def _recall(self, entry: hash_chain.Entry) -> None:
         """The round of an entry, and the evidence at its end; no more of it is read."""
-        reader, wires = Reader(entry.payload), []
+        reader = Reader(entry.payload)
+        wires = []
         try:
             while reader.left():
                 wires.append(reader.sized())
@@ -197,7 +208,8 @@ class AuditWriter:
             self.last, self._values[record.round] = record.round, record.value(self.rules.run)
 
     def _cut(self, name: str, end: int) -> None:
-        path, number = self.folder / name, 1
+        path = self.folder / name
+        number = 1
         if path.stat().st_size == end:
             return
         while (aside := path.with_name(f"{name}.cut-{number}")).exists():

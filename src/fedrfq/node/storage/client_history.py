@@ -45,7 +45,8 @@ class ClientHistory:
     """Of one run. `last` is the last round written down; a line that a crash cut short is gone."""
 
     def __init__(self, folder: Path, run: str) -> None:
-        self.path, self.run = folder / NAME, run
+        self.path = folder / NAME
+        self.run = run
         with writing(self.path):
             self.path.touch()
             whole = self.path.read_bytes().rpartition(b"\n")
@@ -64,7 +65,9 @@ class ClientHistory:
         """0 where it is of another run."""
         try:
             found = json.loads(line)
-            return int(found["round"]) if found["run"] == self.run else 0
+            if found["run"] == self.run:
+                return int(found["round"])
+            return 0
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{self.path} is not as this program writes it: move it away"

@@ -11,7 +11,9 @@ LEAST = 16 << 20  # bytes: a log smaller than this is left as it is
 
 class LogCompactor:
     def __init__(self, store: WriteAheadLog, chronicle: AuditWriter) -> None:
-        self._store, self._chronicle, self._size = store, chronicle, store.size
+        self._store = store
+        self._chronicle = chronicle
+        self._size = store.size
 
     @property
     def due(self) -> bool:

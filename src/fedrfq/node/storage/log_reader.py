@@ -21,7 +21,8 @@ class DamagedLog(UserError):
         super().__init__(
             f"{path}, byte {offset}: {why}; put no copy in its place, but set it aside: `fedrfq server {party} --rejoin`"
         )
-        self.path, self.offset = path, offset
+        self.path = path
+        self.offset = offset
 
 
 class LogContents(NamedTuple):
@@ -44,17 +45,23 @@ def name(number: int) -> str:
 def load(folder: Path, run: bytes) -> LogContents:
     """The log in a folder; Damaged where it does not hold. The tail of a flush that never ended is left out."""
     files = sorted(folder.glob("[0-9]" * 8 + ".log"))
-    torn = files[-1:] if files and _unborn(files) else []
+    if files and _unborn(files):
+        torn = files[-1:]
+    else:
+        torn = []
     files = files[: len(files) - len(torn)]
     if not files:
         return LogContents([], [], torn, None, 0, 0, 0)
     first = _header(files[-1], run).first
     counting = [path for path in files if int(path.stem) >= first]
-    messages, before, last = [], None, None
+    messages = []
+    before = None
+    last = None
     for number, path in enumerate(counting, start=first):
         head, found = _read(path, run, number, before, last=path == counting[-1])
         messages += _messages(path, head, found)
-        before, last = found.check, (head, found)
+        before = found.check
+        last = (head, found)
     assert last is not None
     older = [path for path in files if path not in counting]
     return LogContents(
@@ -71,7 +78,8 @@ def load(folder: Path, run: bytes) -> LogContents:
 def _unborn(files: list[Path]) -> bool:
     """Whether the last file was being created when all stopped: nothing but a part of its header, or zeros, and it is the
     first of all or the file before is there."""
-    data, number = _bytes(files[-1]), int(files[-1].stem)
+    data = _bytes(files[-1])
+    number = int(files[-1].stem)
     expected = number == 1 or (len(files) > 1 and int(files[-2].stem) == number - 1)
     return expected and segments.header(data) is None and (len(data) <= HEADER or not any(data))
 
@@ -89,7 +97,8 @@ def _read(
     path: Path, run: bytes, number: int, before: int | None, last: bool
 ) -> tuple[Header, SegmentContents]:
     """One file, after a file whose last batch had this checksum; none: it is the log's start."""
-    head, data = _header(path, run), _bytes(path)
+    head = _header(path, run)
+    data = _bytes(path)
     if not int(path.stem) == head.number == number:
         raise DamagedLog(path, 0, f"file {number} of the log is due here")
     if (before is None) != (head.number == head.first) or (

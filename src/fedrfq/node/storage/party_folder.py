@@ -9,8 +9,12 @@ from pathlib import Path
 
 from fedrfq.errors import UserError
 
-FEDERATION, VOTE_KEY, TLS_KEY, TLS_CERTIFICATE = "federation.toml", "vote.key", "tls.key", "tls.crt"
-REQUEST, REQUESTS = "request.toml", "requests"
+FEDERATION = "federation.toml"
+VOTE_KEY = "vote.key"
+TLS_KEY = "tls.key"
+TLS_CERTIFICATE = "tls.crt"
+REQUEST = "request.toml"
+REQUESTS = "requests"
 STATUS = "status.json"  # of a server that runs: where to ask it how it does
 MOST_FEDERATION = 1 << 27  # bytes
 _MOST_KEY = 1 << 12

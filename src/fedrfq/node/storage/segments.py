@@ -19,14 +19,14 @@ from fedrfq.consensus.messages import Message, decode
 from fedrfq.consensus.wire import Reader, Refused, sized
 
 MOST = 1 << 30  # bytes of a file that is read
-_TAG, _MARK = b"fedrfqL1", b"\xf5log"
+_TAG = b"fedrfqL1"
+_MARK = b"\xf5log"
 _HEADER = struct.Struct("<8s32sIII8s")
 _BATCH = struct.Struct("<4sIII")
 _CRC = struct.Struct("<I")
-HEADER, HEAD = (
-    _HEADER.size + _CRC.size,
-    _BATCH.size + _CRC.size,
-)  # bytes of a file's header, and of a batch's
+# bytes of a file's header, and of a batch's
+HEADER = _HEADER.size + _CRC.size
+HEAD = _BATCH.size + _CRC.size
 
 
 class Header(NamedTuple):
@@ -75,7 +75,9 @@ def header(data: bytes) -> Header | None:
     ):
         return None
     tag, *rest = _HEADER.unpack_from(data)
-    return Header(*rest) if tag == _TAG else None
+    if tag == _TAG:
+        return Header(*rest)
+    return None
 
 
 def batch(seed: int, before: int, payload: bytes) -> tuple[bytes, int]:
@@ -90,7 +92,9 @@ def batch(seed: int, before: int, payload: bytes) -> tuple[bytes, int]:
 def found(data: bytes, head: Header) -> SegmentContents:
     """The batches of a file. What comes after the last whole one may be a flush that never ended; with a whole batch behind
     it, it is damage: Bad."""
-    batches, at, before = [], HEADER, head.before
+    batches = []
+    at = HEADER
+    before = head.before
     while (length := _length(data, at, head.seed, before)) is not None:
         batches.append((at, data[at + HEAD : at + HEAD + length]))
         before = _BATCH.unpack_from(data, at)[3]
@@ -112,7 +116,9 @@ def _length(data: bytes, at: int, seed: int, before: int | None = None) -> int |
     if length > len(data) - at - HEAD or (before is not None and its_before != before):
         return None
     payload = memoryview(data)[at + HEAD : at + HEAD + length]
-    return int(length) if zlib.crc32(payload, seed) == check else None
+    if zlib.crc32(payload, seed) == check:
+        return int(length)
+    return None
 
 
 def _any_after(data: bytes, at: int, seed: int) -> bool:
@@ -131,7 +137,8 @@ def packed(messages: Iterable[Message]) -> bytes:
 
 def unpacked(at: int, payload: bytes, run: bytes) -> list[Message]:
     """The messages of a batch that begins at this offset of its file."""
-    reader, messages = Reader(payload), []
+    reader = Reader(payload)
+    messages = []
     while reader.left():
         place = at + HEAD + reader.at
         try:

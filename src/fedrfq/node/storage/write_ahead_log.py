@@ -33,14 +33,13 @@ class WriteAheadLog:
     def __init__(
         self, folder: Path, run: bytes, segment_bytes: int, lock: int, found: LogContents
     ) -> None:
-        self.folder, self._log, self._run, self._most, self._lock = (
-            folder,
-            folder / FOLDER,
-            run,
-            segment_bytes,
-            lock,
-        )
-        self.messages, self.dropped = found.messages, ""
+        self.folder = folder
+        self._log = folder / FOLDER
+        self._run = run
+        self._most = segment_bytes
+        self._lock = lock
+        self.messages = found.messages
+        self.dropped = ""
         self._buffer: list[Message] = []
         self._failed: DiskFull | None = None
         self._handle = -1
@@ -48,7 +47,9 @@ class WriteAheadLog:
         if found.header is None:
             self._begin(1, 1)
         else:
-            self._head, self._check, self._end = found.header, found.check, found.end
+            self._head = found.header
+            self._check = found.check
+            self._end = found.end
             self._handle = os.open(found.files[-1], os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             self.size = sum(path.stat().st_size for path in found.files)
 
@@ -69,7 +70,8 @@ class WriteAheadLog:
     def reset(folder: Path) -> Path:
         """Set a log aside, as log.damaged-1 and so on; where it is now. Nothing is ever removed, and of a log that is not
         there an empty folder says that it was missed."""
-        lock, log = locked(folder), folder / FOLDER
+        lock = locked(folder)
+        log = folder / FOLDER
         try:
             number = 1
             while (aside := folder / f"{FOLDER}.damaged-{number}").exists():
@@ -102,7 +104,9 @@ class WriteAheadLog:
                 self._begin(self._head.number + 1, self._head.first)
             data, check = segments.batch(self._head.seed, self._check, payload)
             disk.write(self._handle, data)
-        self._check, self._end, self.size = check, self._end + len(data), self.size + len(data)
+        self._check = check
+        self._end = self._end + len(data)
+        self.size = self.size + len(data)
         self._buffer = []
 
     def compact(self, essence: Sequence[Message]) -> None:
@@ -117,7 +121,8 @@ class WriteAheadLog:
             beside.rename(self._log / name(number))
             disk.sync(self._log)
             self._turn(handle, head, check, segments.HEADER + len(data))
-            self.size, self.messages = self._end, list(essence)
+            self.size = self._end
+            self.messages = list(essence)
             self._remove([path for path in self._log.glob("*.log") if path.name < name(number)])
 
     def close(self) -> None:
@@ -143,18 +148,27 @@ class WriteAheadLog:
 
     def _begin(self, number: int, first: int) -> None:
         """A new file."""
-        before = 0 if number == first else self._check
+        if number == first:
+            before = 0
+        else:
+            before = self._check
         head = segments.fresh(self._run, number, first, before)
         handle = disk.create(self._log / name(number), head.write())
         disk.sync(self._log)
         self._turn(handle, head, before, segments.HEADER)
-        self.size = self._end if number == first else self.size + self._end
+        if number == first:
+            self.size = self._end
+        else:
+            self.size = self.size + self._end
 
     def _turn(self, handle: int, head: segments.Header, check: int, end: int) -> None:
         """To the file that is appended to from now on."""
         if self._handle >= 0:
             os.close(self._handle)
-        self._handle, self._head, self._check, self._end = handle, head, check, end
+        self._handle = handle
+        self._head = head
+        self._check = check
+        self._end = end
 
     def _remove(self, paths: Sequence[Path]) -> None:
         """Oldest first, so that what is left is still the end of a log."""
@@ -170,11 +184,10 @@ class WriteAheadLog:
             with _failing(self._log):
                 yield
         except BaseException as error:
-            self._failed = (
-                error
-                if isinstance(error, DiskFull)
-                else DiskFull(f"{self._log} was cut short ({error!r}): start again")
-            )
+            if isinstance(error, DiskFull):
+                self._failed = error
+            else:
+                self._failed = DiskFull(f"{self._log} was cut short ({error!r}): start again")
             raise
 
     def _check_failed(self) -> None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from fedrfq.federation.federation_file import Federation
 
-KIB, MIB = 1 << 10, 1 << 20
+KIB = 1 << 10
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Limits:
 
 
 def server_pace(federation: Federation) -> Pace:
-    """A proposal carries up to n lists of all clients, evidence two uploads, a motion the text of a federation. Ten thousand
+    """A proposal carries up to n lists of all clients, evidence two uploads, a change proposal the text of a federation. Ten thousand
     messages a second are ten times what 100 commits need, and what one core can verify."""
     lists = 80 * len(federation.servers) * len(federation.clients)
     frame = 2 * MIB + 2 * _upload(federation) + 4 * len(federation.text) + lists
@@ -91,7 +92,9 @@ class Bucket:
     __slots__ = ("_burst", "_held", "_rate", "_seen")
 
     def __init__(self, rate: float, burst_s: float, now: float) -> None:
-        self._rate, self._burst, self._seen = rate, rate * burst_s, now
+        self._rate = rate
+        self._burst = rate * burst_s
+        self._seen = now
         self._held = self._burst
 
     def spend(self, amount: float, now: float) -> float:
@@ -105,8 +108,10 @@ class Allowance:
     """So many of something at once, and so many a second; what is more is refused, and owes nothing."""
 
     def __init__(self, burst: float, rate: float, now: float) -> None:
-        self._burst, self._rate = burst, rate
-        self._left, self._since = burst, now
+        self._burst = burst
+        self._rate = rate
+        self._left = burst
+        self._since = now
 
     def take(self, now: float) -> bool:
         """One, if there is one left."""

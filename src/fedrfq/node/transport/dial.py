@@ -15,12 +15,17 @@ class Waits:
     of it is chance, so that not all who lost a server come back at once."""
 
     def __init__(self, first_s: float, longest_s: float, rng: Random) -> None:
-        self._first, self._longest, self._rng = first_s, longest_s, rng
+        self._first = first_s
+        self._longest = longest_s
+        self._rng = rng
         self._wait = first_s
 
     def after(self, lasted_s: float) -> float:
         """Seconds, after a connection that lasted so long."""
-        wait = self._first if lasted_s > self._wait else self._wait
+        if lasted_s > self._wait:
+            wait = self._first
+        else:
+            wait = self._wait
         self._wait = min(2 * wait, self._longest)
         return wait * self._rng.uniform(0.5, 1.0)
 
@@ -33,7 +38,10 @@ async def keep(
     while True:
         link = dial()
         await _connect(link, address, limits.handshake_s)
-        lasted = 0.0 if link.up_at is None else asyncio.get_running_loop().time() - link.up_at
+        if link.up_at is None:
+            lasted = 0.0
+        else:
+            lasted = asyncio.get_running_loop().time() - link.up_at
         await asyncio.sleep(waits.after(lasted))
 
 

@@ -15,7 +15,8 @@ Guest = TypeVar("Guest")
 
 class Door(Generic[Guest]):
     def __init__(self, most: int, most_per_address: int) -> None:
-        self._most, self._most_per_address = most, most_per_address
+        self._most = most
+        self._most_per_address = most_per_address
         self._waiting: dict[Guest, str] = {}  # in the order of their coming, with the address
         self._by_address: defaultdict[str, dict[Guest, None]] = defaultdict(dict)
 
@@ -29,7 +30,9 @@ class Door(Generic[Guest]):
         self._by_address[address][guest] = None
         if len(self._by_address[address]) > self._most_per_address:
             return next(iter(self._by_address[address]))
-        return next(iter(self._waiting)) if len(self._waiting) > self._most else None
+        if len(self._waiting) > self._most:
+            return next(iter(self._waiting))
+        return None
 
     def leave(self, guest: Guest) -> None:
         """Identified, or gone."""

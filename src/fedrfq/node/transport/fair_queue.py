@@ -7,7 +7,8 @@ from collections.abc import Container
 
 from fedrfq.consensus.events import Event
 
-_SERVER_BYTES, _CLIENT_BYTES = 64 << 20, 256 << 10
+_SERVER_BYTES = 64 << 20
+_CLIENT_BYTES = 256 << 10
 
 
 class FairQueue:
@@ -31,7 +32,9 @@ class FairQueue:
         return True
 
     def _room(self, peer: int) -> int:
-        return _SERVER_BYTES if peer >= 0 or peer in self._couriers else _CLIENT_BYTES
+        if peer >= 0 or peer in self._couriers:
+            return _SERVER_BYTES
+        return _CLIENT_BYTES
 
     def take(self) -> Event:
         """The next event of the peer whose turn it is."""

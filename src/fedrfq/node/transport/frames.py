@@ -30,7 +30,8 @@ class Frames:
 
     def take(self, piece: bytes) -> Iterator[bytes]:
         """The frames that become whole by this piece. Raises `Oversized` at the header, before the frame has come."""
-        held, start = self._held, 0
+        held = self._held
+        start = 0
         if (
             not held
             and len(piece) >= HEADER

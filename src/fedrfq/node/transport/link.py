@@ -41,7 +41,8 @@ class Link(asyncio.BufferedProtocol):
     """`peer` is none until the other end is identified."""
 
     def __init__(self, owner: Owner, context: ssl.SSLContext, dialled: int | None) -> None:
-        self._owner, self._loop = owner, asyncio.get_running_loop()
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
         self._tls = TlsStream(context, server_side=dialled is None)
         self._transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []  # to be flushed
@@ -109,7 +110,8 @@ class Link(asyncio.BufferedProtocol):
 
     def admit(self, peer: int, budget: Budget) -> None:
         """The other end is this party: what it sends counts from now on."""
-        self.peer, self._budget = peer, budget
+        self.peer = peer
+        self._budget = budget
         self._frames = Frames(budget.pace.frame)
 
     def _pay(self, frames: int, size: int) -> None:
@@ -144,7 +146,8 @@ class Link(asyncio.BufferedProtocol):
         """All that is queued, in one write."""
         if self._waiting and not self.closed:
             self._owner.counts["frames out"] += len(self._waiting) // 2
-            data, self._size = b"".join(self._waiting), 0
+            data = b"".join(self._waiting)
+            self._size = 0
             self._waiting.clear()
             self.said_at = self._loop.time()
             self._write(self._tls.seal(data))
@@ -175,8 +178,14 @@ class Link(asyncio.BufferedProtocol):
     @property
     def host(self) -> str:
         """The other end's address."""
-        name = self._transport.get_extra_info("peername") if self._transport is not None else None
-        return str(name[0]) if name else "0.0.0.0"  # gone already
+        if self._transport is not None:
+            name = self._transport.get_extra_info("peername")
+        else:
+            name = None
+        # gone already
+        if name:
+            return str(name[0])
+        return "0.0.0.0"
 
     def finish(self) -> None:
         """Send what is queued and say goodbye; the other end then closes. Nothing more is heard."""

@@ -47,13 +47,12 @@ class Links:
         rng: Random | None = None,
         bind: tuple[str, int] | None = None,
     ) -> None:
-        self._identity, self._me, self._charter, self._hear = (
-            identity,
-            identity.party,
-            identity.federation,
-            hear,
-        )
-        self._limits, self._rng = limits or Limits(), rng or Random()
+        self._identity = identity
+        self._me = identity.party
+        self._charter = identity.federation
+        self._hear = hear
+        self._limits = limits or Limits()
+        self._rng = rng or Random()
         self._servers = self._limits.server or server_pace(self._charter)
         self._clients = self._limits.client or client_pace(self._charter)
         self._couriers = self._limits.courier or courier_pace(self._charter)
@@ -132,7 +131,9 @@ class Links:
     def unread(self, peer: int) -> int:
         """Bytes that wait for a peer to read them."""
         link = self._peers.get(peer)
-        return 0 if link is None else link.unread
+        if link is None:
+            return 0
+        return link.unread
 
     # For a link
 
@@ -195,7 +196,9 @@ class Links:
     def _pace(self, party: int) -> Pace:
         if party >= 0:
             return self._servers
-        return self._couriers if party in self._charter.carriers else self._clients
+        if party in self._charter.carriers:
+            return self._couriers
+        return self._clients
 
     def _welcome(self, link: Link, peer: int) -> None:
         """From now on this is the connection to the peer; an older one is taken to be dead."""
@@ -215,7 +218,8 @@ class Links:
                 yield keep(partial(Link, self, context, server), address, self._limits, self._rng)
 
     def _flush(self) -> None:
-        filled, self._filled = self._filled, []
+        filled = self._filled
+        self._filled = []
         for link in filled:
             link.flush()
 

@@ -26,7 +26,8 @@ class ProbeResult(NamedTuple):
 
 async def servers(identity: Identity, patience_s: float) -> dict[int, ProbeResult]:
     """What became of dialling each server but oneself, by its number, within that many seconds each."""
-    context, turns = tls.client_context(identity), asyncio.Semaphore(_AT_ONCE)
+    context = tls.client_context(identity)
+    turns = asyncio.Semaphore(_AT_ONCE)
     others = [server for server in range(identity.federation.roster.n) if server != identity.party]
 
     async def dialled(server: int) -> ProbeResult:
@@ -39,7 +40,8 @@ async def servers(identity: Identity, patience_s: float) -> dict[int, ProbeResul
 async def _dialled(
     identity: Identity, server: int, context: ssl.SSLContext, patience_s: float
 ) -> ProbeResult:
-    address, began = identity.federation.members[server].address, time.monotonic()
+    address = identity.federation.members[server].address
+    began = time.monotonic()
     try:
         async with asyncio.timeout(patience_s):
             well, note, _ = await _greeted(identity, server, context)
@@ -58,11 +60,10 @@ async def _dialled(
             False, f"{address}: no answer within {patience_s:g} s: {_REMEDY}", there=False
         )
     except OSError as error:
-        why = (
-            os.strerror(error.errno)
-            if error.errno and error.errno > 0
-            else error.strerror or "cannot be reached"
-        )
+        if error.errno and error.errno > 0:
+            why = os.strerror(error.errno)
+        else:
+            why = error.strerror or "cannot be reached"
         return ProbeResult(False, f"{address}: {why}: {_REMEDY}", there=False)
     return ProbeResult(well, f"{address}: {note}, {1000 * (time.monotonic() - began):.0f} ms")
 
@@ -78,7 +79,10 @@ async def _greeted(identity: Identity, server: int, context: ssl.SSLContext) -> 
             identity.federation, writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         )
         if shown != server:
-            who = "nobody" if shown is None else identity.federation.members[shown].name
+            if shown is None:
+                who = "nobody"
+            else:
+                who = identity.federation.members[shown].name
             return ProbeResult(False, f"answers as {who}: is it the right address?")
         if await reader.read(1) or 0 <= identity.party < server:
             return ProbeResult(True, "answers")

@@ -32,7 +32,9 @@ def client_context(identity: Identity) -> ssl.SSLContext:
 
 def party(federation: Federation, der: bytes | None) -> int | None:
     """Whose certificate this is, byte for byte; None: nobody's here."""
-    return None if der is None else federation.holders.get(der)
+    if der is None:
+        return None
+    return federation.holders.get(der)
 
 
 def _context(identity: Identity, side: int, pinned: Iterable[bytes]) -> ssl.SSLContext:

@@ -19,7 +19,8 @@ class TlsStream:
     """One end. Whatever is called, `outgoing` may then have something for the other end."""
 
     def __init__(self, context: ssl.SSLContext, server_side: bool) -> None:
-        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._in = ssl.MemoryBIO()
+        self._out = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=server_side)
         self.certificate: bytes | None = None  # the other end's, once the handshake is over
 

@@ -47,14 +47,20 @@ class AdaptiveAttack(Attack):
         def sent(gamma: float) -> Uploads:
             return replaced(scene, centre_AJV + gamma * direction_AJV)
 
-        low, high = 0.0, self.strength
+        low = 0.0
+        high = self.strength
         if not all_kept(scene, sent(low)):
             return scene.uploads
         if all_kept(scene, sent(high)):
             return sent(high)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            low, high = (middle, high) if all_kept(scene, sent(middle)) else (low, middle)
+            if all_kept(scene, sent(middle)):
+                low = middle
+                high = high
+            else:
+                low = low
+                high = middle
         return sent(low)
 
 
@@ -68,7 +74,8 @@ def all_kept(scene: Scene, uploads: Uploads) -> bool:
 def centres(scene: Scene) -> tuple[Floats, Bools]:
     """The centre of each class as every attacker sees it, and which are not just its own prototype."""
     mean_AJV, _ = honest_moments(scene)
-    held_J, present_J = scene.honest.held_KJ.any(0), scene.globals_.present_J
+    held_J = scene.honest.held_KJ.any(0)
+    present_J = scene.globals_.present_J
     centre_AJV: Floats = np.where(
         (present_J & ~held_J)[:, None], scene.globals_.values_JV, mean_AJV
     )

@@ -23,14 +23,16 @@ class Frame(Attack):
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
-        theirs, present_J = scene.theirs, scene.globals_.present_J
+        theirs = scene.theirs
+        present_J = scene.globals_.present_J
         steps = min(round(self.strength), LIMIT)
         moved_AJV = (
             rng.integers(-steps, steps, theirs.values_KJV.shape, endpoint=True)
             * theirs.precision.step
         )
         false_AJV = theirs.precision.rounded(scene.globals_.values_JV + moved_AJV)
-        counts_KJ, values_KJV = scene.uploads.counts_KJ.copy(), scene.uploads.values_KJV.copy()
+        counts_KJ = scene.uploads.counts_KJ.copy()
+        values_KJV = scene.uploads.values_KJV.copy()
         claimed_A1 = np.maximum(theirs.counts_KJ.max(1, keepdims=True, initial=0), 1)
         counts_KJ[scene.malicious_K] = np.where(present_J, claimed_A1, theirs.counts_KJ)
         values_KJV[scene.malicious_K] = np.where(present_J[:, None], false_AJV, theirs.values_KJV)

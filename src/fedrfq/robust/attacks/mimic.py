@@ -34,9 +34,8 @@ class Mimic(Attack):
             np.flatnonzero(~scene.malicious_K),
             key=lambda row: (-classes_K[row], uploads.clients[row]),
         )
-        counts_KJ, values_KJV = uploads.counts_KJ.copy(), uploads.values_KJV.copy()
-        counts_KJ[scene.malicious_K], values_KJV[scene.malicious_K] = (
-            counts_KJ[model],
-            values_KJV[model],
-        )
+        counts_KJ = uploads.counts_KJ.copy()
+        values_KJV = uploads.values_KJV.copy()
+        counts_KJ[scene.malicious_K] = counts_KJ[model]
+        values_KJV[scene.malicious_K] = values_KJV[model]
         return replace(uploads, counts_KJ=counts_KJ, values_KJV=values_KJV)

@@ -48,11 +48,9 @@ def largest(mean_V: Floats, direction_V: Floats, rows_HV: Floats, strength: floa
     """The largest γ ≥ 0 with ‖mean + γ·direction − row‖ ≤ strength · the greatest distance between rows, for every row."""
     bound = min(strength, LIMIT) ** 2 * squared_distances(rows_HV).max()
     offset_HV = mean_V - rows_HV
-    a, b_H, c_H = (
-        direction_V @ direction_V,
-        offset_HV @ direction_V,
-        np.square(offset_HV).sum(1) - bound,
-    )
+    a = direction_V @ direction_V
+    b_H = offset_HV @ direction_V
+    c_H = np.square(offset_HV).sum(1) - bound
     if a == 0 or c_H.max() > 0:
         return 0.0
     return float(((np.sqrt(b_H**2 - a * c_H) - b_H) / a).min())

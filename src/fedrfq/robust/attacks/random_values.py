@@ -23,7 +23,8 @@ class RandomValues(Attack):
         if not scene.theirs.held_KJ.any():
             return scene.uploads
         values = scene.uploads.values_KJV[scene.uploads.held_KJ]
-        middle, half = (values.max() + values.min()) / 2, (values.max() - values.min()) / 2
+        middle = (values.max() + values.min()) / 2
+        half = (values.max() - values.min()) / 2
         return replaced(
             scene, middle + self.strength * half * rng.uniform(-1, 1, scene.theirs.values_KJV.shape)
         )

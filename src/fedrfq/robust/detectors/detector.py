@@ -50,7 +50,10 @@ class Detector(ABC):
 
     def admitted(self, uploads: Uploads) -> Uploads:
         """The uploads with what their senders may claim: counts clipped, lone classes held back."""
-        counts_KJ = clipped(uploads.counts_KJ) if self.clip else uploads.counts_KJ
+        if self.clip:
+            counts_KJ = clipped(uploads.counts_KJ)
+        else:
+            counts_KJ = uploads.counts_KJ
         if self.lone == "hold":
             counts_KJ = np.where(uploads.held_KJ.sum(0) == 1, 0, counts_KJ)
         return replace(uploads, counts_KJ=counts_KJ)
@@ -60,10 +63,9 @@ def clipped(counts_KJ: Ints) -> Ints:
     """Counts cut to the (lower) median of the class's holders."""
     ordered = np.sort(np.where(counts_KJ > 0, counts_KJ, np.iinfo(np.int64).max), axis=0)
     middle_J = np.maximum((counts_KJ > 0).sum(0) - 1, 0) // 2
-    most_J = (
-        ordered[middle_J, np.arange(counts_KJ.shape[1])]
-        if len(ordered)
-        else np.zeros(counts_KJ.shape[1], np.int64)
-    )
+    if len(ordered):
+        most_J = ordered[middle_J, np.arange(counts_KJ.shape[1])]
+    else:
+        most_J = np.zeros(counts_KJ.shape[1], np.int64)
     cut: Ints = np.minimum(counts_KJ, most_J)
     return cut

@@ -76,7 +76,8 @@ class Sent:
         votes_JVK[..., -1] = globals_.values_JV
         content_N = _contents(class_N, values_NV)
         originals = np.unique(content_N, return_index=True)[1]
-        points, present_J = Points.of(values_NV), globals_.present_J
+        points = Points.of(values_NV)
+        present_J = globals_.present_J
         return Sent(
             uploads.values_KJV.shape,
             client_N,
@@ -112,7 +113,8 @@ class Sent:
     def _medians(self, votes_JK: Bools) -> Ints:
         """Value by value; of an even number of votes the mean of the middle two, and 0 without any."""
         ordered_JVK = np.sort(np.where(votes_JK[:, None], self.votes_JVK, np.int32(LIMIT)), axis=-1)
-        classes, voters_J = np.arange(len(votes_JK)), votes_JK.sum(1)
+        classes = np.arange(len(votes_JK))
+        voters_J = votes_JK.sum(1)
         last_J = np.maximum(voters_J - 1, 0)
         middle_JV = (
             ordered_JVK[classes, :, last_J // 2].astype(np.int64)
@@ -137,4 +139,6 @@ def _contents(class_N: Ints, values_NV: Ints) -> Ints:
 def median(values: Ints) -> int:
     """The lower one of an even number; 0 of none."""
     middle = (len(values) - 1) // 2
-    return int(np.partition(values, middle)[middle]) if len(values) else 0
+    if len(values):
+        return int(np.partition(values, middle)[middle])
+    return 0

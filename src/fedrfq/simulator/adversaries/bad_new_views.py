@@ -21,7 +21,8 @@ Attack = Callable[["Mutate", int, int], Made]
 
 def ignore(evil: Mutate, round_: int, view: int) -> Made:
     """A free choice, whatever the view changes show to be prepared."""
-    choice, known = evil.ring.choice(round_), evil.known(round_, view)
+    choice = evil.ring.choice(round_)
+    known = evil.known(round_, view)
     if choice is None or len(known) < evil.ring.roster.quorum:
         return None
     return choice, tuple(m for _, m in sorted(known.items()))
@@ -29,7 +30,8 @@ def ignore(evil: Mutate, round_: int, view: int) -> Made:
 
 def conceal(evil: Mutate, round_: int, view: int) -> Made:
     """Only view changes that show nothing prepared: of the faulty many times, of honest servers if there are such."""
-    choice, known = evil.ring.choice(round_), evil.known(round_, view)
+    choice = evil.ring.choice(round_)
+    known = evil.known(round_, view)
     empty = [
         m
         for _, m in sorted(known.items())
@@ -44,11 +46,9 @@ def conceal(evil: Mutate, round_: int, view: int) -> Made:
 def too_few(evil: Mutate, round_: int, view: int) -> Made:
     """One view change less than a quorum."""
     attack = conceal(evil, round_, view)
-    return (
-        None
-        if attack is None
-        else (attack[0], tuple(dict.fromkeys(attack[1]))[: evil.ring.roster.quorum - 1])
-    )
+    if attack is None:
+        return None
+    return (attack[0], tuple(dict.fromkeys(attack[1]))[: evil.ring.roster.quorum - 1])
 
 
 def stale(evil: Mutate, round_: int, view: int) -> Made:
@@ -62,7 +62,8 @@ def foreign(evil: Mutate, round_: int, view: int) -> Made:
 
 
 def _borrowed(evil: Mutate, round_: int, view: int, fits: Callable[[ViewChange], bool]) -> Made:
-    choice, found = evil.ring.choice(round_), evil.known(round_, view)
+    choice = evil.ring.choice(round_)
+    found = evil.known(round_, view)
     for _, changes in sorted(evil.ring.changes.items()):
         for server, message in changes.items():
             if (
@@ -83,7 +84,8 @@ def _borrowed(evil: Mutate, round_: int, view: int, fits: Callable[[ViewChange],
 
 def forged(evil: Mutate, round_: int, view: int) -> Made:
     """View changes in the name of honest servers, which they never signed."""
-    choice, mine = evil.ring.choice(round_), evil.ring.change(evil.me, round_, view)
+    choice = evil.ring.choice(round_)
+    mine = evil.ring.change(evil.me, round_, view)
     if choice is None or mine is None or not isinstance(mine.body, ViewChange):
         return None
     made = [
@@ -96,9 +98,10 @@ def forged(evil: Mutate, round_: int, view: int) -> Made:
 def claim(evil: Mutate, round_: int, view: int) -> Made:
     """A certificate that was never prepared, as if the new view were bound to it; or a real one of a low view."""
     known = evil.known(round_, view)
-    made = (
-        evil.fake_prepared(round_, view) if evil.rng.random() < 0.6 else evil.prepared(round_, view)
-    )
+    if evil.rng.random() < 0.6:
+        made = evil.fake_prepared(round_, view)
+    else:
+        made = evil.prepared(round_, view)
     change = evil.ring.change(evil.me, round_, view, made)
     if made is None or change is None or len(known) < evil.ring.roster.quorum:
         return None

@@ -13,7 +13,10 @@ class Behaviour:
     """Takes part as an honest server would, until a subclass says otherwise. `log`: as an honest replica's."""
 
     def __init__(self, ring: Ring, me: int, log: tuple[Message, ...] = ()) -> None:
-        self.ring, self.me, self.rng, self.log = ring, me, ring.rng, log
+        self.ring = ring
+        self.me = me
+        self.rng = ring.rng
+        self.log = log
         self.others = [server for server in range(ring.roster.n) if server != me]
         self.inner = self.honest(log)
 

@@ -39,7 +39,10 @@ class Mutate(Forge):
         """In view 0 to some, so that some prepare it and some do not; in a later view an attack may come instead."""
         if body.view and self.rng.random() < 0.7:
             return []
-        choice = self.ring.choice(body.round) if body.lists else None
+        if body.lists:
+            choice = self.ring.choice(body.round)
+        else:
+            choice = None
         if choice is not None:
             body = replace(body, record=choice.record, lists=choice.lists)
         return list(self.ring.propose(body, self.ring.some(self.ring.honest, 0.8)))
@@ -61,7 +64,8 @@ class Mutate(Forge):
         choice = self.ring.choice(round_)
         if choice is None:
             return None
-        value, earlier = choice.record.value(self.ring.rules.run), int(self.rng.random() * view)
+        value = choice.record.value(self.ring.rules.run)
+        earlier = int(self.rng.random() * view)
         signatures = self.fake(Kind.PREPARE, earlier, round_, value)
         if self.rng.random() < 0.4:
             signatures = self._mixed(round_) or signatures
@@ -73,26 +77,33 @@ class Mutate(Forge):
         for (_, of, _, _), votes in self.ring.votes.items():
             if of == round_:
                 found |= {server: vote.signature for server, vote in votes.items()}
-        return tuple(sorted(found.items())[: self.ring.roster.quorum]) if found else None
+        if found:
+            return tuple(sorted(found.items())[: self.ring.roster.quorum])
+        return None
 
     def extra(self, event: Event) -> list[Action]:
-        body = event.message.body if isinstance(event, Received) else None
+        if isinstance(event, Received):
+            body = event.message.body
+        else:
+            body = None
         if isinstance(body, ViewChange):
             return self._on_change(body)
         if not isinstance(body, PrePrepare):
             return []
-        return (
-            self._help(body)
-            if body.view
-            else self._strange_votes(body.round, body.view, body.record)
-        )
+        if body.view:
+            return self._help(body)
+        return self._strange_votes(body.round, body.view, body.record)
 
     def _help(self, body: PrePrepare) -> list[Action]:
         """An honest leader's mistake, if it is one: those who vote for it need the set and our votes."""
         if self.rng.random() < 0.3:
             return self._strange_votes(body.round, body.view, body.record)
         part = self.ring.parts.get(body.record.set_)
-        found: list[Action] = [Broadcast(part)] if part is not None and not body.lists else []
+        found: list[Action]
+        if part is not None and not body.lists:
+            found = [Broadcast(part)]
+        else:
+            found = []
         return found + list(self.ring.back(body.round, body.view, body.record, self.ring.honest))
 
     def _strange_votes(self, round_: int, view: int, record: Record) -> list[Action]:
@@ -116,7 +127,9 @@ class Mutate(Forge):
         place = body.round, body.view
         leader = self.ring.roster.leader(*place)
         if leader != self.me:
-            return self._hurry(body) if self.rng.random() < 0.2 else []
+            if self.rng.random() < 0.2:
+                return self._hurry(body)
+            return []
         if self.attacks.get(place, 0) >= _MOST_ATTACKS or self.rng.random() < 0.3:
             return []
         self.attacks[place] = self.attacks.get(place, 0) + 1
@@ -135,7 +148,9 @@ class Mutate(Forge):
 
     def _hurry(self, body: ViewChange) -> list[Action]:
         change = self.ring.change(self.me, body.round, body.view)
-        return self.to_some(change, 0.8) if change is not None else []
+        if change is not None:
+            return self.to_some(change, 0.8)
+        return []
 
     def known(self, round_: int, view: int) -> dict[int, Message]:
         """The view changes there are, with those of all the faulty: nothing prepared, they say."""

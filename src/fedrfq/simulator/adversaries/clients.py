@@ -25,7 +25,9 @@ class FaultyClient:
     """Follows the rounds as an honest client does; what it uploads is the subclass's affair."""
 
     def __init__(self, ring: Ring, me: int, make: type[Client] = Client) -> None:
-        self.ring, self.me, self.rng = ring, me, ring.rng
+        self.ring = ring
+        self.me = me
+        self.rng = ring.rng
         self.inner = make(ring.rules, me, ring.signers[~me])
         self.servers = range(ring.roster.n)
 
@@ -34,7 +36,10 @@ class FaultyClient:
 
     def _twist(self, effect: Effect) -> list[Action]:
         if isinstance(effect, Broadcast | Send) and isinstance(effect.message.body, Upload):
-            targets = [effect.to] if isinstance(effect, Send) else list(self.servers)
+            if isinstance(effect, Send):
+                targets = [effect.to]
+            else:
+                targets = list(self.servers)
             return [a for to in targets for a in self.upload(to, effect.message)]
         return [effect]
 
@@ -67,7 +72,8 @@ class Malformed(FaultyClient):
     """Contents the application refuses, signatures that are none, another's name."""
 
     def upload(self, to: int, message: Message) -> list[Action]:
-        body, ring = message.body, self.ring
+        body = message.body
+        ring = self.ring
         assert isinstance(body, Upload)
         ways: tuple[Callable[[], Message], ...] = (
             lambda: ring.sign(~self.me, replace(body, content=body.content + b"!")),

@@ -37,7 +37,10 @@ class Forge(Behaviour):
     def _forged(self, body: Upload | UploadList | Prepare | Commit) -> Message:
         """With no signature worth the name, or with that of a key everybody has."""
         raw = encode(self.ring.rules.run, body)
-        everybodys = self.ring.weak.get(body.client) if isinstance(body, Upload) else None
+        if isinstance(body, Upload):
+            everybodys = self.ring.weak.get(body.client)
+        else:
+            everybodys = None
         return Message(
             self.ring.rules.run,
             body,
@@ -47,11 +50,10 @@ class Forge(Behaviour):
 
     def _upload(self, round_: int) -> Message:
         """Of any client; those who ask for it get it."""
-        client = (
-            self.rng.choice(sorted(self.ring.weak))
-            if self.ring.weak
-            else int(self.rng.random() * self._clients())
-        )
+        if self.ring.weak:
+            client = self.rng.choice(sorted(self.ring.weak))
+        else:
+            client = int(self.rng.random() * self._clients())
         message = self._forged(Upload(round_, client, self.ring.content(round_)))
         self.ring.uploads.setdefault(round_, {})[message.digest] = message
         return message
@@ -68,7 +70,10 @@ class Forge(Behaviour):
             assert isinstance(forged.body, Upload)
             more = forged.body.client, forged.digest
         several = sum(client == more[0] for client, _ in body.entries) > 1
-        entries = body.entries if several else tuple(sorted({*body.entries, more}))
+        if several:
+            entries = body.entries
+        else:
+            entries = tuple(sorted({*body.entries, more}))
         return self.ring.sign(self.me, replace(body, entries=entries))
 
     def _propose(self, body: PrePrepare) -> list[Action]:
@@ -115,8 +120,12 @@ class Forge(Behaviour):
 
     def _evidence(self, message: Message) -> list[Action]:
         """Against whoever just spoke: the same twice, something forged, or two things that go together well."""
-        body, past = message.body, self.ring.past
-        second = self.rng.choice(past) if past else message
+        body = message.body
+        past = self.ring.past
+        if past:
+            second = self.rng.choice(past)
+        else:
+            second = message
         if isinstance(body, Upload) and self.rng.random() < 0.5:
             second = self._forged(replace(body, content=self.ring.content(body.round)))
         alike = [

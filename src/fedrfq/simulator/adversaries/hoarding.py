@@ -48,10 +48,15 @@ class Hoard(Behaviour):
         if message is not None and isinstance(message.body, PrePrepare):
             return self._propose(message.body)
         withheld = isinstance(effect, Broadcast | Send) and effect.message.body.kind in _WITHHELD
-        return [] if withheld else [effect]
+        if withheld:
+            return []
+        return [effect]
 
     def _propose(self, body: PrePrepare) -> list[Action]:
-        choice = self.ring.choice(body.round) if body.lists else None
+        if body.lists:
+            choice = self.ring.choice(body.round)
+        else:
+            choice = None
         if choice is None or body.round in self.hidden:
             return []
         self.hidden[body.round] = body.view, choice.record
@@ -61,16 +66,26 @@ class Hoard(Behaviour):
 
     def extra(self, event: Event) -> list[Action]:
         """Shown when somebody leaves for a view, and as soon as the view before has its proposal or will not have one."""
-        body = event.message.body if isinstance(event, Received) else None
+        if isinstance(event, Received):
+            body = event.message.body
+        else:
+            body = None
         if isinstance(body, ViewChange):
             ahead = self.ring.roster.leader(body.round, body.view) in self.ring.servers
             return self._reveal(body.round, body.view + ahead)
-        return self._reveal(body.round, body.view + 1) if isinstance(body, PrePrepare) else []
+        if isinstance(body, PrePrepare):
+            return self._reveal(body.round, body.view + 1)
+        return []
 
     def _reveal(self, round_: int, view: int) -> list[Action]:
         proof = self._proof(round_, view)
-        change = self.ring.change(self.me, round_, view, proof) if proof is not None else None
-        return [Broadcast(change)] if change is not None else []
+        if proof is not None:
+            change = self.ring.change(self.me, round_, view, proof)
+        else:
+            change = None
+        if change is not None:
+            return [Broadcast(change)]
+        return []
 
     def _proof(self, round_: int, view: int) -> Certificate | None:
         """What is hidden, if it was voted for, and is old enough for this view."""
@@ -81,8 +96,6 @@ class Hoard(Behaviour):
         for server in self.ring.servers:
             self.ring.vote(Kind.PREPARE, server, round_, at, value)
         votes = self.ring.votes[Kind.PREPARE, round_, at, value]
-        return (
-            self.ring.rules.certificate(list(votes.values()), record)
-            if self.ring.rules.enough(votes)
-            else None
-        )
+        if self.ring.rules.enough(votes):
+            return self.ring.rules.certificate(list(votes.values()), record)
+        return None

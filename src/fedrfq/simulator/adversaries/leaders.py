@@ -23,7 +23,7 @@ from fedrfq.simulator.world import Action
 
 
 class Equivocate(Behaviour):
-    """Different proposals, lists, motions and votes to different servers; proposals also where another leads."""
+    """Different proposals, lists, change proposals and votes to different servers; proposals also where another leads."""
 
     def twist(self, effect: Effect) -> list[Action]:
         message = proposal_of(effect)
@@ -32,7 +32,7 @@ class Equivocate(Behaviour):
         if isinstance(effect, Broadcast) and effect.message.body.kind == Kind.LIST:
             return self._lists(effect.message)
         if isinstance(effect, Broadcast) and isinstance(effect.message.body, Upload):
-            return self._motions(effect.message, effect.message.body)
+            return self._change_proposals(effect.message, effect.message.body)
         if isinstance(effect, Broadcast) and effect.message.body.kind in (
             Kind.PREPARE,
             Kind.COMMIT,
@@ -42,7 +42,10 @@ class Equivocate(Behaviour):
 
     def _split(self, body: PrePrepare) -> list[Action]:
         """Each server gets one of two proposals, now and then both."""
-        other = self.ring.choice(body.round) if body.lists else None
+        if body.lists:
+            other = self.ring.choice(body.round)
+        else:
+            other = None
         if other is None:
             return list(self.ring.propose(body, self.ring.honest))
         second = replace(body, record=other.record, lists=other.lists)
@@ -57,13 +60,16 @@ class Equivocate(Behaviour):
             return [Broadcast(message)]
         return self.to_some(message, 0.7) + self.to_some(other)
 
-    def _motions(self, message: Message, body: Upload) -> list[Action]:
+    def _change_proposals(self, message: Message, body: Upload) -> list[Action]:
         other = self.ring.sign(self.me, replace(body, content=self.ring.content(body.round)))
         return self.to_some(message, 0.7) + self.to_some(other)
 
     def extra(self, event: Event) -> list[Action]:
         """Where another leads, a proposal all the same; and to one that has voted for ours, another one."""
-        body = event.message.body if isinstance(event, Received) else None
+        if isinstance(event, Received):
+            body = event.message.body
+        else:
+            body = None
         if isinstance(body, Prepare) and self.ring.roster.leader(body.round, body.view) == self.me:
             return self._again(body)
         if (
@@ -84,9 +90,10 @@ class Equivocate(Behaviour):
         )
 
     def _again(self, vote: Prepare) -> list[Action]:
-        choice = (
-            self.ring.choice(vote.round) if vote.view == 0 and self.rng.random() < 0.5 else None
-        )
+        if vote.view == 0 and self.rng.random() < 0.5:
+            choice = self.ring.choice(vote.round)
+        else:
+            choice = None
         if choice is None:
             return []
         return list(
@@ -163,7 +170,10 @@ class Censor(Behaviour):
             self._added,
             self._both_count,
         )
-        choice = self.rng.choice(ways)(body) if body.lists else None
+        if body.lists:
+            choice = self.rng.choice(ways)(body)
+        else:
+            choice = None
         if choice is None:
             return list(self.ring.propose(body, self.ring.honest))
         return list(
@@ -185,14 +195,21 @@ class Censor(Behaviour):
     def _one_list(self, body: PrePrepare) -> Choice | None:
         """The own list in the place of all."""
         mine = self.ring.own_list(self.me, body.round)
-        return None if mine is None else self.ring.follow(body.round, (mine,) * len(body.lists))
+        if mine is None:
+            return None
+        return self.ring.follow(body.round, (mine,) * len(body.lists))
 
     def _left_out(self, body: PrePrepare) -> Choice | None:
         """The proper lists, and a set that is not their union."""
         entries = self.ring.rules.union(body.lists)[0]
-        dropped = self.rng.choice(entries) if entries else None
+        if entries:
+            dropped = self.rng.choice(entries)
+        else:
+            dropped = None
         record = self.ring.record(body.round, tuple(entry for entry in entries if entry != dropped))
-        return None if record is None else Choice(record, body.lists)
+        if record is None:
+            return None
+        return Choice(record, body.lists)
 
     def _best_lists(self, body: PrePrepare) -> Choice | None:
         """Of all the choices there are, one that leaves the victim out; this is allowed if few list it."""
@@ -207,10 +224,13 @@ class Censor(Behaviour):
         minted = self.ring.mint(body.round)
         if minted is None or not isinstance(minted.body, Upload):
             return None
-        client, entries = minted.body.client, self.ring.rules.union(body.lists)[0]
+        client = minted.body.client
+        entries = self.ring.rules.union(body.lists)[0]
         kept = [entry for entry in entries if entry[0] != client]
         record = self.ring.record(body.round, tuple(sorted([*kept, (client, minted.digest)])))
-        return None if record is None else Choice(record, body.lists)
+        if record is None:
+            return None
+        return Choice(record, body.lists)
 
     def _both_count(self, body: PrePrepare) -> Choice | None:
         """One of two uploads of a client that sent two, as if it had sent one."""
@@ -218,4 +238,6 @@ class Censor(Behaviour):
         record = self.ring.record(
             body.round, tuple(sorted({**dict(double), **dict(single)}.items()))
         )
-        return None if record is None else Choice(record, body.lists)
+        if record is None:
+            return None
+        return Choice(record, body.lists)

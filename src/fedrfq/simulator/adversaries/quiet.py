@@ -26,7 +26,9 @@ class Amnesiac(Behaviour):
             self.inner = self.honest(self.log)
         if self.away:
             self.away -= 1
-            return [] if self.away else super().step(Start())
+            if self.away:
+                return []
+            return super().step(Start())
         return super().step(event)
 
 

@@ -26,10 +26,14 @@ class Replay(Behaviour):
     """Old messages of all parties, of other rounds, views and runs; old certificates as if they were new."""
 
     def extra(self, event: Event) -> list[Action]:
-        ring, rng = self.ring, self.rng
+        ring = self.ring
+        rng = self.rng
         if not isinstance(event, Received) or rng.random() > 0.3:
             return []
-        pool = ring.archive if ring.archive and rng.random() < 0.4 else ring.past
+        if ring.archive and rng.random() < 0.4:
+            pool = ring.archive
+        else:
+            pool = ring.past
         actions: list[Action] = [
             Send(rng.choice(self.others), rng.choice(pool)) for _ in range(2) if pool
         ]
@@ -85,10 +89,8 @@ class Flood(Behaviour):
 
     def _early(self) -> Message | None:
         """Of a round to come."""
-        round_, value = (
-            self.ring.round + self.rng.choice((1, 1, 2, 7, _FAR)),
-            self.rng.randbytes(32),
-        )
+        round_ = self.ring.round + self.rng.choice((1, 1, 2, 7, _FAR))
+        value = self.rng.randbytes(32)
         bodies = (
             Prepare(round_, self._view(), value, self.me),
             UploadList(round_, self.me, ((0, value),)),
@@ -99,14 +101,13 @@ class Flood(Behaviour):
         """One more of a faulty client, of this round or the next."""
         if not self.ring.clients:
             return None
-        client, round_ = (
-            self.rng.choice(self.ring.clients),
-            self.ring.round + self.rng.choice((0, 1)),
-        )
+        client = self.rng.choice(self.ring.clients)
+        round_ = self.ring.round + self.rng.choice((0, 1))
         return self.ring.sign(~client, Upload(round_, client, self.ring.content(round_)))
 
     def _request(self) -> Message | None:
-        round_, value = self.ring.round + self.rng.choice((-1, 0, 1)), self.rng.randbytes(32)
+        round_ = self.ring.round + self.rng.choice((-1, 0, 1))
+        value = self.rng.randbytes(32)
         bodies = (
             Fetch(max(0, round_), self.rng.choice(tuple(PartKind)), value),
             Part(max(0, round_), PartKind.SET, value),

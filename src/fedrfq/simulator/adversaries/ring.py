@@ -56,13 +56,11 @@ class Ring:
         mint: Callable[[], bytes] | None = None,
         archive: Sequence[Message] = (),
     ) -> None:
-        self.rules, self.roster, self.application, self.rng, self._mint = (
-            rules,
-            rules.roster,
-            application,
-            rng,
-            mint,
-        )
+        self.rules = rules
+        self.roster = rules.roster
+        self.application = application
+        self.rng = rng
+        self._mint = mint
         self.signers = signers
         self.servers = sorted(party for party in signers if party >= 0)
         self.clients = sorted(~party for party in signers if party < 0)
@@ -119,11 +117,16 @@ class Ring:
 
     def answer(self, event: Event) -> list[Message]:
         """To a request for something made up."""
-        body = event.message.body if isinstance(event, Received) else None
+        if isinstance(event, Received):
+            body = event.message.body
+        else:
+            body = None
         if type(body) is not Fetch:
             return []
         found = self.parts.get(body.digest) or self.uploads.get(body.round, {}).get(body.digest)
-        return [found] if found is not None else []
+        if found is not None:
+            return [found]
+        return []
 
     # What they make
 
@@ -144,7 +147,9 @@ class Ring:
             for m in self.uploads.get(round_, {}).values()
             if isinstance(body := m.body, Upload)
         ]
-        return self.rng.choice(known) if known else b""
+        if known:
+            return self.rng.choice(known)
+        return b""
 
     def mint(self, round_: int) -> Message | None:
         """One more upload of a faulty client."""
@@ -167,15 +172,14 @@ class Ring:
 
     def list_of(self, server: int, round_: int, entries: Iterable[Entry]) -> Message | None:
         """Some of these entries, of no fewer clients than a list needs."""
-        entries, registered = sorted(entries), len(self.roster.clients)
-        motions, ours = (
-            [e for e in entries if e[0] >= registered],
-            [e for e in entries if e[0] < registered],
-        )
+        entries = sorted(entries)
+        registered = len(self.roster.clients)
+        change_proposals = [e for e in entries if e[0] >= registered]
+        ours = [e for e in entries if e[0] < registered]
         if len(ours) < self.roster.minimum:
             return None
         dropped = min(int(self.rng.random() * 3), len(ours) - self.roster.minimum)
-        kept = self.rng.sample(ours, len(ours) - dropped) + self.some(motions, 0.7)
+        kept = self.rng.sample(ours, len(ours) - dropped) + self.some(change_proposals, 0.7)
         return self.sign(server, UploadList(round_, server, tuple(sorted(kept))))
 
     def choice(self, round_: int) -> Choice | None:
@@ -188,11 +192,10 @@ class Ring:
         fewest = self.roster.n - self.roster.f
         if len(pool) < fewest:
             return None
-        chosen = (
-            set(self.rng.sample(sorted(pool), fewest))
-            if self.rng.random() < 0.3
-            else self._with_own(pool, fewest)
-        )
+        if self.rng.random() < 0.3:
+            chosen = self.rng.sample(sorted(pool), fewest)
+        else:
+            chosen = self._with_own(pool, fewest)
         return self.follow(round_, tuple(pool[server] for server in sorted(chosen)))
 
     def _with_own(self, pool: dict[int, Message], number: int) -> list[int]:
@@ -203,11 +206,14 @@ class Ring:
     def follow(self, round_: int, lists: tuple[Message, ...]) -> Choice | None:
         """The record that follows from lists, if the bodies are known."""
         record = self.record(round_, self.rules.union(lists)[0])
-        return None if record is None else Choice(record, lists)
+        if record is None:
+            return None
+        return Choice(record, lists)
 
     def record(self, round_: int, entries: tuple[Entry, ...]) -> Record | None:
         """What the uploads of this set come to, its parts ready to be fetched."""
-        known, before = self.uploads.get(round_, {}), self.chain.get(round_ - 1)
+        known = self.uploads.get(round_, {})
+        before = self.chain.get(round_ - 1)
         if before is None or any(digest not in known for _, digest in entries):
             return None
         bodies = [body for _, digest in entries if isinstance(body := known[digest].body, Upload)]
@@ -236,7 +242,8 @@ class Ring:
         self, round_: int, view: int, record: Record, targets: Iterable[int], commits: float = 0.8
     ) -> list[Relay]:
         """All the faulty vote for it, in both phases, towards those who got it; not every one of them is told of commits."""
-        value, out = record.value(self.rules.run), []
+        value = record.value(self.rules.run)
+        out = []
         told = list(targets)
         for server in self.servers:
             prepare = self.vote(Kind.PREPARE, server, round_, view, value)
@@ -262,8 +269,6 @@ class Ring:
 
     def certificate(self, round_: int) -> Message | None:
         known = self.chain.get(round_)
-        return (
-            self.rules.unsigned(Cert(round_, known[2]))
-            if known is not None and known[2] is not None
-            else None
-        )
+        if known is not None and known[2] is not None:
+            return self.rules.unsigned(Cert(round_, known[2]))
+        return None

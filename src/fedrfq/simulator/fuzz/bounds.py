@@ -27,5 +27,5 @@ def most_ms(schedule: Schedule, roster: Roster) -> int:
 
 def most_messages(n: int, clients: int) -> int:
     """A replica's bound: slots of this round and the next, the lists and view changes of each proposal, the uploads and
-    motions that lists may name, and the evidence of two rounds."""
+    change proposals that lists may name, and the evidence of two rounds."""
     return 4 * n * n + 10 * n + 2 * (clients + n) * (n + 2)

@@ -24,7 +24,9 @@ from fedrfq.simulator.fuzz.trial import Settings, report
 from fedrfq.simulator.fuzz.workers import in_order
 
 _MOST_CHUNKS = 2_000  # a campaign writes what it has found that often
-_SMALLEST, _LARGEST = 25, 500  # schedules of a chunk: no more than a few seconds' work
+# schedules of a chunk: no more than a few seconds' work
+_SMALLEST = 25
+_LARGEST = 500
 _SOURCES = ("consensus", "simulator")
 
 
@@ -58,13 +60,19 @@ class Tally:
 
     def summary(self) -> dict[str, Any]:
         """As JSON, the same for the same tally."""
-        breach = asdict(self.breach) if self.breach else None
+        if self.breach:
+            breach = asdict(self.breach)
+        else:
+            breach = None
         counts = {"schedules": self.schedules, "events": self.events, "breach": breach}
         return {**counts, "exercised": dict(sorted(self.exercised.items()))}
 
     @staticmethod
     def of(summary: dict[str, Any]) -> Tally:
-        breach = Breach(**summary["breach"]) if summary["breach"] else None
+        if summary["breach"]:
+            breach = Breach(**summary["breach"])
+        else:
+            breach = None
         return Tally(summary["schedules"], summary["events"], Counter(summary["exercised"]), breach)
 
 
@@ -75,11 +83,10 @@ def try_one(settings: Settings, index: int) -> Tally:
     """The schedule of this index, run to its end."""
     seed = settings.schedule_seed(index)
     found = report(settings, seed)
-    breach = (
-        Breach(index, seed, found.violation.name, found.violation.detail)
-        if found.violation
-        else None
-    )
+    if found.violation:
+        breach = Breach(index, seed, found.violation.name, found.violation.detail)
+    else:
+        breach = None
     return Tally(1, found.events, found.exercised, breach)
 
 
@@ -99,8 +106,11 @@ class Campaign:
     def __init__(
         self, settings: Settings, path: Path | None = None, trial: Trial = try_one
     ) -> None:
-        self.settings, self.path, self.trial = settings, path, trial
-        self.tally, self.seconds = Tally(), 0.0
+        self.settings = settings
+        self.path = path
+        self.trial = trial
+        self.tally = Tally()
+        self.seconds = 0.0
         if path is not None and path.exists():
             self._load(path)
 
@@ -111,7 +121,8 @@ class Campaign:
         """The tally after every chunk, until an invariant breaks or all schedules are run."""
         if self.done():
             return
-        before, start = self.seconds, time.monotonic()
+        before = self.seconds
+        start = time.monotonic()
         work = partial(try_all, self.settings, self.trial)
         for found in in_order(pool, jobs, work, self._chunks()):
             self.tally += found
@@ -143,7 +154,8 @@ class Campaign:
     def _load(self, path: Path) -> None:
         found = load(path)
         try:
-            settings, tally = found["settings"], Tally.of(found["summary"])
+            settings = found["settings"]
+            tally = Tally.of(found["summary"])
             self.seconds = float(found["timing"]["seconds"])
         except (KeyError, TypeError, ValueError):
             raise UserError(
@@ -166,7 +178,8 @@ def same_settings(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> 
 @cache
 def code() -> str:
     """A hash of the program under test: findings of two versions are never added up."""
-    root, total = Path(fedrfq.__file__).parent, hashlib.sha256()
+    root = Path(fedrfq.__file__).parent
+    total = hashlib.sha256()
     for path in sorted(path for part in _SOURCES for path in (root / part).rglob("*.py")):
         total.update(
             f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
@@ -192,4 +205,6 @@ def load(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path} cannot be read ({error}): choose another --out, or remove it"
         ) from error
-    return found if isinstance(found, dict) else {}
+    if isinstance(found, dict):
+        return found
+    return {}

@@ -43,7 +43,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     ),
     "evidence": tuple(f"evidence of two {kinds}" for kinds in _EVIDENCE),
     "catching up": ("catch-ups", "fetches", "waits for clients", "outcomes fetched by clients"),
-    "servers as clients": ("motions that count", "run over"),
+    "servers as clients": ("change proposals that count", "run over"),
     "refused": ("weak key refused", *(f"ignored: {why}" for why in _IGNORED)),
 }
 
@@ -60,4 +60,6 @@ def by_group(exercised: Mapping[str, int]) -> dict[str, dict[str, int]]:
     }
     known = {name for names in REQUIRED.values() for name in names}
     more = {name: count for name, count in sorted(exercised.items()) if name not in known}
-    return {**groups, "besides": more} if more else groups
+    if more:
+        return {**groups, "besides": more}
+    return groups

@@ -30,7 +30,8 @@ class DecisionHistory:
         round_: int = 0,
         value: bytes = b"",
     ) -> None:
-        self.seen, self.application = seen, application
+        self.seen = seen
+        self.application = application
         self.values: dict[int, bytes] = {round_: value or seen.roster.run}
         self.outcomes: dict[int, Outcome] = {round_: before}
         self.sets: dict[int, tuple[Entry, ...]] = {}
@@ -43,7 +44,8 @@ class DecisionHistory:
         self._at.pop(party, None)
 
     def decide(self, party: int, decided: Decided) -> None:
-        certificate, outcome = decided.certificate, decided.outcome
+        certificate = decided.certificate
+        outcome = decided.outcome
         self.certified(party, certificate)
         round_ = certificate.record.round
         before = self._at.get(party, 0)
@@ -58,7 +60,9 @@ class DecisionHistory:
     def _due(self, party: int, round_: int) -> Outcome:
         """Clients are not told the detector's state."""
         outcome = self.outcomes[round_]
-        return outcome if party >= 0 else outcome._replace(state=b"")
+        if party >= 0:
+            return outcome
+        return outcome._replace(state=b"")
 
     def certified(self, party: int, certificate: Certificate) -> None:
         """An honest party believes a certificate, or hands it out."""
@@ -106,13 +110,17 @@ class DecisionHistory:
             raise Violation(
                 "validity", f"round {round_}: {shown(record)} decided, {shown(expected)} is right"
             )
-        self.outcomes[round_], self.sets[round_] = outcome, entries
+        self.outcomes[round_] = outcome
+        self.sets[round_] = entries
         self.uncensored(round_)
 
     def _upload(self, round_: int, entry: Entry) -> Upload:
         client, digest = entry
         message = self.seen.uploads.get(digest)
-        body = message.body if message is not None else None
+        if message is not None:
+            body = message.body
+        else:
+            body = None
         if not isinstance(body, Upload) or (body.round, body.client) != (round_, client):
             raise Violation(
                 "validity", f"round {round_}: client {client} never signed the upload that counts"

@@ -87,8 +87,11 @@ class Search:
     """Breadth first, with one faulty server."""
 
     def __init__(self, stage: Stage) -> None:
-        self.stage, self.found = stage, Explored(states=1, complete=False)
-        self.transitions, self.decided, self.view = 0, 0, 0
+        self.stage = stage
+        self.found = Explored(states=1, complete=False)
+        self.transitions = 0
+        self.decided = 0
+        self.view = 0
         self.servers = [Positions(stage, server) for server in stage.honest]
         self.here: Joint = (0,) * len(self.servers)  # where the search is at work
         self.layer = [self.here]
@@ -99,7 +102,8 @@ class Search:
 
     def deepen(self) -> None:
         """By one step."""
-        began, violation = time.perf_counter(), None
+        began = time.perf_counter()
+        violation = None
         try:
             self.layer = [after for joint in self.layer for after in self._expand(joint)]
         except Violation as found:
@@ -118,7 +122,8 @@ class Search:
 
     def _expand(self, joint: Joint) -> list[Joint]:
         """The new positions one step away."""
-        new, self.here = [], joint
+        new = []
+        self.here = joint
         for index, pool in enumerate(self._pools_of(joint)):
             for move in self._moves_of(index, joint[index], pool):
                 self.transitions += 1
@@ -164,7 +169,8 @@ class Search:
 
     def _trace(self) -> tuple[str, ...]:
         """How it came to where the search is at work."""
-        lines, at = [], self.came[self.here]
+        lines = []
+        at = self.came[self.here]
         while at is not None:
             before, index, move = at
             lines.append(self._line(index, before[index], move))
@@ -172,7 +178,8 @@ class Search:
         return tuple(reversed(lines))
 
     def _line(self, index: int, at: int, move: Move) -> str:
-        server, told = self.servers[index], self.stage.told
+        server = self.servers[index]
+        told = self.stage.told
         taken = ", ".join(map(told, move.taken)) or "its view's timer"
         said = (
             ", ".join(map(told, ordered(server.all[move.to].said - server.all[at].said)))

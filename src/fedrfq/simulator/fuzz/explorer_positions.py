@@ -14,6 +14,7 @@ from fedrfq.consensus.events import (
     Broadcast,
     Decided,
     Effect,
+    Event,
     Expired,
     Received,
     Send,
@@ -64,7 +65,8 @@ class Move(NamedTuple):
 
 class Positions:
     def __init__(self, stage: Stage, server: int) -> None:
-        self.stage, self.server = stage, server
+        self.stage = stage
+        self.server = server
         self.all: list[Position] = []
         self._numbers: dict[Hashable, int] = {}
         self._steps: dict[tuple[int, Message | None], tuple[int, bool]] = {}
@@ -130,7 +132,9 @@ class Positions:
     def _take(self, at: int, message: Message | None) -> tuple[int, bool]:
         position = self.all[at]
         replica = fork(position.replica)
-        event = Expired(Timer.VIEW) if message is None else Received(self.stage.faulty, message)
+        event: Event = Expired(Timer.VIEW)
+        if message is not None:
+            event = Received(self.stage.faulty, message)
         effects = replica.step(event)
         there = self._number(self._after(position._replace(replica=replica), effects))
         counted = message is not None and message.body.kind in _COUNTED
@@ -139,7 +143,9 @@ class Positions:
     # What must hold of every step of an honest server
 
     def _after(self, before: Position, effects: Iterable[Effect]) -> Position:
-        said, decided, timing = set(before.said), before.decided, before.timing
+        said = set(before.said)
+        decided = before.decided
+        timing = before.timing
         for effect in effects:
             if isinstance(effect, Broadcast) and effect.message.body.kind != Kind.EVIDENCE:
                 self._check_word(effect.message, said)
@@ -222,17 +228,19 @@ def likeness(replica: Replica) -> Hashable:
 def _committed(replica: Replica) -> int:
     """The view up to which votes to prepare have done their work."""
     mine = replica.own.get(Kind.COMMIT)
-    return mine.view if mine is not None else -1
+    if mine is not None:
+        return mine.view
+    return -1
 
 
 def _changed(replica: Replica) -> int:
     """The view up to which view changes have: its timer runs, and it has proposed or leaves that to others."""
-    mine, leader = (
-        replica.own.get(Kind.PREPREPARE),
-        replica.roster.leader(replica.round, replica.view),
-    )
+    mine = replica.own.get(Kind.PREPREPARE)
+    leader = replica.roster.leader(replica.round, replica.view)
     waits = leader == replica.me and (mine is None or mine.view < replica.view)
-    return replica.view if replica.timing and not waits else replica.view - 1
+    if replica.timing and not waits:
+        return replica.view
+    return replica.view - 1
 
 
 def frozen(value: Any) -> Hashable:
@@ -245,7 +253,10 @@ def frozen(value: Any) -> Hashable:
         return _bare(value).write()
     if isinstance(value, list):
         return tuple(map(frozen, value))
-    return frozenset(map(frozen, value)) if isinstance(value, set | frozenset) else value
+    if isinstance(value, set | frozenset):
+        return frozenset(map(frozen, value))
+    found: Hashable = value
+    return found
 
 
 @cache
@@ -270,7 +281,9 @@ def _unproved(body: AnyMessage) -> AnyMessage:
         return replace(body, changes=())
     if isinstance(body, ViewChange) and body.prepared is not None:
         return replace(body, prepared=_bare(body.prepared))
-    return replace(body, certificate=_bare(body.certificate)) if isinstance(body, Cert) else body
+    if isinstance(body, Cert):
+        return replace(body, certificate=_bare(body.certificate))
+    return body
 
 
 def _bare(certificate: Certificate) -> Certificate:

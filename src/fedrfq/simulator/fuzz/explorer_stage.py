@@ -34,7 +34,8 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
 from fedrfq.simulator.fuzz.toy import Toy, content
 
-SERVERS, ROUND = 4, 1
+SERVERS = 4
+ROUND = 1
 _IDEAL = IdealSignatures()
 
 
@@ -60,8 +61,11 @@ class Stage:
         roster = Roster(
             _IDEAL, tuple(map(_IDEAL.key, range(SERVERS))), (_IDEAL.key(~0), _IDEAL.key(~1))
         )
-        self.faulty, self.views, self.kind = faulty, views, replica
-        self.rules, self.truth = rules(roster), Rules(roster)
+        self.faulty = faulty
+        self.views = views
+        self.kind = replica
+        self.rules = rules(roster)
+        self.truth = Rules(roster)
         self.honest = tuple(server for server in range(SERVERS) if server != faulty)
         self.uploads = tuple(
             self._by(~client, Upload(ROUND, client, content(client + 1))) for client in range(2)
@@ -100,7 +104,8 @@ class Stage:
 
     def told(self, message: Message) -> str:
         """In short."""
-        body, words = message.body, [message.body.kind.name]
+        body = message.body
+        words = [message.body.kind.name]
         if isinstance(body, Prepare | Commit):
             words.append(self._name(body.value))
         if isinstance(body, PrePrepare):
@@ -113,7 +118,10 @@ class Stage:
             words.append(self._name(body.certificate.record.value(self.truth.run)))
         if isinstance(body, ViewChange):
             words.append(self._shown(body))
-        at = f"view {message.view} by {message.server}" if hasattr(body, "view") else ""
+        if hasattr(body, "view"):
+            at = f"view {message.view} by {message.server}"
+        else:
+            at = ""
         return " ".join(word for word in (*words, at) if word)
 
     def _name(self, value: bytes) -> str:
@@ -121,12 +129,13 @@ class Stage:
 
     def _shown(self, body: AnyMessage) -> str:
         """What a view change says was prepared."""
-        prepared = body.prepared if isinstance(body, ViewChange) else None
-        return (
-            f"({self._name(prepared.record.value(self.truth.run))} in {prepared.view})"
-            if prepared is not None
-            else ""
-        )
+        if isinstance(body, ViewChange):
+            prepared = body.prepared
+        else:
+            prepared = None
+        if prepared is not None:
+            return f"({self._name(prepared.record.value(self.truth.run))} in {prepared.view})"
+        return ""
 
     # The honest servers
 

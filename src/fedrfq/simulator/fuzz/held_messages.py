@@ -44,7 +44,8 @@ def messages_held(replica: object, shared: Iterable[object] = ()) -> int:
     """The messages reachable from its attributes, those inside others too, each counted once; not through what it
     shares with others."""
     seen = {id(each) for each in shared}
-    reached, found = list(attributes(replica).values()), 0
+    reached = list(attributes(replica).values())
+    found = 0
     for value in reached:  # it grows as we go
         kind = type(value)
         if kind in _PLAIN or (at := id(value)) in seen:

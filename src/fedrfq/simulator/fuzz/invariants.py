@@ -132,7 +132,8 @@ class Observer:
 
     def _persists(self, book: SigningHistory, action: Persist) -> None:
         """What a party signs is judged as it becomes durable, for nothing is sent that is not."""
-        message, body = action.message, action.message.body
+        message = action.message
+        body = action.message.body
         if message.author not in book.names:
             if type(body) is Upload:
                 book.uploads.add(message.digest)
@@ -144,7 +145,8 @@ class Observer:
         book.persist(message)
 
     def _sends(self, book: SigningHistory, action: Send | Broadcast | Publish) -> None:
-        message, body = action.message, action.message.body
+        message = action.message
+        body = action.message.body
         if message.author in book.names:
             book.send(message)
         elif type(body) is Fetch:
@@ -205,7 +207,8 @@ class Observer:
         self.exercised[f"evidence of two {body.first.body.kind.name}" + _and_other(body)] += 1
 
     def _proves(self, party: int, evidence: Evidence) -> None:
-        first, second = evidence.first, evidence.second
+        first = evidence.first
+        second = evidence.second
         culprit = self.seen.who(author(first.body))
         if culprit in self.seen.honest:
             raise Violation(
@@ -246,7 +249,7 @@ class Observer:
             "view changes": sum(book.view_changes for book in self.books.values()),
             "prepared values carried over": sum(book.carried_over for book in self.books.values()),
             "rounds decided": len(self.chain.sets),
-            "motions that count": sum(
+            "change proposals that count": sum(
                 client >= self.seen.clients
                 for each in self.chain.sets.values()
                 for client, _ in each
@@ -266,16 +269,15 @@ _JUDGES: dict[type, Callable[[Observer, SigningHistory, Any], None]] = {
 
 
 def _and_other(evidence: Evidence) -> str:
-    return (
-        ""
-        if evidence.first.body.kind == evidence.second.body.kind
-        else f" and {evidence.second.body.kind.name}"
-    )
+    if evidence.first.body.kind == evidence.second.body.kind:
+        return ""
+    return f" and {evidence.second.body.kind.name}"
 
 
 def _conflict(first: Message, second: Message) -> bool:
     """Two different things said where an honest party says one; or a receipt, and a list without it."""
-    a, b = first.body, second.body
+    a = first.body
+    b = second.body
     if author(a) != author(b) or a.round != b.round:
         return False
     if isinstance(a, Receipt):

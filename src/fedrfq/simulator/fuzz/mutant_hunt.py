@@ -37,7 +37,8 @@ class Hunt:
     """The verdicts so far; with a path, also on disk after every mutant, from where the next call goes on."""
 
     def __init__(self, settings: Settings, path: Path | None = None) -> None:
-        self.settings, self.path = settings, path
+        self.settings = settings
+        self.path = path
         self.verdicts: dict[str, MutantVerdict] = {}
         if path is not None and path.exists():
             self._load(path)
@@ -67,10 +68,8 @@ class Hunt:
     def _load(self, path: Path) -> None:
         found = load(path)
         try:
-            settings, verdicts = (
-                found["settings"],
-                [MutantVerdict(**each) for each in found["mutants"]],
-            )
+            settings = found["settings"]
+            verdicts = [MutantVerdict(**each) for each in found["mutants"]]
         except (KeyError, TypeError):
             raise UserError(
                 f"{path} is no record of mutants: choose another --out, or remove it"
@@ -80,12 +79,17 @@ class Hunt:
 
 
 def verdict(campaign: Campaign) -> MutantVerdict:
-    settings, tally = campaign.settings, campaign.tally
+    settings = campaign.settings
+    tally = campaign.tally
     assert settings.mutant is not None
     if tally.breach is None:
         return MutantVerdict(settings.mutant, settings.servers, tally.schedules, None, None, None)
     true = try_one(replace(settings, mutant=None), tally.breach.index).breach
-    seed, broken = tally.breach.schedule_seed, true.invariant if true else None
+    seed = tally.breach.schedule_seed
+    if true:
+        broken = true.invariant
+    else:
+        broken = None
     return MutantVerdict(
         settings.mutant, settings.servers, tally.breach.index, tally.breach.invariant, seed, broken
     )

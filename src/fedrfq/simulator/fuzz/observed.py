@@ -40,8 +40,10 @@ def union(lists: Iterable[UploadList]) -> tuple[Entry, ...]:
 
 class OmniscientView:
     def __init__(self, roster: Roster, honest: Iterable[int]) -> None:
-        self.roster, self.honest = roster, frozenset(honest)
-        self.quorum, self.fewest_lists = quorum(roster.n), roster.n - (roster.n - 1) // 3
+        self.roster = roster
+        self.honest = frozenset(honest)
+        self.quorum = quorum(roster.n)
+        self.fewest_lists = roster.n - (roster.n - 1) // 3
         self.clients = len(roster.clients)
         self.uploads: dict[bytes, Message] = {}  # properly signed, by digest
         self.signed: dict[
@@ -79,7 +81,9 @@ class OmniscientView:
 
     def who(self, party: int | None) -> int | None:
         """The person behind a party: the client numbers after the last are servers 0, 1, 2, …"""
-        return party if party is None or ~party < self.clients else ~party - self.clients
+        if party is None or ~party < self.clients:
+            return party
+        return ~party - self.clients
 
     def authentic(self, message: Message) -> bool:
         party = message.author
@@ -94,7 +98,8 @@ class OmniscientView:
         return key is not None and self.roster.scheme.verify(key, raw, signature)
 
     def certifies(self, certificate: Certificate, phase: Kind) -> bool:
-        record, run = certificate.record, self.roster.run
+        record = certificate.record
+        run = self.roster.run
         vote = Prepare if phase == Kind.PREPARE else Commit
         value = record.value(run)
         good = {
@@ -126,4 +131,6 @@ class OmniscientView:
             if isinstance(m.body, UploadList) and m.body.round == body.round and self.authentic(m)
         ]
         distinct = {each.server for each in lists}
-        return union(lists) if len(lists) == len(distinct) == self.fewest_lists else None
+        if len(lists) == len(distinct) == self.fewest_lists:
+            return union(lists)
+        return None

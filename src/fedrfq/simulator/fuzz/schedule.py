@@ -23,7 +23,8 @@ _DURABLE = (
     Kind.VIEWCHANGE,
     Kind.VIEWCHANGE,
 )
-_CLIENTS, _ROUNDS = (4,) * 18 + (5, 6), (3,) * 18 + (4, 5)
+_CLIENTS = (4,) * 18 + (5, 6)
+_ROUNDS = (3,) * 18 + (4, 5)
 _STYLES = {
     "rough": 4,
     "directed": 4,
@@ -52,7 +53,7 @@ class Schedule:
     jumps: float  # the share of timers that fire early or late before the network is calm
     weak: int | None  # a client that tries to register a key everybody can sign with
     links: LinkFaults
-    motions: float = 0.0  # how often a server speaks as a client
+    change_proposals: float = 0.0  # how often a server speaks as a client
     wants: bool = False  # whether clients fetch the outcome
     ends: bool = False  # whether the application says that the last round is the last
 
@@ -73,9 +74,15 @@ def draw(seed: int, n: int) -> Schedule:
         rng, n, clients, frozenset(dict(behaviours)) | {~k for k, _ in faulty_clients}
     )
     crashes = _crashes(rng, honest, clients, links, style, behaviours)
-    weak = rng.randrange(clients) if rng.random() < 0.03 and style != "forgetful" else None
+    if rng.random() < 0.03 and style != "forgetful":
+        weak = rng.randrange(clients)
+    else:
+        weak = None
     if weak is not None or (style == "calm" and not behaviours and not faulty_clients):
-        evil = behaviours[0][0] if behaviours else rng.randrange(n)
+        if behaviours:
+            evil = behaviours[0][0]
+        else:
+            evil = rng.randrange(n)
         behaviours = ((evil, "forge"), *behaviours[1:])
     return Schedule(
         seed=seed,
@@ -91,7 +98,7 @@ def draw(seed: int, n: int) -> Schedule:
         faulty_clients=faulty_clients,
         crashes=crashes,
         jumps=rng.choice((0.0, 0.0, 0.1, 0.3)) if links.calm_ms else 0.0,
-        motions=rng.choice((0.0, 0.0, 0.0, 0.3, 1.0)),
+        change_proposals=rng.choice((0.0, 0.0, 0.0, 0.3, 1.0)),
         wants=rng.random() < 0.2,
         ends=rng.random() < 0.3,
         weak=weak,
@@ -101,11 +108,10 @@ def draw(seed: int, n: int) -> Schedule:
 
 def _faulty_clients(rng: Random, clients: int, style: str) -> tuple[tuple[int, str], ...]:
     """Where an attack is directed, the faulty servers need a client of theirs: its uploads make two sets possible."""
-    number = (
-        1
-        if style in ("directed", "hoarding") and rng.random() < 0.8
-        else rng.choice((0, 0, 1, 1, 2))
-    )
+    if style in ("directed", "hoarding") and rng.random() < 0.8:
+        number = 1
+    else:
+        number = rng.choice((0, 0, 1, 1, 2))
     return tuple(
         (client, rng.choice(tuple(CLIENTS)))
         for client in sorted(rng.sample(range(clients), number))
@@ -115,11 +121,10 @@ def _faulty_clients(rng: Random, clients: int, style: str) -> tuple[tuple[int, s
 def _behaviours(rng: Random, n: int, style: str) -> tuple[tuple[int, str], ...]:
     """In forgetful weather one of those that may be faulty is the server that loses its log."""
     most = faults(n) - (style == "forgetful")
-    number = (
-        most
-        if style in ("directed", "hoarding")
-        else rng.choice((0, most, most, rng.randint(0, most)))
-    )
+    if style in ("directed", "hoarding"):
+        number = most
+    else:
+        number = rng.choice((0, most, most, rng.randint(0, most)))
     names = {"directed": _DIRECTED, "hoarding": ("hoard",)}.get(style, tuple(BEHAVIOURS))
     early = [1, 2, 3, *range(4, n), 0][: max(3, number)]  # they lead the first rounds and views
     servers = rng.sample(early if rng.random() < 0.7 else range(n), number)
@@ -138,7 +143,10 @@ def _crashes(
     if style == "forgetful":
         return _losses(rng, honest, links)
     if style == "directed" and rng.random() < 0.4:
-        aimed = Kind.PREPARE if "equivocate" in dict(behaviours).values() else Kind.COMMIT
+        if "equivocate" in dict(behaviours).values():
+            aimed = Kind.PREPARE
+        else:
+            aimed = Kind.COMMIT
         kind = rng.choice(
             (aimed, aimed, aimed, Kind.PREPARE, Kind.PREPREPARE, Kind.LIST, Kind.VIEWCHANGE)
         )
@@ -151,19 +159,22 @@ def _crashes(
             for s in honest
             if s != spared
         )
-    number = (
-        rng.randint(1, 6)
-        if style == "crashes"
-        else rng.choice((0, 0, 1, 3))
-        if links.calm_ms
-        else 0
-    )
+    if style == "crashes":
+        number = rng.randint(1, 6)
+    else:
+        if links.calm_ms:
+            number = rng.choice((0, 0, 1, 3))
+        else:
+            number = 0
     parties = honest * 3 + [~client for client in range(clients)]
     return tuple(_crash(rng, rng.choice(parties)) for _ in range(number))
 
 
 def _crash(rng: Random, party: int) -> Crash:
-    kind = rng.choice(_DURABLE) if party >= 0 else None
+    if party >= 0:
+        kind = rng.choice(_DURABLE)
+    else:
+        kind = None
     return Crash(party, rng.randint(1, 60), rng.randint(0, 3), rng.choice((1, 20, 200)), kind)
 
 
@@ -178,7 +189,11 @@ def _losses(rng: Random, honest: list[int], links: LinkFaults) -> tuple[Crash, .
     trapped = [
         (server, round_) for hearers, round_ in alone for server in hearers if server in honest
     ]
-    party, round_ = trapped[0] if trapped else (rng.choice(honest), None)
+    if trapped:
+        party, round_ = trapped[0]
+    else:
+        party = rng.choice(honest)
+        round_ = None
     again = [
         Crash(party, 1, rng.randint(0, 2), 20, kind)
         for kind in (Kind.FETCH, Kind.BODY)

@@ -59,14 +59,18 @@ def run(
     """`replica`, `rules` and `client` are those of the honest; the faulty always know the true ones."""
     trial = ScheduleRun(schedule, replica, rules, client, scheme or IdealSignatures())
     trial.world.wire = wire
-    transcript = Transcript() if trace else None
+    if trace:
+        transcript = Transcript()
+    else:
+        transcript = None
     trial.world.trace = transcript
     violation = None
     try:
         trial.run()
     except Violation as found:
         violation = found
-    exercised, events = +trial.exercised(), trial.world.events
+    exercised = +trial.exercised()
+    events = trial.world.events
     vars(
         trial
     ).clear()  # its parties refer back to it: so all of it is freed now, and nothing is left to the collector
@@ -86,11 +90,9 @@ class ScheduleRun:
         client: type[Client],
         keys: PartyKeys,
     ) -> None:
-        self.schedule, self.keys, self.application = (
-            schedule,
-            keys,
-            Toy(schedule.rounds if schedule.ends else None),
-        )
+        self.schedule = schedule
+        self.keys = keys
+        self.application = Toy(schedule.rounds if schedule.ends else None)
         self.rng = Random(schedule.seed ^ 0x5EED)
         self.roster = self._roster()
         self.rules = rules(self.roster)
@@ -107,10 +109,12 @@ class ScheduleRun:
         self._set_bounds()
 
     def _roster(self) -> Roster:
-        schedule, keys = self.schedule, self.keys
+        schedule = self.schedule
+        keys = self.keys
         servers = tuple(keys.key(server) for server in range(schedule.n))
         clients = [keys.key(~k) for k in range(schedule.clients)]
-        weak, self.weak_refused = list(clients), False
+        weak = list(clients)
+        self.weak_refused = False
         if schedule.weak is not None:
             weak[schedule.weak] = WEAK
         times = {
@@ -131,9 +135,11 @@ class ScheduleRun:
 
     def _ring(self, faulty: set[int]) -> Ring:
         signers = {party: self.signer(party) for party in faulty}
-        true = (
-            self.rules if type(self.rules) is Rules else Rules(self.roster)
-        )  # what one has judged, none judges again
+        # what one has judged, none judges again
+        if type(self.rules) is Rules:
+            true = self.rules
+        else:
+            true = Rules(self.roster)
         ring = Ring(true, self.application, signers, self.rng, self._content, self._archive())
         if self.schedule.weak is not None and not self.weak_refused:
             ring.weak = {self.schedule.weak: self.signer(~self.schedule.weak)}
@@ -163,23 +169,19 @@ class ScheduleRun:
         return content(int(self.rng.random() * MOST))
 
     def _people(self, replica: type[Replica], client: type[Client], faulty: set[int]) -> None:
-        behaviours, faulty_clients = (
-            dict(self.schedule.behaviours),
-            dict(self.schedule.faulty_clients),
-        )
+        behaviours = dict(self.schedule.behaviours)
+        faulty_clients = dict(self.schedule.faulty_clients)
         for server in range(self.schedule.n):
-            make = (
-                self._faulty_server(server, behaviours[server])
-                if server in faulty
-                else self._server(server, replica)
-            )
+            if server in faulty:
+                make = self._faulty_server(server, behaviours[server])
+            else:
+                make = self._server(server, replica)
             self.world.add(server, make, honest=server not in faulty)
         for k in range(self.schedule.clients):
-            make = (
-                self._faulty_client(k, faulty_clients[k])
-                if ~k in faulty
-                else self._client(k, client)
-            )
+            if ~k in faulty:
+                make = self._faulty_client(k, faulty_clients[k])
+            else:
+                make = self._client(k, client)
             self.world.add(~k, make, honest=~k not in faulty)
         for crash in self.schedule.crashes:
             if crash.party not in faulty:
@@ -194,14 +196,17 @@ class ScheduleRun:
         return lambda log: BEHAVIOURS[name](self.ring, server)
 
     def _client(self, k: int, client: type[Client]) -> Callable[[list[Message]], SimulatedMachine]:
-        wants = (PartKind.GLOBALS, PartKind.VERDICTS) if self.schedule.wants else ()
+        wants: tuple[PartKind, ...] = ()
+        if self.schedule.wants:
+            wants = (PartKind.GLOBALS, PartKind.VERDICTS)
         return lambda log: client(self.rules, k, self.signer(~k), log, wants)
 
     def _faulty_client(self, k: int, name: str) -> Callable[[list[Message]], SimulatedMachine]:
         return lambda log: CLIENTS[name](self.ring, k)
 
     def _set_bounds(self) -> None:
-        observer, calm_ms = self.observer, self.schedule.links.calm_ms
+        observer = self.observer
+        calm_ms = self.schedule.links.calm_ms
         observer.most_views = most_views(self.roster, self.schedule.links.slow_ms)
         observer.most_held = most_messages(self.schedule.n, self.schedule.clients)
         observer.calm = lambda: self.world.now >= calm_ms
@@ -209,11 +214,9 @@ class ScheduleRun:
 
     def run(self) -> None:
         world = self.world
-        world.on_decided, world.on_restart, world.on_crash = (
-            self._decided,
-            self._restarted,
-            self._crashed,
-        )
+        world.on_decided = self._decided
+        world.on_restart = self._restarted
+        world.on_crash = self._crashed
         world.start()
         for k in range(self.schedule.clients):
             self._train(~k, 1)
@@ -233,7 +236,7 @@ class ScheduleRun:
 
     def _move(self, server: int, round_: int) -> None:
         """Now and then a server has something to say as a client."""
-        if self.schedule.motions and self.rng.random() < self.schedule.motions:
+        if self.schedule.change_proposals and self.rng.random() < self.schedule.change_proposals:
             self._train(server, round_)
 
     def _decided(self, node: SimulatedParty, decided: Decided) -> None:
@@ -286,7 +289,9 @@ class ScheduleRun:
         self.world.done = not self.waiting
 
     def exercised(self) -> Counter[str]:
-        world, network, schedule = self.world, self.world.network, self.schedule
+        world = self.world
+        network = self.world.network
+        schedule = self.schedule
         counts = self.observer.counted()
         counts.update(world.counts)
         counts.update({"lost": network.lost, "doubled": network.doubled, "cut off": network.cut})

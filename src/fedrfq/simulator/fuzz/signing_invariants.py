@@ -23,10 +23,13 @@ class SigningHistory:
     """What one honest party has signed, over all its lives."""
 
     def __init__(self, seen: OmniscientView, party: int) -> None:
-        self.seen, self.party = seen, party
-        self.names = (
-            {party, ~(seen.clients + party)} if party >= 0 else {party}
-        )  # a server may speak as a client
+        self.seen = seen
+        self.party = party
+        # a server may speak as a client
+        if party >= 0:
+            self.names = {party, ~(seen.clients + party)}
+        else:
+            self.names = {party}
         self.persisted: set[bytes] = set()
         self.uploads: set[bytes] = set()  # digests of those persisted
         self.places: dict[tuple[Kind, int, int], Message] = {}
@@ -37,7 +40,8 @@ class SigningHistory:
 
     def forget(self) -> None:
         """Its log is lost: what it has said stands, but is no longer durable."""
-        self.persisted, self.uploads = set(), set()
+        self.persisted = set()
+        self.uploads = set()
 
     def persist(self, message: Message) -> None:
         """Something of its own is made durable: here it is judged."""
@@ -49,9 +53,10 @@ class SigningHistory:
     def send(self, message: Message) -> None:
         """Something of its own is sent. Receipts alone are not durable themselves, but what they promise is."""
         body = message.body
-        there = (
-            body.digest in self.uploads if type(body) is Receipt else message.raw in self.persisted
-        )
+        if type(body) is Receipt:
+            there = body.digest in self.uploads
+        else:
+            there = message.raw in self.persisted
         if not there:
             raise Violation(
                 "durability", f"{self.party} sends what it has not persisted: {shown(message)}"

@@ -39,16 +39,27 @@ class Toy:
         marker, number = _CONTENT.unpack(upload.content)
         if marker != b"t":
             return "not marked as a number"
-        return None if abs(number) <= MOST else "out of range"
+        if abs(number) <= MOST:
+            return None
+        return "out of range"
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
         numbers = [_CONTENT.unpack(upload.content)[1] for upload in uploads]
-        middle = sorted(numbers)[len(numbers) // 2] if numbers else 0
+        if numbers:
+            middle = sorted(numbers)[len(numbers) // 2]
+        else:
+            middle = 0
         far = [abs(number - middle) for number in numbers]
-        worst = far.index(max(far)) if far else 0
+        if far:
+            worst = far.index(max(far))
+        else:
+            worst = 0
         mixed = 0
         for upload, number in zip(uploads, numbers, strict=True):
             mixed = (mixed * 1_000_003 + number + upload.client) % 2**64
         globals_ = _GLOBALS.pack(round_, sum(numbers[:worst] + numbers[worst + 1 :]), mixed)
-        verdicts = bytes([uploads[worst].client % 256]) if numbers else b""
+        if numbers:
+            verdicts = bytes([uploads[worst].client % 256])
+        else:
+            verdicts = b""
         return Outcome(globals_, verdicts, sha256(before.state + globals_ + verdicts).digest())

@@ -50,7 +50,10 @@ SIGNATURES: dict[str, Callable[[], PartyKeys]] = {"ideal": IdealSignatures, "ed2
 
 
 def report(settings: Settings, schedule_seed: int, trace: bool = False) -> ScheduleReport:
-    mutant = MUTANTS[settings.mutant] if settings.mutant else TRUE
+    if settings.mutant:
+        mutant = MUTANTS[settings.mutant]
+    else:
+        mutant = TRUE
     return run(
         draw(schedule_seed, settings.servers),
         replica=mutant.replica,
@@ -65,7 +68,10 @@ def report(settings: Settings, schedule_seed: int, trace: bool = False) -> Sched
 def transcript(settings: Settings, schedule_seed: int) -> tuple[str, bool]:
     """All that happens in a schedule, for people to read; and whether an invariant broke."""
     found = report(settings, schedule_seed, trace=True)
-    end = f"broken: {found.violation}" if found.violation else "every invariant held"
+    if found.violation:
+        end = f"broken: {found.violation}"
+    else:
+        end = "every invariant held"
     return (
         f"{draw(schedule_seed, settings.servers)}\n\n{found.transcript}\n{end}\n",
         found.violation is not None,

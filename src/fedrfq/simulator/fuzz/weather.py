@@ -44,7 +44,10 @@ def _directed(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Link
     """Messages of some kinds and views reach some servers only, so that a few decide, or prepare, what others do not."""
     evil = rng.choice(sorted(server for server in faulty if server >= 0))
     one = rng.choice([server for server in range(n) if server not in faulty])
-    drawn = _any_holes(rng, n) if rng.random() < 0.3 else _trap(rng, n, (evil - 1) % n, one, faulty)
+    if rng.random() < 0.3:
+        drawn = _any_holes(rng, n)
+    else:
+        drawn = _trap(rng, n, (evil - 1) % n, one, faulty)
     certificates = [Hole(Kind.CERT, 0, frozenset(), frozenset())] * (rng.random() < 0.8)
     return LinkFaults(
         1, 10, rng.choice((1000, 1600, 2500)), holes=tuple(drawn + certificates), favoured=faulty
@@ -75,27 +78,22 @@ def _hole(rng: Random, kind: Kind, view: int, n: int) -> Hole:
     everybody = frozenset(range(n))
     number = rng.choice((1, 1, n - 1, rng.randint(0, n)))
     some = frozenset(rng.sample(range(n), number))
-    return (
-        Hole(kind, view, some, everybody)
-        if kind == Kind.VIEWCHANGE
-        else Hole(kind, view, everybody, some)
-    )
+    if kind == Kind.VIEWCHANGE:
+        return Hole(kind, view, some, everybody)
+    return Hole(kind, view, everybody, some)
 
 
 def _forgetful(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> LinkFaults:
     """One server decides the first or second round alone, and nobody hears of it; or answers come late; or just anything."""
     kind = rng.choice(("trap", "trap", "echoes", "rough", "crashes"))
     if kind != "trap":
-        links = (
-            _crashy(rng, n, clients, faulty)
-            if kind == "crashes"
-            else _rough(rng, n, clients, faulty)
-        )
-        return (
-            replace(links, calm_ms=2500, splits=(), loss=0.0, echoes=True)
-            if kind == "echoes"
-            else links
-        )
+        if kind == "crashes":
+            links = _crashy(rng, n, clients, faulty)
+        else:
+            links = _rough(rng, n, clients, faulty)
+        if kind == "echoes":
+            return replace(links, calm_ms=2500, splits=(), loss=0.0, echoes=True)
+        return links
     one, other, *_ = rng.sample([server for server in range(n) if server not in faulty], 2)
     round_ = rng.choice((1, 2))
     alone = replace(_heard_by(Kind.COMMIT, 0, n, one), round=round_)
@@ -104,7 +102,10 @@ def _forgetful(rng: Random, n: int, clients: int, faulty: frozenset[int]) -> Lin
         for view in range(1, _VIEWS)
         for kind in (Kind.PREPREPARE, Kind.COMMIT)
     ]
-    behind = _left_behind(n, other) if round_ == 2 else []
+    if round_ == 2:
+        behind = _left_behind(n, other)
+    else:
+        behind = []
     return LinkFaults(
         1, 10, rng.choice((1600, 2500)), holes=(alone, *nobody, *behind, _heard_by(Kind.CERT, 0, n))
     )

@@ -17,7 +17,7 @@ class _Everybody(Rules):
 
 @breaks("promise", rules=_Everybody)
 class ChangeProposalsCount(Replica):
-    """Motions count towards the clients that a round needs."""
+    """Change proposals count towards the clients that a round needs."""
 
     def _close(self) -> bool:
         self.holdings.held = len(self.holdings.by_client)

@@ -103,7 +103,10 @@ class SetsForgotten(Replica):
     """Of a round's sets it keeps the one it computed last, and the one it has prepared."""
 
     def _keep_parts(self, parts: dict[bytes, Part]) -> None:
-        prepared = self.prepared.record.set_ if self.prepared is not None else None
+        if self.prepared is not None:
+            prepared = self.prepared.record.set_
+        else:
+            prepared = None
         self.parts = {name: part for name, part in self.parts.items() if name == prepared} | parts
 
 

@@ -53,7 +53,9 @@ class CertificatesKept(Replica):
     """Who asks for the certificate of a round does not get it."""
 
     def _find(self, fetch: Fetch) -> Message | None:
-        return None if fetch.what == PartKind.CERT else super()._find(fetch)
+        if fetch.what == PartKind.CERT:
+            return None
+        return super()._find(fetch)
 
 
 @breaks("bounded")

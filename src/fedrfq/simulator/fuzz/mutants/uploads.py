@@ -71,7 +71,9 @@ class _AdmitsAll:
     """An application that refuses nothing."""
 
     def __init__(self, application: Application) -> None:
-        self.start, self.decide, self.over = application.start, application.decide, application.over
+        self.start = application.start
+        self.decide = application.decide
+        self.over = application.over
 
     def refuses(self, upload: Upload) -> str | None:
         return None

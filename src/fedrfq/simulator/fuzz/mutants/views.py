@@ -15,7 +15,8 @@ class PreparedLeftOut(Replica):
     """Its view changes never say what it has prepared."""
 
     def _leave_for(self, view: int) -> None:
-        held, self.prepared = self.prepared, None
+        held = self.prepared
+        self.prepared = None
         super()._leave_for(view)
         self.prepared = held
 
@@ -75,7 +76,8 @@ class VotesInViewsItLeft(Replica):
     def _advance(self) -> None:
         super()._advance()
         if self.view > 0:
-            here, timing = self.view, self.timing
+            here = self.view
+            timing = self.timing
             self._enter_view(here - 1)
             while self._vote():
                 pass
@@ -95,7 +97,8 @@ class DoubleVote(Replica):
             self.proposals[body.server] = message
 
     def _signed(self, kind: Kind) -> bool:
-        mine, proposal = self.own.get(kind), self._proposal()
+        mine = self.own.get(kind)
+        proposal = self._proposal()
         if kind != Kind.PREPARE or mine is None or proposal is None or not super()._signed(kind):
             return super()._signed(kind)
         return mine.value == proposal.record.value(self.rules.run)
