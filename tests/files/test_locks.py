@@ -23,7 +23,7 @@ from support.command import SMALL, fedrfq, small_session, started
 HOLD = """
 import sys
 from pathlib import Path
-from fedrfq.locks import locked
+from fedrfq.files.locks import locked
 locked(Path(sys.argv[1]), "", "")
 print(flush=True)
 input()

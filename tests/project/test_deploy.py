@@ -215,9 +215,9 @@ class Blocker:
             raise ImportError(name + " is blocked")
 
 sys.meta_path.insert(0, Blocker())
-from fedrfq import cli
+from fedrfq.cli.main import main
 sys.argv = ["fedrfq", *sys.argv[1:]]
-cli.main()
+main()
 """
 
 
@@ -381,8 +381,8 @@ def test_links_of_a_manual_lead_somewhere(name: str) -> None:
 def test_alarms_are_those_that_servers_raise() -> None:
     sources = "".join(
         path.read_text()
-        for part in ("net", "consensus")
-        for path in sorted((ROOT / "src/fedrfq" / part).glob("*.py"))
+        for part in ("node", "consensus")
+        for path in sorted((ROOT / "src/fedrfq" / part).rglob("*.py"))
     )
     rows = [
         line.split("|")[1]

@@ -200,7 +200,7 @@ def check_federations(runs: Sequence[RunDirectory], loop: RoundLoop) -> None:
         else:
             before = None
         if before != (None if federation is None else federation.text.encode()):
-            raise UserError(f"{run.path / 'loop.toml'} is not that of experiment.toml beside it: restore either")
+            raise UserError(f"{run.path / 'federation.toml'} is not that of experiment.toml beside it: restore either")
 
 
 def check_agreed(runs: Sequence[RunDirectory], loop: RoundLoop, state: LoopState) -> None:

@@ -413,23 +413,23 @@ def _crash_after(patched: pytest.MonkeyPatch, steps: int, half: bool) -> None:
 FILLING = """
 import sys
 from pathlib import Path
-from fedrfq.consensus.messages import Body, What, unsigned
-from fedrfq.node.storage.write_ahead_log import Full, Store
+from fedrfq.consensus.messages import Part, PartKind, unsigned
+from fedrfq.node.storage.write_ahead_log import DiskFull, WriteAheadLog
 
 run = bytes(range(32))
-store = Store.open(Path(sys.argv[1]), run)
+store = WriteAheadLog.open(Path(sys.argv[1]), run)
 number = 0
 try:
     while True:
-        store.append(unsigned(run, Body(number + 1, What.GLOBALS, bytes(1000))))
+        store.append(unsigned(run, Part(number + 1, PartKind.GLOBALS, bytes(1000))))
         store.flush()
         number += 1
-except Full:
+except DiskFull:
     print(number)
 for again in (store.flush, lambda: store.append(store.messages[0]), lambda: store.compact([])):
     try:
         again()
-    except Full as error:
+    except DiskFull as error:
         print(error)
 store.close()
 """

@@ -166,7 +166,7 @@ def test_killed_in_the_middle_it_goes_on_and_leaves_no_process_behind(tmp_path: 
     process = subprocess.Popen(
         arguments,
         cwd=Path(__file__).parent,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])},
         stdout=subprocess.PIPE,
     )
     wait_for(path, process)
