@@ -1,9 +1,11 @@
-# Two commands: `make run` sets up and runs FedRFQ on the embedded data, `make test` sets up and passes the tests.
+# Two commands: `make run` sets up and runs FedRFQ on the embedded data; `make test` sets up and
+# passes the tests. `make docs` builds the site, `make test-wheel` tries the wheel on every Python.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test check bench setup compiled clean
+.PHONY: run test docs test-wheel bench setup clean
 run: $(VENV)/.installed
 	$(BIN)/fedrfq run examples/quickstart.toml
 
@@ -13,24 +15,28 @@ test: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
 
+docs: $(VENV)/.installed-dev
+	$(BIN)/python docs/generate.py
+	$(BIN)/zensical build --strict --clean
+	@echo "the site is in site/: open site/index.html, or run $(BIN)/zensical serve"
+
+test-wheel: $(VENV)/.installed-dev
+	$(BIN)/python tests/project/wheel.py
+
 bench: $(VENV)/.installed
 	$(BIN)/python bench/engine.py
 
 setup: $(VENV)/.installed-dev
 
-# A wheel whose committee is compiled (docs/operating.md), in dist/; needs a C compiler
-compiled:
-	FEDRFQ_COMPILE=1 $(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
-
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("fedrfq needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(PIP) -e '.[train]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) site dist

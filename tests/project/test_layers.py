@@ -5,83 +5,13 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
-import fedrfq
+from support.layers import LAYERS, ROOT, diagram, imports, layer, modules
+from support.paths import ROOT as PROJECT
 
-ROOT = Path(fedrfq.__file__).parent
-# From low to high: a module imports from its own package or a lower one. A longer name wins over a
-# shorter one, so that a package's rooms have places of their own.
-LAYERS = [
-    "errors",
-    "files",
-    "data",
-    "prototypes",
-    "robust.centres",
-    "robust.detectors",
-    "robust.attacks",
-    "robust",
-    "consensus",
-    "federation",
-    "audit",
-    "simulator",
-    "simulator.fuzz",
-    "committee",
-    "models",
-    "methods",
-    "engine",
-    "experiment",
-    "learning",
-    "node.logs",
-    "node.storage",
-    "node.membership",
-    "node.transport",
-    "node.receipts",
-    "node.driver",
-    "node.ops",
-    "node",
-    "runs",
-    "studies",
-    "paper",
-    "report",
-    "flower",
-    "cli",
-]
+PAGE = PROJECT / "docs" / "concepts" / "architecture.md"
 BLOCKED = ["mlxtend", "pandas", "safetensors", "onnx", "nacl", "flwr", "hypothesis"]
 DECLARED = ["torch", "numpy", "scikit-learn", "scipy", "matplotlib", "typer", "rich"]
-
-
-def layer(module: str) -> int:
-    """Where a module stands: by the longest name in LAYERS that it belongs to."""
-    homes = [name for name in LAYERS if module == name or module.startswith(f"{name}.")]
-    assert homes, f"{module} has no place in LAYERS: give its package one"
-    return LAYERS.index(max(homes, key=len))
-
-
-def modules() -> dict[str, Path]:
-    names = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    del names[""]
-    return names
-
-
-def imports(path: Path, known: set[str]) -> Iterator[tuple[int, str]]:
-    """The lines where a module imports another of the package, inside functions too, and that one's name."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}:{node.lineno}: imports are absolute here"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        for name in names:
-            if name.split(".")[0] == "fedrfq":
-                inner = name.removeprefix("fedrfq").removeprefix(".")
-                yield node.lineno, inner if inner in known else inner.rpartition(".")[0]
 
 
 def test_lower_layers_never_import_higher_ones() -> None:
@@ -95,6 +25,25 @@ def test_lower_layers_never_import_higher_ones() -> None:
             if other and layer(other) > layer(name):
                 wrong.append(f"{name}:{line} imports {other}")
     assert not wrong
+
+
+def test_every_package_has_a_layer_of_its_own() -> None:
+    assert len(set(LAYERS)) == len(LAYERS)
+    packages = [path.parent for path in ROOT.rglob("__init__.py") if path.parent != ROOT]
+    names = {".".join(path.relative_to(ROOT).parts) for path in packages}
+    nested = ("simulator.adversaries", "simulator.fuzz.mutants", "data.partition")
+    assert names - set(LAYERS) <= set(nested)
+
+
+def test_the_hall_has_at_most_24_entries_and_no_loose_commands() -> None:
+    entries = [path.name for path in ROOT.iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 24
+    assert not [path for path in ROOT.rglob("*.py") if path.stem.endswith("_show")]
+    assert not [name for name in entries if name.startswith("cli_")]
+
+
+def test_the_docs_show_the_diagram_that_the_imports_draw() -> None:
+    assert diagram() in PAGE.read_text(encoding="utf-8"), "run `make docs`"
 
 
 # What every server runs, with the simulated ones, their attackers and their auditors.

@@ -1,0 +1,193 @@
+"""Write the reference pages that come from the code: configuration, commands, the layers.
+
+python docs/generate.py            write the pages
+python docs/generate.py --check    say whether they are up to date; exit code 1 if not
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import click
+import typer.main
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent / "tests"))
+
+from support.layers import diagram  # noqa: E402  (found in tests/)
+
+from fedrfq.cli.main import app  # noqa: E402
+from fedrfq.experiment.reference import ConfigKey, all_options, sections  # noqa: E402
+
+GENERATED = "<!-- Made by docs/generate.py from the code: do not edit. -->"
+
+
+def configuration() -> str:
+    """Return the page of every configuration key."""
+    lines = [
+        "# Configuration",
+        "",
+        GENERATED,
+        "",
+        "One TOML file is one run. Every key below may stand in that file or be given as",
+        "`--set section.key=value`. `fedrfq config` prints all of them with their values, and",
+        "`fedrfq config --describe` prints these descriptions.",
+        "",
+        "A section with a `name` is one of several kinds, and each kind has keys of its own. Where",
+        "the data suits another default (FEMNIST, CIFAR-10), that one is taken unless you set the",
+        "key; `fedrfq config --set data.name=femnist` shows it.",
+    ]
+    about = sections()
+    for section, keys in groupby(all_options(), key=lambda key: key.section):
+        lines += ["", f"## {_title(section)}", ""]
+        if section in about:
+            lines += [f"{_sentence(about[section])}", ""]
+        lines += _kinds(list(keys))
+    return "\n".join(lines) + "\n"
+
+
+def _title(section: str) -> str:
+    if not section:
+        return "Top level"
+    return "`[[cohorts]]`" if section == "cohorts" else f"`[{section}]`"
+
+
+def _kinds(keys: list[ConfigKey]) -> Iterator[str]:
+    for kind, own in groupby(keys, key=lambda key: key.kind):
+        if kind:
+            yield from ("", f'### `{own_section(keys)}.name = "{kind}"`', "")
+        yield "| key | default | range | meaning |"
+        yield "|---|---|---|---|"
+        for key in own:
+            yield _row(key)
+
+
+def own_section(keys: list[ConfigKey]) -> str:
+    return keys[0].section
+
+
+def _row(key: ConfigKey) -> str:
+    limits = key.range or _type(key.type)
+    cells = (f"`{key.key}`", _default(key.default), limits, _sentence(key.help))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default(value: Any) -> str:
+    if value is MISSING:
+        return "must be given"
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, str):
+        return f'`"{value}"`'
+    return f"`{value}`"
+
+
+def _type(name: str) -> str:
+    names = {"bool": "true, false", "str": "text", "int": "a whole number", "float": "a number"}
+    return names.get(name, name)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "…")) else f"{text}."
+
+
+def commands() -> str:
+    """Return the page of every command."""
+    group = typer.main.get_command(app)
+    lines = [
+        "# Commands",
+        "",
+        GENERATED,
+        "",
+        "`fedrfq COMMAND --help` prints the same. A command that the user can mend ends with one",
+        "line on standard error and exit code 2.",
+    ]
+    with click.Context(group, info_name="fedrfq") as context:
+        lines += _command_lines(group, context)
+    return "\n".join(lines) + "\n"
+
+
+def _command_lines(command: Any, context: Any) -> Iterator[str]:
+    if hasattr(command, "commands"):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            if inner is None or inner.hidden:
+                continue
+            with type(context)(inner, info_name=name, parent=context) as below:
+                yield from _command_lines(inner, below)
+        return
+    yield from ("", f"## `{context.command_path}`", "", _help(command.help), "")
+    yield from ("```", " ".join(command.get_usage(context).split()), "```", "")
+    rows = [_parameter(parameter, context) for parameter in command.params]
+    rows = [row for row in rows if row]
+    if rows:
+        yield "| argument or option | meaning |"
+        yield "|---|---|"
+        yield from rows
+
+
+def _help(text: str | None) -> str:
+    """Return a command's help as Markdown: lines of an example stand in a block of their own."""
+    found = inspect.cleandoc(text or "").replace("\b", "")
+    return re.sub(r"\n{3,}", "\n\n", found).strip()
+
+
+def _parameter(parameter: Any, context: Any) -> str:
+    if getattr(parameter, "hidden", False) or parameter.name == "help":
+        return ""
+    if parameter.param_type_name == "argument":
+        names = f"`{parameter.make_metavar(context)}`"
+    else:
+        names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
+    text = " ".join((getattr(parameter, "help", None) or "").split())
+    default = parameter.default
+    if default not in (None, "", False, ()) and not callable(default) and not parameter.required:
+        if type(default).__name__ not in ("Sentinel", "_Unset"):
+            text += f" Default: `{default}`."
+    return f"| {names} | {text.strip()} |".replace("\n", " ")
+
+
+def architecture(page: str) -> str:
+    """Return the architecture page with the diagram drawn anew."""
+    return re.sub(
+        r"```mermaid\n.*?```", lambda _: f"```mermaid\n{diagram()}\n```", page, flags=re.DOTALL
+    )
+
+
+def pages() -> dict[Path, str]:
+    """Return what each generated page should hold."""
+    layers = DOCS / "concepts" / "architecture.md"
+    return {
+        DOCS / "reference" / "configuration.md": configuration(),
+        DOCS / "reference" / "commands.md": commands(),
+        layers: architecture(layers.read_text(encoding="utf-8")),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check = parser.parse_args().check
+    stale = []
+    for path, text in pages().items():
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(str(path.relative_to(DOCS.parent)))
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    if check and stale:
+        sys.exit(f"out of date: {', '.join(stale)}; run `make docs`")
+
+
+if __name__ == "__main__":
+    main()
