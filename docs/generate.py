@@ -22,10 +22,10 @@ import typer.main
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent / "tests"))
 
-from support.layers import diagram  # noqa: E402  (found in tests/)
+from fedrfq.experiment.reference import ConfigKey, all_options, sections  # noqa: E402
 
 from fedrfq.cli.main import app  # noqa: E402
-from fedrfq.experiment.reference import ConfigKey, all_options, sections  # noqa: E402
+from support.layers import diagram  # noqa: E402  (found in tests/)
 
 GENERATED = "<!-- Made by docs/generate.py from the code: do not edit. -->"
 
@@ -63,15 +63,11 @@ def _title(section: str) -> str:
 def _kinds(keys: list[ConfigKey]) -> Iterator[str]:
     for kind, own in groupby(keys, key=lambda key: key.kind):
         if kind:
-            yield from ("", f'### `{own_section(keys)}.name = "{kind}"`', "")
+            yield from ("", f'### `{keys[0].section}.name = "{kind}"`', "")
         yield "| key | default | range | meaning |"
         yield "|---|---|---|---|"
         for key in own:
             yield _row(key)
-
-
-def own_section(keys: list[ConfigKey]) -> str:
-    return keys[0].section
 
 
 def _row(key: ConfigKey) -> str:
@@ -151,9 +147,9 @@ def _parameter(parameter: Any, context: Any) -> str:
         names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
     text = " ".join((getattr(parameter, "help", None) or "").split())
     default = parameter.default
-    if default not in (None, "", False, ()) and not callable(default) and not parameter.required:
-        if type(default).__name__ not in ("Sentinel", "_Unset"):
-            text += f" Default: `{default}`."
+    shown = default not in (None, "", False, ()) and not callable(default)
+    if shown and not parameter.required and type(default).__name__ != "Sentinel":
+        text += f" Default: `{default}`."
     return f"| {names} | {text.strip()} |".replace("\n", " ")
 
 
