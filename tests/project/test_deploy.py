@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
-from fedrfq.cli.main import app
 from fedrfq.node.ops.local_cluster import free_ports
 from support.command import fedrfq
+from support.manual import parse
 from support.paths import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -295,109 +294,3 @@ def test_a_server_runs_on_what_its_image_has_and_is_well_until_it_is_stopped(
 
 def test_the_health_check_fails_where_nothing_runs(tmp_path: Path) -> None:
     assert check_health(tmp_path) != 0
-
-
-# Manuals
-
-
-def parse(arguments: list[str]) -> list[str]:
-    """What the command still needs; fails where there is no such command or option, or it does not take that much."""
-    command: Any = typer.main.get_command(app)
-    while hasattr(command, "commands"):
-        name, *arguments = arguments
-        assert name in command.commands, f"there is no command {name}"
-        command = command.commands[name]
-    found, extra, _ = command.make_parser(command.context_class(command)).parse_args(
-        list(arguments)
-    )
-    assert not extra, f"{command.name} takes no {extra}"
-    given = {name for name, value in found.items() if value and _said(value)}
-    return [param.name for param in command.params if param.required and param.name not in given]
-
-
-def _said(value: Any) -> bool:
-    """What was written down; anything else stands for what was not."""
-    return isinstance(value, str) or (isinstance(value, list | tuple) and all(map(_said, value)))
-
-
-PROGRAM = re.compile(r"(?:sudo -u fedrfq )?(?:/opt/fedrfq/bin/)?fedrfq (.*)")
-BLOCK = re.compile(r"^ *```(?:sh)?\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
-
-
-def commands(lines: list[str]) -> list[list[str]]:
-    """Those of this program, without comments; what has … in it is left open."""
-    found = [
-        shlex.split(match[1], comments=True)
-        for line in lines
-        if (match := PROGRAM.match(line.strip()))
-    ]
-    return [words for words in found if "…" not in words]
-
-
-def whole_commands(text: str) -> list[list[str]]:
-    return commands([line for block in BLOCK.findall(text) for line in block.splitlines()])
-
-
-def mentioned_commands(text: str) -> list[list[str]]:
-    """Inside sentences, where a command may stand without what it works on."""
-    return commands(re.findall(r"`([^`\n]+)`", BLOCK.sub("", text)))
-
-
-def wrong(words: list[str], whole: bool) -> str:
-    try:
-        missing = parse(words)
-    except Exception as error:
-        return f"{shlex.join(words)}: {error}"
-    if missing and whole:
-        return f"{shlex.join(words)}: needs {missing}"
-    return ""
-
-
-@pytest.mark.parametrize(
-    "name", ["docs/guides/operate.md", "docs/concepts/threat-model.md", "deploy/README.md"]
-)
-def test_every_command_of_a_manual_exists(name: str) -> None:
-    text = (ROOT / name).read_text()
-    found = [wrong(words, True) for words in whole_commands(text)]
-    found += [wrong(words, False) for words in mentioned_commands(text)]
-    assert [line for line in found if line] == []
-
-
-def test_the_check_of_manuals_sees_commands_and_what_is_wrong_with_them() -> None:
-    text = "Do `fedrfq verify`:\n  ```sh\n  sudo -u fedrfq /opt/fedrfq/bin/fedrfq run --seed 1   # all\npodman fedrfq\n```\n"
-    assert whole_commands(text) == [["run", "--seed", "1"]]
-    assert mentioned_commands(text) == [["verify"]]
-    assert not wrong(["run", "--seed", "1"], True)
-    for words in (["nothing"], ["run", "--sed", "1"], ["verify"], ["security", "DIR"]):
-        assert wrong(words, True)
-
-
-@pytest.mark.parametrize(
-    "name", ["docs/guides/operate.md", "docs/concepts/threat-model.md", "deploy/README.md"]
-)
-def test_links_of_a_manual_lead_somewhere(name: str) -> None:
-    page = ROOT / name
-    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
-    assert targets
-    assert [
-        target for target in targets if "://" not in target and not (page.parent / target).exists()
-    ] == []
-
-
-def test_alarms_are_those_that_servers_raise() -> None:
-    sources = "".join(
-        path.read_text()
-        for part in ("node", "consensus")
-        for path in sorted((ROOT / "src/fedrfq" / part).rglob("*.py"))
-    )
-    rows = [
-        line.split("|")[1]
-        for line in (ROOT / "docs/guides/operate.md").read_text().splitlines()
-        if line.startswith("|")
-    ]
-    metrics = re.findall(r"fedrfq_(\w+)", "".join(rows))
-    said = re.findall(r'"([^"]+)"', "".join(rows))
-    assert len(metrics) > 10
-    assert len(said) > 8
-    assert [name for name in metrics if name not in sources] == []
-    assert [words for words in said if words not in sources] == []

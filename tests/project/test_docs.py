@@ -13,9 +13,16 @@ from typing import Any
 
 import pytest
 
+from support.manual import mentioned_commands, whole_commands, wrong
 from support.paths import ROOT
 
 DOCS = ROOT / "docs"
+PAGES = [
+    Path("README.md"),
+    Path("CONTRIBUTING.md"),
+    Path("deploy/README.md"),
+    *(path.relative_to(ROOT) for path in sorted(DOCS.rglob("*.md"))),
+]
 SITE = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -50,17 +57,64 @@ def test_the_site_builds_strictly(tmp_path: Path) -> None:
     shutil.copy(ROOT / "zensical.toml", tmp_path)
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
+    assert done.returncode == 0, shown
     page = (tmp_path / "site" / "reference" / "python" / "index.html").read_text(encoding="utf-8")
     assert "losses" in page
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_command_of_a_page_exists(page: Path) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = [wrong(words, True) for words in whole_commands(text)]
+    found += [wrong(words, False) for words in mentioned_commands(text)]
+    assert [line for line in found if line] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    names = re.findall(r"\b((?:bench|examples|experiments|results|deploy|tests)/[\w./-]*\w)", text)
+    assert [name for name in names if not list(ROOT.glob(f"{name}*"))] == []
+
+
+def test_the_check_of_manuals_sees_commands_and_what_is_wrong_with_them() -> None:
+    text = "Do `fedrfq verify`:\n  ```sh\n  sudo -u fedrfq /opt/fedrfq/bin/fedrfq run --seed 1   # all\npodman fedrfq\n```\n"
+    assert whole_commands(text) == [["run", "--seed", "1"]]
+    assert mentioned_commands(text) == [["verify"]]
+    assert not wrong(["run", "--seed", "1"], True)
+    for words in (["nothing"], ["run", "--sed", "1"], ["verify"], ["security", "DIR"]):
+        assert wrong(words, True)
+
+
+def test_alarms_are_those_that_servers_raise() -> None:
+    sources = "".join(
+        path.read_text()
+        for part in ("node", "consensus")
+        for path in sorted((ROOT / "src/fedrfq" / part).rglob("*.py"))
+    )
+    rows = [
+        line.split("|")[1]
+        for line in (ROOT / "docs/guides/operate.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+    metrics = re.findall(r"fedrfq_(\w+)", "".join(rows))
+    said = re.findall(r'"([^"]+)"', "".join(rows))
+    assert len(metrics) > 10
+    assert len(said) > 8
+    assert [name for name in metrics if name not in sources] == []
+    assert [words for words in said if words not in sources] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md"]
+)
 def test_links_of_the_front_pages_lead_somewhere(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
     assert targets
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+    folder = (ROOT / name).parent
+    assert [target for target in targets if not (folder / target).exists()] == []
 
 
 def test_the_readme_is_short() -> None:
