@@ -59,7 +59,7 @@ class Bench:
         node: Any = SimpleNamespace(
             party=party, honest=party != 3, machine=SimpleNamespace(round=1)
         )
-        self.observer.acted(node, Expired(Timer.RESEND) if event is None else event, list(actions))
+        self.observer.observe(node, Expired(Timer.RESEND) if event is None else event, list(actions))
 
     def says(self, party: int, body: Any) -> None:
         message = self.said(party, body)

@@ -23,7 +23,7 @@ from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS
 from fedrfq.simulator.fuzz.held_messages import attributes
 from fedrfq.simulator.fuzz.schedule import Schedule
 from fedrfq.simulator.fuzz.schedule_run import ScheduleRun, draw, run
-from fedrfq.simulator.world import Crash, SimulatedParty
+from fedrfq.simulator.party import Crash, SimulatedParty
 from support.simulated import IDEAL, PLAIN
 
 SHORTER: list[bool] = []  # whether a log was cut
@@ -217,7 +217,7 @@ def _compared(
 ) -> list[Message]:
     short = compacted(node.log)
     assert short == compacted(short)
-    assert _remembered(node.make(short)) == _remembered(node.make(node.log))
+    assert _remembered(node.make_machine(short)) == _remembered(node.make_machine(node.log))
     SHORTER.append(len(short) < len(node.log))
     return crashed(node, crash)
 

@@ -6,7 +6,7 @@ from fedrfq.consensus.events import Broadcast, Decided, Effect, Event, Persist, 
 from fedrfq.consensus.messages import Message
 from fedrfq.consensus.replica import Replica
 from fedrfq.simulator.adversaries.ring import Ring
-from fedrfq.simulator.world import Action
+from fedrfq.simulator.party import Action
 
 
 class Behaviour:

@@ -10,7 +10,7 @@ from fedrfq.simulator.adversaries.bad_new_views import ATTACKS, Attack
 from fedrfq.simulator.adversaries.behaviour import proposal_of
 from fedrfq.simulator.adversaries.forging import Forge
 from fedrfq.simulator.adversaries.ring import Ring
-from fedrfq.simulator.world import Action
+from fedrfq.simulator.party import Action
 
 _MOST_ATTACKS = 3  # volleys on one view
 

@@ -18,7 +18,7 @@ from fedrfq.consensus.events import (
 )
 from fedrfq.consensus.messages import SIGNATURE, Message, Upload
 from fedrfq.simulator.adversaries.ring import Ring
-from fedrfq.simulator.world import Action
+from fedrfq.simulator.party import Action
 
 
 class FaultyClient:

@@ -20,7 +20,7 @@ from fedrfq.consensus.messages import (
     encode,
 )
 from fedrfq.simulator.adversaries.behaviour import Behaviour, proposal_of
-from fedrfq.simulator.world import Action, RawBytes
+from fedrfq.simulator.party import Action, RawBytes
 
 _ALL_VIEWS = 2**32
 

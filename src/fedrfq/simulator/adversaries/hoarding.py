@@ -17,7 +17,7 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.simulator.adversaries.behaviour import Behaviour, proposal_of
 from fedrfq.simulator.adversaries.ring import Ring
-from fedrfq.simulator.world import Action
+from fedrfq.simulator.party import Action
 
 _WITHHELD = (Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
 _LATER = 2  # views, so that the others have computed something else in between

@@ -19,7 +19,7 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.simulator.adversaries.behaviour import Behaviour, proposal_of
 from fedrfq.simulator.adversaries.ring import Choice
-from fedrfq.simulator.world import Action
+from fedrfq.simulator.party import Action
 
 
 class Equivocate(Behaviour):

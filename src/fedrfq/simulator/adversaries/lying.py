@@ -10,7 +10,7 @@ from fedrfq.simulator.adversaries.forging import Forge
 from fedrfq.simulator.adversaries.leaders import Censor, Equivocate, Wrong
 from fedrfq.simulator.adversaries.repeating import Flood, Replay
 from fedrfq.simulator.adversaries.ring import Ring
-from fedrfq.simulator.world import Action
+from fedrfq.simulator.party import Action
 
 _WAYS: tuple[type[Behaviour], ...] = (
     Behaviour,

@@ -6,7 +6,7 @@ from fedrfq.consensus.events import Broadcast, Effect, Event, Received, Send, St
 from fedrfq.consensus.messages import Message
 from fedrfq.simulator.adversaries.behaviour import Behaviour
 from fedrfq.simulator.adversaries.ring import Ring
-from fedrfq.simulator.world import Action
+from fedrfq.simulator.party import Action
 
 
 class Silent(Behaviour):

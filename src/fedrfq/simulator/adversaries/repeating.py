@@ -16,7 +16,7 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.simulator.adversaries.behaviour import Behaviour
 from fedrfq.simulator.adversaries.ring import Ring
-from fedrfq.simulator.world import Action
+from fedrfq.simulator.party import Action
 
 _FAR = 2**31
 _BURST = 100  # messages

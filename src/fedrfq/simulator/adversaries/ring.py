@@ -31,7 +31,7 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
-from fedrfq.simulator.world import Relay
+from fedrfq.simulator.party import Relay
 
 T = TypeVar("T")
 _MOST_PAST = 300  # messages kept to be sent again

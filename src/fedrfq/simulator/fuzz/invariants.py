@@ -48,7 +48,7 @@ from fedrfq.simulator.party import Relay
 from fedrfq.simulator.violation import Violation
 
 if TYPE_CHECKING:
-    from fedrfq.simulator.world import Action, SimulatedParty
+    from fedrfq.simulator.party import Action, SimulatedParty
 
 INVARIANTS = (
     "agreement",
@@ -100,7 +100,7 @@ class Observer:
         self.books[party].forget()
         self.chain.forget(party)
 
-    def acted(self, node: SimulatedParty, event: Event, actions: Sequence[Action]) -> None:
+    def observe(self, node: SimulatedParty, event: Event, actions: Sequence[Action]) -> None:
         if not node.honest:
             self._overhear(node.party, actions)
             return

@@ -10,7 +10,7 @@ from fedrfq.consensus.roster import faults
 from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS
 from fedrfq.simulator.fuzz.weather import WEATHER
 from fedrfq.simulator.network import LinkFaults
-from fedrfq.simulator.world import Crash
+from fedrfq.simulator.party import Crash
 
 _DIRECTED = ("mutate", "mutate", "mutate", "equivocate", "equivocate", "lie", "twins")
 _DURABLE = (

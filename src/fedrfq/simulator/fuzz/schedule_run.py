@@ -25,7 +25,8 @@ from fedrfq.simulator.fuzz.schedule import Schedule, draw
 from fedrfq.simulator.fuzz.toy import MOST, Toy, content
 from fedrfq.simulator.fuzz.transcript import Transcript
 from fedrfq.simulator.violation import Violation
-from fedrfq.simulator.world import Crash, SimulatedMachine, SimulatedParty, World
+from fedrfq.simulator.party import Crash, SimulatedMachine, SimulatedParty
+from fedrfq.simulator.world import World
 
 _MOST_EVENTS = 60_000
 
@@ -210,7 +211,7 @@ class ScheduleRun:
         observer.most_views = most_views(self.roster, self.schedule.links.slow_ms)
         observer.most_held = most_messages(self.schedule.n, self.schedule.clients)
         observer.calm = lambda: self.world.now >= calm_ms
-        self.world.jumps = self.schedule.jumps
+        self.world.clock_jumps = self.schedule.jumps
 
     def run(self) -> None:
         world = self.world

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedrfq.consensus.events import Event, Received, SetTimer
 from fedrfq.simulator.message_text import shown
-from fedrfq.simulator.world import Action, SimulatedParty, name
+from fedrfq.simulator.party import Action, SimulatedParty, party_name
 
 
 class Transcript:
@@ -19,7 +19,7 @@ class Transcript:
     def __call__(
         self, now: int, node: SimulatedParty, event: Event, actions: Sequence[Action]
     ) -> None:
-        who = name(node.party) + ("" if node.honest else "*")
+        who = party_name(node.party) + ("" if node.honest else "*")
         self.lines.append(f"{now:6d} {who:10} <- {_event(event)}")
         self.lines += [
             f"{'':17} -> {_action(action)}"
@@ -33,7 +33,7 @@ class Transcript:
 
 def _event(event: Event) -> str:
     if isinstance(event, Received):
-        return f"{shown(event.message)} from {name(event.peer)}"
+        return f"{shown(event.message)} from {party_name(event.peer)}"
     return _fields(event)
 
 
