@@ -106,7 +106,7 @@ def test_a_client_whose_upload_does_not_count_is_told() -> None:
         if known:
             made.observer.chain.sets[1] = tuple((k, bytes(32)) for k in range(3))
         for node in made.world.nodes.values():
-            made._decided(node, decided)
+            made._on_decided(node, decided)
     assert [party for party, event in told if event == LeftOut(1)] == [~3]
 
 

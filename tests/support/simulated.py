@@ -42,7 +42,7 @@ class Bench:
     def __init__(self) -> None:
         self.rules = Rules(roster())
         self.observer = Observer(self.rules.roster, Toy(), [0, 1, 2, *(~k for k in range(4))])
-        self.observer.bounded = lambda node: self.looked.append(node.party)  # type: ignore[method-assign]
+        self.observer.check_held = lambda node: self.looked.append(node.party)  # type: ignore[method-assign]
         self.looked: list[int] = []  # at what these servers hold, which here is nothing
         self.uploads = [self.said(~k, Upload(1, k, content(k))) for k in range(4)]
         for k, upload in enumerate(self.uploads):

@@ -1,1 +1,1 @@
-"""A seeded world that runs servers and clients, loses their messages, and makes some of them lie."""
+"""A seeded world that runs servers and clients, loses messages, and lets some parties lie."""

@@ -15,7 +15,7 @@ _ECHO_MS = 30
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A partition: from start to end nothing passes between the parties of `side` and all others."""
+    """A partition: from start to end nothing passes between the parties of `side` and others."""
 
     start_ms: int
     end_ms: int

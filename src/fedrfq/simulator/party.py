@@ -39,7 +39,7 @@ class SimulatedMachine(Protocol):
 
 
 class StepObserver(Protocol):
-    """Sees every step of every party before the next one, and raises a `Violation` if it is wrong."""
+    """Sees every step of every party before the next, and raises a `Violation` if it is wrong."""
 
     def observe(self, node: SimulatedParty, event: Event, actions: Sequence[Action]) -> None:
         """Judge the actions that a party is about to carry out after an event."""
@@ -64,7 +64,7 @@ class Crash(NamedTuple):
     forgets: bool = False
 
     def cut(self, actions: Sequence[Action]) -> int | None:
-        """Return how many actions are carried out before the crash, or None if it is not due yet."""
+        """Return how many actions are done before the crash, or None if it is not due yet."""
         if self.kind is None:
             return self.effects
         for index, action in enumerate(actions):

@@ -238,7 +238,7 @@ def test_accusation(bench: Bench) -> None:
 
 
 def test_progress_in_views(bench: Bench) -> None:
-    bench.observer.most_views = 3
+    bench.observer.max_views = 3
     bench.says(0, ViewChange(1, 7, 0, None, None))
     bench.says(1, ViewChange(1, 6, 1, None, None))
     bench.observer.calm = lambda: True

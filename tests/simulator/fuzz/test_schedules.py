@@ -71,7 +71,7 @@ def test_every_schedule_is_large_enough_and_has_a_fault() -> None:
             schedule.faulty_clients,
             schedule.crashes,
             schedule.links.calm_ms,
-            schedule.weak,
+            schedule.weak_client,
         )
         assert schedule.rounds >= 3
         assert schedule.clients >= 4
@@ -131,7 +131,7 @@ def test_bytes_on_the_wire_lead_to_the_same_decisions() -> None:
             behaviours=(),
             faulty_clients=((0, "equivocating"),),
             change_proposals=0.5,
-            wants=True,
+            clients_fetch=True,
         )
         assert (
             trial(schedule).observer.chain.values
@@ -207,7 +207,7 @@ def test_what_matters_of_a_log_recalls_to_the_same_place() -> None:
     SHORTER.clear()
     for seed in range(60):
         made = ScheduleRun(draw(seed, 4), Replica, Rules, Client, IDEAL)
-        made._crashed = partial(_compared, made._crashed)  # type: ignore[method-assign]
+        made._on_crash = partial(_compared, made._on_crash)  # type: ignore[method-assign]
         made.run()
     assert sum(SHORTER) > 10
 
