@@ -122,7 +122,7 @@ def test_findings_of_another_version_are_refused(
 ) -> None:
     path = tmp_path / "out.json"
     finish(Campaign(SETTINGS, path, quiet))
-    monkeypatch.setattr("fedrfq.simulator.fuzz.campaign.code", lambda: "another")
+    monkeypatch.setattr("fedrfq.simulator.fuzz.campaign.code_hash", lambda: "another")
     with pytest.raises(UserError, match="code"):
         Campaign(SETTINGS, path, quiet)
 

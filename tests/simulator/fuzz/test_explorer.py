@@ -12,7 +12,7 @@ from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.explorer import Explored, Joint, Search, explore
-from fedrfq.simulator.fuzz.explorer_positions import fork, frozen, likeness
+from fedrfq.simulator.fuzz.explorer_positions import fork, freeze, relevant_state
 from fedrfq.simulator.fuzz.explorer_stage import SERVERS, Stage
 
 
@@ -20,9 +20,9 @@ def searched(
     depth: int, faulty: int, replica: type[Replica] = Replica, rules: type[Rules] = Rules
 ) -> Explored:
     search = Search(Stage(faulty, 1, replica, rules))
-    while search.found.depth < depth and search.found.violation is None:
+    while search.explored.depth < depth and search.explored.violation is None:
         search.deepen()
-    return search.found
+    return search.explored
 
 
 def test_nothing_breaks_in_the_true_replica() -> None:
@@ -61,9 +61,9 @@ def test_both_values_are_valid_and_the_faulty_server_may_propose_either(faulty: 
     a, b = stage.values
     assert a.record != b.record
     assert all(
-        stage.truth.authentic(m) for m in stage.fixed if m.body.kind not in (Kind.BODY, Kind.CERT)
+        stage.truth.authentic(m) for m in stage.fixed_lies if m.body.kind not in (Kind.BODY, Kind.CERT)
     )
-    first = [m.body for m in stage.fixed if isinstance(m.body, PrePrepare)]
+    first = [m.body for m in stage.fixed_lies if isinstance(m.body, PrePrepare)]
     assert len(first) == (2 if stage.truth.roster.leader(1, 0) == faulty else 0)
     assert all(stage.truth.proper_proposal(body) for body in first)
 
@@ -71,17 +71,17 @@ def test_both_values_are_valid_and_the_faulty_server_may_propose_either(faulty: 
 def test_a_fork_of_a_replica_goes_its_own_way() -> None:
     stage = Stage(1, 1, Replica, Rules)
     replica = stage.opened(0).replica
-    before = likeness(replica)
+    before = relevant_state(replica)
     twin = fork(replica)
-    proposal = next(m for m in stage.fixed if m.body.kind == Kind.PREPREPARE)
+    proposal = next(m for m in stage.fixed_lies if m.body.kind == Kind.PREPREPARE)
     twin._receive(1, proposal)
     twin._advance()
-    assert likeness(replica) == before != likeness(twin)
+    assert relevant_state(replica) == before != relevant_state(twin)
 
 
 def single_deliveries(search: Search, depth: int) -> set[object]:
     """What the servers can have said after so many single deliveries and timeouts, in every order."""
-    layer = seen = {search.here}
+    layer = seen = {search.current}
     for _ in range(depth):
         layer = {after for joint in layer for after in _one_delivery(search, joint)} - seen
         seen = seen | layer
@@ -89,19 +89,19 @@ def single_deliveries(search: Search, depth: int) -> set[object]:
 
 
 def _one_delivery(search: Search, joint: Joint) -> Iterator[Joint]:
-    for index, pool in enumerate(search._pools_of(joint)):
+    for index, pool in enumerate(search.pools_of(joint)):
         server = search.servers[index]
         at = joint[index]
         position = server.all[at]
         events: list[Message | None] = [m for messages in pool.messages.values() for m in messages]
         events += [None] if position.timing and position.replica.view < search.stage.views else []
         for event in events if position.decided is None else ():
-            yield (*joint[:index], server._step(at, event)[0], *joint[index + 1 :])
+            yield (*joint[:index], server.step(at, event).to, *joint[index + 1 :])
 
 
 def _words(search: Search, joint: Joint) -> tuple[object, ...]:
     return tuple(
-        frozen(server.all[at].said) for server, at in zip(search.servers, joint, strict=True)
+        freeze(server.all[at].said) for server, at in zip(search.servers, joint, strict=True)
     )
 
 
@@ -111,7 +111,7 @@ def test_taking_messages_a_few_at_once_leaves_nothing_out(faulty: int) -> None:
     search = Search(Stage(faulty, 1, Replica, Rules))
     for _ in range(depth):
         search.deepen()
-    found = {_words(search, joint) for joint in search.came}
+    found = {_words(search, joint) for joint in search.arrivals}
     single = single_deliveries(Search(Stage(faulty, 1, Replica, Rules)), depth)
     assert single <= found
     assert len(single) > 10

@@ -80,7 +80,7 @@ def test_it_goes_on_after_the_last_mutant_that_was_judged(tmp_path: Path) -> Non
     assert fedrfq(*options, "--out", out, "--json").stdout.splitlines()[-1] == whole
     assert "other settings" in fedrfq(*options, "--seed", 9, "--out", out, expect=2).stderr
     out.write_text('{"settings": {}}')
-    assert "no record of mutants" in fedrfq(*options, "--out", out, expect=2).stderr
+    assert "not the record of a mutant hunt" in fedrfq(*options, "--out", out, expect=2).stderr
 
 
 @pytest.mark.usefixtures("quick")

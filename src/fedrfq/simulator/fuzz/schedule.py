@@ -73,7 +73,7 @@ class Schedule:
 
 
 def draw(seed: int, n: int) -> Schedule:
-    """Draw the schedule of this seed for n servers: a style, and within it whatever may go wrong."""
+    """Draw the schedule of this seed for n servers: a style, and within it what goes wrong."""
     rng = Random(seed)
     clients = rng.choice(_CLIENTS)
     rounds = rng.choice(_ROUNDS)
@@ -125,7 +125,7 @@ def _draw_faulty_clients(rng: Random, clients: int, style: str) -> Behaviours:
 
 
 def _draw_behaviours(rng: Random, n: int, style: str) -> Behaviours:
-    """Draw faulty servers, at most f; in forgetful weather the one that loses its log is one of f."""
+    """Draw faulty servers, at most f; where a server loses its log, that one counts as one."""
     max_faulty = faults(n) - (style == "forgetful")
     if style in ("directed", "hoarding"):
         number = max_faulty
