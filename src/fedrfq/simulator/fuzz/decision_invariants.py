@@ -100,7 +100,7 @@ class DecisionHistory:
         if decided != value:
             raise Violation(
                 "agreement",
-                f"round {round_}: {party} has {value.hex()[:8]}, not the decided {decided.hex()[:8]}",
+                f"round {round_}: {party} has {value.hex()[:8]}, others {decided.hex()[:8]}",
             )
 
     def _recompute(self, record: Record, value: bytes) -> None:
