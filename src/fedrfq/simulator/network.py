@@ -92,6 +92,7 @@ class Network:
             return (self.quick + int(self.random() * self.span),)
         links = self.links
         random = self.random
+        # What is cut off draws nothing, so holes and splits do not depend on chance.
         if (self.holes or links.splits) and self._is_cut(now, origin, to, message):
             self.cut += 1
             return ()

@@ -98,7 +98,7 @@ class World:
         self.wire = False  # whether messages travel as bytes and are decoded on arrival
         self.measured = False  # whether `bytes` is counted; encoding every message takes time
         self.clock_jumps = 0.0  # the share of timers that fire early or late before it is calm
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()  # the names are part of recorded campaigns
         self.messages = 0
         self.bytes = 0
         self.on_decided: Callable[[SimulatedParty, Decided], None] = lambda node, decided: None
@@ -196,11 +196,13 @@ class World:
                 "exception",
                 f"{party_name(node.party)} at {shown(event)}: {type(error).__name__}: {error}",
             ) from error
+        # The observer must see only what is done: a crash cuts the actions off before that.
         crash = None
         if node.crashes:
             crash, actions = self._next_crash(node, actions)
         if self.trace is not None:
             self.trace(self.now, node, event, actions)
+        # Judged before any of it is carried out, so that a transcript ends with the violation.
         if self.observer is not None:
             self.observer.observe(node, event, actions)
         # The two most frequent actions are done here, all others are looked up.
@@ -230,6 +232,7 @@ class World:
         self.counts["crashes"] += 1
         node.up = False
         node.log = self.on_crash(node, crash)
+        # Messages on their way to the party stay on their way: some arrive after it is back.
         node.timers.clear()
         self._push(crash.away_ms, node.party, _Restart())
 

@@ -29,13 +29,13 @@ def search_to(
 
 def test_nothing_breaks_in_the_true_replica() -> None:
     progress: list[Explored] = []
-    found = explore(5, progress=progress.append)
-    assert found.violation is None
-    assert found.trace == ()
-    assert (found.depth, found.view, found.complete) == (5, 1, False)
-    assert found.decided > 50
-    assert found.transitions > found.states > 1000
-    assert progress[-1] == found
+    explored = explore(5, progress=progress.append)
+    assert explored.violation is None
+    assert explored.trace == ()
+    assert (explored.depth, explored.view, explored.complete) == (5, 1, False)
+    assert explored.decided > 50
+    assert explored.transitions > explored.states > 1000
+    assert progress[-1] == explored
     states = [explored.states for explored in progress]
     assert states == sorted(states)
 
@@ -46,12 +46,12 @@ def test_the_same_search_finds_the_same() -> None:
 
 
 def test_a_search_ends_when_nothing_is_left() -> None:
-    found = explore(50, views=0)
-    assert found.complete
-    assert found.violation is None
-    assert found.view == 0
-    assert 0 < found.decided < found.states
-    assert found.depth < 20
+    explored = explore(50, views=0)
+    assert explored.complete
+    assert explored.violation is None
+    assert explored.view == 0
+    assert 0 < explored.decided < explored.states
+    assert explored.depth < 20
 
 
 @pytest.mark.parametrize("faulty", range(SERVERS))
@@ -114,9 +114,9 @@ def test_taking_messages_a_few_at_once_leaves_nothing_out(faulty: int) -> None:
     search = Search(Stage(faulty, 1, Replica, Rules))
     for _ in range(depth):
         search.deepen()
-    found = {_said(search, joint) for joint in search.arrivals}
+    reached = {_said(search, joint) for joint in search.arrivals}
     single = single_deliveries(Search(Stage(faulty, 1, Replica, Rules)), depth)
-    assert single <= found
+    assert single <= reached
     assert len(single) > 10
 
 
@@ -189,16 +189,16 @@ class CommitsUnchecked(Replica):
     ],
 )
 def test_a_broken_replica_is_found_out(broken: type[Replica], invariant: str, depth: int) -> None:
-    found = explore(depth, replica=broken)
-    assert found.violation is not None
-    assert found.violation.name == invariant
-    assert found.trace
+    explored = explore(depth, replica=broken)
+    assert explored.violation is not None
+    assert explored.violation.name == invariant
+    assert explored.trace
 
 
 def test_a_quorum_one_short_is_found_out() -> None:
-    found = explore(4, rules=QuorumOneShort)
-    assert found.violation is not None
-    assert found.violation.name == "certificate"
+    explored = explore(4, rules=QuorumOneShort)
+    assert explored.violation is not None
+    assert explored.violation.name == "certificate"
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_a_quorum_one_short_is_found_out() -> None:
 )
 def test_what_was_prepared_is_lost(replica: type[Replica], rules: type[Rules], faulty: int) -> None:
     """After ten steps or more one server decides in view 0, the others something else in view 1."""
-    found = search_to(12, faulty, replica, rules)
-    assert found.violation is not None
-    assert found.violation.name == "agreement"
-    assert any("CERT a" in line for line in found.trace)
-    assert any("CERT b" in line for line in found.trace)
+    explored = search_to(12, faulty, replica, rules)
+    assert explored.violation is not None
+    assert explored.violation.name == "agreement"
+    assert any("CERT a" in line for line in explored.trace)
+    assert any("CERT b" in line for line in explored.trace)

@@ -36,6 +36,7 @@ class Behaviour:
         for effect in self.inner.step(event):
             if type(effect) is Decided:
                 self.ring.decided(effect)
+            # Faulty servers keep no log.
             elif type(effect) is not Persist:
                 actions += self.twist(effect)
         if type(event) is Received:

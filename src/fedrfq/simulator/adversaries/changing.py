@@ -44,6 +44,7 @@ class Mutate(Forge):
 
     def _twist_change(self, message: Message, body: ViewChange) -> list[Action]:
         """Send the true view change, or one that conceals, claims too much, or claims too old."""
+        # Only the drawn one is made, because making it draws from the generator too.
         certificates = (
             lambda: self.lowest_prepared(body.round, body.view - 1),
             lambda: self.fake_prepared(body.round, body.view),

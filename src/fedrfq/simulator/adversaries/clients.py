@@ -102,6 +102,7 @@ class Late(FaultyClient):
         if isinstance(event, Expired) and event.timer is Timer.DEADLINE:
             return self._send_to_few()
         actions = super().step(event)
+        # Honest clients have no deadline, so its timer is free to be used here.
         if isinstance(event, Submit):
             last_moment = int(self.ring.roster.deadline_ms * (0.5 + 0.5 * self.rng.random()))
             actions.append(SetTimer(Timer.DEADLINE, last_moment))

@@ -57,6 +57,7 @@ class Hoard(Behaviour):
         if choice is None or proposal.round in self.hidden:
             return []
         self.hidden[proposal.round] = (proposal.view, choice.record)
+        # With the ring's own votes these make a quorum, and without them none.
         few = self.rng.sample(self.ring.honest, self.ring.roster.quorum - len(self.ring.servers))
         message = self.ring.sign(self.me, choice.in_place_of(proposal))
         return [Send(to, message) for to in few]

@@ -49,6 +49,7 @@ class Twins(Behaviour):
     def step(self, event: Event) -> list[Action]:
         self.ring.learn(event)
         actions: list[Action] = []
+        # The twins share one set of timers: whichever sets one last sets it for both.
         for is_first, twin in ((True, self.inner), (False, self.second)):
             if self._reaches(event, is_first):
                 for effect in twin.step(event):

@@ -111,6 +111,7 @@ class Ring:
         """Remember a message, and sort it in by what it says."""
         body = message.body
         if type(body) is Upload:
+            # Inadmissible uploads are of no use to the ring: no set with one is ever accepted.
             if self.application.refuses(body) is None:
                 self.uploads.setdefault(body.round, {})[message.digest] = message
         elif type(body) is UploadList:
@@ -122,6 +123,7 @@ class Ring:
             self.changes.setdefault((body.round, body.view), {})[body.server] = message
         elif type(body) is PrePrepare:
             self.records.setdefault(body.round, {})[body.record.value(self.rules.run)] = body.record
+        # Once full, a new message takes a random one's place, so that some old ones stay.
         if len(self.past) < _MAX_PAST:
             self.past.append(message)
         elif type(body) is not Fetch:
@@ -183,7 +185,7 @@ class Ring:
         by_client: dict[int, bytes] = {}
         for digest, message in self.uploads.get(round_, {}).items():
             assert isinstance(message.body, Upload)
-            by_client[message.body.client] = digest
+            by_client[message.body.client] = digest  # the latest, if a client sent several
         return self._list_some(server, round_, set(by_client.items()))
 
     def _list_some(self, server: int, round_: int, entries: Iterable[Entry]) -> Message | None:

@@ -72,7 +72,9 @@ class Tally:
     @staticmethod
     def of(summary: dict[str, Any]) -> Tally:
         """Return the tally of a summary."""
-        breach = Breach(**summary["breach"]) if summary["breach"] else None
+        breach = summary["breach"]
+        if breach is not None:
+            breach = Breach(**breach)
         return Tally(summary["schedules"], summary["events"], Counter(summary["exercised"]), breach)
 
 
@@ -128,6 +130,7 @@ class Campaign:
         seconds_before = self.seconds
         start = time.monotonic()
         work = partial(try_all, self.settings, self.trial)
+        # Chunks are added in their order, whichever worker is done first: the first breach counts.
         for tally in in_order(pool, jobs, work, self._chunks()):
             self.tally += tally
             self.seconds = seconds_before + time.monotonic() - start

@@ -90,8 +90,10 @@ class DecisionHistory:
         self._certified.add(key)
         self.views.setdefault(record.round, certificate.view)
         value = record.value(self.seen.roster.run)
+        # A record names the value of the round before, so the parties must agree on both.
         self._agree(party, record.round, value)
         self._agree(party, record.round - 1, record.previous)
+        # Without the outcome of the round before it cannot be computed, only compared.
         if record.round not in self.outcomes and record.round - 1 in self.outcomes:
             self._recompute(record, value)
 
@@ -133,7 +135,7 @@ class DecisionHistory:
     def _counted_upload(self, round_: int, entry: Entry) -> Upload:
         client, digest = entry
         message = self.seen.uploads.get(digest)
-        body = None if message is None else message.body
+        body = getattr(message, "body", None)
         if not isinstance(body, Upload) or (body.round, body.client) != (round_, client):
             raise Violation(
                 "validity", f"round {round_}: client {client} never signed the upload that counts"

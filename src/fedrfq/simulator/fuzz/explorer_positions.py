@@ -133,7 +133,7 @@ class Positions:
             longer = []
             for indices, here in silent:
                 # Ascending indices, so that each set comes up once.
-                first = indices[-1] + 1 if indices else 0
+                first = max(indices, default=-1) + 1
                 for index in range(first, len(messages)):
                     chosen = (*indices, index)
                     if any(smaller.issubset(chosen) for smaller in reacted):
@@ -158,6 +158,7 @@ class Positions:
     def _take(self, number: int, message: Message | None) -> _Step:
         position = self.all[number]
         replica = fork(position.replica)
+        # Who brings a message does not matter: all of them prove themselves.
         event: Event = Expired(Timer.VIEW)
         if message is not None:
             event = Received(self.stage.faulty, message)

@@ -155,7 +155,7 @@ class Stage:
 
     def lies(self, said: Iterable[Message]) -> tuple[Message, ...]:
         """Return all that the faulty server can say that may matter, given what the honest said."""
-        # It can build only on votes to prepare and on view changes; of COMMITs it has no use.
+        # Of what the honest say, it can build on their PREPAREs and view changes.
         useful = tuple(m for m in said if m.body.kind in (Kind.PREPARE, Kind.VIEWCHANGE))
         if useful not in self._lies:
             proven = tuple(self._proven_changes(useful))

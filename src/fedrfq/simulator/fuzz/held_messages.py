@@ -56,6 +56,7 @@ def messages_held(replica: object, shared: Iterable[object] = ()) -> int:
             reached += nested_in(value.body)
         elif isinstance(value, dict):
             reached += value.values()
+            # Keys are rarely messages, so they are looked at only where one is.
             if Message in map(type, value):
                 reached += [key for key in value if type(key) is Message]
         elif isinstance(value, _COLLECTIONS):

@@ -121,6 +121,7 @@ class Observer:
 
     def _note_local_event(self, node: SimulatedParty, event: Event) -> None:
         """Count what a server holds at every few of its timers; at every message would be slow."""
+        # A server that restarts has forgotten which views it was asked for.
         if type(event) is Start:
             self._asked.pop(node.party, None)
         elif node.party >= 0:
@@ -139,6 +140,7 @@ class Observer:
         message = action.message
         body = action.message.body
         if message.author not in history.names:
+            # Of others' messages only uploads matter: receipts promise that they are durable.
             if type(body) is Upload:
                 history.uploads.add(message.digest)
             return

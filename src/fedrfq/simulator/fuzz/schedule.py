@@ -91,16 +91,20 @@ def draw(seed: int, n: int) -> Schedule:
     if weak_client is not None or (style == "calm" and not behaviours and not faulty_clients):
         forger = behaviours[0][0] if behaviours else rng.randrange(n)
         behaviours = ((forger, "forge"), *behaviours[1:])
+    if links.echoes:
+        rounds = 5  # a server loses its log in round 3 or 4 and must come back
+    minimum = rng.randint(1, _largest_minimum(style, clients, faulty_clients))
+    deadline_ms, resend_ms = _draw_timeouts(rng, style)
     # The arguments below draw from the generator in this order.
     return Schedule(
         seed=seed,
         n=n,
         clients=clients,
-        rounds=5 if links.echoes else rounds,
-        minimum=rng.randint(1, 2 if style == "forgetful" else clients - len(faulty_clients)),
-        deadline_ms=500 if style == "slow" else rng.choice((150, 300)),
+        rounds=rounds,
+        minimum=minimum,
+        deadline_ms=deadline_ms,
         view_ms=100,
-        resend_ms=1000 if style == "slow" else rng.choice((400, 600)),
+        resend_ms=resend_ms,
         training_ms=rng.choice((1, 20, 20, 100, 400)),
         behaviours=behaviours,
         faulty_clients=faulty_clients,
@@ -112,6 +116,21 @@ def draw(seed: int, n: int) -> Schedule:
         weak_client=weak_client,
         links=links,
     )
+
+
+def _largest_minimum(style: str, clients: int, faulty_clients: Behaviours) -> int:
+    """Return the largest minimum of clients to draw; it is low where a server loses its log."""
+    if style == "forgetful":
+        return 2
+    # With more, a round would wait for faulty clients, perhaps forever.
+    return clients - len(faulty_clients)
+
+
+def _draw_timeouts(rng: Random, style: str) -> tuple[int, int]:
+    """Draw the deadline and the time to resend, which slow messages must not run into."""
+    if style == "slow":
+        return 500, 1000
+    return rng.choice((150, 300)), rng.choice((400, 600))
 
 
 def _draw_faulty_clients(rng: Random, clients: int, style: str) -> Behaviours:
@@ -132,9 +151,12 @@ def _draw_behaviours(rng: Random, n: int, style: str) -> Behaviours:
     else:
         number = rng.choice((0, max_faulty, max_faulty, rng.randint(0, max_faulty)))
     names = {"directed": _DIRECTED, "hoarding": ("hoard",)}.get(style, tuple(BEHAVIOURS))
-    # Server 1 leads view 0 of round 1, so mostly those are faulty that lead the first views.
+    # Server 1 leads view 0 of round 1: mostly draw from those that lead the first views.
     early_leaders = [1, 2, 3, *range(4, n), 0][: max(3, number)]
-    servers = rng.sample(early_leaders if rng.random() < 0.7 else range(n), number)
+    eligible = list(range(n))
+    if rng.random() < 0.7:
+        eligible = early_leaders
+    servers = rng.sample(eligible, number)
     return tuple((server, rng.choice(names)) for server in sorted(servers))
 
 
@@ -157,6 +179,7 @@ def _draw_crashes(
         number = rng.randint(1, 6)
     elif links.calm_ms:
         number = rng.choice((0, 0, 1, 3))
+    # Each server is three times as likely to crash as each client.
     parties = honest * 3 + [~client for client in range(clients)]
     return tuple(_draw_crash(rng, rng.choice(parties)) for _ in range(number))
 
@@ -185,7 +208,9 @@ def _draw_aimed_crashes(
 
 
 def _draw_crash(rng: Random, party: int) -> Crash:
-    kind = rng.choice(_DURABLE) if party >= 0 else None
+    kind = None
+    if party >= 0:
+        kind = rng.choice(_DURABLE)
     return Crash(party, rng.randint(1, 60), rng.randint(0, 3), rng.choice((1, 20, 200)), kind)
 
 

@@ -84,8 +84,8 @@ def run(
         violation = broken
     exercised = +schedule_run.exercised()
     events = schedule_run.world.events
-    # The parties refer back to the run. Without these references all of it is freed at once,
-    # and nothing is left to the garbage collector, which would cost a good part of the time.
+    # The parties refer back to the run. Without these references all of it is freed at once, and
+    # nothing is left to the garbage collector.
     vars(schedule_run).clear()
     return ScheduleReport(schedule.seed, violation, exercised, events, transcript.text())
 

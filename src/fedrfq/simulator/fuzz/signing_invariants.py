@@ -88,6 +88,7 @@ class SigningHistory:
         if type(body) is Receipt:
             self._promise(body)
             return
+        # A message may be signed again after a restart, but it must be the very same message.
         place = (body.kind, body.round, message.view)
         first = self.places.setdefault(place, message)
         if first is not message:

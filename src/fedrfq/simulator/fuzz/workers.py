@@ -48,6 +48,7 @@ def workers(jobs: int) -> Iterator[Executor]:
             "run the same command again to continue from --out, with fewer --jobs if it repeats"
         ) from None
     finally:
+        # A pool that is shut down waits for its workers, and a schedule may take long: end them.
         for process in set(active_children()) - before:
             process.terminate()
         pool.shutdown(cancel_futures=True)
@@ -87,4 +88,5 @@ def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
     parent.join()
+    # Not sys.exit, which in a thread ends only the thread.
     os._exit(1)

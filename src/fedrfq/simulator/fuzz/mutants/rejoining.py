@@ -17,7 +17,7 @@ class AbstainsTooBriefly(Replica):
 
 @breaks("double-sign", "promise", "left-view")
 class FewAnswers(Replica):
-    """A server that has lost its log takes f answers for enough."""
+    """A server that has lost its log is content with the answers of f others."""
 
     def _enough_answers(self) -> bool:
         return len(self.answers) >= self.roster.f
