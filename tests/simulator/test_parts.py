@@ -1,4 +1,4 @@
-"""The simulator's parts, each by itself: keys, the toy application, networks, and what is counted."""
+"""The simulator's parts by themselves: keys, the toy application, networks, and what is counted."""
 
 from __future__ import annotations
 
@@ -45,18 +45,11 @@ def test_the_toy_sees_order_absence_and_the_past() -> None:
     toy = Toy()
     uploads = [Upload(1, client, content(number)) for client, number in enumerate((5, 6, 100, 7))]
     first = toy.decide(1, toy.start(), uploads)
-    assert first.verdicts == bytes([2])  # 100 is the farthest from the middle
-    others = (uploads[:3], uploads[:2] + uploads[:1:-1])
-    assert (
-        len(
-            {
-                first,
-                *(toy.decide(1, toy.start(), other) for other in others),
-                toy.decide(1, first, uploads),
-            }
-        )
-        == 4
-    )
+    assert first.verdicts == bytes([2])  # 100 is the farthest from the median
+    one_missing = toy.decide(1, toy.start(), uploads[:3])
+    other_order = toy.decide(1, toy.start(), uploads[:2] + uploads[:1:-1])
+    other_past = toy.decide(1, first, uploads)
+    assert len({first, one_missing, other_order, other_past}) == 4
     assert toy.refuses(uploads[0]) is None
     for bad in (b"", b"t" + bytes(9), b"x" + bytes(8), content(2 * 10**6)):
         assert toy.refuses(Upload(1, 0, bad)) is not None
@@ -65,24 +58,21 @@ def test_the_toy_sees_order_absence_and_the_past() -> None:
 def test_a_network_misbehaves_until_it_is_calm() -> None:
     split = Split(0, 50, frozenset({0}))
     hole = Hole(Kind.COMMIT, 0, frozenset({1}), frozenset({2}))
-    network = Network(
-        LinkFaults(
-            1, 5, 100, loss=0.5, double=0.5, splits=(split,), holes=(hole,), favoured=frozenset({3})
-        ),
-        Random(1),
+    links = LinkFaults(
+        1, 5, 100, loss=0.5, double=0.5, splits=(split,), holes=(hole,), favoured=frozenset({3})
     )
+    network = Network(links, Random(1))
     message = Rules(roster()).unsigned(Part(1, PartKind.SET, b""))
     commit = Rules(roster()).signed(Commit(1, 0, bytes(32), 1), IDEAL.signer(IDEAL.key(1)))
     assert all(network.delays(10, 0, 1, message) == () for _ in range(50))
     assert all(network.delays(60, 1, 0, commit) == () for _ in range(50))
     assert {len(network.delays(60, 1, 2, commit)) for _ in range(50)} == {0, 1, 2}
     for now, origin in ((10, 3), (100, 0), (1000, 1)):
-        assert all(
-            len(delays) == 1 and 1 <= delays[0] <= 5
-            for delays in [network.delays(now, origin, 1, message)]
-        )
-    here, elsewhere = (replace(hole, round=round_) for round_ in (1, 2))
-    assert [each.swallows(1, 0, 1) for each in (hole, here, elsewhere)] == [True, True, False]
+        (delay,) = network.delays(now, origin, 1, message)
+        assert 1 <= delay <= 5
+    assert hole.swallows(1, 0, 1)
+    assert replace(hole, round=1).swallows(1, 0, 1)
+    assert not replace(hole, round=2).swallows(1, 0, 1)
     echoing = Network(LinkFaults(1, 5, 100, echoes=True), Random(1))
     answer = Rules(roster()).unsigned(Part(1, PartKind.STANDING, bytes(32)))
     assert len(echoing.delays(0, 0, 1, answer)) > 10
@@ -98,25 +88,23 @@ def test_named_networks(name: str) -> None:
 
 
 def test_a_client_whose_upload_does_not_count_is_told() -> None:
-    made = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL)
-    told = []
-    made.world.give = lambda party, event, delay_ms=0: told.append((party, event))  # type: ignore[method-assign]
+    schedule_run = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL)
+    given = []
+    schedule_run.world.give = lambda party, event, delay_ms=0: given.append((party, event))  # type: ignore[method-assign]
     decided = Decided(Certificate(Kind.COMMIT, 0, Record(1, *[bytes(32)] * 5), ()), None, ())
     for known in (False, True):
         if known:
-            made.observer.chain.sets[1] = tuple((k, bytes(32)) for k in range(3))
-        for node in made.world.nodes.values():
-            made._decided(node, decided)
-    assert [party for party, event in told if event == LeftOut(1)] == [~3]
+            schedule_run.observer.chain.sets[1] = tuple((k, bytes(32)) for k in range(3))
+        for node in schedule_run.world.nodes.values():
+            schedule_run._on_decided(node, decided)
+    assert [party for party, event in given if event == LeftOut(1)] == [~3]
 
 
 def test_quorums_and_unions_by_their_definitions() -> None:
     assert [quorum(n) for n in (1, 4, 5, 6, 7, 8, 9, 10)] == [1, 3, 4, 4, 5, 6, 6, 7]
     a, b, c = (bytes([k]) * 32 for k in range(3))
-    assert union([UploadList(1, 0, ((0, a), (1, b))), UploadList(1, 1, ((1, c), (2, c)))]) == (
-        (0, a),
-        (2, c),
-    )
+    lists = [UploadList(1, 0, ((0, a), (1, b))), UploadList(1, 1, ((1, c), (2, c)))]
+    assert union(lists) == ((0, a), (2, c))  # client 1 has two uploads
 
 
 def test_messages_are_counted_wherever_they_are() -> None:
@@ -125,10 +113,7 @@ def test_messages_are_counted_wherever_they_are() -> None:
     inner = SimpleNamespace(deep={"x": [one, (two, one)]})
     assert messages_held(SimpleNamespace(a=inner, b={one}, shared=rules)) == 2
     assert messages_held(SimpleNamespace(a=inner), shared=[inner]) == 0
-    assert (
-        messages_held(
-            SimpleNamespace(a=[Received(0, one), Send(1, two)], b=(Persist(one), Broadcast(two)))
-        )
-        == 2
-    )
+    in_events = [Received(0, one), Send(1, two)]
+    in_effects = (Persist(one), Broadcast(two))
+    assert messages_held(SimpleNamespace(a=in_events, b=in_effects)) == 2
     assert messages_held(SimpleNamespace(a=object.__new__(Received))) == 0

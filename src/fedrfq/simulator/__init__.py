@@ -1,1 +1,1 @@
-"""A seeded world in which servers and clients run, messages go astray, and some of the parties lie."""
+"""A seeded world that runs servers and clients, loses messages, and lets some parties lie."""

@@ -1,4 +1,4 @@
-"""Messages as people read them."""
+"""Write messages and their parts as short text for people."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from fedrfq.consensus.messages import Message
 
 
 def shown(value: Any) -> str:
-    """Anything, with digests cut to what tells them apart, and nested messages by their kind."""
+    """Return any value as short text; digests are cut, and messages are named by their kind."""
     if isinstance(value, Message):
-        return f"{value.body.kind.name}({_body(value.body)})"
+        return f"{value.body.kind.name}({_field_text(value.body)})"
     if isinstance(value, bytes):
+        # Six hex digits are enough to tell the few digests of a transcript apart.
         return value.hex()[:6]
     if hasattr(value, "__dataclass_fields__"):
-        return f"{type(value).__name__}({_body(value)})"
+        return f"{type(value).__name__}({_field_text(value)})"
     if isinstance(value, tuple):
         return "[" + ", ".join(map(shown, value)) + "]"
     return str(value)
 
 
-def _body(body: Any) -> str:
+def _field_text(body: Any) -> str:
     return " ".join(shown(getattr(body, field.name)) for field in fields(body) if field.repr)

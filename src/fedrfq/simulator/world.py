@@ -1,6 +1,8 @@
-"""Virtual time, in which servers and clients run: it carries out their effects, brings their messages, crashes them.
+"""A world in virtual time that runs servers and clients.
 
-It knows nothing of how a schedule is drawn or what is computed: the fuzzer and a run's simulated committee use it alike.
+It carries out their effects, delivers their messages and crashes them. It knows neither how a
+schedule is drawn nor what the parties compute: the fuzzer and a run's simulated committee both use
+it.
 """
 
 from __future__ import annotations
@@ -38,31 +40,44 @@ from fedrfq.simulator.party import (
     Relay,
     SimulatedMachine,
     SimulatedParty,
-    Watch,
-    name,
+    StepObserver,
+    party_name,
 )
 from fedrfq.simulator.violation import Violation
 
 
-class _Ring(NamedTuple):
-    """A timer that runs out, if it has not been set anew: what its node remembers is the number of the last setting."""
+class _TimerFires(NamedTuple):
+    """A timer runs out, unless it was stopped or set again since.
+
+    The party remembers the sequence number of its latest setting (`SimulatedParty.timers`), so a
+    timer that was set again needs no removal from the heap.
+    """
 
     timer: Timer
 
 
 class _Restart(NamedTuple):
-    pass
+    """A crashed party comes back."""
 
 
-_RINGS = {timer: _Ring(timer) for timer in Timer}
+_Happening = Event | _TimerFires | _Restart | bytes
+_TIMER_FIRES = {timer: _TimerFires(timer) for timer in Timer}
 
 
 class World:
-    """Add the nodes, `start`, and `run` until `done` is set; `on_decided` and `on_restart` are the driver's to hear, and
-    `on_crash` its to say what is left of the log."""
+    """Runs parties in virtual time: `add` them, `start`, and `run` until `done` is set.
+
+    The driver may set `on_decided` and `on_restart` to be told of these, and `on_crash` to choose
+    what is left of a party's log after a crash.
+    """
 
     def __init__(
-        self, servers: int, clients: int, links: LinkFaults, rng: Random, watch: Watch | None = None
+        self,
+        servers: int,
+        clients: int,
+        links: LinkFaults,
+        rng: Random,
+        observer: StepObserver | None = None,
     ) -> None:
         self.servers = range(servers)
         self.clients = [~k for k in range(clients)]
@@ -75,123 +90,137 @@ class World:
         }
         self.rng = rng
         self.network = Network(links, rng)
-        self.watch = watch
+        self.observer = observer
         self.nodes: dict[int, SimulatedParty] = {}
-        self.now = self.events = self._number = 0
-        self.done = self.wire = self.measured = False
-        self.jumps = 0.0  # before the network is calm, the share of timers that fire early or late
-        self.counts: Counter[str] = Counter()
+        self.now = 0
+        self.events = 0
+        self.done = False
+        self.wire = False  # whether messages travel as bytes and are decoded on arrival
+        self.measured = False  # whether `bytes` is counted; encoding every message takes time
+        self.clock_jumps = 0.0  # the share of timers that fire early or late before it is calm
+        self.counts: Counter[str] = Counter()  # the names are part of recorded campaigns
         self.messages = 0
         self.bytes = 0
         self.on_decided: Callable[[SimulatedParty, Decided], None] = lambda node, decided: None
         self.on_restart: Callable[[SimulatedParty], None] = lambda node: None
-        self.on_crash: Callable[[SimulatedParty, Crash], list[Message]] = lambda node, crash: (
-            node.log
-        )
+        self.on_crash: Callable[[SimulatedParty, Crash], list[Message]] = _keep_log
         self.trace: Callable[[int, SimulatedParty, Event, Sequence[Action]], None] | None = None
-        self._heap: list[tuple[int, int, int, Event | _Ring | _Restart | bytes]] = []
+        # Entries are (time, sequence number, party, what happens). The sequence number is unique:
+        # it breaks ties the same way in every run, and what happens is never compared.
+        self._heap: list[tuple[int, int, int, _Happening]] = []
+        self._sequence = 0
 
     def add(
         self,
         party: int,
-        make: Callable[[list[Message]], SimulatedMachine],
+        make_machine: Callable[[list[Message]], SimulatedMachine],
         log: Iterable[Message] = (),
         honest: bool = True,
     ) -> SimulatedParty:
-        """A party; `make` is given the log, at first and after each crash."""
-        self.nodes[party] = node = SimulatedParty(party, make, log, honest)
+        """Add a party; `make_machine` builds it from its log, now and after each crash."""
+        node = SimulatedParty(party, make_machine, log, honest)
+        self.nodes[party] = node
         return node
 
     def start(self) -> None:
+        """Give every party its first event."""
         for party in self.nodes:
             self.give(party, Start())
 
     def give(self, party: int, event: Event, delay_ms: int = 0) -> None:
-        """Something that is not a message happens to a party."""
+        """Schedule an event that does not come over the network."""
         self._push(delay_ms, party, event)
 
-    def run(self, most_ms: int, most_events: int) -> bool:
-        """Until `done`; not if that takes too long, or if nothing is left to happen."""
+    def run(self, max_ms: int, max_events: int) -> bool:
+        """Run until `done` is set, and return whether it was.
+
+        It gives up once the virtual time or the number of events is exceeded, or nothing is left
+        to happen.
+        """
         heap = self._heap
         nodes = self.nodes
         step = self._step
-        while heap and not self.done and self.events < most_events:
-            now, number, party, event = heappop(heap)
-            if now > most_ms:
+        while heap and not self.done and self.events < max_events:
+            now, sequence, party, happening = heappop(heap)
+            if now > max_ms:
                 break
             self.now = now
             node = nodes[party]
-            if type(event) is Received and node.up:  # as almost always
-                step(node, event)
+            # The hot path: nearly everything that happens is a message to a party that is up.
+            if type(happening) is Received and node.up:
+                step(node, happening)
             else:
-                self._happen(node, number, event)
+                self._dispatch(node, sequence, happening)
         return self.done
 
-    def _push(self, delay_ms: int, party: int, event: Event | _Ring | _Restart | bytes) -> None:
-        self._number += 1
-        heappush(self._heap, (self.now + delay_ms, self._number, party, event))
+    def _push(self, delay_ms: int, party: int, happening: _Happening) -> None:
+        self._sequence += 1
+        heappush(self._heap, (self.now + delay_ms, self._sequence, party, happening))
 
-    def _happen(
-        self, node: SimulatedParty, number: int, event: Event | _Ring | _Restart | bytes
-    ) -> None:
-        if type(event) is _Restart:
+    def _dispatch(self, node: SimulatedParty, sequence: int, happening: _Happening) -> None:
+        if type(happening) is _Restart:
             self._restart(node)
         elif not node.up:
             self.counts["to one away"] += 1
-        elif type(event) is _Ring:
-            self._ring(node, number, event.timer)
-        elif type(event) is bytes:
-            self._arrive(node, event)
+        elif type(happening) is _TimerFires:
+            self._fire_timer(node, sequence, happening.timer)
+        elif type(happening) is bytes:
+            self._receive_bytes(node, happening)
         else:
-            self._step(node, event)  # type: ignore[arg-type]
+            self._step(node, happening)  # type: ignore[arg-type]
 
-    def _ring(self, node: SimulatedParty, number: int, timer: Timer) -> None:
-        if node.timers.get(timer) == number:
+    def _fire_timer(self, node: SimulatedParty, sequence: int, timer: Timer) -> None:
+        if node.timers.get(timer) == sequence:
             del node.timers[timer]
             self._step(node, Expired(timer))
 
-    def _arrive(self, node: SimulatedParty, data: bytes) -> None:
-        """Bytes: the sender's number, and what ought to be a message."""
+    def _receive_bytes(self, node: SimulatedParty, data: bytes) -> None:
+        """Decode what `_frame` wrote: the sender's number, and what ought to be a message."""
         try:
             message = decode(data[4:])
         except Refused:
             self.counts["bytes refused"] += 1
-        else:
-            self._step(node, Received(int.from_bytes(data[:4], "little", signed=True), message))
+            return
+        sender = int.from_bytes(data[:4], "little", signed=True)
+        self._step(node, Received(sender, message))
 
     def _step(self, node: SimulatedParty, event: Event) -> None:
         self.events += 1
         try:
             actions = node.machine.step(event)
         except Exception as error:
+            # An adversary that raises is a bug of the simulator, not of the committee.
             if not node.honest:
                 raise
             raise Violation(
                 "exception",
-                f"{name(node.party)} at {shown(event)}: {type(error).__name__}: {error}",
+                f"{party_name(node.party)} at {shown(event)}: {type(error).__name__}: {error}",
             ) from error
+        # The observer must see only what is done: a crash cuts the actions off before that.
         crash = None
         if node.crashes:
-            crash, actions = self._crash_due(node, actions)
+            crash, actions = self._next_crash(node, actions)
         if self.trace is not None:
             self.trace(self.now, node, event, actions)
-        if self.watch is not None:
-            self.watch.acted(node, event, actions)
+        # Judged before any of it is carried out, so that a transcript ends with the violation.
+        if self.observer is not None:
+            self.observer.observe(node, event, actions)
+        # The two most frequent actions are done here, all others are looked up.
         for action in actions:
             kind = type(action)
             if kind is Persist:
                 node.log.append(action.message)  # type: ignore[union-attr]
             elif kind is Send:
-                self._carry(node.party, (action.to,), action.message)  # type: ignore[union-attr]
+                self._transmit(node.party, (action.to,), action.message)  # type: ignore[union-attr]
             else:
-                _DO[kind](self, node, action)
+                _PERFORM[kind](self, node, action)
         if crash is not None:
             self._crash(node, crash)
 
-    def _crash_due(
+    def _next_crash(
         self, node: SimulatedParty, actions: Sequence[Action]
     ) -> tuple[Crash | None, Sequence[Action]]:
-        """The crash that happens in this step, if one does, and what is done before."""
+        """Return the crash that happens in this step, if any, and the actions done before it."""
         node.steps += 1
         for crash in node.crashes:
             if crash.step <= node.steps and (cut := crash.cut(actions)) is not None:
@@ -201,68 +230,72 @@ class World:
 
     def _crash(self, node: SimulatedParty, crash: Crash) -> None:
         self.counts["crashes"] += 1
-        node.up, node.log = False, self.on_crash(node, crash)
+        node.up = False
+        node.log = self.on_crash(node, crash)
+        # Messages on their way to the party stay on their way: some arrive after it is back.
         node.timers.clear()
         self._push(crash.away_ms, node.party, _Restart())
 
     def _restart(self, node: SimulatedParty) -> None:
         self.counts["restarts"] += 1
-        node.up, node.machine = True, node.make(node.log)
+        node.up = True
+        node.machine = node.make_machine(node.log)
         self._step(node, Start())
         self.on_restart(node)
 
     # Effects
 
     def _broadcast(self, node: SimulatedParty, effect: Broadcast) -> None:
-        self._carry(node.party, self._others[node.party], effect.message)
+        self._transmit(node.party, self._others[node.party], effect.message)
 
     def _publish(self, node: SimulatedParty, effect: Publish) -> None:
-        self._carry(node.party, self._served[node.party], effect.message)
+        self._transmit(node.party, self._served[node.party], effect.message)
 
     def _relay(self, node: SimulatedParty, effect: Relay) -> None:
-        self._carry(effect.origin, (effect.to,), effect.message)
+        self._transmit(effect.origin, (effect.to,), effect.message)
 
-    def _noise(self, node: SimulatedParty, effect: RawBytes) -> None:
+    def _send_raw_bytes(self, node: SimulatedParty, effect: RawBytes) -> None:
         if self.wire:
-            self._push(1, effect.to, _packed(node.party, effect.data))
+            self._push(1, effect.to, _frame(node.party, effect.data))
 
-    def _carry(self, origin: int, targets: Sequence[int], message: Message) -> None:
-        event: Received | bytes
+    def _transmit(self, origin: int, targets: Sequence[int], message: Message) -> None:
+        """Put a message on its way to each target, as often and as late as the network has it."""
+        delivery: Received | bytes = Received(origin, message)
         if self.wire:
-            event = _packed(origin, message.wire)
-        else:
-            event = Received(origin, message)
+            delivery = _frame(origin, message.wire)
         now = self.now
-        number = self._number
+        sequence = self._sequence
         heap = self._heap
         network = self.network
         self.messages += len(targets)
         if self.measured:
             self.bytes += len(message.wire) * len(targets)
-        if now >= network.calm:  # what `delays` would say, without asking for every copy
-            soon = now + network.quick
+        # On a calm network this draws what `Network.delays` would, without a call for each copy.
+        if now >= network.calm:
+            soonest = now + network.quick
             span = network.span
             random = network.random
             for to in targets:
-                number += 1
-                heappush(heap, (soon + int(random() * span), number, to, event))
+                sequence += 1
+                heappush(heap, (soonest + int(random() * span), sequence, to, delivery))
         else:
             for to in targets:
                 for delay in network.delays(now, origin, to, message):
-                    number += 1
-                    heappush(heap, (now + delay, number, to, event))
-        self._number = number
+                    sequence += 1
+                    heappush(heap, (now + delay, sequence, to, delivery))
+        self._sequence = sequence
 
     def _set_timer(self, node: SimulatedParty, effect: SetTimer) -> None:
         timer, delay = effect
         if delay is None:
             node.timers.pop(timer, None)
             return
-        if self.jumps and self.now < self.network.links.calm_ms and self.rng.random() < self.jumps:
+        stormy = self.clock_jumps and self.now < self.network.links.calm_ms
+        if stormy and self.rng.random() < self.clock_jumps:
             self.counts["clock jumps"] += 1
             delay = int(delay * 3 * self.rng.random())
-        self._push(delay, node.party, _RINGS[timer])
-        node.timers[timer] = self._number
+        self._push(delay, node.party, _TIMER_FIRES[timer])
+        node.timers[timer] = self._sequence
 
     def _decided(self, node: SimulatedParty, effect: Decided) -> None:
         node.decided[effect.certificate.record.round] = effect
@@ -275,11 +308,12 @@ class World:
         self.counts["waits for clients"] += 1
 
 
-_DO: dict[type, Callable[..., None]] = {  # besides the two that are done most often
+# All actions but `Persist` and `Send`, which `World._step` does itself.
+_PERFORM: dict[type, Callable[..., None]] = {
     Broadcast: World._broadcast,
     Publish: World._publish,
     Relay: World._relay,
-    RawBytes: World._noise,
+    RawBytes: World._send_raw_bytes,
     SetTimer: World._set_timer,
     Decided: World._decided,
     Accused: World._accused,
@@ -287,18 +321,13 @@ _DO: dict[type, Callable[..., None]] = {  # besides the two that are done most o
 }
 
 
-def _packed(origin: int, data: bytes) -> bytes:
+def _keep_log(node: SimulatedParty, crash: Crash) -> list[Message]:
+    return node.log
+
+
+def _frame(origin: int, data: bytes) -> bytes:
+    """Prefix bytes with the sender's number, which a real link would know from its channel."""
     return origin.to_bytes(4, "little", signed=True) + data
 
 
-__all__ = [
-    "Action",
-    "Crash",
-    "RawBytes",
-    "Relay",
-    "SimulatedMachine",
-    "SimulatedParty",
-    "Watch",
-    "World",
-    "name",
-]
+__all__ = ["SimulatedMachine", "SimulatedParty", "World"]

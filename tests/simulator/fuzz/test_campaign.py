@@ -1,4 +1,4 @@
-"""Campaigns: the same findings in one go or in many, by one process or several, whatever stops them."""
+"""Campaigns find the same in one go or in many, on one process or several."""
 
 import json
 import os
@@ -25,21 +25,21 @@ SETTINGS = Settings(servers=4, schedules=240, seed=7)
 
 
 def quiet(settings: Settings, index: int) -> Tally:
-    """A schedule that is nothing but its seed's digits."""
+    """Pretend to run a schedule: all that comes of it are the digits of its seed."""
     seed = settings.schedule_seed(index)
     return Tally(1, seed % 100, Counter({f"digit {seed % 10}": 1, "all": 2}))
 
 
 def planted(settings: Settings, index: int) -> Tally:
-    """Two schedules break something; the first of them counts."""
+    """Pretend that three schedules break an invariant; only the first of them counts."""
+    breach = None
     if index in (130, 131, 200):
         breach = Breach(index, settings.schedule_seed(index), "agreement", "planted")
-    else:
-        breach = None
     return Tally(1, 1, Counter(all=1), breach)
 
 
 def deadly(settings: Settings, index: int) -> Tally:
+    """Kill the worker in the middle of the campaign."""
     if index == 60:
         os.kill(os.getpid(), signal.SIGKILL)
     return quiet(settings, index)
@@ -62,9 +62,8 @@ def test_every_schedule_has_a_seed_of_its_own() -> None:
         Settings(n, 1, seed).schedule_seed(i) for n in (4, 7) for seed in (0, 1) for i in range(500)
     }
     assert len(seeds) == 2000
-    assert Settings(4, 1, 0).schedule_seed(3) == Settings(
-        4, 99, 0, "a mutant", "ed25519", True
-    ).schedule_seed(3)
+    other = Settings(4, 99, 0, "a mutant", "ed25519", True)
+    assert Settings(4, 1, 0).schedule_seed(3) == other.schedule_seed(3)
 
 
 def test_the_number_of_processes_changes_nothing(tmp_path: Path) -> None:
@@ -81,14 +80,14 @@ def test_the_number_of_processes_changes_nothing(tmp_path: Path) -> None:
 
 def test_stopped_and_taken_up_it_finds_the_same(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    whole = finish(Campaign(SETTINGS, None, quiet))
+    uninterrupted = finish(Campaign(SETTINGS, None, quiet))
     calls = 0
     while not Campaign(SETTINGS, path, quiet).done():
         calls += 1
         with workers(2) as pool:
             next(Campaign(SETTINGS, path, quiet).advance(pool, 2))
     assert calls > 3
-    assert Campaign(SETTINGS, path, quiet).tally == whole
+    assert Campaign(SETTINGS, path, quiet).tally == uninterrupted
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -100,10 +99,10 @@ def test_the_first_breach_counts(jobs: int) -> None:
 
 def test_a_campaign_that_found_a_breach_is_done(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
-    found = finish(Campaign(SETTINGS, path, planted))
+    first = finish(Campaign(SETTINGS, path, planted))
     again = Campaign(SETTINGS, path, planted)
     assert again.done()
-    assert finish(again) == found
+    assert finish(again) == first
 
 
 @pytest.mark.parametrize(
@@ -122,7 +121,7 @@ def test_findings_of_another_version_are_refused(
 ) -> None:
     path = tmp_path / "out.json"
     finish(Campaign(SETTINGS, path, quiet))
-    monkeypatch.setattr("fedrfq.simulator.fuzz.campaign.code", lambda: "another")
+    monkeypatch.setattr("fedrfq.simulator.fuzz.campaign.code_hash", lambda: "another")
     with pytest.raises(UserError, match="code"):
         Campaign(SETTINGS, path, quiet)
 
@@ -157,21 +156,28 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.005)
 
 
-SCRIPT = "import sys, pathlib, test_campaign as t; t.finish(t.Campaign(t.SETTINGS, pathlib.Path(sys.argv[1]), t.slow), 2)"
+SCRIPT = """
+import pathlib, sys
+import test_campaign as t
+t.finish(t.Campaign(t.SETTINGS, pathlib.Path(sys.argv[1]), t.slow), 2)
+"""
 
 
 def test_killed_in_the_middle_it_goes_on_and_leaves_no_process_behind(tmp_path: Path) -> None:
     path = tmp_path / "out.json"
     arguments = [sys.executable, "-c", SCRIPT, str(path)]
+    # The package under test may itself be found by PYTHONPATH.
+    paths = [str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     process = subprocess.Popen(
         arguments,
         cwd=Path(__file__).parent,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         stdout=subprocess.PIPE,
     )
     wait_for(path, process)
     process.kill()
-    process.communicate(timeout=30)  # ends when the last process that has the pipe does
+    # This returns once the last process that holds the pipe has ended.
+    process.communicate(timeout=30)
     before = json.loads(path.read_text())["summary"]["schedules"]
     assert 0 < before < SETTINGS.schedules
     assert finish(Campaign(SETTINGS, path, quiet), 2) == finish(Campaign(SETTINGS, None, quiet))
@@ -218,17 +224,17 @@ def test_the_command_goes_on_and_ends_with_json(tmp_path: Path) -> None:
 
 
 def test_a_violation_is_shown_and_replays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The true replica is exchanged for a mutant; the workers are forked from this process."""
+    """A mutant takes the true replica's place; the workers are forked from this process."""
     with monkeypatch.context() as patch:
         patch.setattr("fedrfq.simulator.fuzz.trial.TRUE", MUTANTS["certificates-unverified"])
         done = fedrfq(
             "committee", "fuzz", "--seed", 5, "--jobs", 2, "--out", tmp_path / "out.json", expect=1
         )
     (seed,) = re.findall(r"fedrfq committee replay --servers 4 --schedule-seed (\d+)", done.stdout)
-    whole = (tmp_path / f"violation-{seed}.txt").read_text()
+    transcript = (tmp_path / f"violation-{seed}.txt").read_text()
     assert "certificate broke in schedule" in done.stdout
     replay = ("committee", "replay", "--servers", 4, "--schedule-seed", seed)
-    assert fedrfq(*replay, "--mutant", "certificates-unverified", expect=1).stdout == whole
+    assert fedrfq(*replay, "--mutant", "certificates-unverified", expect=1).stdout == transcript
     assert "every invariant held" in fedrfq(*replay).stdout
 
 
@@ -245,7 +251,7 @@ def test_bytes_on_the_wire_and_real_signatures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error"),
     [
         (("fuzz", "--signatures", "rsa"), "--signatures is one of"),
         (("replay", "--schedule-seed", 1, "--mutant", "none"), "--mutant is one of"),
@@ -253,8 +259,8 @@ def test_bytes_on_the_wire_and_real_signatures() -> None:
         (("fuzz", "--schedules", 0), "--schedules"),
     ],
 )
-def test_impossible_options(options: tuple[object, ...], said: str) -> None:
-    assert said in fedrfq("committee", *options, expect=2).stderr
+def test_impossible_options(options: tuple[object, ...], error: str) -> None:
+    assert error in fedrfq("committee", *options, expect=2).stderr
 
 
 def test_exploring() -> None:

@@ -1,8 +1,9 @@
-"""Every order of events of one round: nothing breaks in the true replica, and what is broken on purpose is found."""
+"""The explorer finds nothing wrong with the true replica, and finds what is broken on purpose."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,47 +13,45 @@ from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.explorer import Explored, Joint, Search, explore
-from fedrfq.simulator.fuzz.explorer_positions import fork, frozen, likeness
+from fedrfq.simulator.fuzz.explorer_positions import fork, freeze, relevant_state
 from fedrfq.simulator.fuzz.explorer_stage import SERVERS, Stage
 
 
-def searched(
+def search_to(
     depth: int, faulty: int, replica: type[Replica] = Replica, rules: type[Rules] = Rules
 ) -> Explored:
+    """Search with one faulty server, to a depth or to the first violation."""
     search = Search(Stage(faulty, 1, replica, rules))
-    while search.found.depth < depth and search.found.violation is None:
+    while search.explored.depth < depth and search.explored.violation is None:
         search.deepen()
-    return search.found
+    return search.explored
 
 
 def test_nothing_breaks_in_the_true_replica() -> None:
-    seen: list[Explored] = []
-    found = explore(5, progress=seen.append)
-    assert found.violation is None
-    assert found.trace == ()
-    assert (found.depth, found.view, found.complete) == (5, 1, False)
-    assert found.decided > 50
-    assert found.transitions > found.states > 1000
-    assert seen[-1] == found
-    assert [now.states for now in seen] == sorted(now.states for now in seen)
+    progress: list[Explored] = []
+    explored = explore(5, progress=progress.append)
+    assert explored.violation is None
+    assert explored.trace == ()
+    assert (explored.depth, explored.view, explored.complete) == (5, 1, False)
+    assert explored.decided > 50
+    assert explored.transitions > explored.states > 1000
+    assert progress[-1] == explored
+    states = [explored.states for explored in progress]
+    assert states == sorted(states)
 
 
 def test_the_same_search_finds_the_same() -> None:
-    first, second = (searched(4, faulty=1) for _ in range(2))
-    assert (first.states, first.transitions, first.decided) == (
-        second.states,
-        second.transitions,
-        second.decided,
-    )
+    first, second = (search_to(4, faulty=1) for _ in range(2))
+    assert replace(first, seconds=0) == replace(second, seconds=0)
 
 
 def test_a_search_ends_when_nothing_is_left() -> None:
-    found = explore(50, views=0)
-    assert found.complete
-    assert found.violation is None
-    assert found.view == 0
-    assert 0 < found.decided < found.states
-    assert found.depth < 20
+    explored = explore(50, views=0)
+    assert explored.complete
+    assert explored.violation is None
+    assert explored.view == 0
+    assert 0 < explored.decided < explored.states
+    assert explored.depth < 20
 
 
 @pytest.mark.parametrize("faulty", range(SERVERS))
@@ -61,9 +60,11 @@ def test_both_values_are_valid_and_the_faulty_server_may_propose_either(faulty: 
     a, b = stage.values
     assert a.record != b.record
     assert all(
-        stage.truth.authentic(m) for m in stage.fixed if m.body.kind not in (Kind.BODY, Kind.CERT)
+        stage.truth.authentic(m)
+        for m in stage.fixed_lies
+        if m.body.kind not in (Kind.BODY, Kind.CERT)
     )
-    first = [m.body for m in stage.fixed if isinstance(m.body, PrePrepare)]
+    first = [m.body for m in stage.fixed_lies if isinstance(m.body, PrePrepare)]
     assert len(first) == (2 if stage.truth.roster.leader(1, 0) == faulty else 0)
     assert all(stage.truth.proper_proposal(body) for body in first)
 
@@ -71,38 +72,40 @@ def test_both_values_are_valid_and_the_faulty_server_may_propose_either(faulty: 
 def test_a_fork_of_a_replica_goes_its_own_way() -> None:
     stage = Stage(1, 1, Replica, Rules)
     replica = stage.opened(0).replica
-    before = likeness(replica)
+    before = relevant_state(replica)
     twin = fork(replica)
-    proposal = next(m for m in stage.fixed if m.body.kind == Kind.PREPREPARE)
+    proposal = next(m for m in stage.fixed_lies if m.body.kind == Kind.PREPREPARE)
     twin._receive(1, proposal)
     twin._advance()
-    assert likeness(replica) == before != likeness(twin)
+    assert relevant_state(replica) == before != relevant_state(twin)
 
 
 def single_deliveries(search: Search, depth: int) -> set[object]:
-    """What the servers can have said after so many single deliveries and timeouts, in every order."""
-    layer = seen = {search.here}
+    """Return what the servers can have said after single deliveries and timeouts in every order."""
+    layer = {search.current}
+    seen = layer
     for _ in range(depth):
         layer = {after for joint in layer for after in _one_delivery(search, joint)} - seen
         seen = seen | layer
-    return {_words(search, joint) for joint in seen}
+    return {_said(search, joint) for joint in seen}
 
 
 def _one_delivery(search: Search, joint: Joint) -> Iterator[Joint]:
-    for index, pool in enumerate(search._pools_of(joint)):
+    for index, pool in enumerate(search.pools_of(joint)):
         server = search.servers[index]
         at = joint[index]
         position = server.all[at]
         events: list[Message | None] = [m for messages in pool.messages.values() for m in messages]
-        events += [None] if position.timing and position.replica.view < search.stage.views else []
-        for event in events if position.decided is None else ():
-            yield (*joint[:index], server._step(at, event)[0], *joint[index + 1 :])
+        if position.decided is not None:
+            continue
+        if position.timing and position.replica.view < search.stage.views:
+            events.append(None)
+        for event in events:
+            yield (*joint[:index], server.step(at, event).to, *joint[index + 1 :])
 
 
-def _words(search: Search, joint: Joint) -> tuple[object, ...]:
-    return tuple(
-        frozen(server.all[at].said) for server, at in zip(search.servers, joint, strict=True)
-    )
+def _said(search: Search, joint: Joint) -> tuple[object, ...]:
+    return tuple(freeze(position.said) for position in search.positions(joint))
 
 
 @pytest.mark.parametrize("faulty", range(3))
@@ -111,9 +114,9 @@ def test_taking_messages_a_few_at_once_leaves_nothing_out(faulty: int) -> None:
     search = Search(Stage(faulty, 1, Replica, Rules))
     for _ in range(depth):
         search.deepen()
-    found = {_words(search, joint) for joint in search.came}
+    reached = {_said(search, joint) for joint in search.arrivals}
     single = single_deliveries(Search(Stage(faulty, 1, Replica, Rules)), depth)
-    assert single <= found
+    assert single <= reached
     assert len(single) > 10
 
 
@@ -122,12 +125,14 @@ class _OneShort(Roster):
 
 
 class QuorumOneShort(Rules):
+    """A quorum has one vote too few."""
+
     def __init__(self, roster: Roster) -> None:
         super().__init__(_OneShort(roster.scheme, roster.servers, roster.clients))
 
 
 class PreparedLeftOut(Replica):
-    """Its view changes never say what it has prepared."""
+    """A server's view changes never say what it has prepared."""
 
     def _leave_for(self, view: int) -> None:
         self.prepared = None
@@ -142,7 +147,7 @@ class NewViewUnchecked(Rules):
 
 
 class DoubleVote(Replica):
-    """It votes for every proposal it sees."""
+    """A server votes for every proposal that it sees."""
 
     def _on_proposal(self, peer: int, message: Message) -> None:
         self.proposals.clear()
@@ -151,26 +156,28 @@ class DoubleVote(Replica):
 
 
 class VotesInViewsItLeft(Replica):
-    """It asks for the next view, and goes on in this one."""
+    """A server asks for the next view, and goes on in this one."""
 
     def _expire(self, timer: Timer) -> None:
-        here = self.view, self.leader
+        view = self.view
+        leader = self.leader
         super()._expire(timer)
-        self.view, self.leader = here
+        self.view = view
+        self.leader = leader
 
 
 class CommitsUnchecked(Replica):
-    """It takes two votes to commit for a decision."""
+    """A server takes two COMMITs for a decision."""
 
     def _decide(self) -> bool:
         votes = list(self.commits.values())
-        if len(votes) > 1:
-            record = self._record(votes[0].value)
-        else:
-            record = None
-        if record is not None:
-            self._settle(self.rules.certificate(votes, record), self.me)
-        return record is not None
+        if len(votes) < 2:
+            return False
+        record = self._record(votes[0].value)
+        if record is None:
+            return False
+        self._settle(self.rules.certificate(votes, record), self.me)
+        return True
 
 
 @pytest.mark.parametrize(
@@ -182,16 +189,16 @@ class CommitsUnchecked(Replica):
     ],
 )
 def test_a_broken_replica_is_found_out(broken: type[Replica], invariant: str, depth: int) -> None:
-    found = explore(depth, replica=broken)
-    assert found.violation is not None
-    assert found.violation.name == invariant
-    assert found.trace
+    explored = explore(depth, replica=broken)
+    assert explored.violation is not None
+    assert explored.violation.name == invariant
+    assert explored.trace
 
 
 def test_a_quorum_one_short_is_found_out() -> None:
-    found = explore(4, rules=QuorumOneShort)
-    assert found.violation is not None
-    assert found.violation.name == "certificate"
+    explored = explore(4, rules=QuorumOneShort)
+    assert explored.violation is not None
+    assert explored.violation.name == "certificate"
 
 
 @pytest.mark.parametrize(
@@ -200,9 +207,9 @@ def test_a_quorum_one_short_is_found_out() -> None:
     ids=["left out", "unchecked"],
 )
 def test_what_was_prepared_is_lost(replica: type[Replica], rules: type[Rules], faulty: int) -> None:
-    """Ten steps and more: one server decides in view 0, the others something else in view 1."""
-    found = searched(12, faulty, replica, rules)
-    assert found.violation is not None
-    assert found.violation.name == "agreement"
-    assert any("CERT a" in line for line in found.trace)
-    assert any("CERT b" in line for line in found.trace)
+    """After ten steps or more one server decides in view 0, the others something else in view 1."""
+    explored = search_to(12, faulty, replica, rules)
+    assert explored.violation is not None
+    assert explored.violation.name == "agreement"
+    assert any("CERT a" in line for line in explored.trace)
+    assert any("CERT b" in line for line in explored.trace)

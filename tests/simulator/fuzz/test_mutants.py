@@ -1,7 +1,7 @@
-"""Every mutant is found out by an invariant that is meant to find it, on a schedule that the true parties pass.
+"""An expected invariant catches every mutant, on a schedule that the true parties pass.
 
-The schedules are those of the recorded hunt: `fedrfq committee fuzz --mutants --out results/committee/mutants.json` makes
-it anew, which is needed when schedules are drawn differently.
+The schedules are those of the recorded hunt. Once schedules are drawn differently, record it again:
+`fedrfq committee fuzz --mutants --out results/committee/mutants.json`.
 """
 
 import json
@@ -18,8 +18,8 @@ from support.command import fedrfq
 from support.paths import RESULTS
 
 RECORD = RESULTS / "committee" / "mutants.json"
-FOUND: dict[str, dict[str, Any]] = {
-    each["mutant"]: each for each in json.loads(RECORD.read_text())["mutants"]
+RECORDED: dict[str, dict[str, Any]] = {
+    verdict["mutant"]: verdict for verdict in json.loads(RECORD.read_text())["mutants"]
 }
 
 
@@ -33,13 +33,13 @@ def test_there_are_many_and_each_says_what_is_broken() -> None:
 
 
 def test_the_record_is_of_all_of_them() -> None:
-    assert set(FOUND) == set(MUTANTS)
+    assert set(RECORDED) == set(MUTANTS)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_it_is_found_out_where_the_true_parties_pass(name: str) -> None:
-    servers = FOUND[name]["servers"]
-    seed = FOUND[name]["schedule_seed"]
+    servers = RECORDED[name]["servers"]
+    seed = RECORDED[name]["schedule_seed"]
     broken = report(Settings(servers, 1, 0, name), seed).violation
     assert broken is not None
     assert broken.name in MUTANTS[name].expected
@@ -62,10 +62,9 @@ def test_the_command(tmp_path: Path) -> None:
         "committee", "fuzz", "--mutants", "--schedules", 50, "--jobs", 2, "--out", out, "--json"
     )
     record = json.loads(first.stdout.splitlines()[-1])
-    assert [each["mutant"] for each in record["mutants"]] == [
-        name for name in MUTANTS if name in QUICK
-    ]
-    assert all(each["true_breaks"] is None for each in record["mutants"])
+    verdicts = record["mutants"]
+    assert [verdict["mutant"] for verdict in verdicts] == [m for m in MUTANTS if m in QUICK]
+    assert all(verdict["true_breaks"] is None for verdict in verdicts)
     assert "3 of 3 mutants caught" in (tmp_path / "mutants.md").read_text()
     assert json.loads(out.read_text()) == record
 
@@ -74,13 +73,13 @@ def test_the_command(tmp_path: Path) -> None:
 def test_it_goes_on_after_the_last_mutant_that_was_judged(tmp_path: Path) -> None:
     out = tmp_path / "mutants.json"
     options = ("committee", "fuzz", "--mutants", "--schedules", 50, "--jobs", 1)
-    whole = fedrfq(*options, "--json").stdout.splitlines()[-1]
-    record = json.loads(whole)
+    uninterrupted = fedrfq(*options, "--json").stdout.splitlines()[-1]
+    record = json.loads(uninterrupted)
     out.write_text(json.dumps({**record, "mutants": record["mutants"][:1]}))
-    assert fedrfq(*options, "--out", out, "--json").stdout.splitlines()[-1] == whole
+    assert fedrfq(*options, "--out", out, "--json").stdout.splitlines()[-1] == uninterrupted
     assert "other settings" in fedrfq(*options, "--seed", 9, "--out", out, expect=2).stderr
     out.write_text('{"settings": {}}')
-    assert "no record of mutants" in fedrfq(*options, "--out", out, expect=2).stderr
+    assert "not the record of a mutant hunt" in fedrfq(*options, "--out", out, expect=2).stderr
 
 
 @pytest.mark.usefixtures("quick")

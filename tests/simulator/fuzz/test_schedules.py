@@ -1,4 +1,4 @@
-"""The simulator: the same seed gives the same bytes, all kinds of faults occur, and all of them are borne."""
+"""Schedules: the same seed gives the same run, all kinds of faults occur, and all are borne."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ import pytest
 
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.compaction import compacted
+from fedrfq.consensus.events import Event
 from fedrfq.consensus.messages import Kind, Message
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
@@ -23,25 +24,26 @@ from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS
 from fedrfq.simulator.fuzz.held_messages import attributes
 from fedrfq.simulator.fuzz.schedule import Schedule
 from fedrfq.simulator.fuzz.schedule_run import ScheduleRun, draw, run
-from fedrfq.simulator.world import Crash, SimulatedParty
+from fedrfq.simulator.party import Action, Crash, SimulatedParty
 from support.simulated import IDEAL, PLAIN
-
-SHORTER: list[bool] = []  # whether a log was cut
 
 
 def trial(schedule: Schedule, replica: type[Replica] = Replica, wire: bool = False) -> ScheduleRun:
-    made = ScheduleRun(schedule, replica, Rules, Client, IDEAL)
-    made.world.wire = wire
-    made.run()
-    return made
+    """Run a schedule, and return the run once it has passed."""
+    schedule_run = ScheduleRun(schedule, replica, Rules, Client, IDEAL)
+    schedule_run.world.wire = wire
+    schedule_run.run()
+    return schedule_run
 
 
 def test_the_same_seed_gives_the_same_transcript() -> None:
-    """In another process too, where bytes hash differently."""
-    script = (
-        "from fedrfq.simulator.fuzz.schedule import draw; from fedrfq.simulator.fuzz.schedule_run import run; import sys;"
-        "sys.stdout.write(''.join(run(draw(seed, 4), trace=True).transcript for seed in range(8)))"
-    )
+    """The other run is in another process, where bytes hash differently."""
+    script = """
+import sys
+from fedrfq.simulator.fuzz.schedule import draw
+from fedrfq.simulator.fuzz.schedule_run import run
+sys.stdout.write("".join(run(draw(seed, 4), trace=True).transcript for seed in range(8)))
+"""
     env = {**os.environ, "PYTHONHASHSEED": "7"}
     there = subprocess.run(
         [sys.executable, "-c", script],
@@ -71,7 +73,7 @@ def test_every_schedule_is_large_enough_and_has_a_fault() -> None:
             schedule.faulty_clients,
             schedule.crashes,
             schedule.links.calm_ms,
-            schedule.weak,
+            schedule.weak_client,
         )
         assert schedule.rounds >= 3
         assert schedule.clients >= 4
@@ -101,9 +103,9 @@ def test_each_behaviour_of_clients_is_borne(name: str) -> None:
 
 
 def test_what_goes_wrong_is_counted() -> None:
-    counts: Counter[str] = sum(
-        (run(draw(seed, 4)).exercised for seed in range(1000, 1150)), Counter()
-    )
+    counts: Counter[str] = Counter()
+    for seed in range(1000, 1150):
+        counts += run(draw(seed, 4)).exercised
     wanted = [
         "crashes",
         "restarts",
@@ -117,9 +119,8 @@ def test_what_goes_wrong_is_counted() -> None:
     ]
     wanted += ["logs lost", "logs cut to their essence", "run over", "fetches", "weak key refused"]
     wanted += ["decided in view 0", "decided in view 1", "decided in view 2"]
-    wanted += [
-        f"evidence of two {kind}" for kind in ("UPLOAD", "LIST", "PREPREPARE", "PREPARE", "COMMIT")
-    ]
+    kinds = ("UPLOAD", "LIST", "PREPREPARE", "PREPARE", "COMMIT")
+    wanted += [f"evidence of two {kind}" for kind in kinds]
     wanted += [f"server {name}" for name in BEHAVIOURS] + [f"client {name}" for name in CLIENTS]
     assert not [name for name in wanted if not counts[name]]
 
@@ -131,25 +132,23 @@ def test_bytes_on_the_wire_lead_to_the_same_decisions() -> None:
             behaviours=(),
             faulty_clients=((0, "equivocating"),),
             change_proposals=0.5,
-            wants=True,
+            clients_fetch=True,
         )
-        assert (
-            trial(schedule).observer.chain.values
-            == trial(schedule, wire=True).observer.chain.values
-        )
+        as_objects = trial(schedule)
+        as_bytes = trial(schedule, wire=True)
+        assert as_objects.observer.chain.values == as_bytes.observer.chain.values
 
 
 def test_bytes_that_are_no_message_are_refused() -> None:
-    schedules = [
-        replace(draw(seed, 4), behaviours=((2, "forge"),), crashes=()) for seed in range(8)
-    ]
-    assert (
-        sum(trial(schedule, wire=True).world.counts["bytes refused"] for schedule in schedules) > 20
-    )
+    refused = 0
+    for seed in range(8):
+        schedule = replace(draw(seed, 4), behaviours=((2, "forge"),), crashes=())
+        refused += trial(schedule, wire=True).world.counts["bytes refused"]
+    assert refused > 20
 
 
 def test_a_crash_at_every_effect_of_every_step() -> None:
-    """Of a leader that closes, proposes, votes and decides; it comes back with what was persisted and nothing else."""
+    """The leader of round 1 comes back with what it persisted and nothing else."""
     steps = [len(actions) for actions in _actions_of(1)]
     assert len(steps) > 40
     for step, number in enumerate(steps, 1):
@@ -159,13 +158,17 @@ def test_a_crash_at_every_effect_of_every_step() -> None:
 
 
 def _actions_of(party: int) -> list[Any]:
-    made = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL)
-    seen = []
-    made.world.trace = lambda now, node, event, actions: (
-        seen.append(actions) if node.party == party else None
-    )
-    made.run()
-    return seen
+    """Return the actions of a party in each of its steps."""
+    steps = []
+
+    def note(now: int, node: SimulatedParty, event: Event, actions: Sequence[Action]) -> None:
+        if node.party == party:
+            steps.append(actions)
+
+    schedule_run = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL)
+    schedule_run.world.trace = note
+    schedule_run.run()
+    return steps
 
 
 def test_a_crash_when_something_becomes_durable() -> None:
@@ -179,55 +182,48 @@ def test_a_crash_when_something_becomes_durable() -> None:
         Kind.BODY,
     ):
         for effects in range(3):
-            assert (
-                trial(replace(PLAIN, crashes=(Crash(1, 1, effects, 50, kind),))).world.counts[
-                    "crashes"
-                ]
-                == 1
-            )
+            crashed = trial(replace(PLAIN, crashes=(Crash(1, 1, effects, 50, kind),)))
+            assert crashed.world.counts["crashes"] == 1, (kind, effects)
 
 
 def test_a_log_is_lost_at_every_step() -> None:
-    """Of a server that would have led, closed and voted: it follows the others to the end, and speaks again in between."""
+    """A server that would have led follows the others to the end, and speaks again before it."""
     for step in range(1, len(_actions_of(1)), 3):
-        lost = trial(
-            replace(
-                PLAIN,
-                rounds=5,
-                seed=step,
-                change_proposals=0.5,
-                crashes=(Crash(1, step, 1, 5, forgets=True),),
-            )
-        )
+        crash = Crash(1, step, 1, 5, forgets=True)
+        lost = trial(replace(PLAIN, rounds=5, seed=step, change_proposals=0.5, crashes=(crash,)))
         assert lost.world.counts["logs lost"] == 1, step
 
 
 def test_what_matters_of_a_log_recalls_to_the_same_place() -> None:
-    """At every crash of many schedules, of servers that rejoin too."""
-    SHORTER.clear()
+    """This is checked at every crash of many schedules, also of servers that rejoin."""
+    shortened: list[bool] = []
     for seed in range(60):
-        made = ScheduleRun(draw(seed, 4), Replica, Rules, Client, IDEAL)
-        made._crashed = partial(_compared, made._crashed)  # type: ignore[method-assign]
-        made.run()
-    assert sum(SHORTER) > 10
+        schedule_run = ScheduleRun(draw(seed, 4), Replica, Rules, Client, IDEAL)
+        on_crash = partial(_compare_logs, schedule_run._on_crash, shortened)
+        schedule_run._on_crash = on_crash  # type: ignore[method-assign]
+        schedule_run.run()
+    assert sum(shortened) > 10
 
 
-def _compared(
-    crashed: Callable[[SimulatedParty, Crash], list[Message]], node: SimulatedParty, crash: Crash
+def _compare_logs(
+    on_crash: Callable[[SimulatedParty, Crash], list[Message]],
+    shortened: list[bool],
+    node: SimulatedParty,
+    crash: Crash,
 ) -> list[Message]:
     short = compacted(node.log)
     assert short == compacted(short)
-    assert _remembered(node.make(short)) == _remembered(node.make(node.log))
-    SHORTER.append(len(short) < len(node.log))
-    return crashed(node, crash)
+    assert _remembered(node.make_machine(short)) == _remembered(node.make_machine(node.log))
+    shortened.append(len(short) < len(node.log))
+    return on_crash(node, crash)
 
 
 def _remembered(machine: Any) -> dict[str, Any]:
-    """All of its state, but for what it shares with others, the lists of the round before, and silence long over."""
+    """Return a machine's state, except what it shares with others or no longer needs.
+
+    The lists of the round before and a silence long over need not be recalled.
+    """
     shared = ("rules", "roster", "signer", "application", "effects", "moved", "ignored", "holdings")
-    state = {
-        name: value
-        for name, value in attributes(machine).items()
-        if name not in (*shared, "last_lists", "abstains")
-    }
+    left_out = (*shared, "last_lists", "abstains")
+    state = {name: value for name, value in attributes(machine).items() if name not in left_out}
     return state | vars(getattr(machine, "holdings", SimpleNamespace()))

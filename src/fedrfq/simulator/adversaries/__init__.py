@@ -1,4 +1,4 @@
-"""How servers and clients misbehave, by name. A new behaviour is one class and one line here."""
+"""The behaviours of faulty servers and clients, by name; a new one is a class and a line here."""
 
 from __future__ import annotations
 

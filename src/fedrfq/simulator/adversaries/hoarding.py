@@ -1,10 +1,8 @@
-"""A server that keeps what it can prove to itself, until it hurts."""
+"""A server that keeps a proof to itself until showing it does harm."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from fedrfq.consensus.events import Broadcast, Effect, Event, Received, Send
+from fedrfq.consensus.events import Broadcast, Effect, Event, Send
 from fedrfq.consensus.messages import (
     Certificate,
     Fetch,
@@ -15,87 +13,95 @@ from fedrfq.consensus.messages import (
     Record,
     ViewChange,
 )
-from fedrfq.simulator.adversaries.behaviour import Behaviour, proposal_of
+from fedrfq.simulator.adversaries.behaviour import (
+    Behaviour,
+    broadcast_proposal,
+    received_body,
+)
 from fedrfq.simulator.adversaries.ring import Ring
-from fedrfq.simulator.world import Action
+from fedrfq.simulator.party import Action
 
 _WITHHELD = (Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
-_LATER = 2  # views, so that the others have computed something else in between
+_REVEAL_AFTER = 2  # views, so that the others have computed something else in between
 
 
 class Hoard(Behaviour):
-    """As a leader it shows a set of its own to just so many that their votes and the ring's own, which are withheld, make
-    a prepared certificate that nobody else has. A view or more later it shows it, again and again, before others can do
-    without, and hands the set to nobody: all are bound to what some of them have once voted for."""
+    """Hoards a prepared certificate, and binds everyone to it when they can no longer follow it up.
+
+    As a leader it shows its own choice to just enough servers that their votes and the ring's own
+    votes, which are withheld, make up a prepared certificate that nobody else has. Two views later
+    it shows the certificate again and again, before the others can do without it, and gives the set
+    of uploads to nobody: all servers are then bound to what some of them once voted for.
+    """
 
     def __init__(self, ring: Ring, me: int, log: tuple[Message, ...] = ()) -> None:
         super().__init__(ring, me, log)
-        self.hidden: dict[
-            int, tuple[int, Record]
-        ] = {}  # by round, the view and what was proposed in it
+        self.hidden: dict[int, tuple[int, Record]] = {}  # by round: the view, and the record
 
     def step(self, event: Event) -> list[Action]:
         actions = super().step(event)
-        asked = isinstance(event, Received) and isinstance(event.message.body, Fetch)
-        return [
-            a
-            for a in actions
-            if not (asked and isinstance(a, Send) and isinstance(a.message.body, Part))
-        ]
+        if not isinstance(received_body(event), Fetch):
+            return actions
+        return [action for action in actions if not _hands_out_part(action)]
 
     def twist(self, effect: Effect) -> list[Action]:
-        message = proposal_of(effect)
-        if message is not None and isinstance(message.body, PrePrepare):
-            return self._propose(message.body)
-        withheld = isinstance(effect, Broadcast | Send) and effect.message.body.kind in _WITHHELD
-        if withheld:
+        proposal = broadcast_proposal(effect)
+        if proposal is not None:
+            return self._propose_to_few(proposal)
+        if isinstance(effect, Broadcast | Send) and effect.message.body.kind in _WITHHELD:
             return []
         return [effect]
 
-    def _propose(self, body: PrePrepare) -> list[Action]:
-        if body.lists:
-            choice = self.ring.choice(body.round)
-        else:
-            choice = None
-        if choice is None or body.round in self.hidden:
+    def _propose_to_few(self, proposal: PrePrepare) -> list[Action]:
+        choice = self.ring.other_choice(proposal)
+        if choice is None or proposal.round in self.hidden:
             return []
-        self.hidden[body.round] = body.view, choice.record
+        self.hidden[proposal.round] = (proposal.view, choice.record)
+        # With the ring's own votes these make a quorum, and without them none.
         few = self.rng.sample(self.ring.honest, self.ring.roster.quorum - len(self.ring.servers))
-        proposal = self.ring.sign(self.me, replace(body, record=choice.record, lists=choice.lists))
-        return [Send(to, proposal) for to in few]
+        message = self.ring.sign(self.me, choice.in_place_of(proposal))
+        return [Send(to, message) for to in few]
 
     def extra(self, event: Event) -> list[Action]:
-        """Shown when somebody leaves for a view, and as soon as the view before has its proposal or will not have one."""
-        if isinstance(event, Received):
-            body = event.message.body
-        else:
-            body = None
+        """Reveal the proof when somebody leaves for a view, or once the view before is settled.
+
+        The view before is settled when it has its proposal, or will have none because a faulty
+        server leads it.
+        """
+        body = received_body(event)
         if isinstance(body, ViewChange):
-            ahead = self.ring.roster.leader(body.round, body.view) in self.ring.servers
-            return self._reveal(body.round, body.view + ahead)
+            view = body.view
+            if self.ring.roster.leader(body.round, view) in self.ring.servers:
+                view += 1
+            return self._reveal(body.round, view)
         if isinstance(body, PrePrepare):
             return self._reveal(body.round, body.view + 1)
         return []
 
     def _reveal(self, round_: int, view: int) -> list[Action]:
         proof = self._proof(round_, view)
-        if proof is not None:
-            change = self.ring.change(self.me, round_, view, proof)
-        else:
-            change = None
-        if change is not None:
-            return [Broadcast(change)]
-        return []
+        if proof is None:
+            return []
+        change = self.ring.view_change(self.me, round_, view, proof)
+        if change is None:
+            return []
+        return [Broadcast(change)]
 
     def _proof(self, round_: int, view: int) -> Certificate | None:
-        """What is hidden, if it was voted for, and is old enough for this view."""
-        if round_ not in self.hidden or view < self.hidden[round_][0] + _LATER:
+        """Return the hidden certificate, if it has its votes and is old enough for this view."""
+        if round_ not in self.hidden:
             return None
-        at, record = self.hidden[round_]
+        hidden_view, record = self.hidden[round_]
+        if view < hidden_view + _REVEAL_AFTER:
+            return None
         value = record.value(self.ring.rules.run)
         for server in self.ring.servers:
-            self.ring.vote(Kind.PREPARE, server, round_, at, value)
-        votes = self.ring.votes[Kind.PREPARE, round_, at, value]
-        if self.ring.rules.enough(votes):
-            return self.ring.rules.certificate(list(votes.values()), record)
-        return None
+            self.ring.vote(Kind.PREPARE, server, round_, hidden_view, value)
+        votes = self.ring.votes[Kind.PREPARE, round_, hidden_view, value]
+        if not self.ring.rules.enough(votes):
+            return None
+        return self.ring.rules.certificate(list(votes.values()), record)
+
+
+def _hands_out_part(action: Action) -> bool:
+    return isinstance(action, Send) and isinstance(action.message.body, Part)

@@ -1,12 +1,16 @@
-"""Evil leaders: of two proposals, of wrong results, of sets that leave somebody out; each votes for what it proposes."""
+"""Faulty leaders: they propose two things at once, wrong results, or sets that leave somebody out.
+
+Each of them votes for what it proposes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrfq.consensus.events import Broadcast, Effect, Event, Received, Send
+from fedrfq.consensus.events import Broadcast, Effect, Event, Send
 from fedrfq.consensus.messages import (
     DIGEST,
+    Entry,
     Kind,
     Message,
     Part,
@@ -17,117 +21,111 @@ from fedrfq.consensus.messages import (
     Upload,
     UploadList,
 )
-from fedrfq.simulator.adversaries.behaviour import Behaviour, proposal_of
+from fedrfq.simulator.adversaries.behaviour import (
+    Behaviour,
+    broadcast_body,
+    broadcast_proposal,
+    received_body,
+)
 from fedrfq.simulator.adversaries.ring import Choice
-from fedrfq.simulator.world import Action
+from fedrfq.simulator.party import Action
 
 
 class Equivocate(Behaviour):
-    """Different proposals, lists, change proposals and votes to different servers; proposals also where another leads."""
+    """Sends different proposals, lists, change proposals and votes to different servers.
+
+    It also proposes where another server leads.
+    """
 
     def twist(self, effect: Effect) -> list[Action]:
-        message = proposal_of(effect)
-        if message is not None and isinstance(message.body, PrePrepare):
-            return self._split(message.body)
-        if isinstance(effect, Broadcast) and effect.message.body.kind == Kind.LIST:
-            return self._lists(effect.message)
-        if isinstance(effect, Broadcast) and isinstance(effect.message.body, Upload):
-            return self._change_proposals(effect.message, effect.message.body)
-        if isinstance(effect, Broadcast) and effect.message.body.kind in (
-            Kind.PREPARE,
-            Kind.COMMIT,
-        ):
-            return self.to_some(effect.message, self.rng.choice((0.3, 0.7, 1.0)))
+        if not isinstance(effect, Broadcast):
+            return [effect]
+        message = effect.message
+        body = message.body
+        if isinstance(body, PrePrepare):
+            return self._propose_two(body)
+        if isinstance(body, UploadList):
+            return self._send_two_lists(message)
+        if isinstance(body, Upload):
+            return self._send_two_change_proposals(message, body)
+        if body.kind in (Kind.PREPARE, Kind.COMMIT):
+            return self.send_to_some(message, self.rng.choice((0.3, 0.7, 1.0)))
         return [effect]
 
-    def _split(self, body: PrePrepare) -> list[Action]:
-        """Each server gets one of two proposals, now and then both."""
-        if body.lists:
-            other = self.ring.choice(body.round)
-        else:
-            other = None
+    def _propose_two(self, proposal: PrePrepare) -> list[Action]:
+        """Send each server one of two proposals, and sometimes some of them both."""
+        other = self.ring.other_choice(proposal)
         if other is None:
-            return list(self.ring.propose(body, self.ring.honest))
-        second = replace(body, record=other.record, lists=other.lists)
-        first_to = self.ring.some(self.ring.honest)
-        both = self.rng.random() < 0.15
-        second_to = [server for server in self.ring.honest if both or server not in first_to]
-        return [*self.ring.propose(body, first_to), *self.ring.propose(second, second_to)]
+            return self.ring.propose(proposal, self.ring.honest)
+        first_targets = self.ring.some(self.ring.honest)
+        overlap = self.rng.random() < 0.15
+        second_targets = [s for s in self.ring.honest if overlap or s not in first_targets]
+        return [
+            *self.ring.propose(proposal, first_targets),
+            *self.ring.propose(other.in_place_of(proposal), second_targets),
+        ]
 
-    def _lists(self, message: Message) -> list[Action]:
-        other = self.ring.own_list(self.me, message.body.round)
+    def _send_two_lists(self, message: Message) -> list[Action]:
+        other = self.ring.mint_list(self.me, message.body.round)
         if other is None:
             return [Broadcast(message)]
-        return self.to_some(message, 0.7) + self.to_some(other)
+        return self.send_to_some(message, 0.7) + self.send_to_some(other)
 
-    def _change_proposals(self, message: Message, body: Upload) -> list[Action]:
+    def _send_two_change_proposals(self, message: Message, body: Upload) -> list[Action]:
         other = self.ring.sign(self.me, replace(body, content=self.ring.content(body.round)))
-        return self.to_some(message, 0.7) + self.to_some(other)
+        return self.send_to_some(message, 0.7) + self.send_to_some(other)
 
     def extra(self, event: Event) -> list[Action]:
-        """Where another leads, a proposal all the same; and to one that has voted for ours, another one."""
-        if isinstance(event, Received):
-            body = event.message.body
-        else:
-            body = None
+        """Propose where another server leads, and propose again to those who voted for ours."""
+        body = received_body(event)
         if isinstance(body, Prepare) and self.ring.roster.leader(body.round, body.view) == self.me:
-            return self._again(body)
-        if (
-            not isinstance(body, PrePrepare)
-            or body.round != self.ring.round
-            or self.rng.random() > 0.5
-        ):
+            return self._propose_again(body)
+        if not isinstance(body, PrePrepare) or body.round != self.ring.round:
             return []
-        choice = self.ring.choice(body.round)
+        if self.rng.random() > 0.5:
+            return []
+        choice = self.ring.draw_choice(body.round)
         if choice is None:
-            return list(
-                self.ring.back(body.round, body.view, body.record, self.ring.some(self.ring.honest))
-            )
-        return list(
-            self.ring.propose(
-                replace(body, server=self.me, record=choice.record, lists=choice.lists), self.others
-            )
-        )
+            targets = self.ring.some(self.ring.honest)
+            return self.ring.vote_together(body.round, body.view, body.record, targets)
+        rival = replace(choice.in_place_of(body), server=self.me)
+        return self.ring.propose(rival, self.others)
 
-    def _again(self, vote: Prepare) -> list[Action]:
-        if vote.view == 0 and self.rng.random() < 0.5:
-            choice = self.ring.choice(vote.round)
-        else:
-            choice = None
+    def _propose_again(self, vote: Prepare) -> list[Action]:
+        if vote.view != 0 or self.rng.random() >= 0.5:
+            return []
+        choice = self.ring.draw_choice(vote.round)
         if choice is None:
             return []
-        return list(
-            self.ring.propose(
-                PrePrepare(vote.round, 0, self.me, choice.record, choice.lists, ()), [vote.server]
-            )
-        )
+        proposal = PrePrepare(vote.round, 0, self.me, choice.record, choice.lists, ())
+        return self.ring.propose(proposal, [vote.server])
 
 
 class Wrong(Behaviour):
-    """Proposes what nobody comes to who computes it, as if it were right, and votes for it; and tells one that has lost
-    its log that nothing is decided yet."""
+    """Proposes results that nobody gets who computes them, and votes for them.
+
+    It also tells a server that has lost its log that nothing is decided yet.
+    """
 
     def twist(self, effect: Effect) -> list[Action]:
-        if (
-            isinstance(effect, Send)
-            and isinstance(part := effect.message.body, Part)
-            and part.what == PartKind.STANDING
-        ):
-            return [
-                Send(
-                    effect.to,
-                    self.ring.rules.unsigned(Part(0, PartKind.STANDING, part.content[:DIGEST])),
-                )
-            ]
-        message = proposal_of(effect)
-        if message is None or not isinstance(message.body, PrePrepare):
+        if isinstance(effect, Send):
+            return [Send(effect.to, self._deny_progress(effect.message))]
+        proposal = broadcast_proposal(effect)
+        if proposal is None:
             return [effect]
-        body = message.body
-        return list(
-            self.ring.propose(replace(body, record=self._falsified(body.record)), self.ring.honest)
-        )
+        record = self._falsify(proposal.record)
+        return self.ring.propose(replace(proposal, record=record), self.ring.honest)
 
-    def _falsified(self, record: Record) -> Record:
+    def _deny_progress(self, message: Message) -> Message:
+        """Turn an answer to a server that rejoins into "nothing is decided"."""
+        part = message.body
+        if not isinstance(part, Part) or part.what != PartKind.STANDING:
+            return message
+        # An answer starts with the nonce of its request; what follows is the last certificate.
+        denial = Part(0, PartKind.STANDING, part.content[:DIGEST])
+        return self.ring.rules.unsigned(denial)
+
+    def _falsify(self, record: Record) -> Record:
         other = self.rng.randbytes(32)
         ways = (
             replace(record, globals_=other),
@@ -140,104 +138,95 @@ class Wrong(Behaviour):
 
 
 class Censor(Behaviour):
-    """Leaves a client out wherever it can, and puts in what does not belong there."""
+    """Leaves a client out wherever it can, and adds uploads that do not belong there."""
 
     def twist(self, effect: Effect) -> list[Action]:
-        message = proposal_of(effect)
-        if message is not None and isinstance(message.body, PrePrepare):
-            return self._propose(message.body)
-        if isinstance(effect, Broadcast) and isinstance(effect.message.body, UploadList):
-            return [Broadcast(self._list(effect.message))]
+        body = broadcast_body(effect)
+        if isinstance(body, PrePrepare):
+            return self._propose_censored(body)
+        if isinstance(body, UploadList):
+            return [self._censor_list(effect, body)]
         return [effect]
 
     def _victim(self, round_: int) -> int:
         return (self.me + round_) % len(self.ring.roster.clients)
 
-    def _list(self, message: Message) -> Message:
-        body = message.body
-        assert isinstance(body, UploadList)
+    def _censor_list(self, effect: Effect, body: UploadList) -> Action:
         kept = tuple(entry for entry in body.entries if entry[0] != self._victim(body.round))
         if len({client for client, _ in kept}) < self.ring.roster.minimum:
-            return message
-        return self.ring.sign(self.me, UploadList(body.round, self.me, kept))
+            return effect
+        return Broadcast(self.ring.sign(self.me, UploadList(body.round, self.me, kept)))
 
-    def _propose(self, body: PrePrepare) -> list[Action]:
+    def _propose_censored(self, proposal: PrePrepare) -> list[Action]:
         ways = (
-            self._few_lists,
-            self._one_list,
-            self._left_out,
-            self._best_lists,
-            self._added,
-            self._both_count,
+            self._too_few_lists,
+            self._own_list_only,
+            self._drop_entry,
+            self._lists_without_victim,
+            self._add_entry,
+            self._count_equivocators,
         )
-        if body.lists:
-            choice = self.rng.choice(ways)(body)
-        else:
-            choice = None
-        if choice is None:
-            return list(self.ring.propose(body, self.ring.honest))
-        return list(
-            self.ring.propose(
-                replace(body, record=choice.record, lists=choice.lists), self.ring.honest
-            )
-        )
+        # Without lists the leader is bound to a prepared value, and there is nothing to choose.
+        if proposal.lists:
+            choice = self.rng.choice(ways)(proposal)
+            if choice is not None:
+                proposal = choice.in_place_of(proposal)
+        return self.ring.propose(proposal, self.ring.honest)
 
-    def _spares(self, message: Message, round_: int) -> bool:
+    def _omits_victim(self, message: Message, round_: int) -> bool:
         assert isinstance(message.body, UploadList)
         return all(client != self._victim(round_) for client, _ in message.body.entries)
 
-    def _few_lists(self, body: PrePrepare) -> Choice | None:
-        """Too few lists, those that leave the victim out before others."""
-        number = self.rng.choice((1, self.ring.roster.f + 1, len(body.lists) - 1))
-        best = sorted(body.lists, key=lambda m: not self._spares(m, body.round))
-        return self.ring.follow(body.round, tuple(best[:number]))
+    def _too_few_lists(self, proposal: PrePrepare) -> Choice | None:
+        """Use too few lists, and first those that leave the victim out."""
+        number = self.rng.choice((1, self.ring.roster.f + 1, len(proposal.lists) - 1))
+        best = sorted(proposal.lists, key=lambda m: not self._omits_victim(m, proposal.round))
+        return self.ring.choice_from(proposal.round, tuple(best[:number]))
 
-    def _one_list(self, body: PrePrepare) -> Choice | None:
-        """The own list in the place of all."""
-        mine = self.ring.own_list(self.me, body.round)
+    def _own_list_only(self, proposal: PrePrepare) -> Choice | None:
+        """Put the own list in the place of all lists."""
+        mine = self.ring.mint_list(self.me, proposal.round)
         if mine is None:
             return None
-        return self.ring.follow(body.round, (mine,) * len(body.lists))
+        return self.ring.choice_from(proposal.round, (mine,) * len(proposal.lists))
 
-    def _left_out(self, body: PrePrepare) -> Choice | None:
-        """The proper lists, and a set that is not their union."""
-        entries = self.ring.rules.union(body.lists)[0]
+    def _drop_entry(self, proposal: PrePrepare) -> Choice | None:
+        """Keep the proper lists, but propose less than their union."""
+        entries = self.ring.rules.union(proposal.lists)[0]
         if entries:
             dropped = self.rng.choice(entries)
-        else:
-            dropped = None
-        record = self.ring.record(body.round, tuple(entry for entry in entries if entry != dropped))
-        if record is None:
-            return None
-        return Choice(record, body.lists)
+            entries = tuple(entry for entry in entries if entry != dropped)
+        return self._unjustified(proposal, entries)
 
-    def _best_lists(self, body: PrePrepare) -> Choice | None:
-        """Of all the choices there are, one that leaves the victim out; this is allowed if few list it."""
+    def _lists_without_victim(self, proposal: PrePrepare) -> Choice | None:
+        """Look for lists that all leave the victim out, which is allowed where few list it."""
         for _ in range(4):
-            choice = self.ring.choice(body.round)
-            if choice is not None and all(self._spares(m, body.round) for m in choice.lists):
+            choice = self.ring.draw_choice(proposal.round)
+            if choice is None:
+                continue
+            if all(self._omits_victim(message, proposal.round) for message in choice.lists):
                 return choice
         return None
 
-    def _added(self, body: PrePrepare) -> Choice | None:
-        """An upload more than the lists have."""
-        minted = self.ring.mint(body.round)
+    def _add_entry(self, proposal: PrePrepare) -> Choice | None:
+        """Keep the proper lists, but propose an upload that is in none of them."""
+        minted = self.ring.mint_upload(proposal.round)
         if minted is None or not isinstance(minted.body, Upload):
             return None
         client = minted.body.client
-        entries = self.ring.rules.union(body.lists)[0]
-        kept = [entry for entry in entries if entry[0] != client]
-        record = self.ring.record(body.round, tuple(sorted([*kept, (client, minted.digest)])))
-        if record is None:
-            return None
-        return Choice(record, body.lists)
+        entries = self.ring.rules.union(proposal.lists)[0]
+        others = [entry for entry in entries if entry[0] != client]
+        return self._unjustified(proposal, tuple(sorted([*others, (client, minted.digest)])))
 
-    def _both_count(self, body: PrePrepare) -> Choice | None:
-        """One of two uploads of a client that sent two, as if it had sent one."""
-        single, double = self.ring.rules.union(body.lists)
-        record = self.ring.record(
-            body.round, tuple(sorted({**dict(double), **dict(single)}.items()))
-        )
+    def _count_equivocators(self, proposal: PrePrepare) -> Choice | None:
+        """Count one upload of each client that sent two, although neither may count."""
+        single, double = self.ring.rules.union(proposal.lists)
+        one_each = {**dict(double), **dict(single)}
+        return self._unjustified(proposal, tuple(sorted(one_each.items())))
+
+    def _unjustified(self, proposal: PrePrepare, entries: tuple[Entry, ...]) -> Choice | None:
+        """Return a choice of these entries, with the lists of the honest proposal beside it."""
+        record = self.ring.compute_record(proposal.round, entries)
         if record is None:
             return None
-        return Choice(record, body.lists)
+        return Choice(record, proposal.lists)

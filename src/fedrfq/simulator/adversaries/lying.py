@@ -1,4 +1,4 @@
-"""A server that lies as it comes: each thing it says may be twisted in any of the ways the others know."""
+"""A server that lies at random, in all the ways that the other behaviours know."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fedrfq.simulator.adversaries.forging import Forge
 from fedrfq.simulator.adversaries.leaders import Censor, Equivocate, Wrong
 from fedrfq.simulator.adversaries.repeating import Flood, Replay
 from fedrfq.simulator.adversaries.ring import Ring
-from fedrfq.simulator.world import Action
+from fedrfq.simulator.party import Action
 
-_WAYS: tuple[type[Behaviour], ...] = (
+_BEHAVIOURS: tuple[type[Behaviour], ...] = (
     Behaviour,
     Equivocate,
     Wrong,
@@ -25,12 +25,14 @@ _WAYS: tuple[type[Behaviour], ...] = (
 
 
 class Lie(Behaviour):
+    """Draws a behaviour anew for every effect and every event; honesty is one of them."""
+
     def __init__(self, ring: Ring, me: int, log: tuple[Message, ...] = ()) -> None:
         super().__init__(ring, me, log)
-        self.ways = [way(ring, me) for way in _WAYS]
+        self.behaviours = [behaviour(ring, me) for behaviour in _BEHAVIOURS]
 
     def twist(self, effect: Effect) -> list[Action]:
-        return self.rng.choice(self.ways).twist(effect)
+        return self.rng.choice(self.behaviours).twist(effect)
 
     def extra(self, event: Event) -> list[Action]:
-        return self.rng.choice(self.ways).extra(event)
+        return self.rng.choice(self.behaviours).extra(event)

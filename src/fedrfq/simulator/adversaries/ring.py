@@ -1,16 +1,19 @@
-"""What the faulty parties are together: their keys, all that any of them has heard, and what can be made of it.
+"""The ring of faulty parties: their keys, all they have heard, and what they can make of it.
 
-They vote for whatever one of them proposes: an evil leader that does not vote for its own proposal tests nothing.
+All members of the ring vote for what one of them proposes: a faulty leader that does not vote for
+its own proposal tests nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple, TypeVar
 
 from fedrfq.consensus.events import Application, Decided, Event, Outcome, Received
 from fedrfq.consensus.messages import (
+    AnyMessage,
     Cert,
     Certificate,
     Commit,
@@ -31,21 +34,39 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
-from fedrfq.simulator.world import Relay
+from fedrfq.simulator.party import Action, Relay
 
 T = TypeVar("T")
-_MOST_PAST = 300  # messages kept to be sent again
+_MAX_PAST = 300  # messages kept to be sent again
+_COMMIT_SHARE = 0.8  # of those that get a proposal also get the ring's commits for it
 
 
 class Choice(NamedTuple):
-    """A record that follows from these lists."""
+    """A record that could be proposed, and the upload lists that are to justify it."""
 
     record: Record
     lists: tuple[Message, ...]
 
+    def in_place_of(self, proposal: PrePrepare) -> PrePrepare:
+        """Return the proposal with this choice instead of its own."""
+        return replace(proposal, record=self.record, lists=self.lists)
+
+
+class _Decision(NamedTuple):
+    """A decided round; round 0, before the first, has no certificate."""
+
+    value: bytes
+    outcome: Outcome
+    certificate: Certificate | None
+
 
 class Ring:
-    """`signers`: of the faulty, servers by number and client k by ~k. `mint` makes up the content of one more upload."""
+    """What the faulty parties know together and can sign together.
+
+    `signers` holds their keys: servers by number, client k by ~k. `mint_content` makes up the
+    content of an upload that nobody trained for; without it, content heard from others is reused.
+    `archive` holds messages that the same keys signed in another run.
+    """
 
     def __init__(
         self,
@@ -53,106 +74,103 @@ class Ring:
         application: Application,
         signers: dict[int, Signer],
         rng: Random,
-        mint: Callable[[], bytes] | None = None,
+        *,
+        mint_content: Callable[[], bytes] | None = None,
         archive: Sequence[Message] = (),
     ) -> None:
         self.rules = rules
         self.roster = rules.roster
         self.application = application
         self.rng = rng
-        self._mint = mint
+        self._mint_content = mint_content
         self.signers = signers
         self.servers = sorted(party for party in signers if party >= 0)
         self.clients = sorted(~party for party in signers if party < 0)
         self.honest = [server for server in range(self.roster.n) if server not in signers]
         self.round = 1
-        self.chain: dict[int, tuple[bytes, Outcome, Certificate | None]] = {
-            0: (rules.run, application.start(), None)
-        }
-        self.uploads: dict[int, dict[bytes, Message]] = {}
-        self.lists: dict[int, dict[int, Message]] = {}
-        self.changes: dict[tuple[int, int], dict[int, Message]] = {}
+        self.chain = {0: _Decision(rules.run, application.start(), None)}
+        self.uploads: dict[int, dict[bytes, Message]] = {}  # by round and digest
+        self.lists: dict[int, dict[int, Message]] = {}  # by round and server
+        self.changes: dict[tuple[int, int], dict[int, Message]] = {}  # by round and view; server
+        # by kind, round, view and value; server
         self.votes: dict[tuple[Kind, int, int, bytes], dict[int, Message]] = {}
-        self.records: dict[int, dict[bytes, Record]] = {}
-        self.parts: dict[bytes, Message] = {}
+        self.records: dict[int, dict[bytes, Record]] = {}  # by round and value
+        self.parts: dict[bytes, Message] = {}  # by digest
         self.past: list[Message] = []
-        self.archive = archive  # what the same keys signed in another run
+        self.archive = archive
         self.weak: dict[int, Signer] = {}  # clients for whom everybody can sign
 
     # What they hear
 
     def learn(self, event: Event) -> None:
+        """Remember the message of an event, if it has one."""
         if type(event) is Received:
             self.hear(event.message)
 
     def hear(self, message: Message) -> None:
+        """Remember a message, and sort it in by what it says."""
         body = message.body
         if type(body) is Upload:
+            # Inadmissible uploads are of no use to the ring: no set with one is ever accepted.
             if self.application.refuses(body) is None:
                 self.uploads.setdefault(body.round, {})[message.digest] = message
         elif type(body) is UploadList:
             self.lists.setdefault(body.round, {})[body.server] = message
         elif type(body) is Prepare or type(body) is Commit:
-            self.votes.setdefault((body.kind, body.round, body.view, body.value), {})[
-                body.server
-            ] = message
+            place = (body.kind, body.round, body.view, body.value)
+            self.votes.setdefault(place, {})[body.server] = message
         elif type(body) is ViewChange:
             self.changes.setdefault((body.round, body.view), {})[body.server] = message
         elif type(body) is PrePrepare:
             self.records.setdefault(body.round, {})[body.record.value(self.rules.run)] = body.record
-        if len(self.past) < _MOST_PAST:
+        # Once full, a new message takes a random one's place, so that some old ones stay.
+        if len(self.past) < _MAX_PAST:
             self.past.append(message)
         elif type(body) is not Fetch:
-            self.past[int(self.rng.random() * _MOST_PAST)] = message
+            self.past[int(self.rng.random() * _MAX_PAST)] = message
 
     def decided(self, decided: Decided) -> None:
+        """Remember a decision of the honest replica inside one of the faulty servers."""
         record = decided.certificate.record
         if decided.outcome is not None:
-            self.chain[record.round] = (
-                record.value(self.rules.run),
-                decided.outcome,
-                decided.certificate,
-            )
+            value = record.value(self.rules.run)
+            self.chain[record.round] = _Decision(value, decided.outcome, decided.certificate)
             self.round = max(self.round, record.round + 1)
 
-    def answer(self, event: Event) -> list[Message]:
-        """To a request for something made up."""
-        if isinstance(event, Received):
-            body = event.message.body
-        else:
-            body = None
-        if type(body) is not Fetch:
+    def answer(self, request: AnyMessage) -> list[Message]:
+        """Return what the ring made up, if that is what a message asks for."""
+        if type(request) is not Fetch:
             return []
-        found = self.parts.get(body.digest) or self.uploads.get(body.round, {}).get(body.digest)
-        if found is not None:
-            return [found]
-        return []
+        made_up = self.parts.get(request.digest)
+        known = made_up or self.uploads.get(request.round, {}).get(request.digest)
+        if known is None:
+            return []
+        return [known]
 
     # What they make
 
     def sign(
         self, party: int, body: Upload | UploadList | PrePrepare | Prepare | Commit | ViewChange
     ) -> Message:
+        """Sign with the key of one of the faulty parties, in whatever name the body is."""
         return self.rules.signed(body, self.signers[party])
 
     def some(self, things: Sequence[T], share: float = 0.5) -> list[T]:
+        """Return each thing with this probability."""
         return [thing for thing in things if self.rng.random() < share]
 
     def content(self, round_: int) -> bytes:
-        """For an upload that nobody trained for: made up, or another's."""
-        if self._mint is not None:
-            return self._mint()
-        known = [
-            body.content
-            for m in self.uploads.get(round_, {}).values()
-            if isinstance(body := m.body, Upload)
-        ]
-        if known:
-            return self.rng.choice(known)
-        return b""
+        """Return content for an upload that nobody trained for: made up, or another client's."""
+        if self._mint_content is not None:
+            return self._mint_content()
+        bodies = [message.body for message in self.uploads.get(round_, {}).values()]
+        known = [body.content for body in bodies if isinstance(body, Upload)]
+        if not known:
+            return b""
+        return self.rng.choice(known)
 
-    def mint(self, round_: int) -> Message | None:
-        """One more upload of a faulty client."""
+    def mint_upload(self, round_: int) -> Message | None:
+        """Sign one more upload of a faulty client, if there is such a client."""
         if not self.clients:
             return None
         client = self.rng.choice(self.clients)
@@ -160,58 +178,70 @@ class Ring:
         self.uploads.setdefault(round_, {})[message.digest] = message
         return message
 
-    def own_list(self, server: int, round_: int) -> Message | None:
-        """A list as this server likes it: some of the uploads known, perhaps with one that nobody else has."""
+    def mint_list(self, server: int, round_: int) -> Message | None:
+        """Sign a list of some known uploads, perhaps with one that nobody else has."""
         if self.rng.random() < 0.7:
-            self.mint(round_)
+            self.mint_upload(round_)
         by_client: dict[int, bytes] = {}
         for digest, message in self.uploads.get(round_, {}).items():
             assert isinstance(message.body, Upload)
-            by_client[message.body.client] = digest
-        return self.list_of(server, round_, set(by_client.items()))
+            by_client[message.body.client] = digest  # the latest, if a client sent several
+        return self._list_some(server, round_, set(by_client.items()))
 
-    def list_of(self, server: int, round_: int, entries: Iterable[Entry]) -> Message | None:
-        """Some of these entries, of no fewer clients than a list needs."""
+    def _list_some(self, server: int, round_: int, entries: Iterable[Entry]) -> Message | None:
+        """Sign a list of some entries, of no fewer clients than a list needs."""
+        # Sets have no fixed order, and what is drawn from them must not depend on it.
         entries = sorted(entries)
         registered = len(self.roster.clients)
-        change_proposals = [e for e in entries if e[0] >= registered]
-        ours = [e for e in entries if e[0] < registered]
-        if len(ours) < self.roster.minimum:
+        change_proposals = [entry for entry in entries if entry[0] >= registered]
+        uploads = [entry for entry in entries if entry[0] < registered]
+        if len(uploads) < self.roster.minimum:
             return None
-        dropped = min(int(self.rng.random() * 3), len(ours) - self.roster.minimum)
-        kept = self.rng.sample(ours, len(ours) - dropped) + self.some(change_proposals, 0.7)
+        dropped = min(int(self.rng.random() * 3), len(uploads) - self.roster.minimum)
+        kept = self.rng.sample(uploads, len(uploads) - dropped)
+        kept += self.some(change_proposals, 0.7)
         return self.sign(server, UploadList(round_, server, tuple(sorted(kept))))
 
-    def choice(self, round_: int) -> Choice | None:
-        """One of the sets that could be proposed, with the lists it follows from."""
+    def draw_choice(self, round_: int) -> Choice | None:
+        """Draw one of the records that could be proposed, with the lists that justify it."""
         pool = dict(self.lists.get(round_, {}))
         for server in self.servers:
-            minted = self.own_list(server, round_)
+            minted = self.mint_list(server, round_)
             if minted is not None:
                 pool[server] = minted
-        fewest = self.roster.n - self.roster.f
-        if len(pool) < fewest:
+        needed = self.roster.n - self.roster.f
+        if len(pool) < needed:
             return None
         if self.rng.random() < 0.3:
-            chosen = self.rng.sample(sorted(pool), fewest)
+            chosen = self.rng.sample(sorted(pool), needed)
         else:
-            chosen = self._with_own(pool, fewest)
-        return self.follow(round_, tuple(pool[server] for server in sorted(chosen)))
+            chosen = self._prefer_faulty(pool, needed)
+        return self.choice_from(round_, tuple(pool[server] for server in sorted(chosen)))
 
-    def _with_own(self, pool: dict[int, Message], number: int) -> list[int]:
+    def other_choice(self, proposal: PrePrepare) -> Choice | None:
+        """Draw another choice for a proposal, if its leader is free to choose.
+
+        A proposal without lists is not: its view is bound to a value that may have been decided.
+        """
+        if not proposal.lists:
+            return None
+        return self.draw_choice(proposal.round)
+
+    def _prefer_faulty(self, pool: dict[int, Message], number: int) -> list[int]:
         others = [server for server in pool if server not in self.signers]
         self.rng.shuffle(others)
-        return ([server for server in pool if server in self.signers] + others)[:number]
+        faulty = [server for server in pool if server in self.signers]
+        return (faulty + others)[:number]
 
-    def follow(self, round_: int, lists: tuple[Message, ...]) -> Choice | None:
-        """The record that follows from lists, if the bodies are known."""
-        record = self.record(round_, self.rules.union(lists)[0])
+    def choice_from(self, round_: int, lists: tuple[Message, ...]) -> Choice | None:
+        """Return the choice that follows from lists, if all uploads they name are known."""
+        record = self.compute_record(round_, self.rules.union(lists)[0])
         if record is None:
             return None
         return Choice(record, lists)
 
-    def record(self, round_: int, entries: tuple[Entry, ...]) -> Record | None:
-        """What the uploads of this set come to, its parts ready to be fetched."""
+    def compute_record(self, round_: int, entries: tuple[Entry, ...]) -> Record | None:
+        """Compute the record of a set of uploads, and keep its parts for those who ask for them."""
         known = self.uploads.get(round_, {})
         before = self.chain.get(round_ - 1)
         if before is None or any(digest not in known for _, digest in entries):
@@ -219,56 +249,62 @@ class Ring:
         bodies = [body for _, digest in entries if isinstance(body := known[digest].body, Upload)]
         if any(self.application.refuses(body) is not None for body in bodies):
             return None
-        outcome = self.application.decide(round_, before[1], bodies)
-        record = self.rules.record(round_, before[0], entries, outcome)
-        parts = (write_entries(entries), outcome.globals_, outcome.verdicts, outcome.state)
-        for what, content in zip(
-            (PartKind.SET, PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE), parts, strict=True
-        ):
-            self.parts[part_digest(what, content)] = self.rules.unsigned(
-                Part(round_, what, content)
-            )
+        outcome = self.application.decide(round_, before.outcome, bodies)
+        self._keep_part(round_, PartKind.SET, write_entries(entries))
+        self._keep_part(round_, PartKind.GLOBALS, outcome.globals_)
+        self._keep_part(round_, PartKind.VERDICTS, outcome.verdicts)
+        self._keep_part(round_, PartKind.STATE, outcome.state)
+        record = self.rules.record(round_, before.value, entries, outcome)
         self.records.setdefault(round_, {})[record.value(self.rules.run)] = record
         return record
 
+    def _keep_part(self, round_: int, what: PartKind, content: bytes) -> None:
+        part = Part(round_, what, content)
+        self.parts[part_digest(what, content)] = self.rules.unsigned(part)
+
     def vote(self, kind: Kind, server: int, round_: int, view: int, value: bytes) -> Message:
-        message = self.sign(
-            server, (Prepare if kind == Kind.PREPARE else Commit)(round_, view, value, server)
-        )
+        """Sign a PREPARE or COMMIT of a faulty server, and remember it."""
+        body: Prepare | Commit = Commit(round_, view, value, server)
+        if kind == Kind.PREPARE:
+            body = Prepare(round_, view, value, server)
+        message = self.sign(server, body)
         self.votes.setdefault((kind, round_, view, value), {})[server] = message
         return message
 
-    def back(
-        self, round_: int, view: int, record: Record, targets: Iterable[int], commits: float = 0.8
-    ) -> list[Relay]:
-        """All the faulty vote for it, in both phases, towards those who got it; not every one of them is told of commits."""
+    def vote_together(
+        self, round_: int, view: int, record: Record, targets: Sequence[int]
+    ) -> list[Action]:
+        """Let all faulty servers vote for a record in both phases, towards these servers.
+
+        Not every one of them gets the commits.
+        """
         value = record.value(self.rules.run)
-        out = []
-        told = list(targets)
+        actions: list[Action] = []
         for server in self.servers:
             prepare = self.vote(Kind.PREPARE, server, round_, view, value)
             commit = self.vote(Kind.COMMIT, server, round_, view, value)
-            out += [Relay(server, to, prepare) for to in told]
-            out += [Relay(server, to, commit) for to in self.some(told, commits)]
-        return out
+            actions += [Relay(server, to, prepare) for to in targets]
+            actions += [Relay(server, to, commit) for to in self.some(targets, _COMMIT_SHARE)]
+        return actions
 
-    def propose(self, proposal: PrePrepare, targets: Sequence[int]) -> list[Relay]:
-        """Send a proposal and the votes for it."""
+    def propose(self, proposal: PrePrepare, targets: Sequence[int]) -> list[Action]:
+        """Send a proposal to these servers, and the ring's votes for it."""
         message = self.sign(proposal.server, proposal)
-        sent = [Relay(proposal.server, to, message) for to in targets]
-        return sent + self.back(proposal.round, proposal.view, proposal.record, targets)
+        sent: list[Action] = [Relay(proposal.server, to, message) for to in targets]
+        return sent + self.vote_together(proposal.round, proposal.view, proposal.record, targets)
 
-    def change(
+    def view_change(
         self, server: int, round_: int, view: int, prepared: Certificate | None = None
     ) -> Message | None:
-        """A view change with whatever is claimed to be prepared."""
+        """Sign a view change that claims this certificate to be prepared, true or not."""
         before = self.chain.get(round_ - 1)
         if before is None or view < 1:
             return None
-        return self.sign(server, ViewChange(round_, view, server, prepared, before[2]))
+        return self.sign(server, ViewChange(round_, view, server, prepared, before.certificate))
 
-    def certificate(self, round_: int) -> Message | None:
-        known = self.chain.get(round_)
-        if known is not None and known[2] is not None:
-            return self.rules.unsigned(Cert(round_, known[2]))
-        return None
+    def certificate_message(self, round_: int) -> Message | None:
+        """Return the message that hands out the certificate of a decided round."""
+        decision = self.chain.get(round_)
+        if decision is None or decision.certificate is None:
+            return None
+        return self.rules.unsigned(Cert(round_, decision.certificate))

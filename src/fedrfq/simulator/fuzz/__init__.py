@@ -1,1 +1,1 @@
-"""Tools that try to break the committee: schedules, invariants, mutants, an exhaustive explorer."""
+"""Tools that try to break the committee: fuzzing, mutants, and an exhaustive explorer."""

@@ -1,4 +1,4 @@
-"""How long a schedule may take once the network is calm, and how much a server may hold."""
+"""Bounds for the invariants: how long a schedule may take, and how much a server may hold."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ from fedrfq.consensus.roster import Roster
 from fedrfq.simulator.fuzz.schedule import Schedule
 
 _SPARE_VIEWS = 3  # more than faulty leaders and short views account for
-_DELAYS = (
-    8  # that fetching, proposing, both votes and their stragglers may take one after the other
-)
+# Message delays in a row: fetching, proposing, both votes, and stragglers among them.
+_DELAYS = 8
 
 
-def most_views(roster: Roster, slow_ms: int) -> int:
-    """Of a round, after those gone through before: f faulty leaders', and those too short for messages so slow."""
+def max_views(roster: Roster, slow_ms: int) -> int:
+    """Return how many views a round may need once the network is calm.
+
+    The f faulty leaders take one each, and so does each view too short for messages this slow.
+    """
     short = sum(roster.timeout_ms(view) < _DELAYS * slow_ms for view in range(6))
     return roster.f + short + _SPARE_VIEWS
 
 
-def most_ms(schedule: Schedule, roster: Roster) -> int:
-    """All these views in all rounds, after what was lost before has been said again."""
+def max_ms(schedule: Schedule, roster: Roster) -> int:
+    """Return how long a schedule may take: all these views in every round, and resending before."""
     links = schedule.links
-    views = sum(map(roster.timeout_ms, range(most_views(roster, links.slow_ms) + 4)))
-    round_ms = 3 * roster.deadline_ms + schedule.training_ms + views + 20 * links.slow_ms
+    views = range(max_views(roster, links.slow_ms) + 4)
+    views_ms = sum(map(roster.timeout_ms, views))
+    round_ms = 3 * roster.deadline_ms + schedule.training_ms + views_ms + 20 * links.slow_ms
     return links.calm_ms + 40 * roster.resend_ms + schedule.rounds * round_ms
 
 
-def most_messages(n: int, clients: int) -> int:
-    """A replica's bound: slots of this round and the next, the lists and view changes of each proposal, the uploads and
-    change proposals that lists may name, and the evidence of two rounds."""
+def max_messages(n: int, clients: int) -> int:
+    """Return how many messages a replica may hold.
+
+    These are its slots of this round and the next, the lists and view changes in each proposal, the
+    uploads and change proposals that lists may name, and the evidence of two rounds.
+    """
     return 4 * n * n + 10 * n + 2 * (clients + n) * (n + 2)

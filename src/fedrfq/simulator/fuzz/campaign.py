@@ -1,7 +1,8 @@
-"""Many schedules of one kind, to the first that breaks an invariant: spread over processes, stopped and taken up at will.
+"""Campaigns: many schedules on several processes, up to the first that breaks an invariant.
 
-The seeds follow from (seed, servers, index) alone, and chunks of them are counted in order, so what a campaign finds does
-not depend on the number of processes or on where it was stopped.
+A campaign can be stopped and continued. Each schedule's seed follows from (seed, servers, index)
+alone, and the results are added up in order, so what a campaign finds depends neither on the number
+of processes nor on where it was stopped.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from fedrfq.files.atomic import replacing
 from fedrfq.simulator.fuzz.trial import Settings, report
 from fedrfq.simulator.fuzz.workers import in_order
 
-_MOST_CHUNKS = 2_000  # a campaign writes what it has found that often
-# schedules of a chunk: no more than a few seconds' work
-_SMALLEST = 25
-_LARGEST = 500
+# A campaign writes its record after every chunk, so this also bounds how often it writes.
+_MAX_CHUNKS = 2_000
+# Schedules in a chunk: no more than a few seconds' work.
+_MIN_CHUNK = 25
+_MAX_CHUNK = 500
+# The packages whose code decides what a schedule does.
 _SOURCES = ("consensus", "simulator")
 
 
 @dataclass(frozen=True)
 class Breach:
-    """An invariant that did not hold, and the schedule that shows it."""
+    """An invariant that broke, and the schedule in which it did."""
 
     index: int
     schedule_seed: int
@@ -42,7 +45,7 @@ class Breach:
 
 @dataclass(frozen=True)
 class Tally:
-    """What a number of schedules came to, up to and including the first that broke an invariant."""
+    """The sum of several schedules, up to and including the first that broke an invariant."""
 
     schedules: int = 0
     events: int = 0
@@ -50,29 +53,28 @@ class Tally:
     breach: Breach | None = None
 
     def __add__(self, other: Tally) -> Tally:
-        exercised = self.exercised + other.exercised
         return Tally(
             self.schedules + other.schedules,
             self.events + other.events,
-            exercised,
+            self.exercised + other.exercised,
             self.breach or other.breach,
         )
 
     def summary(self) -> dict[str, Any]:
-        """As JSON, the same for the same tally."""
-        if self.breach:
-            breach = asdict(self.breach)
-        else:
-            breach = None
-        counts = {"schedules": self.schedules, "events": self.events, "breach": breach}
-        return {**counts, "exercised": dict(sorted(self.exercised.items()))}
+        """Return the tally as JSON; equal tallies give equal text."""
+        return {
+            "schedules": self.schedules,
+            "events": self.events,
+            "breach": asdict(self.breach) if self.breach else None,
+            "exercised": dict(sorted(self.exercised.items())),
+        }
 
     @staticmethod
     def of(summary: dict[str, Any]) -> Tally:
-        if summary["breach"]:
-            breach = Breach(**summary["breach"])
-        else:
-            breach = None
+        """Return the tally of a summary."""
+        breach = summary["breach"]
+        if breach is not None:
+            breach = Breach(**breach)
         return Tally(summary["schedules"], summary["events"], Counter(summary["exercised"]), breach)
 
 
@@ -80,18 +82,17 @@ Trial = Callable[[Settings, int], Tally]
 
 
 def try_one(settings: Settings, index: int) -> Tally:
-    """The schedule of this index, run to its end."""
+    """Run the schedule of this index to its end."""
     seed = settings.schedule_seed(index)
-    found = report(settings, seed)
-    if found.violation:
-        breach = Breach(index, seed, found.violation.name, found.violation.detail)
-    else:
-        breach = None
-    return Tally(1, found.events, found.exercised, breach)
+    outcome = report(settings, seed)
+    breach = None
+    if outcome.violation:
+        breach = Breach(index, seed, outcome.violation.name, outcome.violation.detail)
+    return Tally(1, outcome.events, outcome.exercised, breach)
 
 
 def try_all(settings: Settings, trial: Trial, indices: range) -> Tally:
-    """These schedules, to the first that breaks an invariant."""
+    """Run these schedules, up to the first that breaks an invariant."""
     tally = Tally()
     for index in indices:
         tally += trial(settings, index)
@@ -101,7 +102,11 @@ def try_all(settings: Settings, trial: Trial, indices: range) -> Tally:
 
 
 class Campaign:
-    """Where a campaign stands; with a path, also on disk after every chunk, from where the next call goes on."""
+    """The progress of a campaign.
+
+    With a path, it is saved there after every chunk, and a new campaign with this path continues
+    from it. `trial` runs one schedule.
+    """
 
     def __init__(
         self, settings: Settings, path: Path | None = None, trial: Trial = try_one
@@ -115,35 +120,36 @@ class Campaign:
             self._load(path)
 
     def done(self) -> bool:
+        """Return whether an invariant broke, or all schedules are run."""
         return self.tally.breach is not None or self.tally.schedules == self.settings.schedules
 
     def advance(self, pool: Executor, jobs: int) -> Iterator[Tally]:
-        """The tally after every chunk, until an invariant breaks or all schedules are run."""
+        """Run the remaining schedules, and yield the tally so far after every chunk."""
         if self.done():
             return
-        before = self.seconds
+        seconds_before = self.seconds
         start = time.monotonic()
         work = partial(try_all, self.settings, self.trial)
-        for found in in_order(pool, jobs, work, self._chunks()):
-            self.tally += found
-            self.seconds = before + time.monotonic() - start
+        # Chunks are added in their order, whichever worker is done first: the first breach counts.
+        for tally in in_order(pool, jobs, work, self._chunks()):
+            self.tally += tally
+            self.seconds = seconds_before + time.monotonic() - start
             self._save()
             yield self.tally
             if self.tally.breach:
                 return
 
     def record(self) -> dict[str, Any]:
-        """Settings and findings; how long it took stands apart, for it alone differs from call to call."""
-        settings = {**asdict(self.settings), "code": code()}
+        """Return settings and findings as JSON; only the timing differs between equal campaigns."""
         return {
-            "settings": settings,
+            "settings": recorded_settings(self.settings),
             "summary": self.tally.summary(),
             "timing": {"seconds": round(self.seconds, 1)},
         }
 
     def _chunks(self) -> Iterator[range]:
         total = self.settings.schedules
-        size = min(_LARGEST, max(_SMALLEST, total // _MOST_CHUNKS))
+        size = min(_MAX_CHUNK, max(_MIN_CHUNK, total // _MAX_CHUNKS))
         for start in range(self.tally.schedules, total, size):
             yield range(start, min(start + size, total))
 
@@ -152,46 +158,57 @@ class Campaign:
             save(self.path, self.record())
 
     def _load(self, path: Path) -> None:
-        found = load(path)
+        record = load(path)
         try:
-            settings = found["settings"]
-            tally = Tally.of(found["summary"])
-            self.seconds = float(found["timing"]["seconds"])
+            settings = record["settings"]
+            tally = Tally.of(record["summary"])
+            self.seconds = float(record["timing"]["seconds"])
         except (KeyError, TypeError, ValueError):
             raise UserError(
-                f"{path} is no campaign's record: choose another --out, or remove it"
+                f"{path} is not the record of a campaign; choose another --out or remove it"
             ) from None
-        same_settings(path, settings, self.record()["settings"])
+        check_settings(path, settings, self.settings)
         self.tally = tally
 
 
-def same_settings(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """An error that names what differs."""
-    other = [key for key in wanted if found.get(key) != wanted[key]]
-    if other:
-        differs = ", ".join(f"{key} {found.get(key)}, not {wanted[key]}" for key in other)
+def recorded_settings(settings: Settings) -> dict[str, Any]:
+    """Return settings as recorded: with a hash of the code, which decides the outcome too."""
+    return {**asdict(settings), "code": code_hash()}
+
+
+def check_settings(path: Path, recorded: dict[str, Any], settings: Settings) -> None:
+    """Raise a `UserError` that names what differs, if a record was made with other settings."""
+    wanted = recorded_settings(settings)
+    differences = [
+        f"{key} {recorded.get(key)}, not {value}"
+        for key, value in wanted.items()
+        if recorded.get(key) != value
+    ]
+    if differences:
         raise UserError(
-            f"{path} holds a campaign with other settings ({differs}): choose another --out, or remove it"
+            f"{path} holds a campaign with other settings ({', '.join(differences)}); "
+            "choose another --out or remove it"
         )
 
 
 @cache
-def code() -> str:
-    """A hash of the program under test: findings of two versions are never added up."""
+def code_hash() -> str:
+    """Return a hash of the program under test: results of two versions are never added up."""
     root = Path(fedrfq.__file__).parent
     total = hashlib.sha256()
-    for path in sorted(path for part in _SOURCES for path in (root / part).rglob("*.py")):
-        total.update(
-            f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
-        )
+    for path in sorted(path for package in _SOURCES for path in (root / package).rglob("*.py")):
+        file_hash = hashlib.sha256(path.read_bytes()).hexdigest()
+        total.update(f"{path.relative_to(root)} {file_hash}\n".encode())
     return total.hexdigest()[:16]
 
 
 def save(path: Path, record: dict[str, Any]) -> None:
+    """Write a record in place of the last one, so that a crash leaves one of them whole."""
+    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            file.write((json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+            file.write(text.encode())
     except OSError as error:
         raise UserError(
             f"cannot write to {path}: {error.strerror or error}; free space or choose another --out"
@@ -199,12 +216,13 @@ def save(path: Path, record: dict[str, Any]) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
+    """Read a record; JSON that is not an object is returned as an empty one."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} cannot be read ({error}): choose another --out, or remove it"
+            f"{path} cannot be read ({error}); choose another --out or remove it"
         ) from error
-    if isinstance(found, dict):
-        return found
-    return {}
+    if not isinstance(record, dict):
+        return {}
+    return record

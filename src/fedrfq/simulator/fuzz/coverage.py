@@ -1,6 +1,7 @@
-"""What a campaign must have exercised to mean anything, and what it did exercise.
+"""What a campaign must exercise to mean anything.
 
-"No violation" says nothing if nothing happened: every name below counts something that must have happened.
+"No violation" says nothing if nothing happened: every name below counts something that must have
+happened. The names are part of recorded campaigns.
 """
 
 from __future__ import annotations
@@ -49,17 +50,17 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 
 
 def missing(exercised: Mapping[str, int]) -> list[str]:
-    """What never happened, and must."""
+    """Return what must happen and never did."""
     return [name for names in REQUIRED.values() for name in names if not exercised.get(name)]
 
 
 def by_group(exercised: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """Everything counted, group by group; what must happen and did not is there with 0."""
+    """Return all counts by group; what must happen and did not is there with 0."""
     groups = {
         group: {name: exercised.get(name, 0) for name in names} for group, names in REQUIRED.items()
     }
     known = {name for names in REQUIRED.values() for name in names}
-    more = {name: count for name, count in sorted(exercised.items()) if name not in known}
-    if more:
-        return {**groups, "besides": more}
+    others = {name: count for name, count in sorted(exercised.items()) if name not in known}
+    if others:
+        groups["besides"] = others
     return groups

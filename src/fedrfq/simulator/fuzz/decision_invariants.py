@@ -1,7 +1,15 @@
-"""Invariants of what honest parties decide: the same, certified, chained, from the union of lists, with nobody left out,
-and what anyone comes to who computes it again."""
+"""Invariants of what honest parties decide.
+
+- agreement: all decide the same value in a round, and rounds are chained.
+- certificate: every decision is certified by a quorum, and each party decides rounds in order.
+- union: the decided set follows from the lists of some proposal.
+- validity: anyone who computes the outcome again gets the same, from uploads that clients signed.
+- censorship: no upload is left out that f+1 honest servers list, unless its client equivocated.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from fedrfq.consensus.events import Application, Decided, Outcome
 from fedrfq.consensus.messages import (
@@ -20,7 +28,10 @@ from fedrfq.simulator.violation import Violation
 
 
 class DecisionHistory:
-    """The one history there may be. It starts with the value and the outcome of the round before the first."""
+    """The one history of decisions that all honest parties must share.
+
+    `before` and `value` are the outcome and the value of round `round_`, after which it starts.
+    """
 
     def __init__(
         self,
@@ -37,35 +48,39 @@ class DecisionHistory:
         self.sets: dict[int, tuple[Entry, ...]] = {}
         self.views: dict[int, int] = {}  # in which the first certificate of a round was made
         self._certified: set[tuple[Record, int, tuple[tuple[int, bytes], ...]]] = set()
-        self._at: dict[int, int] = {}
+        self._latest: dict[int, int] = {}  # by party, the round it decided last
 
     def forget(self, party: int) -> None:
-        """Its log is lost, and it may decide all rounds once more."""
-        self._at.pop(party, None)
+        """Allow a party that has lost its log to decide all rounds once more."""
+        self._latest.pop(party, None)
 
     def decide(self, party: int, decided: Decided) -> None:
+        """Judge a decision of an honest party."""
         certificate = decided.certificate
         outcome = decided.outcome
-        self.certified(party, certificate)
+        self.believe(party, certificate)
         round_ = certificate.record.round
-        before = self._at.get(party, 0)
-        if round_ < before or (round_ == before and outcome is None):
-            raise Violation("certificate", f"{party} decides round {round_} after round {before}")
-        self._at[party] = round_
-        if outcome is not None and round_ in self.outcomes and outcome != self._due(party, round_):
+        latest = self._latest.get(party, 0)
+        # A server may report a round twice: with the certificate alone, and then with the outcome.
+        if round_ < latest or (round_ == latest and outcome is None):
+            raise Violation("certificate", f"{party} decides round {round_} after round {latest}")
+        self._latest[party] = round_
+        if outcome is None or round_ not in self.outcomes:
+            return
+        if outcome != self._outcome_for(party, round_):
             raise Violation(
                 "validity", f"{party} has another outcome of round {round_}: {shown(outcome)}"
             )
 
-    def _due(self, party: int, round_: int) -> Outcome:
-        """Clients are not told the detector's state."""
+    def _outcome_for(self, party: int, round_: int) -> Outcome:
+        """Return the outcome as a party sees it: clients do not get the detector's state."""
         outcome = self.outcomes[round_]
         if party >= 0:
             return outcome
         return outcome._replace(state=b"")
 
-    def certified(self, party: int, certificate: Certificate) -> None:
-        """An honest party believes a certificate, or hands it out."""
+    def believe(self, party: int, certificate: Certificate) -> None:
+        """Judge a certificate that an honest party believes or hands out."""
         record = certificate.record
         key = (record, certificate.view, certificate.signatures)
         if key in self._certified:
@@ -75,52 +90,52 @@ class DecisionHistory:
         self._certified.add(key)
         self.views.setdefault(record.round, certificate.view)
         value = record.value(self.seen.roster.run)
+        # A record names the value of the round before, so the parties must agree on both.
         self._agree(party, record.round, value)
         self._agree(party, record.round - 1, record.previous)
+        # Without the outcome of the round before it cannot be computed, only compared.
         if record.round not in self.outcomes and record.round - 1 in self.outcomes:
             self._recompute(record, value)
 
     def _agree(self, party: int, round_: int, value: bytes) -> None:
-        known = self.values.setdefault(round_, value)
-        if known != value:
+        decided = self.values.setdefault(round_, value)
+        if decided != value:
             raise Violation(
                 "agreement",
-                f"round {round_}: {party} has {value.hex()[:8]}, decided was {known.hex()[:8]}",
+                f"round {round_}: {party} has {value.hex()[:8]}, others {decided.hex()[:8]}",
             )
 
     def _recompute(self, record: Record, value: bytes) -> None:
-        """Of the first decision of a round; by agreement the others are the same."""
+        """Compute a round's outcome at its first decision; by agreement all others are the same."""
         round_ = record.round
         entries = self.seen.justified_set(round_, value)
         if entries is None:
             raise Violation(
                 "union", f"round {round_}: the decided set follows from no proposal's lists"
             )
-        outcome = self.application.decide(
-            round_, self.outcomes[round_ - 1], [self._upload(round_, e) for e in entries]
-        )
-        parts = (write_entries(entries), outcome.globals_, outcome.verdicts, outcome.state)
-        names = zip(
-            (PartKind.SET, PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE), parts, strict=True
-        )
+        uploads = [self._counted_upload(round_, entry) for entry in entries]
+        outcome = self.application.decide(round_, self.outcomes[round_ - 1], uploads)
         expected = Record(
-            round_, self.values[round_ - 1], *(part_digest(what, part) for what, part in names)
+            round_,
+            self.values[round_ - 1],
+            part_digest(PartKind.SET, write_entries(entries)),
+            part_digest(PartKind.GLOBALS, outcome.globals_),
+            part_digest(PartKind.VERDICTS, outcome.verdicts),
+            part_digest(PartKind.STATE, outcome.state),
         )
         if expected != record:
             raise Violation(
-                "validity", f"round {round_}: {shown(record)} decided, {shown(expected)} is right"
+                "validity",
+                f"round {round_}: {shown(record)} was decided, but {shown(expected)} is right",
             )
         self.outcomes[round_] = outcome
         self.sets[round_] = entries
-        self.uncensored(round_)
+        self.check_censorship(round_)
 
-    def _upload(self, round_: int, entry: Entry) -> Upload:
+    def _counted_upload(self, round_: int, entry: Entry) -> Upload:
         client, digest = entry
         message = self.seen.uploads.get(digest)
-        if message is not None:
-            body = message.body
-        else:
-            body = None
+        body = getattr(message, "body", None)
         if not isinstance(body, Upload) or (body.round, body.client) != (round_, client):
             raise Violation(
                 "validity", f"round {round_}: client {client} never signed the upload that counts"
@@ -132,20 +147,20 @@ class DecisionHistory:
             )
         return body
 
-    def uncensored(self, round_: int) -> None:
-        """What f+1 honest servers list is in, unless its client signed another too."""
+    def check_censorship(self, round_: int) -> None:
+        """Judge who is missing from a decided set.
+
+        What f+1 honest servers list must be in it, unless its client signed another upload too.
+        """
         if round_ not in self.sets:
             return
-        listed = [
-            entry
-            for body in self.seen.lists.get(round_, {}).values()
-            for entry in set(body.entries)
-        ]
-        most = (self.seen.roster.n - 1) // 3
+        listed: Counter[Entry] = Counter()
+        for body in self.seen.lists.get(round_, {}).values():
+            listed.update(set(body.entries))
+        f = (self.seen.roster.n - 1) // 3
         for client, digest in set(listed) - set(self.sets[round_]):
-            if listed.count((client, digest)) > most and self.seen.signed.get((round_, client)) == {
-                digest
-            }:
+            equivocated = self.seen.signed.get((round_, client)) != {digest}
+            if listed[client, digest] > f and not equivocated:
                 raise Violation(
                     "censorship",
                     f"round {round_}: client {client} was left out, listed by f+1 honest servers",

@@ -1,8 +1,9 @@
-"""Every order of events of one round, at n = 4 with one faulty server: a search of all positions that can be reached.
+"""Explore every order of events of one round among four servers, one of them faulty.
 
-The servers are true replicas. A position of the committee is that of its three honest servers; all that was ever said may
-reach anybody at any time or never, and the faulty server says whatever it can (`stage`). A step is one honest server's
-move (`positions`). Each server is the faulty one in turn.
+The servers are true replicas. A joint position is the positions of the three honest servers. All
+that was ever said may reach anybody at any time or never, and the faulty server says whatever it
+can (`explorer_stage`). A step is one move of one honest server (`explorer_positions`). Each server
+is the faulty one in turn.
 """
 
 from __future__ import annotations
@@ -16,23 +17,34 @@ from typing import NamedTuple
 from fedrfq.consensus.messages import Kind, Message
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
-from fedrfq.simulator.fuzz.explorer_positions import Move, Positions
+from fedrfq.simulator.fuzz.explorer_positions import Move, Position, Positions
 from fedrfq.simulator.fuzz.explorer_stage import SERVERS, Stage
 from fedrfq.simulator.violation import Violation
 
-Joint = tuple[int, ...]  # the positions of the honest servers
+Joint = tuple[int, ...]  # the numbers of the honest servers' positions
 
 
 class MessagePool(NamedTuple):
-    """What may reach a server; one number for the same messages."""
+    """The messages that may reach a server; equal pools have the same number."""
 
     number: int
     messages: dict[Kind, tuple[Message, ...]]
 
 
+class _Arrival(NamedTuple):
+    """How a joint position was first reached: a move of one honest server."""
+
+    before: Joint
+    server_index: int  # among the honest servers
+    move: Move
+
+
 @dataclass(frozen=True)
 class Explored:
-    """How far a search came. `complete`: there is nothing deeper; `trace`: how the violation comes about."""
+    """How far a search came.
+
+    It is `complete` when nothing lies deeper. `trace` tells how the violation comes about.
+    """
 
     states: int = 0
     transitions: int = 0
@@ -63,131 +75,141 @@ def explore(
     views: int = 1,
     replica: type[Replica] = Replica,
     rules: type[Rules] = Rules,
-    progress: Callable[[Explored], None] = lambda found: None,
+    progress: Callable[[Explored], None] = lambda explored: None,
 ) -> Explored:
-    """Up to so many steps deep and in views 0 to `views`, or to the first violation: the shortest there is.
+    """Search up to this many steps deep, in views 0 to `views`, or to the first violation.
 
-    The leader of each of these views is the faulty one, and a server that leads none.
+    The search is breadth first, so the violation it finds is the shortest there is. The leader of
+    each of these views is faulty in one search, and in another a server that leads none of them.
     """
-    searches = [
-        Search(Stage(faulty, views, replica, rules)) for faulty in range(min(SERVERS, views + 2))
-    ]
-    found = sum((search.found for search in searches), Explored())
-    while found.depth < depth and not found.complete and found.violation is None:
+    faulty_servers = range(min(SERVERS, views + 2))
+    searches = [Search(Stage(faulty, views, replica, rules)) for faulty in faulty_servers]
+    explored = _total(searches)
+    while explored.depth < depth and not explored.complete and explored.violation is None:
         for search in searches:
             search.deepen()
-            found = sum((search.found for search in searches), Explored())
-            progress(found)
-            if found.violation is not None:
+            explored = _total(searches)
+            progress(explored)
+            if explored.violation is not None:
                 break
-    return found
+    return explored
+
+
+def _total(searches: Iterable[Search]) -> Explored:
+    return sum((search.explored for search in searches), Explored())
 
 
 class Search:
-    """Breadth first, with one faulty server."""
+    """A breadth-first search with one faulty server."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.found = Explored(states=1, complete=False)
+        self.explored = Explored(states=1, complete=False)
         self.transitions = 0
         self.decided = 0
         self.view = 0
         self.servers = [Positions(stage, server) for server in stage.honest]
-        self.here: Joint = (0,) * len(self.servers)  # where the search is at work
-        self.layer = [self.here]
-        self.came: dict[Joint, tuple[Joint, int, Move] | None] = {self.here: None}
+        self.current: Joint = (0,) * len(self.servers)
+        self.layer = [self.current]
+        self.arrivals: dict[Joint, _Arrival | None] = {self.current: None}
         self._pools: dict[tuple[frozenset[Message], ...], list[MessagePool]] = {}
-        self._numbers: dict[frozenset[Message], int] = {}
+        self._pool_numbers: dict[frozenset[Message], int] = {}
         self._moves: dict[tuple[int, int, int], list[Move]] = {}
 
     def deepen(self) -> None:
-        """By one step."""
-        began = time.perf_counter()
+        """Search one step deeper."""
+        start = time.perf_counter()
         violation = None
         try:
             self.layer = [after for joint in self.layer for after in self._expand(joint)]
-        except Violation as found:
-            violation = found
-        self.found = Explored(
-            len(self.came),
-            self.transitions,
-            self.found.depth + bool(self.layer),
-            self.decided,
-            self.view,
-            not self.layer,
-            self.found.seconds + time.perf_counter() - began,
-            violation,
-            self._trace() if violation is not None else (),
+        except Violation as broken:
+            violation = broken
+        self.explored = Explored(
+            states=len(self.arrivals),
+            transitions=self.transitions,
+            depth=self.explored.depth + bool(self.layer),
+            decided=self.decided,
+            view=self.view,
+            complete=not self.layer,
+            seconds=self.explored.seconds + time.perf_counter() - start,
+            violation=violation,
+            trace=self._trace() if violation is not None else (),
         )
 
     def _expand(self, joint: Joint) -> list[Joint]:
-        """The new positions one step away."""
+        """Return the new joint positions one step away."""
         new = []
-        self.here = joint
-        for index, pool in enumerate(self._pools_of(joint)):
+        self.current = joint
+        for index, pool in enumerate(self.pools_of(joint)):
             for move in self._moves_of(index, joint[index], pool):
                 self.transitions += 1
                 after = (*joint[:index], move.to, *joint[index + 1 :])
-                if after not in self.came:
-                    self.came[after] = joint, index, move
+                if after not in self.arrivals:
+                    self.arrivals[after] = _Arrival(joint, index, move)
                     new.append(after)
                     self._check(after)
         return new
 
+    def positions(self, joint: Joint) -> list[Position]:
+        """Return the position of each honest server."""
+        return [server.all[number] for server, number in zip(self.servers, joint, strict=True)]
+
     def _check(self, joint: Joint) -> None:
-        here = [server.all[at] for server, at in zip(self.servers, joint, strict=True)]
-        decided = {position.decided.record for position in here if position.decided is not None}
+        """Count what a joint position is, and check agreement in it."""
+        positions = self.positions(joint)
+        decided = {
+            position.decided.record for position in positions if position.decided is not None
+        }
         self.decided += bool(decided)
-        self.view = max(self.view, *(position.replica.view for position in here))
+        self.view = max(self.view, *(position.replica.view for position in positions))
         if len(decided) > 1:
-            self.here = joint
+            self.current = joint  # the trace leads here
             raise Violation("agreement", "two servers decided differently")
 
-    def _moves_of(self, index: int, at: int, pool: MessagePool) -> list[Move]:
-        key = index, at, pool.number
+    def _moves_of(self, index: int, number: int, pool: MessagePool) -> list[Move]:
+        key = (index, number, pool.number)
         if key not in self._moves:
-            self._moves[key] = self.servers[index].moves(at, pool.messages)
+            self._moves[key] = self.servers[index].moves(number, pool.messages)
         return self._moves[key]
 
-    def _pools_of(self, joint: Joint) -> list[MessagePool]:
-        """For each honest server, what may reach it."""
-        said = tuple(server.all[at].said for server, at in zip(self.servers, joint, strict=True))
+    def pools_of(self, joint: Joint) -> list[MessagePool]:
+        """Return, for each honest server, the messages that may reach it."""
+        said = tuple(position.said for position in self.positions(joint))
         if said not in self._pools:
-            lies = self.stage.lies(ordered(frozenset().union(*said)))
+            lies = frozenset(self.stage.lies(ordered(frozenset().union(*said))))
+            # Nobody gets its own messages.
             self._pools[said] = [
-                self._pool(frozenset(lies).union(*said[:i], *said[i + 1 :]))
-                for i in range(len(said))
+                self._pool(lies.union(*said[:index], *said[index + 1 :]))
+                for index in range(len(said))
             ]
         return self._pools[said]
 
     def _pool(self, messages: frozenset[Message]) -> MessagePool:
-        kinds = {
-            kind: tuple(found)
-            for kind, found in groupby(ordered(messages), key=lambda m: m.body.kind)
-        }
-        return MessagePool(self._numbers.setdefault(messages, len(self._numbers)), kinds)
+        by_kind = groupby(ordered(messages), key=lambda message: message.body.kind)
+        kinds = {kind: tuple(group) for kind, group in by_kind}
+        number = self._pool_numbers.setdefault(messages, len(self._pool_numbers))
+        return MessagePool(number, kinds)
 
     def _trace(self) -> tuple[str, ...]:
-        """How it came to where the search is at work."""
+        """Return the moves that lead to the current joint position, a line each."""
         lines = []
-        at = self.came[self.here]
-        while at is not None:
-            before, index, move = at
-            lines.append(self._line(index, before[index], move))
-            at = self.came[before]
+        arrival = self.arrivals[self.current]
+        while arrival is not None:
+            lines.append(self._line(arrival))
+            arrival = self.arrivals[arrival.before]
         return tuple(reversed(lines))
 
-    def _line(self, index: int, at: int, move: Move) -> str:
-        server = self.servers[index]
-        told = self.stage.told
-        taken = ", ".join(map(told, move.taken)) or "its view's timer"
-        said = (
-            ", ".join(map(told, ordered(server.all[move.to].said - server.all[at].said)))
-            or "nothing"
-        )
+    def _line(self, arrival: _Arrival) -> str:
+        server = self.servers[arrival.server_index]
+        move = arrival.move
+        said_before = server.all[arrival.before[arrival.server_index]].said
+        said_now = ordered(server.all[move.to].said - said_before)
+        describe = self.stage.describe
+        taken = ", ".join(map(describe, move.taken)) or "its view's timer"
+        said = ", ".join(map(describe, said_now)) or "nothing"
         return f"server {server.server} takes {taken}; says {said}"
 
 
 def ordered(messages: Iterable[Message]) -> list[Message]:
-    """By kind, and always the same."""
-    return sorted(messages, key=lambda m: (m.body.kind, m.raw))
+    """Return messages by kind, in an order that is the same in every run."""
+    return sorted(messages, key=lambda message: (message.body.kind, message.raw))

@@ -1,5 +1,8 @@
-"""The positions of one honest server, numbered: what it holds in mind, and all it has said. A step is taken once, and
-remembered: replicas are pure, so the same message in the same position leads to the same place."""
+"""The positions of one honest server: what it knows, and all it has said.
+
+Positions are numbered, and each step is taken only once and remembered: replicas are deterministic,
+so the same message in the same position always leads to the same position.
+"""
 
 from __future__ import annotations
 
@@ -38,18 +41,18 @@ from fedrfq.simulator.fuzz.explorer_stage import SERVERS, Stage
 from fedrfq.simulator.fuzz.held_messages import attributes
 from fedrfq.simulator.violation import Violation
 
-# What is the same throughout the play, or has no bearing on what a server says: counters, the evidence it holds, a cache.
-_SAME = ("rules", "roster", "me", "signer", "application", "holdings", "lists", "outcome")
-_IDLE = (*_SAME, "ignored", "effects", "accused", "resends", "computed")
+# Attributes that are the same throughout a search.
+_CONSTANT = ("rules", "roster", "me", "signer", "application", "holdings", "lists", "outcome")
+# Attributes that have no bearing on what a server says: counters, evidence, a cache.
+_IRRELEVANT = (*_CONSTANT, "ignored", "effects", "accused", "resends", "computed")
 _VOTES = (Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT)
-_COUNTED = (
-    Kind.PREPARE,
-    Kind.COMMIT,
-    Kind.VIEWCHANGE,
-)  # what is only kept until there is enough of it
+# Messages that a server only keeps until it has enough of them.
+_COUNTED = (Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
 
 
 class Position(NamedTuple):
+    """A replica, what it has said so far, and whether it has decided."""
+
     replica: Replica
     said: frozenset[Message]
     decided: Certificate | None
@@ -57,98 +60,124 @@ class Position(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The messages a server takes in (none: its timer expires), and the position it comes to."""
+    """The messages a server takes (none: its timer expires), and the position it comes to."""
 
     taken: tuple[Message, ...]
     to: int
 
 
+class _Step(NamedTuple):
+    """The position that a single event leads to, and whether the server does more than count."""
+
+    to: int
+    reacts: bool
+
+
+class _Silent(NamedTuple):
+    """Messages, by their indices in the pool, that a server takes without reacting."""
+
+    indices: tuple[int, ...]
+    to: int
+
+
 class Positions:
+    """All positions of one honest server that were reached so far, by number; 0 is the first."""
+
     def __init__(self, stage: Stage, server: int) -> None:
         self.stage = stage
         self.server = server
         self.all: list[Position] = []
         self._numbers: dict[Hashable, int] = {}
-        self._steps: dict[tuple[int, Message | None], tuple[int, bool]] = {}
+        self._steps: dict[tuple[int, Message | None], _Step] = {}
         replica, effects = stage.opened(server)
-        self._number(self._after(Position(replica, frozenset(), None, False), effects))
+        self._number_of(self._after(Position(replica, frozenset(), None, False), effects))
 
-    def _number(self, position: Position) -> int:
-        """Equal positions have one number; a decided server is done with the round, whatever else it holds."""
-        ended = position.decided is not None
-        key = (
-            frozen(position.said),
-            position.timing,
-            None if ended else likeness(position.replica),
-        )
+    def _number_of(self, position: Position) -> int:
+        """Return the number of a position, which equal positions share."""
+        # A server that has decided is done with the round: the rest of its state does not matter.
+        state = None
+        if position.decided is None:
+            state = relevant_state(position.replica)
+        key = (freeze(position.said), position.timing, state)
         number = self._numbers.setdefault(key, len(self.all))
         if number == len(self.all):
             self.all.append(position)
         return number
 
-    def moves(self, at: int, pool: dict[Kind, tuple[Message, ...]]) -> list[Move]:
-        """All it can do next, if these messages are on their way to it.
+    def moves(self, number: int, pool: dict[Kind, tuple[Message, ...]]) -> list[Move]:
+        """Return all that the server can do next, if these messages are on their way to it.
 
-        A delivery that makes a server say nothing can as well come later, just before the one that makes it speak. So a
-        move takes a smallest set of messages of one kind that together do.
+        A delivery that makes a server say nothing can as well come later, just before the one that
+        makes it speak. So a move takes a smallest set of messages of one kind that together do.
         """
-        position = self.all[at]
+        position = self.all[number]
         if position.decided is not None:
             return []
-        found = [
-            move for messages in pool.values() for move in _distinct(self._smallest(at, messages))
-        ]
+        moves = []
+        for messages in pool.values():
+            moves += _distinct(self._smallest_moves(number, messages))
         if position.timing and position.replica.view < self.stage.views:
-            found.append(Move((), self._step(at, None)[0]))
-        return found
+            moves.append(Move((), self.step(number, None).to))
+        return moves
 
-    def _smallest(self, at: int, messages: tuple[Message, ...]) -> list[Move]:
-        found: list[Move] = []
-        silent: list[tuple[tuple[int, ...], int]] = [((), at)]
-        enough: list[set[int]] = []
+    def _smallest_moves(self, number: int, messages: tuple[Message, ...]) -> list[Move]:
+        """Return the moves that take the fewest of these messages, of which each is needed.
+
+        The sets grow by one message a turn; those that the server reacts to grow no further.
+        """
+        moves: list[Move] = []
+        silent = [_Silent((), number)]
+        reacted: list[set[int]] = []
+        # One message of each other server is the most that can count together.
         for _ in range(SERVERS - 1):
             longer = []
-            for taken, here in silent:
-                for index in range(taken[-1] + 1 if taken else 0, len(messages)):
-                    chosen = (*taken, index)
-                    if any(some.issubset(chosen) for some in enough):
+            for indices, here in silent:
+                # Ascending indices, so that each set comes up once.
+                first = max(indices, default=-1) + 1
+                for index in range(first, len(messages)):
+                    chosen = (*indices, index)
+                    if any(smaller.issubset(chosen) for smaller in reacted):
                         continue
-                    there, spoke = self._step(here, messages[index])
-                    if spoke:
-                        enough.append(set(chosen))
-                        found.append(Move(tuple(messages[i] for i in chosen), there))
+                    there, reacts = self.step(here, messages[index])
+                    if reacts:
+                        reacted.append(set(chosen))
+                        moves.append(Move(tuple(messages[i] for i in chosen), there))
                     elif there != here:
-                        longer.append((chosen, there))
+                        longer.append(_Silent(chosen, there))
             silent = longer
-        return found
+        return moves
 
-    def _step(self, at: int, message: Message | None) -> tuple[int, bool]:
-        """Where a message, or the timer, leads, and whether it does more than count."""
-        known = self._steps.get((at, message))
-        if known is None:
-            known = self._steps[at, message] = self._take(at, message)
-        return known
+    def step(self, number: int, message: Message | None) -> _Step:
+        """Return where a message leads from a position, or, without one, the timer."""
+        step = self._steps.get((number, message))
+        if step is None:
+            step = self._take(number, message)
+            self._steps[number, message] = step
+        return step
 
-    def _take(self, at: int, message: Message | None) -> tuple[int, bool]:
-        position = self.all[at]
+    def _take(self, number: int, message: Message | None) -> _Step:
+        position = self.all[number]
         replica = fork(position.replica)
+        # Who brings a message does not matter: all of them prove themselves.
         event: Event = Expired(Timer.VIEW)
         if message is not None:
             event = Received(self.stage.faulty, message)
         effects = replica.step(event)
-        there = self._number(self._after(position._replace(replica=replica), effects))
+        there = self._number_of(self._after(position._replace(replica=replica), effects))
         counted = message is not None and message.body.kind in _COUNTED
-        return there, any(map(_noticed, effects)) or (there != at and not counted)
+        reacts = any(map(_is_reaction, effects)) or (there != number and not counted)
+        return _Step(there, reacts)
 
     # What must hold of every step of an honest server
 
     def _after(self, before: Position, effects: Iterable[Effect]) -> Position:
+        """Return the position after these effects, each of which is checked."""
         said = set(before.said)
         decided = before.decided
         timing = before.timing
         for effect in effects:
             if isinstance(effect, Broadcast) and effect.message.body.kind != Kind.EVIDENCE:
-                self._check_word(effect.message, said)
+                self._check_said(effect.message, said)
                 said.add(effect.message)
             elif isinstance(effect, Decided):
                 self._check_decision(effect.certificate)
@@ -158,133 +187,140 @@ class Positions:
                 timing = effect.delay_ms is not None
         return Position(before.replica, frozenset(said), decided, timing)
 
-    def _check_word(self, message: Message, said: set[Message]) -> None:
+    def _check_said(self, message: Message, said: set[Message]) -> None:
+        """Check a message against all that the server has said before."""
         body = message.body
+        describe = self.stage.describe
         for earlier in said:
-            if self.stage.truth.conflict(earlier.body, body):
+            invariant = self._broken_invariant(earlier, message)
+            if invariant is not None:
                 raise Violation(
-                    "double-sign",
-                    f"server {self.server} said {self.stage.told(earlier)}, now {self.stage.told(message)}",
-                )
-            if (
-                earlier.body.kind == Kind.VIEWCHANGE
-                and body.kind in _VOTES
-                and message.view < earlier.view
-            ):
-                raise Violation(
-                    "left-view",
-                    f"server {self.server} said {self.stage.told(earlier)}, now {self.stage.told(message)}",
+                    invariant,
+                    f"server {self.server} said {describe(earlier)}, now {describe(message)}",
                 )
         if body.kind in (Kind.PREPARE, Kind.COMMIT) and message.value not in self.stage.names:
             raise Violation(
                 "validity",
-                f"server {self.server} votes for a value that does not follow: {self.stage.told(message)}",
+                f"server {self.server} votes for a value that is not valid: {describe(message)}",
             )
+
+    def _broken_invariant(self, earlier: Message, message: Message) -> str | None:
+        """Return the invariant that a message breaks after an earlier one of the same server."""
+        if self.stage.truth.conflict(earlier.body, message.body):
+            return "double-sign"
+        left = earlier.body.kind == Kind.VIEWCHANGE and message.view < earlier.view
+        if left and message.body.kind in _VOTES:
+            return "left-view"
+        return None
 
     def _check_decision(self, certificate: Certificate) -> None:
         if not self.stage.truth.certifies(certificate, Kind.COMMIT):
             raise Violation("certificate", f"server {self.server} decided, and cannot prove it")
         if certificate.record.value(self.stage.truth.run) not in self.stage.names:
-            raise Violation("validity", f"server {self.server} decided what does not follow")
+            raise Violation("validity", f"server {self.server} decided a value that is not valid")
 
 
 def _distinct(moves: Iterable[Move]) -> list[Move]:
-    """One of those that take in the same of different servers: which votes make up a quorum does not matter."""
-    found = {
-        frozenset(Counter(_shape(message) for message in move.taken).items()): move
-        for move in moves
-    }
-    return list(found.values())
+    """Return one of the moves that take the same messages of different servers.
+
+    Which servers' votes make up a quorum does not matter.
+    """
+    by_content = {frozenset(Counter(map(_anonymous, move.taken)).items()): move for move in moves}
+    return list(by_content.values())
 
 
-def _noticed(effect: Effect) -> bool:
+def _is_reaction(effect: Effect) -> bool:
+    """Return whether others, or the view's timer, notice an effect."""
     if isinstance(effect, Broadcast):
         return effect.message.body.kind != Kind.EVIDENCE
-    return isinstance(effect, Send | Decided) or (
-        isinstance(effect, SetTimer) and effect.timer is Timer.VIEW
-    )
+    if isinstance(effect, SetTimer):
+        return effect.timer is Timer.VIEW
+    return isinstance(effect, Send | Decided)
 
 
 def fork(replica: Replica) -> Replica:
-    """A copy that shares only what does not change in the play."""
-    twin = type(replica)(
-        replica.rules, replica.me, replica.signer, replica.application
-    )  # compiled ones cannot be copied
-    for name, item in attributes(replica).items():
-        setattr(twin, name, copy(item) if isinstance(item, dict | list | set) else item)
+    """Return a copy that shares only what does not change in a search."""
+    twin = copy(replica)
+    for name, value in attributes(replica).items():
+        if isinstance(value, dict | list | set):
+            setattr(twin, name, copy(value))
     return twin
 
 
-def likeness(replica: Replica) -> Hashable:
-    """All that bears on what a server will say: the same in whatever order it came, and whoever made up its quorums."""
-    idle = {"prepares": _committed(replica), "changes": _changed(replica)}
+def relevant_state(replica: Replica) -> Hashable:
+    """Return all that bears on what a server will say.
+
+    It is the same in whatever order messages came, and whoever made up its quorums.
+    """
+    used_up = {"prepares": _prepares_used(replica), "changes": _changes_used(replica)}
     state = attributes(replica)
-    slots = {
-        name: {s: m for s, m in state[name].items() if m.view > over} for name, over in idle.items()
-    }
-    return frozen({name: item for name, item in state.items() if name not in _IDLE} | slots)
+    relevant = {name: value for name, value in state.items() if name not in _IRRELEVANT}
+    for name, view in used_up.items():
+        relevant[name] = {s: m for s, m in state[name].items() if m.view > view}
+    return freeze(relevant)
 
 
-def _committed(replica: Replica) -> int:
-    """The view up to which votes to prepare have done their work."""
+def _prepares_used(replica: Replica) -> int:
+    """Return the view up to which PREPAREs have done their work: there it has sent its COMMIT."""
     mine = replica.own.get(Kind.COMMIT)
-    if mine is not None:
-        return mine.view
-    return -1
+    if mine is None:
+        return -1
+    return mine.view
 
 
-def _changed(replica: Replica) -> int:
-    """The view up to which view changes have: its timer runs, and it has proposed or leaves that to others."""
+def _changes_used(replica: Replica) -> int:
+    """Return the view up to which view changes have done their work.
+
+    In the server's own view they have if its timer runs, and it has proposed or does not lead.
+    """
     mine = replica.own.get(Kind.PREPREPARE)
     leader = replica.roster.leader(replica.round, replica.view)
-    waits = leader == replica.me and (mine is None or mine.view < replica.view)
-    if replica.timing and not waits:
+    must_propose = leader == replica.me and (mine is None or mine.view < replica.view)
+    if replica.timing and not must_propose:
         return replica.view
     return replica.view - 1
 
 
-def frozen(value: Any) -> Hashable:
-    """A hashable likeness."""
+def freeze(value: Any) -> Hashable:
+    """Return a hashable value that is equal for values that say the same."""
     if isinstance(value, Message):
-        return name(value)
+        return _statement(value)
     if isinstance(value, dict):
-        return frozenset((key, frozen(item)) for key, item in value.items())
+        return frozenset((key, freeze(item)) for key, item in value.items())
     if isinstance(value, Certificate):
-        return _bare(value).write()
+        return _without_signatures(value).write()
     if isinstance(value, list):
-        return tuple(map(frozen, value))
+        return tuple(map(freeze, value))
     if isinstance(value, set | frozenset):
-        return frozenset(map(frozen, value))
-    found: Hashable = value
-    return found
+        return frozenset(map(freeze, value))
+    hashable: Hashable = value
+    return hashable
 
 
 @cache
-def name(message: Message) -> bytes:
-    """What a message says and who says it."""
-    return encode(message.run, _unproved(message.body))
+def _statement(message: Message) -> bytes:
+    """Return what a message says and who says it, without proof."""
+    return encode(message.run, _without_proof(message.body))
 
 
 @cache
-def _shape(message: Message) -> bytes:
-    """What it says, whoever says it."""
-    body = _unproved(message.body)
-    return encode(
-        message.run,
-        replace(body, server=0) if isinstance(body, Prepare | Commit | ViewChange) else body,
-    )
+def _anonymous(message: Message) -> bytes:
+    """Return what a message says, without proof and without who says it."""
+    body = _without_proof(message.body)
+    if isinstance(body, Prepare | Commit | ViewChange):
+        body = replace(body, server=0)
+    return encode(message.run, body)
 
 
-def _unproved(body: AnyMessage) -> AnyMessage:
-    """Without what proves it."""
+def _without_proof(body: AnyMessage) -> AnyMessage:
     if isinstance(body, PrePrepare):
         return replace(body, changes=())
     if isinstance(body, ViewChange) and body.prepared is not None:
-        return replace(body, prepared=_bare(body.prepared))
+        return replace(body, prepared=_without_signatures(body.prepared))
     if isinstance(body, Cert):
-        return replace(body, certificate=_bare(body.certificate))
+        return replace(body, certificate=_without_signatures(body.certificate))
     return body
 
 
-def _bare(certificate: Certificate) -> Certificate:
+def _without_signatures(certificate: Certificate) -> Certificate:
     return replace(certificate, signatures=())

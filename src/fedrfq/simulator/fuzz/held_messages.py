@@ -1,4 +1,4 @@
-"""How much a replica holds: messages reachable from it, by whatever way."""
+"""Count the messages that a replica holds: all that can be reached from it."""
 
 from __future__ import annotations
 
@@ -19,48 +19,49 @@ from fedrfq.consensus.messages import (
 )
 
 _LEAVES = (str, bytes, int, float, Enum, type(None))
-_MANY = (list, tuple, set, frozenset)
+_COLLECTIONS = (list, tuple, set, frozenset)
+# Types without messages inside; looking them up by their exact type is what makes this fast.
 _PLAIN = frozenset(
     (str, bytes, int, bool, type(None), Kind, PartKind, Record, Certificate, Part, Fetch)
-)  # no message is in them
+)
 
 
 def attributes(thing: Any) -> dict[str, Any]:
-    """By name: those in its slots, or of a compiled class, none where nothing is; and those in its dictionary."""
+    """Return an object's attributes by name; a slot that is not set is None."""
     slots = _slots(type(thing).__mro__)
     return {name: getattr(thing, name, None) for name in slots} | getattr(thing, "__dict__", {})
 
 
 @cache
 def _slots(kinds: tuple[type, ...]) -> tuple[str, ...]:
-    return tuple(
-        name
-        for kind in kinds
-        for name in vars(kind).get("__slots__", vars(kind).get("__mypyc_attrs__", ()))
-    )
+    return tuple(name for kind in kinds for name in vars(kind).get("__slots__", ()))
 
 
 def messages_held(replica: object, shared: Iterable[object] = ()) -> int:
-    """The messages reachable from its attributes, those inside others too, each counted once; not through what it
-    shares with others."""
-    seen = {id(each) for each in shared}
+    """Return how many different messages can be reached from a replica's attributes.
+
+    Messages inside messages count too. What it shares with other replicas is not looked into.
+    """
+    seen = {id(value) for value in shared}
     reached = list(attributes(replica).values())
-    found = 0
-    for value in reached:  # it grows as we go
+    count = 0
+    # The list grows as the loop goes.
+    for value in reached:
         kind = type(value)
         if kind in _PLAIN or (at := id(value)) in seen:
             continue
         seen.add(at)
         if kind is Message:
-            found += 1
+            count += 1
             reached += nested_in(value.body)
         elif isinstance(value, dict):
             reached += value.values()
+            # Keys are rarely messages, so they are looked at only where one is.
             if Message in map(type, value):
                 reached += [key for key in value if type(key) is Message]
-        elif isinstance(value, _MANY):
+        elif isinstance(value, _COLLECTIONS):
             if not _PLAIN.issuperset(map(type, value)):
                 reached += value
         elif not isinstance(value, _LEAVES):
             reached += attributes(value).values()
-    return found
+    return count

@@ -1,5 +1,8 @@
-"""Ideal signatures: nobody signs for another, by the simulator's word. Deterministic, and hundreds of times faster than
-Ed25519; one key is weak, and everybody can sign for it."""
+"""Ideal signatures: the simulator itself remembers who signed what.
+
+They are deterministic, and hundreds of times faster than Ed25519. One key is weak: everybody can
+sign for it.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,11 @@ WEAK = bytes(32)
 
 
 class IdealSignatures:
-    """The public key of a party is a hash of its name. A signature is the number under which the simulator has entered that
-    the holder of a key signs something; any other is wrong."""
+    """A signature scheme that keeps a table of everything that was signed.
+
+    A party's public key is a hash of its number. A signature is a number given out when the holder
+    of a key signs something; any other bytes are not a signature.
+    """
 
     def __init__(self) -> None:
         self._signatures: dict[tuple[bytes, bytes], bytes] = {}
@@ -25,18 +31,22 @@ class IdealSignatures:
         return key == WEAK
 
     def key(self, party: int) -> bytes:
-        """Of a server by its number, of client k by ~k."""
+        """Return the public key of a server by its number, or of client k by ~k."""
         return _key(party)
 
     def signer(self, key: bytes) -> Signer:
-        """What the holder of this key signs with; a lie keeps to the keys of its own side."""
+        """Return what the holder of a key signs with.
+
+        Nothing here checks who asks: it is the simulator that gives each party its own signer only.
+        """
         return partial(self._sign, key)
 
     def _sign(self, key: bytes, data: bytes) -> bytes:
-        found = self._signatures.get((key, data))
-        if found is None:
-            found = self._signatures[key, data] = b"%064d" % len(self._signatures)
-        return found
+        signature = self._signatures.get((key, data))
+        if signature is None:
+            signature = b"%064d" % len(self._signatures)
+            self._signatures[key, data] = signature
+        return signature
 
 
 @cache

@@ -1,11 +1,11 @@
-"""Watches a run, step by step, and raises a `Violation` of the invariant that does not hold:
+"""The observer: it watches a run step by step, and raises a `Violation` where an invariant breaks.
 
-- agreement, certificate, validity, union, censorship: see `deciding`;
-- double-sign, left-view, durability, promise, leader, over: see `signing`;
+- agreement, certificate, validity, union, censorship: see `decision_invariants`;
+- double-sign, left-view, durability, promise, leader, over: see `signing_invariants`;
 - accusation: no honest party is accused, and evidence proves itself;
 - progress: once the network is calm, views and time are bounded;
 - bounded: a server holds no more messages than the numbers of servers and clients allow;
-- exception: a step raised something.
+- exception: a step raised an error (`World` checks this).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from fedrfq.simulator.party import Relay
 from fedrfq.simulator.violation import Violation
 
 if TYPE_CHECKING:
-    from fedrfq.simulator.world import Action, SimulatedParty
+    from fedrfq.simulator.party import Action, SimulatedParty
 
 INVARIANTS = (
     "agreement",
@@ -68,13 +68,17 @@ INVARIANTS = (
     "exception",
 )
 
-_EVERY = 4  # timers and the like of a server between two looks at what it holds
-_SAYS = frozenset((Persist, Send, Broadcast, Publish, Relay))
-_SEEN = frozenset((Upload, UploadList, PrePrepare))
+_CHECK_EVERY = 4  # timers and other local events of a server between two counts of what it holds
+_UNBOUNDED = 10**9
+_CARRIES_MESSAGE = frozenset((Persist, Send, Broadcast, Publish, Relay))
+_NOTED = frozenset((Upload, UploadList, PrePrepare))
 
 
 class Observer:
-    """Of a run of these parties, honest or not, from the round after `round_`."""
+    """Watches the parties of a run, from the round after `round_`; `honest` names the honest ones.
+
+    The driver sets `max_views` and `max_held`, and `calm`, which tells whether the network is calm.
+    """
 
     def __init__(
         self, roster: Roster, application: Application, honest: Iterable[int], round_: int = 0
@@ -82,211 +86,221 @@ class Observer:
         self.roster = roster
         self.seen = OmniscientView(roster, honest)
         self.chain = DecisionHistory(self.seen, application, application.start(), round_)
-        self.books = {party: SigningHistory(self.seen, party) for party in self.seen.honest}
+        self.signing = {party: SigningHistory(self.seen, party) for party in self.seen.honest}
         self.exercised: Counter[str] = Counter()
         self.calm: Callable[[], bool] = lambda: False
-        self.most_views = self.most_held = 10**9  # the driver's bounds
+        self.max_views = _UNBOUNDED
+        self.max_held = _UNBOUNDED
         self.held = 0
-        self._others: Counter[int] = Counter()  # by server
-        self._rough_views: dict[
-            int, dict[int, int]
-        ] = {}  # by round and server, before the network was calm
-        self._asked: dict[
-            int, dict[int, ViewChange]
-        ] = {}  # by server, what honest others have asked it since it started
+        self._local_events: Counter[int] = Counter()  # by server
+        # By round and server, the highest view before the network was calm.
+        self._rough_views: dict[int, dict[int, int]] = {}
+        # By server, the latest view change of each honest server that it got since it started.
+        self._asked: dict[int, dict[int, ViewChange]] = {}
 
     def forgot(self, party: int) -> None:
-        """An honest server has lost its log."""
-        self.books[party].forget()
+        """Note that an honest server has lost its log."""
+        self.signing[party].forget()
         self.chain.forget(party)
 
-    def acted(self, node: SimulatedParty, event: Event, actions: Sequence[Action]) -> None:
+    def observe(self, node: SimulatedParty, event: Event, actions: Sequence[Action]) -> None:
+        """Judge the actions of an honest party, or take note of a faulty one's."""
         if not node.honest:
             self._overhear(node.party, actions)
             return
         if type(event) is not Received:
-            self._other(node, event)
+            self._note_local_event(node, event)
         elif type(event.message.body) is ViewChange:
-            self._asks(node, event.message.body)
+            self._note_view_change(node, event.message.body)
         if actions:
-            book = self.books[node.party]
+            history = self.signing[node.party]
             for action in actions:
                 judge = _JUDGES.get(type(action))
                 if judge is not None:
-                    judge(self, book, action)
+                    judge(self, history, action)
 
-    def _other(self, node: SimulatedParty, event: Event) -> None:
-        """No message: now and then, that is when we look at what a server holds."""
+    def _note_local_event(self, node: SimulatedParty, event: Event) -> None:
+        """Count what a server holds at every few of its timers; at every message would be slow."""
+        # A server that restarts has forgotten which views it was asked for.
         if type(event) is Start:
             self._asked.pop(node.party, None)
         elif node.party >= 0:
-            self._others[node.party] += 1
-            if self._others[node.party] % _EVERY == 0:
-                self.bounded(node)
+            self._local_events[node.party] += 1
+            if self._local_events[node.party] % _CHECK_EVERY == 0:
+                self.check_held(node)
 
     def _overhear(self, party: int, actions: Sequence[Action]) -> None:
-        """What the faulty say is not judged, but it may turn up in what the honest decide."""
+        """Note what a faulty party says: it is not judged, but the honest may decide on it."""
         for action in actions:
-            if type(action) in _SAYS and type(action.message.body) in _SEEN:  # type: ignore[union-attr]
+            if type(action) in _CARRIES_MESSAGE and type(action.message.body) in _NOTED:  # type: ignore[union-attr]
                 self.seen.note(party, action.message)  # type: ignore[union-attr]
 
-    def _persists(self, book: SigningHistory, action: Persist) -> None:
-        """What a party signs is judged as it becomes durable, for nothing is sent that is not."""
+    def _judge_persist(self, history: SigningHistory, action: Persist) -> None:
+        """Judge what a party signs as it becomes durable: nothing is sent before that."""
         message = action.message
         body = action.message.body
-        if message.author not in book.names:
+        if message.author not in history.names:
+            # Of others' messages only uploads matter: receipts promise that they are durable.
             if type(body) is Upload:
-                book.uploads.add(message.digest)
+                history.uploads.add(message.digest)
             return
-        if type(body) in _SEEN:
-            self.seen.note(book.party, message)
+        if type(body) in _NOTED:
+            self.seen.note(history.party, message)
         elif type(body) is ViewChange:
-            self._bound_views(book.party, body)
-        book.persist(message)
+            self._check_views(history.party, body)
+        history.persist(message)
 
-    def _sends(self, book: SigningHistory, action: Send | Broadcast | Publish) -> None:
+    def _judge_send(self, history: SigningHistory, action: Send | Broadcast | Publish) -> None:
         message = action.message
         body = action.message.body
-        if message.author in book.names:
-            book.send(message)
+        if message.author in history.names:
+            history.send(message)
         elif type(body) is Fetch:
             self.exercised["fetches"] += 1
         elif type(body) is Cert:
-            self.chain.certified(book.party, body.certificate)
+            self.chain.believe(history.party, body.certificate)
         elif type(body) is Evidence:
-            self._proves(book.party, body)
+            self._check_evidence(history.party, body)
 
-    def _bound_views(self, party: int, body: ViewChange) -> None:
-        """Nobody goes on alone: a few views from where f+1 honest servers were when it got calm, and no view at all that
-        f+1 others have asked it to skip."""
+    def _check_views(self, party: int, body: ViewChange) -> None:
+        """Check that no server runs ahead alone or lags behind alone.
+
+        On a calm network it goes at most `max_views` views beyond where f+1 honest servers were
+        when the network got calm; and it never asks for a view lower than the one that f+1 others
+        have asked it for.
+        """
         rough = self._rough_views.setdefault(body.round, {})
         if not self.calm():
             rough[party] = max(body.view, rough.get(party, 0))
-        elif body.view > self._nth(rough.values()) + self.most_views:
+        elif body.view > self._reached_by_some_honest(rough.values()) + self.max_views:
             raise Violation(
                 "progress",
-                f"{party} leaves for view {body.view} of round {body.round} in calm weather",
+                f"{party} leaves for view {body.view} of round {body.round} on a calm network",
             )
-        asked = [
-            change.view
-            for change in self._asked.get(party, {}).values()
-            if change.round == body.round
-        ]
-        if self._nth(asked) > body.view:
+        asked = self._asked.get(party, {}).values()
+        wanted = self._reached_by_some_honest(
+            change.view for change in asked if change.round == body.round
+        )
+        if wanted > body.view:
             raise Violation(
                 "progress",
-                f"{party} leaves for view {body.view}, f+1 others have asked for {self._nth(asked)}",
+                f"{party} leaves for view {body.view}, but f+1 others have asked for {wanted}",
             )
 
-    def _nth(self, views: Iterable[int]) -> int:
-        """The (f+1)st highest."""
-        return sorted([*views, *[0] * (self.roster.f + 1)], reverse=True)[self.roster.f]
+    def _reached_by_some_honest(self, views: Iterable[int]) -> int:
+        """Return the (f+1)st highest view: f+1 servers, so an honest one, have got that far."""
+        padded = [*views, *[0] * (self.roster.f + 1)]
+        return sorted(padded, reverse=True)[self.roster.f]
 
-    def _asks(self, node: SimulatedParty, body: ViewChange) -> None:
+    def _note_view_change(self, node: SimulatedParty, body: ViewChange) -> None:
         if body.server in self.seen.honest and node.machine.round == body.round:  # type: ignore[attr-defined]
-            held = self._asked.setdefault(node.party, {}).get(body.server)
-            if held is None or (held.round, held.view) < (body.round, body.view):
-                self._asked[node.party][body.server] = body
+            asked = self._asked.setdefault(node.party, {})
+            latest = asked.get(body.server)
+            if latest is None or (latest.round, latest.view) < (body.round, body.view):
+                asked[body.server] = body
 
-    def _decides(self, book: SigningHistory, action: Decided) -> None:
-        self.chain.decide(book.party, action)
-        if (action.outcome is None) == (book.party >= 0):
-            self.exercised["catch-ups" if book.party >= 0 else "outcomes fetched by clients"] += 1
-        if (
-            action.outcome is not None
-            and book.party >= 0
-            and self.chain.application.over(action.outcome)
-        ):
+    def _judge_decision(self, history: SigningHistory, action: Decided) -> None:
+        self.chain.decide(history.party, action)
+        outcome = action.outcome
+        # A server that decides without an outcome catches up: it has only the certificate so far.
+        if history.party < 0:
+            if outcome is not None:
+                self.exercised["outcomes fetched by clients"] += 1
+        elif outcome is None:
+            self.exercised["catch-ups"] += 1
+        elif self.chain.application.over(outcome):
             self.exercised["run over"] += 1
-            book.last = action.certificate.record.round
+            history.last_round = action.certificate.record.round
 
-    def _accuses(self, book: SigningHistory, action: Accused) -> None:
-        body = action.evidence.body
-        assert isinstance(body, Evidence)
-        self._proves(book.party, body)
-        self.exercised[f"evidence of two {body.first.body.kind.name}" + _and_other(body)] += 1
+    def _judge_accusation(self, history: SigningHistory, action: Accused) -> None:
+        evidence = action.evidence.body
+        assert isinstance(evidence, Evidence)
+        self._check_evidence(history.party, evidence)
+        self.exercised[f"evidence of two {_kinds(evidence)}"] += 1
 
-    def _proves(self, party: int, evidence: Evidence) -> None:
+    def _check_evidence(self, party: int, evidence: Evidence) -> None:
         first = evidence.first
         second = evidence.second
-        culprit = self.seen.who(author(first.body))
+        culprit = self.seen.person(author(first.body))
         if culprit in self.seen.honest:
             raise Violation(
                 "accusation", f"{party} accuses {culprit}, who is honest: {shown(evidence)}"
             )
-        proved = (
-            self.seen.authentic(first) and self.seen.authentic(second) and _conflict(first, second)
-        )
+        signed = self.seen.is_authentic(first) and self.seen.is_authentic(second)
+        proved = signed and _is_conflict(first, second)
         if not proved or evidence.round != first.body.round:
             raise Violation(
                 "accusation", f"{party} spreads evidence that proves nothing: {shown(evidence)}"
             )
 
-    def bounded(self, node: SimulatedParty) -> None:
-        """Asked of a server now and then."""
+    def check_held(self, node: SimulatedParty) -> None:
+        """Check that a server holds no more messages than it may."""
         machine: Any = node.machine
-        held = messages_held(
-            machine, (machine.rules, machine.rules.roster, machine.application, machine.signer)
-        )
+        shared = (machine.rules, machine.rules.roster, machine.application, machine.signer)
+        held = messages_held(machine, shared)
         self.held = max(held, self.held)
-        if held > self.most_held:
+        if held > self.max_held:
             raise Violation(
-                "bounded", f"{node.party} holds {held} messages, {self.most_held} are enough"
+                "bounded", f"{node.party} holds {held} messages, and {self.max_held} are enough"
             )
 
-    def ended(self, nodes: Iterable[SimulatedParty]) -> None:
-        """All is quiet: what lists came after a decision is judged too, and what everyone still holds."""
+    def finish(self, nodes: Iterable[SimulatedParty]) -> None:
+        """Judge what can only be judged at the end: late lists, and what everyone still holds."""
         for round_ in self.chain.sets:
-            self.chain.uncensored(round_)
+            self.chain.check_censorship(round_)
         for node in nodes:
             if node.honest and node.party >= 0:
-                self.bounded(node)
+                self.check_held(node)
 
     def counted(self) -> Counter[str]:
-        """What happened, as far as it was seen here."""
+        """Return how often each thing happened, as far as it was seen here."""
         views = Counter(f"decided in view {view}" for view in self.chain.views.values())
+        histories = self.signing.values()
+        counted_clients = [client for set_ in self.chain.sets.values() for client, _ in set_]
         counts = {
-            "view changes": sum(book.view_changes for book in self.books.values()),
-            "prepared values carried over": sum(book.carried_over for book in self.books.values()),
+            "view changes": sum(history.view_changes for history in histories),
+            "prepared values carried over": sum(history.carried_over for history in histories),
             "rounds decided": len(self.chain.sets),
             "change proposals that count": sum(
-                client >= self.seen.clients
-                for each in self.chain.sets.values()
-                for client, _ in each
+                client >= self.seen.clients for client in counted_clients
             ),
         }
         return self.exercised + views + Counter(counts)
 
 
 _JUDGES: dict[type, Callable[[Observer, SigningHistory, Any], None]] = {
-    Persist: Observer._persists,
-    Send: Observer._sends,
-    Broadcast: Observer._sends,
-    Publish: Observer._sends,
-    Decided: Observer._decides,
-    Accused: Observer._accuses,
+    Persist: Observer._judge_persist,
+    Send: Observer._judge_send,
+    Broadcast: Observer._judge_send,
+    Publish: Observer._judge_send,
+    Decided: Observer._judge_decision,
+    Accused: Observer._judge_accusation,
 }
 
 
-def _and_other(evidence: Evidence) -> str:
-    if evidence.first.body.kind == evidence.second.body.kind:
-        return ""
-    return f" and {evidence.second.body.kind.name}"
+def _kinds(evidence: Evidence) -> str:
+    """Name the kind of both messages, or both kinds where they differ."""
+    first = evidence.first.body.kind
+    second = evidence.second.body.kind
+    if first == second:
+        return first.name
+    return f"{first.name} and {second.name}"
 
 
-def _conflict(first: Message, second: Message) -> bool:
-    """Two different things said where an honest party says one; or a receipt, and a list without it."""
+def _is_conflict(first: Message, second: Message) -> bool:
+    """Return whether two messages of one author prove that it lied.
+
+    They say different things where an honest party says one; or they are a receipt, and a list
+    that does not have what the receipt promises.
+    """
     a = first.body
     b = second.body
     if author(a) != author(b) or a.round != b.round:
         return False
     if isinstance(a, Receipt):
         return isinstance(b, UploadList) and (a.client, a.digest) not in b.entries
-    return (
-        a.kind == b.kind
-        and getattr(a, "view", 0) == getattr(b, "view", 0)
-        and first.raw != second.raw
-    )
+    same_place = a.kind == b.kind and getattr(a, "view", 0) == getattr(b, "view", 0)
+    return same_place and first.raw != second.raw
 
 
 __all__ = ["INVARIANTS", "Observer", "Violation"]

@@ -1,10 +1,11 @@
-"""What an all-seeing observer knows of a run: every upload, list and proposal that was ever sent, and who is honest.
+"""What an all-seeing observer knows of a run: all uploads, lists and proposals, and who is honest.
 
-Judged here by the keys and the definitions alone, apart from the rules that replicas use.
+It judges by the keys and by the definitions alone, independently of the rules that replicas use.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from fedrfq.consensus.messages import (
@@ -26,42 +27,45 @@ from fedrfq.consensus.roster import Roster
 
 
 def quorum(n: int) -> int:
-    """The fewest of n servers of which any two groups share more than f: an honest one among them."""
+    """Return the smallest size of which any two groups of n servers share an honest server.
+
+    They share more than f servers, so at least one of those is honest.
+    """
     f = (n - 1) // 3
     return next(q for q in range(1, n + 1) if 2 * q - n > f)
 
 
 def union(lists: Iterable[UploadList]) -> tuple[Entry, ...]:
-    """The set that follows from lists: each client's upload, if it has one only."""
+    """Return the set that follows from lists: the upload of each client that has exactly one."""
     entries = {entry for body in lists for entry in body.entries}
-    clients = [client for client, _ in entries]
-    return tuple(sorted(entry for entry in entries if clients.count(entry[0]) == 1))
+    uploads = Counter(client for client, _ in entries)
+    return tuple(sorted(entry for entry in entries if uploads[entry[0]] == 1))
 
 
 class OmniscientView:
+    """Collects every upload, list and proposal that anybody sends, and checks signatures."""
+
     def __init__(self, roster: Roster, honest: Iterable[int]) -> None:
         self.roster = roster
         self.honest = frozenset(honest)
         self.quorum = quorum(roster.n)
-        self.fewest_lists = roster.n - (roster.n - 1) // 3
+        self.lists_needed = roster.n - (roster.n - 1) // 3
         self.clients = len(roster.clients)
         self.uploads: dict[bytes, Message] = {}  # properly signed, by digest
-        self.signed: dict[
-            tuple[int, int], set[bytes]
-        ] = {}  # the digests a client signed in a round
+        self.signed: dict[tuple[int, int], set[bytes]] = {}  # digests, by round and client
         self.lists: dict[int, dict[int, UploadList]] = {}  # of honest servers, by round
         self.proposals: dict[tuple[int, bytes], list[PrePrepare]] = {}  # by round and value
         self.proposed: set[tuple[int, int, bytes, int]] = set()  # round, view, value, server
         self._noted: set[bytes] = set()
 
     def note(self, party: int, message: Message) -> None:
-        """Somebody sends it."""
+        """Remember what a message that a party sends says, if it is properly signed."""
         body = message.body
         if message.raw in self._noted or message.run != self.roster.run:
             return
         if type(body) is Upload:
             self._note_upload(party, message, body)
-        elif type(body) is PrePrepare and self.authentic(message):
+        elif type(body) is PrePrepare and self.is_authentic(message):
             self._noted.add(message.raw)
             value = body.record.value(self.roster.run)
             self.proposals.setdefault((body.round, value), []).append(body)
@@ -71,66 +75,68 @@ class OmniscientView:
             self.lists.setdefault(body.round, {})[party] = body
 
     def _note_upload(self, party: int, message: Message, body: Upload) -> None:
-        """An honest client's counts only if it sends it itself, whatever the signature."""
-        who = self.who(~body.client)
-        if (party == who or who not in self.honest) and self.authentic(message):
+        # An honest client's upload counts only if the client sends it itself: where keys are weak,
+        # a valid signature proves nothing.
+        owner = self.person(~body.client)
+        if (party == owner or owner not in self.honest) and self.is_authentic(message):
             self._noted.add(message.raw)
             digest = message.digest
             self.uploads[digest] = message
             self.signed.setdefault((body.round, body.client), set()).add(digest)
 
-    def who(self, party: int | None) -> int | None:
-        """The person behind a party: the client numbers after the last are servers 0, 1, 2, …"""
+    def person(self, party: int | None) -> int | None:
+        """Return who is behind a party: client numbers after the last one are servers 0, 1, 2, …"""
         if party is None or ~party < self.clients:
             return party
         return ~party - self.clients
 
-    def authentic(self, message: Message) -> bool:
+    def is_authentic(self, message: Message) -> bool:
+        """Return whether a message is of this run and signed by its author."""
         party = message.author
         return (
             party is not None
             and message.run == self.roster.run
-            and self.signed_by(party, message.raw, message.signature)
+            and self._is_signed_by(party, message.raw, message.signature)
         )
 
-    def signed_by(self, party: int, raw: bytes, signature: bytes) -> bool:
+    def _is_signed_by(self, party: int, raw: bytes, signature: bytes) -> bool:
         key = self.roster.keys.get(party)
         return key is not None and self.roster.scheme.verify(key, raw, signature)
 
     def certifies(self, certificate: Certificate, phase: Kind) -> bool:
+        """Return whether a certificate holds votes of this phase by a quorum, and nothing else."""
         record = certificate.record
         run = self.roster.run
-        vote = Prepare if phase == Kind.PREPARE else Commit
         value = record.value(run)
-        good = {
-            server
-            for server, signature in certificate.signatures
-            if self.signed_by(
-                server, encode(run, vote(record.round, certificate.view, value, server)), signature
-            )
-        }
-        return (
-            certificate.phase == phase and len(good) == len(certificate.signatures) >= self.quorum
-        )
+        vote = Prepare if phase == Kind.PREPARE else Commit
+        signers = set()
+        for server, signature in certificate.signatures:
+            voted = encode(run, vote(record.round, certificate.view, value, server))
+            if self._is_signed_by(server, voted, signature):
+                signers.add(server)
+        distinct_and_valid = len(signers) == len(certificate.signatures)
+        return certificate.phase == phase and distinct_and_valid and len(signers) >= self.quorum
 
     def justified_set(self, round_: int, value: bytes) -> tuple[Entry, ...] | None:
-        """The set of a value some proposal of which follows from lists as it should."""
-        for body in self.proposals.get((round_, value), []):
-            entries = self._set_of(body)
-            if (
-                entries is not None
-                and part_digest(PartKind.SET, write_entries(entries)) == body.record.set_
-            ):
+        """Return the set of a value, if some proposal of the value follows from proper lists."""
+        for proposal in self.proposals.get((round_, value), []):
+            entries = self._set_of(proposal)
+            if entries is None:
+                continue
+            if part_digest(PartKind.SET, write_entries(entries)) == proposal.record.set_:
                 return entries
         return None
 
-    def _set_of(self, body: PrePrepare) -> tuple[Entry, ...] | None:
+    def _set_of(self, proposal: PrePrepare) -> tuple[Entry, ...] | None:
+        """Return the set that follows from a proposal's lists, if they are enough and distinct."""
         lists = [
-            m.body
-            for m in body.lists
-            if isinstance(m.body, UploadList) and m.body.round == body.round and self.authentic(m)
+            message.body
+            for message in proposal.lists
+            if isinstance(message.body, UploadList)
+            and message.body.round == proposal.round
+            and self.is_authentic(message)
         ]
-        distinct = {each.server for each in lists}
-        if len(lists) == len(distinct) == self.fewest_lists:
+        servers = {body.server for body in lists}
+        if len(lists) == len(servers) == self.lists_needed:
             return union(lists)
         return None

@@ -1,4 +1,4 @@
-"""One schedule, run until all is quiet and watched all the while: what was exercised, and the invariant that broke."""
+"""Run one schedule until all is quiet, with the observer watching every step."""
 
 from __future__ import annotations
 
@@ -18,28 +18,37 @@ from fedrfq.consensus.roster import Roster, Scheme, Signer
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS, Ring
-from fedrfq.simulator.fuzz.bounds import most_messages, most_ms, most_views
+from fedrfq.simulator.fuzz.bounds import max_messages, max_ms, max_views
 from fedrfq.simulator.fuzz.ideal_signatures import WEAK, IdealSignatures
 from fedrfq.simulator.fuzz.invariants import Observer
 from fedrfq.simulator.fuzz.schedule import Schedule, draw
-from fedrfq.simulator.fuzz.toy import MOST, Toy, content
+from fedrfq.simulator.fuzz.toy import MAX_NUMBER, Toy, content
 from fedrfq.simulator.fuzz.transcript import Transcript
+from fedrfq.simulator.party import Crash, SimulatedMachine, SimulatedParty
 from fedrfq.simulator.violation import Violation
-from fedrfq.simulator.world import Crash, SimulatedMachine, SimulatedParty, World
+from fedrfq.simulator.world import World
 
-_MOST_EVENTS = 60_000
+_MAX_EVENTS = 60_000
+
+MakeMachine = Callable[[list[Message]], SimulatedMachine]
 
 
 class PartyKeys(Scheme, Protocol):
-    """Signatures with keys for everyone: servers by number, client k by ~k."""
+    """A signature scheme with keys for everyone: servers by number, client k by ~k."""
 
-    def key(self, party: int) -> bytes: ...
+    def key(self, party: int) -> bytes:
+        """Return the public key of a party."""
+        ...
 
-    def signer(self, key: bytes) -> Signer: ...
+    def signer(self, key: bytes) -> Signer:
+        """Return what the holder of a key signs with."""
+        ...
 
 
 @dataclass(frozen=True)
 class ScheduleReport:
+    """What a schedule exercised, and the invariant that broke, if one did."""
+
     seed: int
     violation: Violation | None
     exercised: Counter[str]
@@ -49,6 +58,7 @@ class ScheduleReport:
 
 def run(
     schedule: Schedule,
+    *,
     replica: type[Replica] = Replica,
     rules: type[Rules] = Rules,
     client: type[Client] = Client,
@@ -56,31 +66,32 @@ def run(
     wire: bool = False,
     trace: bool = False,
 ) -> ScheduleReport:
-    """`replica`, `rules` and `client` are those of the honest; the faulty always know the true ones."""
-    trial = ScheduleRun(schedule, replica, rules, client, scheme or IdealSignatures())
-    trial.world.wire = wire
+    """Run a schedule and report on it.
+
+    The honest parties use `replica`, `rules` and `client`, which may be mutants; the faulty always
+    use the true ones. With `wire`, messages travel as bytes; with `trace`, the report has a
+    transcript.
+    """
+    schedule_run = ScheduleRun(schedule, replica, rules, client, scheme or IdealSignatures())
+    schedule_run.world.wire = wire
+    transcript = Transcript()
     if trace:
-        transcript = Transcript()
-    else:
-        transcript = None
-    trial.world.trace = transcript
+        schedule_run.world.trace = transcript
     violation = None
     try:
-        trial.run()
-    except Violation as found:
-        violation = found
-    exercised = +trial.exercised()
-    events = trial.world.events
-    vars(
-        trial
-    ).clear()  # its parties refer back to it: so all of it is freed now, and nothing is left to the collector
-    return ScheduleReport(
-        schedule.seed, violation, exercised, events, transcript.text() if transcript else ""
-    )
+        schedule_run.run()
+    except Violation as broken:
+        violation = broken
+    exercised = +schedule_run.exercised()
+    events = schedule_run.world.events
+    # The parties refer back to the run. Without these references all of it is freed at once, and
+    # nothing is left to the garbage collector.
+    vars(schedule_run).clear()
+    return ScheduleReport(schedule.seed, violation, exercised, events, transcript.text())
 
 
 class ScheduleRun:
-    """A schedule brought to life."""
+    """A schedule brought to life: its world, its parties, and the observer that judges them."""
 
     def __init__(
         self,
@@ -93,82 +104,93 @@ class ScheduleRun:
         self.schedule = schedule
         self.keys = keys
         self.application = Toy(schedule.rounds if schedule.ends else None)
+        # Not the generator that drew the schedule, so that the two do not depend on each other.
         self.rng = Random(schedule.seed ^ 0x5EED)
-        self.roster = self._roster()
+        self.weak_refused = False
+        self.roster = self._make_roster()
         self.rules = rules(self.roster)
-        faulty = {server for server, _ in schedule.behaviours} | {
-            ~k for k, _ in schedule.faulty_clients
-        }
+        faulty_servers = {server for server, _ in schedule.behaviours}
+        faulty = faulty_servers | {~k for k, _ in schedule.faulty_clients}
         parties = [*range(schedule.n), *(~k for k in range(schedule.clients))]
         honest = [party for party in parties if party not in faulty]
         self.observer = Observer(self.roster, self.application, honest)
         self.world = World(schedule.n, schedule.clients, schedule.links, self.rng, self.observer)
-        self.ring = self._ring(faulty)
-        self._people(replica, client, faulty)
+        self.ring = self._make_ring(faulty)
+        self._add_parties(replica, client, faulty)
         self.waiting = set(honest)
         self._set_bounds()
 
-    def _roster(self) -> Roster:
-        schedule = self.schedule
-        keys = self.keys
-        servers = tuple(keys.key(server) for server in range(schedule.n))
-        clients = [keys.key(~k) for k in range(schedule.clients)]
-        weak = list(clients)
-        self.weak_refused = False
-        if schedule.weak is not None:
-            weak[schedule.weak] = WEAK
-        times = {
-            "deadline_ms": schedule.deadline_ms,
-            "view_ms": schedule.view_ms,
-            "resend_ms": schedule.resend_ms,
-        }
+    def _make_roster(self) -> Roster:
+        """Return the roster, with the weak key only if the scheme does not refuse it."""
+        clients = [self.keys.key(~k) for k in range(self.schedule.clients)]
+        if self.schedule.weak_client is None:
+            return self._roster_of(clients)
+        with_weak = list(clients)
+        with_weak[self.schedule.weak_client] = WEAK
         try:
-            return Roster(keys, servers, tuple(weak), b"toy", schedule.minimum, **times)
+            return self._roster_of(with_weak)
         except UserError:
             self.weak_refused = True
-            return Roster(keys, servers, tuple(clients), b"toy", schedule.minimum, **times)
+            return self._roster_of(clients)
 
-    def signer(self, party: int) -> Signer:
+    def _roster_of(self, clients: list[bytes]) -> Roster:
+        schedule = self.schedule
+        return Roster(
+            self.keys,
+            tuple(self.keys.key(server) for server in range(schedule.n)),
+            tuple(clients),
+            b"toy",
+            schedule.minimum,
+            deadline_ms=schedule.deadline_ms,
+            view_ms=schedule.view_ms,
+            resend_ms=schedule.resend_ms,
+        )
+
+    def _signer(self, party: int) -> Signer:
         key = self.roster.key(party)
         assert key is not None
         return self.keys.signer(key)
 
-    def _ring(self, faulty: set[int]) -> Ring:
-        signers = {party: self.signer(party) for party in faulty}
-        # what one has judged, none judges again
-        if type(self.rules) is Rules:
-            true = self.rules
-        else:
-            true = Rules(self.roster)
-        ring = Ring(true, self.application, signers, self.rng, self._content, self._archive())
-        if self.schedule.weak is not None and not self.weak_refused:
-            ring.weak = {self.schedule.weak: self.signer(~self.schedule.weak)}
+    def _make_ring(self, faulty: set[int]) -> Ring:
+        # The faulty use the true rules. Where the honest do too, they share them, and with them
+        # the cache: no message is verified twice.
+        true_rules = self.rules
+        if type(self.rules) is not Rules:
+            true_rules = Rules(self.roster)
+        ring = Ring(
+            true_rules,
+            self.application,
+            {party: self._signer(party) for party in faulty},
+            self.rng,
+            mint_content=self._draw_content,
+            archive=self._make_archive(),
+        )
+        weak_client = self.schedule.weak_client
+        if weak_client is not None and not self.weak_refused:
+            ring.weak = {weak_client: self._signer(~weak_client)}
         return ring
 
-    def _archive(self) -> list[Message]:
-        """What the same keys signed in another run, in case somebody has kept it."""
-        if all(name not in ("replay", "lie") for _, name in self.schedule.behaviours):
+    def _make_archive(self) -> list[Message]:
+        """Sign messages of another run with the same keys, if anybody is going to replay them."""
+        if not {"replay", "lie"}.intersection(name for _, name in self.schedule.behaviours):
             return []
         other = Rules(replace(self.roster, purpose=b"another run"))
+        servers = range(self.schedule.n)
+        clients = range(self.schedule.clients)
         uploads = [
-            other.signed(Upload(round_, k, self._content()), self.signer(~k))
-            for k in range(self.schedule.clients)
+            other.signed(Upload(round_, k, self._draw_content()), self._signer(~k))
+            for k in clients
             for round_ in range(1, self.schedule.rounds + 1)
         ]
-        entries = tuple((k, bytes(32)) for k in range(self.schedule.clients))
-        lists = [
-            other.signed(UploadList(1, s, entries), self.signer(s)) for s in range(self.schedule.n)
-        ]
-        votes = [
-            other.signed(Prepare(1, 0, bytes(32), s), self.signer(s))
-            for s in range(self.schedule.n)
-        ]
+        entries = tuple((k, bytes(32)) for k in clients)
+        lists = [other.signed(UploadList(1, s, entries), self._signer(s)) for s in servers]
+        votes = [other.signed(Prepare(1, 0, bytes(32), s), self._signer(s)) for s in servers]
         return uploads + lists + votes
 
-    def _content(self) -> bytes:
-        return content(int(self.rng.random() * MOST))
+    def _draw_content(self) -> bytes:
+        return content(int(self.rng.random() * MAX_NUMBER))
 
-    def _people(self, replica: type[Replica], client: type[Client], faulty: set[int]) -> None:
+    def _add_parties(self, replica: type[Replica], client: type[Client], faulty: set[int]) -> None:
         behaviours = dict(self.schedule.behaviours)
         faulty_clients = dict(self.schedule.faulty_clients)
         for server in range(self.schedule.n):
@@ -183,85 +205,85 @@ class ScheduleRun:
             else:
                 make = self._client(k, client)
             self.world.add(~k, make, honest=~k not in faulty)
+        # Crashes are drawn for all clients, but a faulty one has no log to come back with.
         for crash in self.schedule.crashes:
             if crash.party not in faulty:
                 self.world.nodes[crash.party].crashes.append(crash)
 
-    def _server(
-        self, server: int, replica: type[Replica]
-    ) -> Callable[[list[Message]], SimulatedMachine]:
-        return lambda log: replica(self.rules, server, self.signer(server), self.application, log)
+    def _server(self, server: int, replica: type[Replica]) -> MakeMachine:
+        return lambda log: replica(self.rules, server, self._signer(server), self.application, log)
 
-    def _faulty_server(self, server: int, name: str) -> Callable[[list[Message]], SimulatedMachine]:
+    def _faulty_server(self, server: int, name: str) -> MakeMachine:
         return lambda log: BEHAVIOURS[name](self.ring, server)
 
-    def _client(self, k: int, client: type[Client]) -> Callable[[list[Message]], SimulatedMachine]:
-        wants: tuple[PartKind, ...] = ()
-        if self.schedule.wants:
-            wants = (PartKind.GLOBALS, PartKind.VERDICTS)
-        return lambda log: client(self.rules, k, self.signer(~k), log, wants)
+    def _client(self, k: int, client: type[Client]) -> MakeMachine:
+        fetched: tuple[PartKind, ...] = ()
+        if self.schedule.clients_fetch:
+            fetched = (PartKind.GLOBALS, PartKind.VERDICTS)
+        return lambda log: client(self.rules, k, self._signer(~k), log, fetched)
 
-    def _faulty_client(self, k: int, name: str) -> Callable[[list[Message]], SimulatedMachine]:
+    def _faulty_client(self, k: int, name: str) -> MakeMachine:
         return lambda log: CLIENTS[name](self.ring, k)
 
     def _set_bounds(self) -> None:
         observer = self.observer
         calm_ms = self.schedule.links.calm_ms
-        observer.most_views = most_views(self.roster, self.schedule.links.slow_ms)
-        observer.most_held = most_messages(self.schedule.n, self.schedule.clients)
+        observer.max_views = max_views(self.roster, self.schedule.links.slow_ms)
+        observer.max_held = max_messages(self.schedule.n, self.schedule.clients)
         observer.calm = lambda: self.world.now >= calm_ms
-        self.world.jumps = self.schedule.jumps
+        self.world.clock_jumps = self.schedule.clock_jumps
 
     def run(self) -> None:
+        """Run until every honest party has finished the last round, or raise a `Violation`."""
         world = self.world
-        world.on_decided = self._decided
-        world.on_restart = self._restarted
-        world.on_crash = self._crashed
+        world.on_decided = self._on_decided
+        world.on_restart = self._on_restart
+        world.on_crash = self._on_crash
         world.start()
         for k in range(self.schedule.clients):
             self._train(~k, 1)
         for server in range(self.schedule.n):
-            self._move(server, 1)
-        if not world.run(most_ms(self.schedule, self.roster), _MOST_EVENTS):
+            self._propose_change(server, 1)
+        if not world.run(max_ms(self.schedule, self.roster), _MAX_EVENTS):
             raise Violation(
                 "progress",
-                f"not done at {world.now} ms, after {world.events} events: {sorted(self.waiting)}",
+                f"{sorted(self.waiting)} not done at {world.now} ms, after {world.events} events",
             )
-        self.observer.ended(world.nodes.values())
+        self.observer.finish(world.nodes.values())
 
     def _train(self, party: int, round_: int) -> None:
-        """A client's result takes its time; computed again it is another."""
+        """Submit new content after a while; who trains again after a crash gets another result."""
         delay = int(self.rng.random() * self.schedule.training_ms)
-        self.world.give(party, Submit(round_, self._content()), delay)
+        self.world.give(party, Submit(round_, self._draw_content()), delay)
 
-    def _move(self, server: int, round_: int) -> None:
-        """Now and then a server has something to say as a client."""
-        if self.schedule.change_proposals and self.rng.random() < self.schedule.change_proposals:
+    def _propose_change(self, server: int, round_: int) -> None:
+        """Sometimes let a server make a change proposal."""
+        share = self.schedule.change_proposals
+        if share and self.rng.random() < share:
             self._train(server, round_)
 
-    def _decided(self, node: SimulatedParty, decided: Decided) -> None:
+    def _on_decided(self, node: SimulatedParty, decided: Decided) -> None:
         round_ = decided.certificate.record.round
-        if node.party < 0 and self._left_out(~node.party, round_):
+        if node.party < 0 and self._is_left_out(~node.party, round_):
             self.world.give(node.party, LeftOut(round_))
         if round_ >= self.schedule.rounds:
-            self._finished(node)
-        if (
-            round_ >= self.schedule.rounds + self.schedule.ends
-        ):  # who does not know that all is over goes on
+            self._finish(node)
+        # Where the application ends the run, go on for a round: servers must refuse to take part.
+        if round_ >= self.schedule.rounds + self.schedule.ends:
             return
         if node.party >= 0:
             for server in (node.party, *self.ring.servers):
-                self._move(server, round_ + 1)
+                self._propose_change(server, round_ + 1)
         elif decided.outcome is None:
             self._train(node.party, round_ + 1)
 
-    def _left_out(self, client: int, round_: int) -> bool:
-        """As verdicts would tell."""
+    def _is_left_out(self, client: int, round_: int) -> bool:
+        """Return what a client would read in the verdicts: whether its upload does not count."""
         entries = self.observer.chain.sets.get(round_)
         return entries is not None and client not in dict(entries)
 
-    def _crashed(self, node: SimulatedParty, crash: Crash) -> list[Message]:
-        """What is left of a log: nothing but that it is lost, all of it, or what matters of it."""
+    def _on_crash(self, node: SimulatedParty, crash: Crash) -> list[Message]:
+        """Return what is left of a log: the mark that it is lost, all of it, or its compaction."""
         if crash.forgets:
             self.world.counts["logs lost"] += 1
             self.observer.forgot(node.party)
@@ -271,38 +293,44 @@ class ScheduleRun:
             return compacted(node.log)
         return node.log
 
-    def _restarted(self, node: SimulatedParty) -> None:
-        round_ = getattr(node.machine, "round")  # noqa: B009
-        if round_ > self.schedule.rounds:
-            self._finished(node)
-        elif node.party < 0:
-            self._train(node.party, round_)
-        else:
-            self._move(node.party, round_)
-
-    def _finished(self, node: SimulatedParty) -> None:
-        """Done with the last round, once its outcome, or what a client wants of it, is there."""
+    def _on_restart(self, node: SimulatedParty) -> None:
         machine: Any = node.machine
-        if node.honest and (machine.outcome is None if node.party >= 0 else machine.lacking()):
+        if machine.round > self.schedule.rounds:
+            self._finish(node)
+        elif node.party < 0:
+            self._train(node.party, machine.round)
+        else:
+            self._propose_change(node.party, machine.round)
+
+    def _finish(self, node: SimulatedParty) -> None:
+        """Stop waiting for a party once it has all it needs of the last round."""
+        if node.honest and self._lacks_outcome(node):
             return
         self.waiting.discard(node.party)
         self.world.done = not self.waiting
 
+    def _lacks_outcome(self, node: SimulatedParty) -> bool:
+        machine: Any = node.machine
+        if node.party >= 0:
+            return machine.outcome is None
+        return bool(machine.lacking())
+
     def exercised(self) -> Counter[str]:
+        """Return how often each thing happened; `coverage` says what must have happened."""
         world = self.world
         network = self.world.network
         schedule = self.schedule
         counts = self.observer.counted()
         counts.update(world.counts)
         counts.update({"lost": network.lost, "doubled": network.doubled, "cut off": network.cut})
-        counts.update(
-            {"partitions": len(schedule.links.splits), "weak key refused": int(self.weak_refused)}
-        )
+        counts["partitions"] += len(schedule.links.splits)
+        counts["weak key refused"] += int(self.weak_refused)
         counts.update([f"server {name}" for _, name in schedule.behaviours])
         counts.update([f"client {name}" for _, name in schedule.faulty_clients])
         for node in world.nodes.values():
             if node.honest:
-                counts.update({f"ignored: {why}": n for why, n in node.machine.ignored.items()})  # type: ignore[attr-defined]
+                machine: Any = node.machine
+                counts.update({f"ignored: {why}": n for why, n in machine.ignored.items()})
         counts["messages"] = world.messages
         return counts
 

@@ -1,6 +1,7 @@
-"""A small application for the fuzzer: numbers, of which the farthest is filtered, added up over the rounds.
+"""A small application for the fuzzer: it drops the farthest of some numbers and adds up the others.
 
-Whatever could go wrong in a committee shows in its result: a missing or second upload, their order, the round before.
+Whatever goes wrong in a committee shows in the result: a missing or second upload, a wrong order of
+uploads, or another round before.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from fedrfq.consensus.messages import Upload
 
 _CONTENT = struct.Struct("<cq")
 _GLOBALS = struct.Struct("<IqQ")
-MOST = 10**6
+MAX_NUMBER = 10**6
 
 
 def content(number: int) -> bytes:
+    """Return the content of an upload of this number."""
     return _CONTENT.pack(b"t", number)
 
 
 class Toy:
-    """Numbers of clients and servers count alike. `last`: the round with which it is over; none: it goes on for ever."""
+    """An application that treats the numbers of clients and servers alike.
+
+    The run is over after the round `last`; without one it goes on forever.
+    """
 
     def __init__(self, last: int | None = None) -> None:
         self.last = last
@@ -39,27 +44,29 @@ class Toy:
         marker, number = _CONTENT.unpack(upload.content)
         if marker != b"t":
             return "not marked as a number"
-        if abs(number) <= MOST:
-            return None
-        return "out of range"
+        if abs(number) > MAX_NUMBER:
+            return "out of range"
+        return None
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
         numbers = [_CONTENT.unpack(upload.content)[1] for upload in uploads]
+        total = sum(numbers)
+        verdicts = b""
         if numbers:
-            middle = sorted(numbers)[len(numbers) // 2]
-        else:
-            middle = 0
-        far = [abs(number - middle) for number in numbers]
-        if far:
-            worst = far.index(max(far))
-        else:
-            worst = 0
+            farthest = _farthest(numbers)
+            total -= numbers[farthest]
+            verdicts = bytes([uploads[farthest].client % 256])
+        # A polynomial hash, which depends on the order of the uploads; the sum does not.
         mixed = 0
         for upload, number in zip(uploads, numbers, strict=True):
             mixed = (mixed * 1_000_003 + number + upload.client) % 2**64
-        globals_ = _GLOBALS.pack(round_, sum(numbers[:worst] + numbers[worst + 1 :]), mixed)
-        if numbers:
-            verdicts = bytes([uploads[worst].client % 256])
-        else:
-            verdicts = b""
-        return Outcome(globals_, verdicts, sha256(before.state + globals_ + verdicts).digest())
+        globals_ = _GLOBALS.pack(round_, total, mixed)
+        state = sha256(before.state + globals_ + verdicts).digest()
+        return Outcome(globals_, verdicts, state)
+
+
+def _farthest(numbers: list[int]) -> int:
+    """Return the index of the first number that is farthest from the median."""
+    median = sorted(numbers)[len(numbers) // 2]
+    distances = [abs(number - median) for number in numbers]
+    return distances.index(max(distances))

@@ -1,4 +1,4 @@
-"""One schedule of a campaign, any time and anywhere again: with the true parties, or with a mutant's."""
+"""Run one schedule of a campaign again, with the true parties or with a mutant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedrfq.simulator.fuzz.schedule_run import PartyKeys, ScheduleReport, draw, 
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a campaign's outcome."""
+    """The settings that decide what a campaign finds."""
 
     servers: int
     schedules: int
@@ -25,20 +25,23 @@ class Settings:
     wire: bool = False
 
     def schedule_seed(self, index: int) -> int:
-        """63 bits of its own for every schedule of every campaign."""
+        """Return the seed of a schedule: 63 bits that no other schedule of any campaign shares."""
         text = f"{self.seed} {self.servers} {index}".encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1
 
 
-class _Real(Ed25519):
-    """Ed25519 with keys for everyone."""
+class _Ed25519WithKeys(Ed25519):
+    """Ed25519 signatures with a key for every party."""
 
     def __init__(self) -> None:
         super().__init__()
         self.signers: dict[bytes, Signer] = {}
 
     def key(self, party: int) -> bytes:
-        signer = simulated(0, "server" if party >= 0 else "client", max(party, ~party))
+        if party >= 0:
+            signer = simulated(0, "server", party)
+        else:
+            signer = simulated(0, "client", ~party)
         self.signers[signer.public] = signer
         return signer.public
 
@@ -46,33 +49,33 @@ class _Real(Ed25519):
         return self.signers[key]
 
 
-SIGNATURES: dict[str, Callable[[], PartyKeys]] = {"ideal": IdealSignatures, "ed25519": _Real}
+SIGNATURES: dict[str, Callable[[], PartyKeys]] = {
+    "ideal": IdealSignatures,
+    "ed25519": _Ed25519WithKeys,
+}
 
 
 def report(settings: Settings, schedule_seed: int, trace: bool = False) -> ScheduleReport:
-    if settings.mutant:
-        mutant = MUTANTS[settings.mutant]
-    else:
-        mutant = TRUE
+    """Run the schedule of a seed, with `trace` for a transcript."""
+    mutant = MUTANTS[settings.mutant] if settings.mutant else TRUE
+    make_scheme = mutant.scheme or SIGNATURES[settings.signatures]
     return run(
         draw(schedule_seed, settings.servers),
         replica=mutant.replica,
         rules=mutant.rules,
         client=mutant.client,
-        scheme=(mutant.scheme or SIGNATURES[settings.signatures])(),
+        scheme=make_scheme(),
         wire=settings.wire,
         trace=trace,
     )
 
 
 def transcript(settings: Settings, schedule_seed: int) -> tuple[str, bool]:
-    """All that happens in a schedule, for people to read; and whether an invariant broke."""
-    found = report(settings, schedule_seed, trace=True)
-    if found.violation:
-        end = f"broken: {found.violation}"
-    else:
-        end = "every invariant held"
-    return (
-        f"{draw(schedule_seed, settings.servers)}\n\n{found.transcript}\n{end}\n",
-        found.violation is not None,
-    )
+    """Return all that happens in a schedule as text, and whether an invariant broke."""
+    outcome = report(settings, schedule_seed, trace=True)
+    schedule = draw(schedule_seed, settings.servers)
+    end = "every invariant held"
+    if outcome.violation:
+        end = f"broken: {outcome.violation}"
+    text = f"{schedule}\n\n{outcome.transcript}\n{end}\n"
+    return text, outcome.violation is not None

@@ -1,4 +1,4 @@
-"""Processes that work through a queue of calls, and end with the one that started them, whatever ends it."""
+"""Worker processes for a queue of calls; they end with the process that started them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 
 
 def cores() -> int:
-    """Those this process may use."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -30,20 +30,25 @@ def cores() -> int:
 
 @contextmanager
 def workers(jobs: int) -> Iterator[Executor]:
-    """So many processes. One that dies (killed, or out of memory) is an error here, and nothing waits for it."""
+    """Start this many processes, and end them afterwards.
+
+    If one of them dies, the block ends with a `UserError` instead of waiting forever.
+    """
     before = set(active_children())
-    pool = ProcessPoolExecutor(
-        jobs, get_context("fork" if sys.platform == "linux" else "spawn"), initializer=_follow
-    )
+    # Forking is fast, but only safe on Linux.
+    method = "fork" if sys.platform == "linux" else "spawn"
+    pool = ProcessPoolExecutor(jobs, get_context(method), initializer=_set_up_worker)
     try:
-        pool.submit(int).result()  # forks now, while no progress bar's thread is running
+        # Make the pool fork now: later a progress bar's thread runs, and forking is not safe.
+        pool.submit(int).result()
         yield pool
     except BrokenProcessPool:
         raise UserError(
-            "a worker process died (killed, or out of memory): the same command goes on from what --out holds; "
-            "try fewer --jobs if it happens again"
+            "a worker process died (killed, or out of memory); "
+            "run the same command again to continue from --out, with fewer --jobs if it repeats"
         ) from None
     finally:
+        # A pool that is shut down waits for its workers, and a schedule may take long: end them.
         for process in set(active_children()) - before:
             process.terminate()
         pool.shutdown(cancel_futures=True)
@@ -52,7 +57,10 @@ def workers(jobs: int) -> Iterator[Executor]:
 def in_order(
     pool: Executor, jobs: int, work: Callable[[Call], Answer], calls: Iterable[Call]
 ) -> Iterator[Answer]:
-    """The answers in the calls' order; at most two calls a process are begun and not yet handed out."""
+    """Yield the answers in the order of the calls.
+
+    At most two calls per process are begun and not yet yielded, so that memory stays bounded.
+    """
     begun: deque[Future[Answer]] = deque()
     try:
         for call in calls:
@@ -66,11 +74,12 @@ def in_order(
             future.cancel()
 
 
-def _follow() -> None:
-    """In a worker: Ctrl-C is the parent's to answer, and where the parent is gone there is nothing left to do."""
+def _set_up_worker() -> None:
+    """Leave Ctrl-C to the parent process, tune the garbage collector, and end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    gc.freeze()  # what was imported stays; schedules make many objects and few cycles
+    # Imported modules stay, and schedules make many objects but few cycles: collect rarely.
+    gc.freeze()
     gc.set_threshold(100_000, 20, 20)
     Thread(target=_end_with_parent, daemon=True).start()
 
@@ -79,4 +88,5 @@ def _end_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
     parent.join()
+    # Not sys.exit, which in a thread ends only the thread.
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Deliberately broken parties: what the fuzzer does not find in them, it would not find in the true ones."""
+"""Deliberately broken parties: a flaw the fuzzer misses in one it would miss in a true one too."""
 
 from __future__ import annotations
 

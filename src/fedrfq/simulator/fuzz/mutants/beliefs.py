@@ -1,4 +1,4 @@
-"""What is believed without proof: certificates, signatures, evidence."""
+"""Mutants that believe things without proof: certificates, signatures, evidence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 @breaks("certificate")
 class CertificatesUnverified(Replica):
-    """Catching up, it believes any certificate."""
+    """A server that catches up believes any certificate."""
 
     def _on_cert(self, peer: int, message: Message) -> None:
         body = message.body
@@ -37,7 +37,7 @@ class CertificatesUnverified(Replica):
 
 @breaks("agreement", "certificate")
 class StaleCertificates(Replica):
-    """Catching up, it believes a certificate of an earlier round."""
+    """A server that catches up believes a certificate of an earlier round."""
 
     def _on_cert(self, peer: int, message: Message) -> None:
         body = message.body
@@ -50,7 +50,7 @@ class StaleCertificates(Replica):
 
 @breaks("certificate")
 class PreparedIsDecided(Rules):
-    """A quorum of PREPAREs is taken for one of COMMITs."""
+    """A quorum of PREPAREs counts as a quorum of COMMITs."""
 
     def certifies(self, certificate: Certificate, phase: Kind) -> bool:
         return super().certifies(certificate, certificate.phase)
@@ -69,9 +69,8 @@ class RunUnchecked(Replica):
     """Messages of another run count in this one."""
 
     def _receive(self, peer: int, message: Message) -> None:
-        super()._receive(
-            peer, Message(self.rules.run, message.body, message.raw, message.signature)
-        )
+        ours = Message(self.rules.run, message.body, message.raw, message.signature)
+        super()._receive(peer, ours)
 
 
 @breaks("validity", "accusation", "double-sign")
@@ -84,7 +83,7 @@ class WeakKeys(IdealSignatures):
 
 @breaks("accusation")
 class EvidenceUnverified(Rules):
-    """Evidence is believed."""
+    """Evidence is believed without proof."""
 
     def proves(self, evidence: Evidence) -> bool:
         return author(evidence.first.body) is not None
@@ -92,7 +91,7 @@ class EvidenceUnverified(Rules):
 
 @breaks("accusation")
 class EvidenceReversed(Rules):
-    """A list that keeps the promise of a receipt is taken for a lie."""
+    """A list that keeps the promise of a receipt counts as a lie."""
 
     def conflict(self, a: AnyMessage, b: AnyMessage) -> bool:
         if isinstance(a, Receipt) and isinstance(b, UploadList):
@@ -102,21 +101,18 @@ class EvidenceReversed(Rules):
 
 @breaks("accusation")
 class ChangesOfMindAccused(Rules):
-    """Two votes of different views are taken for a lie."""
+    """Two votes for different values in different views count as a lie."""
 
     def conflict(self, a: AnyMessage, b: AnyMessage) -> bool:
-        same = author(a) == author(b) and (a.kind, a.round) == (b.kind, b.round)
-        votes = (
-            isinstance(a, Prepare | Commit)
-            and isinstance(b, Prepare | Commit)
-            and a.value != b.value
-        )
-        return (same and votes) or super().conflict(a, b)
+        same_phase = author(a) == author(b) and (a.kind, a.round) == (b.kind, b.round)
+        if isinstance(a, Prepare | Commit) and isinstance(b, Prepare | Commit):
+            return (same_phase and a.value != b.value) or super().conflict(a, b)
+        return super().conflict(a, b)
 
 
 @breaks("certificate")
 class ClientBelievesAnything(Client):
-    """A client takes a result without a valid certificate."""
+    """A client accepts a result without a valid certificate."""
 
     def _on_cert(self, peer: int, body: Cert) -> None:
         if body.certificate.record.round < self.round:

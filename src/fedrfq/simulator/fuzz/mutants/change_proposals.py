@@ -1,4 +1,4 @@
-"""Servers that speak as clients."""
+"""Mutants that mishandle change proposals, which servers make under client numbers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 
-class _Everybody(Rules):
+class _CountsServers(Rules):
+    """Rules under which change proposals count as registered clients."""
+
     def registered(self, clients: Iterable[int]) -> int:
         return len(set(clients))
 
 
-@breaks("promise", rules=_Everybody)
+@breaks("promise", rules=_CountsServers)
 class ChangeProposalsCount(Replica):
-    """Change proposals count towards the clients that a round needs."""
+    """Change proposals count towards the minimum of clients that a round needs."""
 
     def _close(self) -> bool:
         self.holdings.held = len(self.holdings.by_client)
@@ -26,18 +28,16 @@ class ChangeProposalsCount(Replica):
 
 @breaks("progress")
 class ChangeProposalsAwaited(Replica):
-    """A round is not closed before all servers have moved something."""
+    """A server does not close a round before all servers have made a change proposal."""
 
     def _close(self) -> bool:
-        return (
-            len(self.holdings.by_client) == len(self.roster.keys) - self.roster.n
-            and super()._close()
-        )
+        clients_and_servers = len(self.roster.keys) - self.roster.n
+        return len(self.holdings.by_client) == clients_and_servers and super()._close()
 
 
 @breaks("double-sign")
 class ChangeProposalForgotten(Replica):
-    """After a restart it moves something else."""
+    """After a restart a server makes another change proposal."""
 
     def _recall(self, message: Message) -> None:
         super()._recall(message)

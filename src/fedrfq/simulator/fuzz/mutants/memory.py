@@ -1,4 +1,4 @@
-"""What a restart forgets."""
+"""Mutants that forget something in a restart, or do not store it in the first place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 @breaks("double-sign", "certificate", "promise", "left-view")
 class Amnesia(Replica):
-    """It starts anew after a restart."""
+    """After a restart a server does not read its log."""
 
     def __init__(
         self,
@@ -42,6 +42,8 @@ class Amnesia(Replica):
 
 
 class _Forgets(Replica, ABC):
+    """A server that skips some messages of its log."""
+
     @abstractmethod
     def _forgets(self, body: AnyMessage) -> bool: ...
 
@@ -52,7 +54,7 @@ class _Forgets(Replica, ABC):
 
 @breaks("double-sign")
 class VotesForgotten(_Forgets):
-    """After a restart it does not know its votes."""
+    """After a restart a server does not know its votes."""
 
     def _forgets(self, body: AnyMessage) -> bool:
         return isinstance(body, Prepare | Commit)
@@ -60,7 +62,7 @@ class VotesForgotten(_Forgets):
 
 @breaks("agreement")
 class PreparedForgotten(_Forgets):
-    """After a restart it does not know what it has prepared."""
+    """After a restart a server does not know what it has prepared."""
 
     def _forgets(self, body: AnyMessage) -> bool:
         return isinstance(body, Cert) and body.certificate.phase == Kind.PREPARE
@@ -76,7 +78,7 @@ class ProposalForgotten(_Forgets):
 
 @breaks("double-sign", "promise")
 class ListForgotten(_Forgets):
-    """After a restart it closes the round once more."""
+    """After a restart a server closes the round once more."""
 
     def _forgets(self, body: AnyMessage) -> bool:
         return isinstance(body, UploadList)
@@ -84,7 +86,7 @@ class ListForgotten(_Forgets):
 
 @breaks("left-view")
 class ViewForgotten(_Forgets):
-    """After a restart it is back in a view it had left."""
+    """After a restart a server is back in a view that it had left."""
 
     def _forgets(self, body: AnyMessage) -> bool:
         return isinstance(body, ViewChange)
@@ -92,7 +94,7 @@ class ViewForgotten(_Forgets):
 
 @breaks("promise", "progress")
 class UploadsForgotten(_Forgets):
-    """After a restart it does not know what it gave receipts for."""
+    """After a restart a server does not know what it gave receipts for."""
 
     def _forgets(self, body: AnyMessage) -> bool:
         return isinstance(body, Upload)
@@ -100,41 +102,42 @@ class UploadsForgotten(_Forgets):
 
 @breaks("progress")
 class SetsForgotten(Replica):
-    """Of a round's sets it keeps the one it computed last, and the one it has prepared."""
+    """A server keeps only the last set it computed and the one it has prepared."""
 
     def _keep_parts(self, parts: dict[bytes, Part]) -> None:
-        if self.prepared is not None:
+        kept = {}
+        if self.prepared is not None and self.prepared.record.set_ in self.parts:
             prepared = self.prepared.record.set_
-        else:
-            prepared = None
-        self.parts = {name: part for name, part in self.parts.items() if name == prepared} | parts
+            kept[prepared] = self.parts[prepared]
+        self.parts = kept | parts
 
 
 @breaks("durability")
 class SendsFirst(Replica):
-    """It says things before they are durable."""
+    """A server sends messages before they are durable."""
 
     def _sign(self, body: AnyMessage) -> None:
-        at = len(self.effects)
+        first = len(self.effects)
         super()._sign(body)
-        self.effects[at], self.effects[at + 1] = self.effects[at + 1], self.effects[at]
+        self.effects[first : first + 2] = reversed(self.effects[first : first + 2])
 
 
 class _Loses(Replica, ABC):
+    """A server that does not persist some messages."""
+
     @abstractmethod
     def _loses(self, body: AnyMessage) -> bool: ...
 
     def step(self, event: Event) -> list[Effect]:
-        return [
-            e
-            for e in super().step(event)
-            if not (isinstance(e, Persist) and self._loses(e.message.body))
-        ]
+        return [effect for effect in super().step(event) if not self._is_lost(effect)]
+
+    def _is_lost(self, effect: Effect) -> bool:
+        return isinstance(effect, Persist) and self._loses(effect.message.body)
 
 
 @breaks("durability")
 class VotesNotPersisted(_Loses):
-    """Votes are sent, but not stored."""
+    """A server sends votes, but does not store them."""
 
     def _loses(self, body: AnyMessage) -> bool:
         return isinstance(body, Prepare | Commit)
@@ -142,7 +145,7 @@ class VotesNotPersisted(_Loses):
 
 @breaks("durability")
 class UploadsNotPersisted(_Loses):
-    """Receipts are given for uploads that are not stored."""
+    """A server gives receipts for uploads that it does not store."""
 
     def _loses(self, body: AnyMessage) -> bool:
         return isinstance(body, Upload)
@@ -150,7 +153,7 @@ class UploadsNotPersisted(_Loses):
 
 @breaks("double-sign")
 class ClientSignsAnew(Client):
-    """A client signs its upload of a round again after a restart."""
+    """After a restart a client signs another upload of the round."""
 
     def _recall(self, message: Message) -> None:
         if not isinstance(message.body, Upload):

@@ -1,4 +1,4 @@
-"""A deliberately broken party: a tiny subclass of a true one, and the invariants that may find it out."""
+"""A mutant: a tiny subclass of a true party with one flaw, and the invariants that may catch it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
 
 @dataclass(frozen=True)
 class Mutant:
+    """The classes that the honest parties use, one of which is broken."""
+
     about: str  # what is broken, on one line
     expected: tuple[str, ...]  # the invariants of which one must break
     replica: type[Replica] = Replica
     rules: type[Rules] = Rules
     client: type[Client] = Client
-    scheme: type[IdealSignatures] | None = None  # in place of the campaign's
-    servers: int | None = None  # where it shows only in committees of this size
+    scheme: type[IdealSignatures] | None = None  # None: the campaign's
+    servers: int | None = None  # the size of committee in which alone the flaw shows
 
 
 TRUE = Mutant("nothing", ())
@@ -32,20 +34,25 @@ Party = TypeVar("Party", bound=type[Replica] | type[Rules] | type[Client] | type
 def breaks(
     *expected: str, servers: int | None = None, rules: type[Rules] = Rules
 ) -> Callable[[Party], Party]:
-    """Enter a class among the mutants, by its name; its docstring says what is broken."""
+    """Register a class as a mutant that breaks one of the expected invariants.
 
-    def enter(party: Party) -> Party:
+    The mutant's name is made from the class name, and its docstring says what is broken. `rules`
+    go with a broken replica whose flaw other replicas would otherwise refuse.
+    """
+
+    def register(party: Party) -> Party:
+        # CamelCase becomes camel-case.
         name = re.sub(r"(?<=.)([A-Z])", r"-\1", party.__name__).lower()
         about = " ".join((party.__doc__ or "").split()).rstrip(".")
         MUTANTS[name] = Mutant(
             about,
             expected,
-            party if issubclass(party, Replica) else Replica,
-            party if issubclass(party, Rules) else rules,
-            party if issubclass(party, Client) else Client,
-            party if issubclass(party, IdealSignatures) else None,
-            servers,
+            replica=party if issubclass(party, Replica) else Replica,
+            rules=party if issubclass(party, Rules) else rules,
+            client=party if issubclass(party, Client) else Client,
+            scheme=party if issubclass(party, IdealSignatures) else None,
+            servers=servers,
         )
         return party
 
-    return enter
+    return register

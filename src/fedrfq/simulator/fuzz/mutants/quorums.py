@@ -1,4 +1,4 @@
-"""Too few votes, or votes that do not belong together."""
+"""Mutants that count too few votes, or votes that do not belong together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 
-def like(roster: Roster, kind: type[Roster]) -> Roster:
+def roster_as(kind: type[Roster], roster: Roster) -> Roster:
+    """Return the same roster as an object of a subclass."""
     return kind(**{field.name: getattr(roster, field.name) for field in fields(roster)})
 
 
@@ -42,20 +43,20 @@ class QuorumOneShort(Rules):
     """A quorum has one vote too few."""
 
     def __init__(self, roster: Roster) -> None:
-        super().__init__(like(roster, _OneShort))
+        super().__init__(roster_as(_OneShort, roster))
 
 
 @breaks("agreement", "certificate", servers=5)
 class QuorumOfFive(Rules):
-    """Among five servers, 2f+1 are taken for a quorum."""
+    """Among five servers, 2f+1 count as a quorum."""
 
     def __init__(self, roster: Roster) -> None:
-        super().__init__(like(roster, _TwiceFaultsPlusOne))
+        super().__init__(roster_as(_TwiceFaultsPlusOne, roster))
 
 
 @breaks("agreement", "certificate", servers=6)
 class QuorumOfSix(QuorumOfFive):
-    """Among six servers, 2f+1 are taken for a quorum."""
+    """Among six servers, 2f+1 count as a quorum."""
 
 
 @breaks("certificate")
@@ -69,39 +70,37 @@ class RepeatedVoters(Rules):
 
 @breaks("agreement")
 class RepeatedChanges(Rules):
-    """A new view may be justified by one server's view change several times over."""
+    """One server's view change, repeated, justifies a new view."""
 
     def proper_changes(self, body: PrePrepare) -> bool:
+        place = (body.round, body.view)
         changes = [
             m for m in body.changes if isinstance(m.body, ViewChange) and self.proper_change(m.body)
         ]
-        mine = [
-            m
-            for m in changes
-            if (m.body.round, m.view) == (body.round, body.view) and self.authentic(m)
-        ]
-        return len(mine) == len(body.changes) >= (self.roster.quorum if body.view else 0)
+        valid = [m for m in changes if (m.body.round, m.view) == place and self.authentic(m)]
+        needed = self.roster.quorum if body.view else 0
+        return len(valid) == len(body.changes) >= needed
 
 
 @breaks("union", "censorship")
 class RepeatedLists(Rules):
-    """A free choice may be justified by one server's list several times over."""
+    """One server's list, repeated, justifies a free choice."""
 
     def proper_lists(self, body: PrePrepare) -> bool:
-        return len(body.lists) >= self.roster.n - self.roster.f and _proper_each(self, body)
+        return len(body.lists) >= self.roster.n - self.roster.f and _are_proper(self, body)
 
 
 @breaks("union", "censorship")
 class FewerLists(Rules):
-    """A free choice may be justified by f+1 lists."""
+    """f+1 lists justify a free choice."""
 
     def proper_lists(self, body: PrePrepare) -> bool:
-        return len({m.server for m in body.lists}) == len(
-            body.lists
-        ) > self.roster.f and _proper_each(self, body)
+        servers = {message.server for message in body.lists}
+        enough = len(servers) == len(body.lists) > self.roster.f
+        return enough and _are_proper(self, body)
 
 
-def _proper_each(rules: Rules, body: PrePrepare) -> bool:
+def _are_proper(rules: Rules, body: PrePrepare) -> bool:
     return all(
         isinstance(m.body, UploadList)
         and m.body.round == body.round
@@ -129,7 +128,7 @@ class VotesOfAnyValue(Replica):
 
 @breaks("agreement")
 class CommitsUnprepared(Replica):
-    """It commits as soon as it has voted itself."""
+    """A server commits as soon as it has sent its own PREPARE."""
 
     def _commit(self) -> bool:
         self._sign(Commit(self.round, self.view, self.own[Kind.PREPARE].value, self.me))

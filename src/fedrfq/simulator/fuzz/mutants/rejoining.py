@@ -1,4 +1,4 @@
-"""What a server that has lost its log must not do, nor any server once the run is over."""
+"""Mutants that speak when they must be silent: after losing their log, or once the run is over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 @breaks("double-sign", "promise", "left-view")
 class AbstainsTooBriefly(Replica):
-    """Without its log it is silent for one round too few."""
+    """A server that has lost its log is silent for one round too few."""
 
     def _bound(self) -> int:
         return super()._bound() - 1
@@ -17,7 +17,7 @@ class AbstainsTooBriefly(Replica):
 
 @breaks("double-sign", "promise", "left-view")
 class FewAnswers(Replica):
-    """Without its log it takes the word of f others for how far they are."""
+    """A server that has lost its log is content with the answers of f others."""
 
     def _enough_answers(self) -> bool:
         return len(self.answers) >= self.roster.f
@@ -25,7 +25,7 @@ class FewAnswers(Replica):
 
 @breaks("double-sign", "promise", "left-view")
 class OldAnswers(Replica):
-    """Without its log it takes answers that were given before it was lost."""
+    """A server that has lost its log accepts answers to earlier requests."""
 
     def _ours(self, body: Part) -> bool:
         return True
@@ -33,7 +33,7 @@ class OldAnswers(Replica):
 
 @breaks("double-sign", "promise", "left-view")
 class SpeaksAtOnce(Replica):
-    """Without its log it votes as if it had never said anything."""
+    """A server that has lost its log votes as if it had never said anything."""
 
     def _weigh(self) -> None:
         self.silent = self.over
@@ -41,7 +41,7 @@ class SpeaksAtOnce(Replica):
 
 @breaks("over")
 class NeverOver(Replica):
-    """It goes on after the outcome that ends the run."""
+    """A server goes on after the outcome that ends the run."""
 
     def _weigh(self) -> None:
         self.over = False

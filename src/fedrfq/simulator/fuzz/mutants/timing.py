@@ -1,4 +1,4 @@
-"""Too late, too often, or never: timers, resending, and how much is kept."""
+"""Mutants with flaws in timers, resending and fetching, and in how much they keep."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
-from fedrfq.simulator.fuzz.mutants.quorums import like
+from fedrfq.simulator.fuzz.mutants.quorums import roster_as
 
 
-class _Steady(Roster):
+class _ConstantTimeout(Roster):
     def timeout_ms(self, view: int) -> int:
         return self.view_ms
 
@@ -21,12 +21,12 @@ class TimeoutNeverDoubled(Rules):
     """Every view has as little time as the first."""
 
     def __init__(self, roster: Roster) -> None:
-        super().__init__(like(roster, _Steady))
+        super().__init__(roster_as(_ConstantTimeout, roster))
 
 
 @breaks("progress")
 class TimerNeverStarted(Replica):
-    """It waits for a leader for ever."""
+    """A server waits for a leader forever."""
 
     def _time(self) -> bool:
         return False
@@ -34,7 +34,7 @@ class TimerNeverStarted(Replica):
 
 @breaks("progress")
 class NeverResends(Replica):
-    """What is lost stays lost."""
+    """A server never sends a lost message again."""
 
     def _resend(self) -> None:
         pass
@@ -42,7 +42,7 @@ class NeverResends(Replica):
 
 @breaks("progress")
 class NeverFetches(Replica):
-    """What others list and it does not hold it never asks for."""
+    """A server never asks for uploads that others list and it does not hold."""
 
     def _want(self, fetch: Fetch, peer: int) -> None:
         pass
@@ -50,7 +50,7 @@ class NeverFetches(Replica):
 
 @breaks("progress")
 class CertificatesKept(Replica):
-    """Who asks for the certificate of a round does not get it."""
+    """A server hands out no certificate to those who ask for it."""
 
     def _find(self, fetch: Fetch) -> Message | None:
         if fetch.what == PartKind.CERT:
@@ -60,7 +60,7 @@ class CertificatesKept(Replica):
 
 @breaks("bounded")
 class KeepsEveryChange(Replica):
-    """It keeps all view changes of a server, not the highest alone."""
+    """A server keeps all view changes of another, not only the highest."""
 
     hoard: tuple[Message, ...] = ()
 
@@ -71,7 +71,7 @@ class KeepsEveryChange(Replica):
 
 @breaks("bounded")
 class KeepsEveryEvent(Replica):
-    """It keeps all that ever happened to it, as it came."""
+    """A server keeps every event that ever happened to it."""
 
     hoard: tuple[Event, ...] = ()
 
@@ -82,12 +82,11 @@ class KeepsEveryEvent(Replica):
 
 @breaks("bounded")
 class KeepsEverythingEarly(Replica):
-    """It keeps whatever comes of rounds ahead."""
+    """A server keeps all messages of rounds ahead."""
 
     def _place(self, peer: int, message: Message) -> None:
         super()._place(peer, message)
         if message.body.round > self.round:
-            self.early[message.body.kind, author(message.body) or 0, len(self.early)] = (
-                peer,
-                message,
-            )
+            # A key of its own for every message, where the true server has one for each author.
+            key = (message.body.kind, author(message.body) or 0, len(self.early))
+            self.early[key] = (peer, message)

@@ -1,8 +1,9 @@
-"""What goes into a round: uploads, lists, and what follows from them."""
+"""Mutants with flaws in what goes into a round: uploads, lists, and what follows from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from fedrfq.consensus.events import Application, Persist
 from fedrfq.consensus.messages import Kind, Message, PrePrepare, Record, Upload, UploadList
@@ -12,7 +13,9 @@ from fedrfq.consensus.rules import Entries, Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 
-class _KeepsWhatItHas(Replica):
+class _PersistsKnownParts(Replica):
+    """A server that does not fail when it lacks a part of what it decides."""
+
     def _persist_parts(self, record: Record) -> None:
         names = (record.set_, record.globals_, record.verdicts, record.state)
         self.effects += [
@@ -21,8 +24,8 @@ class _KeepsWhatItHas(Replica):
 
 
 @breaks("validity", "union", "agreement")
-class ResultUnchecked(_KeepsWhatItHas):
-    """It votes for a result without recomputing it."""
+class ResultUnchecked(_PersistsKnownParts):
+    """A server votes for a result without recomputing it."""
 
     def _follows(self, proposal: PrePrepare) -> bool:
         super()._follows(proposal)
@@ -31,24 +34,20 @@ class ResultUnchecked(_KeepsWhatItHas):
 
 @breaks("union", "censorship")
 class UnionUnchecked(Replica):
-    """It takes the leader's word for which uploads count."""
+    """A server takes the leader's word for which uploads count."""
 
     def _entries(self, proposal: PrePrepare) -> Entries | None:
-        bare = PrePrepare(
-            proposal.round, proposal.view, proposal.server, proposal.record, (), proposal.changes
-        )
-        return super()._entries(bare)
+        return super()._entries(replace(proposal, lists=()))
 
 
 @breaks("union")
 class FirstUploadCounts(Rules):
-    """Of a client that sent two uploads one counts."""
+    """One upload counts of a client that sent two."""
 
     def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
         single, double = super().union(lists)
-        return tuple(
-            sorted(single + tuple({client: (client, digest) for client, digest in double}.values()))
-        ), double
+        one_each = tuple(dict(double).items())
+        return tuple(sorted(single + one_each)), double
 
 
 @breaks("validity", "accusation")
@@ -81,7 +80,7 @@ class _AdmitsAll:
 
 @breaks("validity", "exception")
 class InadmissibleStored(Replica):
-    """It stores what the application refuses."""
+    """A server stores uploads that the application refuses."""
 
     def __init__(
         self,
@@ -96,28 +95,29 @@ class InadmissibleStored(Replica):
 
 @breaks("promise")
 class ReceiptNotListed(Replica):
-    """It leaves out of its list an upload it gave a receipt for."""
+    """A server leaves an upload out of its list that it gave a receipt for."""
 
     def _close(self) -> bool:
-        if len(self.holdings.promised) > self.roster.minimum and Kind.LIST not in self.own:
-            held = set(self.holdings.promised)
-            self.holdings.promised.discard(max(held))
-            closed = super()._close()
-            self.holdings.promised = held
-            return closed
-        return super()._close()
+        promised = self.holdings.promised
+        if len(promised) <= self.roster.minimum or Kind.LIST in self.own:
+            return super()._close()
+        self.holdings.promised = promised - {max(promised)}
+        closed = super()._close()
+        self.holdings.promised = promised
+        return closed
 
 
 class _NoMinimum(Rules):
+    """Rules under which a list may have fewer clients than a round needs."""
+
     def proper_list(self, body: UploadList) -> bool:
-        return len(
-            {client for client, _ in body.entries}
-        ) < self.roster.minimum or super().proper_list(body)
+        clients = {client for client, _ in body.entries}
+        return len(clients) < self.roster.minimum or super().proper_list(body)
 
 
 @breaks("promise", rules=_NoMinimum)
 class ClosesWithoutMinimum(Replica):
-    """At its deadline it closes a round with fewer clients than there must be."""
+    """At its deadline a server closes a round with fewer clients than the minimum."""
 
     def _overdue(self, held: int) -> bool:
         return self.late
@@ -125,7 +125,7 @@ class ClosesWithoutMinimum(Replica):
 
 @breaks("agreement")
 class UnchainedRounds(Replica):
-    """The value of a round does not name the round before."""
+    """The value of a round does not depend on the round before."""
 
     def _previous(self) -> bytes:
         return self.rules.run

@@ -1,8 +1,9 @@
-"""What is carried from view to view, and what is not."""
+"""Mutants with flaws in the view change: what is carried from view to view, and who leads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from fedrfq.consensus.messages import Certificate, Kind, Message, PrePrepare, ViewChange
 from fedrfq.consensus.replica import Replica
@@ -12,7 +13,7 @@ from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 @breaks("agreement")
 class PreparedLeftOut(Replica):
-    """Its view changes never say what it has prepared."""
+    """A server's view changes never say what it has prepared."""
 
     def _leave_for(self, view: int) -> None:
         held = self.prepared
@@ -23,12 +24,10 @@ class PreparedLeftOut(Replica):
 
 @breaks("agreement", "validity", "union")
 class PreparedUnverified(Rules):
-    """Prepared certificates in view changes are believed."""
+    """Prepared certificates in view changes are believed without proof."""
 
     def proper_change(self, body: ViewChange) -> bool:
-        return super().proper_change(
-            ViewChange(body.round, body.view, body.server, None, body.last)
-        )
+        return super().proper_change(replace(body, prepared=None))
 
 
 @breaks("agreement")
@@ -36,10 +35,10 @@ class LowestPrepared(Rules):
     """A new view carries on with the lowest prepared certificate."""
 
     def bound(self, changes: Iterable[Message]) -> Certificate | None:
-        prepared = [
-            change.body.prepared for change in changes if isinstance(change.body, ViewChange)
-        ]
-        return min((p for p in prepared if p is not None), key=lambda p: p.view, default=None)
+        bodies = [message.body for message in changes]
+        shown = [body.prepared for body in bodies if isinstance(body, ViewChange)]
+        prepared = [certificate for certificate in shown if certificate is not None]
+        return min(prepared, key=lambda certificate: certificate.view, default=None)
 
 
 @breaks("agreement")
@@ -47,31 +46,30 @@ class NewViewUnchecked(Rules):
     """A new view's value need not be the prepared one."""
 
     def proper_proposal(self, body: PrePrepare) -> bool:
-        bound = self.bound(body.changes)
-        leads = (
-            body.server == self.roster.leader(body.round, body.view)
-            and body.record.round == body.round
-        )
-        return super().proper_proposal(body) or (
-            bound is not None and leads and self.proper_changes(body)
-        )
+        if super().proper_proposal(body):
+            return True
+        is_leader = body.server == self.roster.leader(body.round, body.view)
+        is_of_round = body.record.round == body.round
+        is_bound = self.bound(body.changes) is not None
+        return is_bound and is_leader and is_of_round and self.proper_changes(body)
 
 
 @breaks("agreement")
 class ChangesOfAnyView(Rules):
-    """A new view may be justified by view changes for another view."""
+    """View changes for another view justify a new view."""
 
     def proper_changes(self, body: PrePrepare) -> bool:
         changes = [
             m for m in body.changes if isinstance(m.body, ViewChange) and self.proper_change(m.body)
         ]
-        mine = {m.server for m in changes if m.body.round == body.round and self.authentic(m)}
-        return len(mine) == len(body.changes) >= (self.roster.quorum if body.view else 0)
+        servers = {m.server for m in changes if m.body.round == body.round and self.authentic(m)}
+        needed = self.roster.quorum if body.view else 0
+        return len(servers) == len(body.changes) >= needed
 
 
 @breaks("left-view", "agreement")
 class VotesInViewsItLeft(Replica):
-    """It goes on voting in a view that it has left."""
+    """A server goes on voting in a view that it has left."""
 
     def _advance(self) -> None:
         super()._advance()
@@ -87,7 +85,7 @@ class VotesInViewsItLeft(Replica):
 
 @breaks("double-sign")
 class DoubleVote(Replica):
-    """It votes for every proposal it sees in a view."""
+    """A server votes for every proposal that it sees in a view."""
 
     def _on_proposal(self, peer: int, message: Message) -> None:
         super()._on_proposal(peer, message)
@@ -105,16 +103,16 @@ class DoubleVote(Replica):
 
 
 class _AnyLeader(Rules):
+    """Rules under which every server may propose."""
+
     def proper_proposal(self, body: PrePrepare) -> bool:
         leader = self.roster.leader(body.round, body.view)
-        return super().proper_proposal(
-            PrePrepare(body.round, body.view, leader, body.record, body.lists, body.changes)
-        )
+        return super().proper_proposal(replace(body, server=leader))
 
 
 @breaks("leader", rules=_AnyLeader)
 class LeaderUnchecked(Replica):
-    """It takes a proposal of whoever makes one."""
+    """A server accepts a proposal of any server, not only of the leader."""
 
     def _proposal(self) -> PrePrepare | None:
         bodies = [m.body for m in self.proposals.values() if isinstance(m.body, PrePrepare)]
@@ -123,7 +121,7 @@ class LeaderUnchecked(Replica):
 
 @breaks("progress")
 class NeverJoins(Replica):
-    """It does not follow others to a higher view."""
+    """A server does not follow others to a higher view."""
 
     def _join(self) -> bool:
         return False
@@ -131,7 +129,7 @@ class NeverJoins(Replica):
 
 @breaks("progress")
 class JoinsAnyone(Replica):
-    """It follows a single server to whatever view that asks for."""
+    """A server follows a single other server to any view."""
 
     def _join(self) -> bool:
         views = [m.view for s, m in self.changes.items() if s != self.me]
