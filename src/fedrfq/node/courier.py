@@ -106,7 +106,7 @@ class Courier:
     async def carry(self, round_: int, uploads: Sequence[Message], patience_s: float) -> Carried:
         """What was decided in this round, once it is: till then the servers are sent the uploads, again and again. Of a later
         round if the committee has gone on meanwhile. UserError after so many seconds; 0: never."""
-        most = client_pace(self.federation).frame
+        most = client_pace(self.federation).frame_bytes
         fit = {
             message.digest: message for message in uploads if len(message.wire) <= most
         }  # others end a connection
