@@ -196,9 +196,7 @@ def test_whose_folder_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         raise DamagedLog(folder / "client-0" / "log" / "1.log", 7, "it is not what was written")
 
     monkeypatch.setattr(WriteAheadLog, "open", damaged)
-    with pytest.raises(
-        UserError, match=r"begins anew once log/, audit\.log and bodies\.bin are moved away"
-    ) as error:
+    with pytest.raises(UserError, match=r"move log/, audit\.log and bodies\.bin away") as error:
         attend(folder / "client-0", "mnist5k", CPU)
     assert "fedrfq server" not in str(error.value)
 
@@ -246,7 +244,7 @@ def test_told_to_stop_it_gives_up_training(tmp_path: Path, monkeypatch: pytest.M
         running = process(folder / "client-0")
         ending = asyncio.create_task(running.run(once=False))
         await until(training.is_set)
-        running._told.set()
+        running._stop_requested.set()
         return await ending
 
     assert asyncio.run(work()) == ClientEnded(0, False, None)
@@ -300,11 +298,11 @@ def test_who_was_left_out_is_told_and_nobody_else(tmp_path: Path) -> None:
     for verdict in ("kept", "filtered", ""):
         news = News(3, Globals.none(1, 1), verdict)
         own = SimpleNamespace(
-            _chronicle=SimpleNamespace(decided=lambda decided: None),
+            _audit=SimpleNamespace(decided=lambda decided: None),
             _news=lambda *found, news=news: news,
             _driver=SimpleNamespace(give=told.append),
             _learner=SimpleNamespace(hear=told.append),
-            _compacting=SimpleNamespace(due=False),
+            _compactor=SimpleNamespace(due=False),
         )
         ClientProcess._decided(cast(ClientProcess, own), decided)
     assert [each.verdict if isinstance(each, News) else each for each in told] == [
@@ -321,7 +319,7 @@ def test_a_server_that_comes_is_soon_told_what_it_has_missed(tmp_path: Path) -> 
     own = cast(
         ClientProcess,
         SimpleNamespace(
-            _charter=federation, _driver=SimpleNamespace(found=lambda: found.append(True))
+            _federation=federation, _driver=SimpleNamespace(peer_joined=lambda: found.append(True))
         ),
     )
     ClientProcess._peer(own, 0, False)
@@ -331,7 +329,7 @@ def test_a_server_that_comes_is_soon_told_what_it_has_missed(tmp_path: Path) -> 
 
 
 def test_the_log_is_compacted_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrfq.node.storage.compaction.LEAST", 1)
+    monkeypatch.setattr("fedrfq.node.storage.compaction.MIN_BYTES", 1)
     folder = new_federation(tmp_path / "f", 1, 8)
     own = folder / "client-0"
     together(folder, lambda: process(own).run(once=False))
@@ -502,7 +500,7 @@ def test_each_round_says_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[st
     asyncio.run(main())
     said = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert (said["event"], said["round"], said["accuracy"], said["verdict"]) == (
-        "round",
+        "round completed",
         3,
         90.0,
         "kept",
@@ -533,5 +531,5 @@ def test_a_round_is_written_once_and_a_torn_line_is_gone(tmp_path: Path) -> None
 
 def test_a_diary_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text("no\n")
-    with pytest.raises(UserError, match="move it away"):
+    with pytest.raises(UserError, match="move the file away"):
         ClientHistory(tmp_path, "aa")

@@ -357,7 +357,7 @@ def test_the_latest_round_is_found_whatever_one_server_says(
 ) -> None:
     """Server 0 has forgotten every round, tells of one that never was, or answers with parts of its own."""
     federation = founded(tmp_path, couriers=1, **PATIENT)
-    true = Server._standing
+    true = Server._last_decided
     found = Replica._find
     record = Record(9, *[bytes(32)] * 5)
     forged = Certificate(Kind.COMMIT, 0, record, tuple((server, bytes(64)) for server in range(3)))
@@ -390,7 +390,7 @@ def test_the_latest_round_is_found_whatever_one_server_says(
             )
         monkeypatch.setattr(Replica, "_find", poisoned)
         for content in (b"", forged.write(), b"no certificate"):
-            monkeypatch.setattr(Server, "_standing", lying(content))
+            monkeypatch.setattr(Server, "_last_decided", lying(content))
             async with at_work(tmp_path) as (_, courier):
                 known = await courier.latest(PATIENCE_S)
                 assert known is not None
@@ -423,7 +423,7 @@ def test_who_carries_for_all_has_room_for_all(tmp_path: Path) -> None:
     client = client_pace(federation)
     courier = courier_pace(federation)
     one = Received(0, signed(tmp_path, 1)[0])
-    assert courier.frame == client.frame
+    assert courier.frame_bytes == client.frame_bytes
     assert courier.frames_s > client.frames_s
     assert courier.bytes_s > client.bytes_s
     turns = FairQueue(federation.carriers)
@@ -453,7 +453,7 @@ def test_it_sends_no_faster_than_it_is_read(
 ) -> None:
     """Or the queue would outgrow its bound, and the connection end."""
     founded(tmp_path, couriers=1, **PATIENT)
-    monkeypatch.setattr("fedrfq.node.courier._WAITING", 1 << 12)
+    monkeypatch.setattr("fedrfq.node.courier._MAX_UNREAD", 1 << 12)
     most = 0
 
     async def test() -> None:

@@ -19,7 +19,7 @@ from fedrfq.consensus.events import (
 )
 from fedrfq.consensus.messages import Evidence, Part, PartKind, Upload
 from fedrfq.node.driver import BATCH, CHANGE_PROPOSALS, Driver
-from fedrfq.node.transport.fair_queue import _CLIENT_BYTES, FairQueue
+from fedrfq.node.transport.fair_queue import _MAX_CLIENT_BYTES, FairQueue
 from support.cluster import Cluster, key, signer
 from support.scripted import CERTIFICATE, RULES, World, quiet, run, word
 
@@ -48,18 +48,18 @@ def test_a_flood_leaves_room_for_others_and_for_the_clock() -> None:
 
 def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> None:
     turns = FairQueue()
-    assert turns.put(~0, Start(), 10 * _CLIENT_BYTES)
+    assert turns.put(~0, Start(), 10 * _MAX_CLIENT_BYTES)
     assert not turns.put(~0, Start(), 1)
-    assert turns.put(~1, Start(), _CLIENT_BYTES - 1)
+    assert turns.put(~1, Start(), _MAX_CLIENT_BYTES - 1)
     assert turns.put(~1, Start(), 1)
     assert not turns.put(~1, Start(), 1)
-    assert turns.put(1, Start(), 10 * _CLIENT_BYTES)
-    assert turns.put(1, Start(), 10 * _CLIENT_BYTES)
+    assert turns.put(1, Start(), 10 * _MAX_CLIENT_BYTES)
+    assert turns.put(1, Start(), 10 * _MAX_CLIENT_BYTES)
     for _ in range(5):
         turns.take()
     assert not turns
     assert turns.put(~0, Start(), 1)
-    assert turns.put(~0, Start(), _CLIENT_BYTES - 1)
+    assert turns.put(~0, Start(), _MAX_CLIENT_BYTES - 1)
     assert not turns.put(~0, Start(), 1)
     turns.take()
     assert turns.put(~0, Start(), 1)
@@ -68,7 +68,7 @@ def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> 
 def test_what_there_is_no_room_for_is_counted_and_gone() -> None:
     async def test() -> None:
         world = World()
-        large = RULES.unsigned(Part(1, PartKind.SET, bytes(_CLIENT_BYTES // 2))).wire
+        large = RULES.unsigned(Part(1, PartKind.SET, bytes(_MAX_CLIENT_BYTES // 2))).wire
         for _ in range(5):
             world.driver.hear(~0, large)
         await quiet()
@@ -117,7 +117,9 @@ def test_the_owner_hears_of_decisions_accusations_waiting_and_of_what_was_kept()
         told = []
         world = World(lambda event: [Persist(message), decided, Accused(evidence), Waiting(1, 2)])
         driver = world.driver
-        driver.on_kept, driver.on_decided, driver.on_accused, driver.on_waiting = [told.append] * 4
+        driver.on_persisted, driver.on_decided, driver.on_accused, driver.on_waiting = [
+            told.append
+        ] * 4
         driver.give(Start())
         await quiet()
         assert told == [message, decided, evidence, Waiting(1, 2)]

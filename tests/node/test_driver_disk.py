@@ -106,15 +106,15 @@ def test_uploads_wait_for_one_flush() -> None:
 def test_a_decision_is_not_waited_for_as_long_as_uploads_may_be() -> None:
     async def test() -> None:
         world = played(STORED)
-        uploads = world.driver._patience
+        uploads = world.driver._flush_timer
         world.driver._carry_out(SETTLED)
-        decision = world.driver._patience
+        decision = world.driver._flush_timer
         assert uploads is not None
         assert uploads.cancelled()
         assert decision is not None
         assert decision.when() < uploads.when()
         world.driver._carry_out(STORED)
-        assert world.driver._patience is decision
+        assert world.driver._flush_timer is decision
         world.driver.stop()
 
     run(test())
@@ -123,9 +123,9 @@ def test_a_decision_is_not_waited_for_as_long_as_uploads_may_be() -> None:
 def test_receipts_are_given_before_their_clients_would_repeat_themselves() -> None:
     async def test() -> None:
         world = played(STORED, STORED)
-        delay = world.driver._receipts._delay
+        delay = world.driver._receipts._delay_s
         assert 0 < delay < RULES.roster.resend_ms / 1000
-        world.driver._receipts._delay = 0.001
+        world.driver._receipts._delay_s = 0.001
         while len(world.story) < 4:
             await asyncio.sleep(0.001)
         assert told(world) == ["append", "append", "flush", "send"]
@@ -138,7 +138,7 @@ def test_no_receipt_is_given_once_its_round_is_decided() -> None:
     async def test() -> None:
         later = RULES.signed(Receipt(2, 0, 0, UPLOAD.digest), signer(key("server", 0)))
         world = World()
-        world.driver._receipts._delay = 0.001
+        world.driver._receipts._delay_s = 0.001
         for receipt in (RECEIPT, later):
             world.driver._receipts.owe(Send(~0, receipt))
         world.driver._carry_out([*SETTLED, Persist(word())])
@@ -155,7 +155,7 @@ def test_no_receipt_is_given_after_the_end() -> None:
     async def test() -> None:
         worlds = [World(), World()]
         for world in worlds:
-            world.driver._receipts._delay = 0.001
+            world.driver._receipts._delay_s = 0.001
             world.driver._receipts.owe(Send(~0, RECEIPT))
         worlds[0].driver.stop()
         worlds[1].driver.fail("elsewhere")
@@ -219,7 +219,7 @@ def test_what_cannot_be_kept_is_never_said_and_nothing_after_it() -> None:
         said: list[Effect] = [Decided(CERTIFICATE, None, ())]
         world.driver.on_failed = told.append
         world.driver.on_decided = lambda decided: told.append("decided")
-        world.driver.on_kept = lambda kept: told.append("kept")
+        world.driver.on_persisted = lambda message: told.append("persisted")
         world.full = True
         world.driver.give(Start())
         await quiet()

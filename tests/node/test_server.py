@@ -312,7 +312,7 @@ def test_the_log_is_compacted_once_the_rounds_are_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federation = founded(tmp_path, rounds=40)
-    monkeypatch.setattr("fedrfq.node.storage.compaction.LEAST", 8_192)
+    monkeypatch.setattr("fedrfq.node.storage.compaction.MIN_BYTES", 8_192)
 
     async def test() -> None:
         servers = Servers(tmp_path)
