@@ -1,4 +1,4 @@
-"""The driver and the clock: one timer a name, and no longer a wait than there is a reason for."""
+"""The driver and the clock: one timer per name, and no wait longer than necessary."""
 
 from __future__ import annotations
 
@@ -37,14 +37,11 @@ def test_timers_ring_stop_and_start_anew() -> None:
 
 
 def test_a_timer_that_another_ones_ringing_stops_does_not_ring() -> None:
-    """Though both had run out: the machine has moved on by then."""
+    """Both had run out, but by then the machine has moved on."""
 
     async def test() -> None:
         def answer(event: Event) -> list[Effect]:
-            if type(event) is Start:
-                delay = 0
-            else:
-                delay = None
+            delay = 0 if type(event) is Start else None
             return [SetTimer(Timer.VIEW, delay), SetTimer(Timer.DEADLINE, delay)]
 
         world = World(answer)
@@ -143,10 +140,8 @@ def test_nobody_waits_longer_or_shorter_for_himself() -> None:
         world.here.discard(2)
         world.driver.give(Start())
         world.driver._turn()
-        assert (
-            world.driver._timers[Timer.VIEW].when()
-            < asyncio.get_running_loop().time() + GRACE_MS / 2000
-        )
+        soon = asyncio.get_running_loop().time() + GRACE_MS / 2000
+        assert world.driver._timers[Timer.VIEW].when() < soon
         world.driver.stop()
 
     run(test())

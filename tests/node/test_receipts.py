@@ -1,4 +1,4 @@
-"""Receipts that are owed: one for an upload, few of a client, and not all in one go."""
+"""Receipts: one per upload, few per client, and not all of them at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def receipt(client: int, round_: int = 1, upload: int = 0) -> Send:
 def given(
     *owed: Send, turns: int = 20, then: Callable[[Receipts], None] = lambda receipts: None
 ) -> list[int]:
-    """To whom, after so many turns of the loop from when the first is due."""
+    """Return who got receipts, so many turns of the loop after the first was due."""
 
     async def test() -> list[int]:
         to: list[int] = []
