@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedrfq.consensus.events import Received, Submit
-from fedrfq.consensus.messages import Fetch, PartKind, Upload, unsigned
+from fedrfq.consensus.messages import Fetch, Message, PartKind, Upload, unsigned
 from fedrfq.consensus.rules import Rules
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
@@ -176,15 +176,15 @@ def test_a_server_does_not_start_from_a_past_without_a_state(changed_twice: Netw
     async def start() -> None:
         Server(identity.load(home), ServerOptions())
 
-    with pytest.raises(UserError, match="server"):
+    with pytest.raises(UserError, match="lacks the detector's state"):
         asyncio.run(start())
 
 
 def test_rounds_before_a_party_came_are_not_said_to_be_in_its_log(changed_twice: Networked) -> None:
     for name in ("audit.log", "bodies.bin"):
         (changed_twice.home(1) / "past" / "1" / name).unlink()  # as a newcomer has it
-    said = fedrfq("verify", *(changed_twice.home(server) for server in range(3))).stdout
-    assert "3 logs agree; 3 rounds are in all of them" in said
+    report = fedrfq("verify", *(changed_twice.home(server) for server in range(3))).stdout
+    assert "3 logs agree; 3 rounds are in all of them" in report
 
 
 # Activating a successor
@@ -233,9 +233,18 @@ def test_a_name_that_was_a_servers_gives_a_client_nothing_private(tmp_path: Path
     assert party < 0
     first = Federation.read((found.home(0) / "past" / "1" / "federation.toml").read_text(), "")
     question = unsigned(first.roster.run, Fetch(1, PartKind.STATE, state))
-    said = archive.answer(party, first.roster.run, question.wire)
+    to_server = archive.answer(1, first.roster.run, question.wire)
+    to_client = archive.answer(party, first.roster.run, question.wire)
     archive.close()
-    assert not [one for _, one in said if getattr(one.body, "what", None) == PartKind.STATE]
+    # A server gets the state, so it is the role that keeps the client from it.
+    assert _states(to_server)
+    assert not _states(to_client)
+
+
+def _states(answers: list[tuple[int, Message]]) -> list[Message]:
+    return [
+        message for _, message in answers if getattr(message.body, "what", None) == PartKind.STATE
+    ]
 
 
 def _expelled(found: Networked) -> bytes:

@@ -52,6 +52,7 @@ class Learner:
 
     def hear(self, news: News) -> None:
         """Take the newest result, and give up training for an older one."""
+        # In this order: the interrupted training looks at `_newest` to see whether to go on.
         self._newest = news
         self._participant.interrupt()
         self._arrived.set()
@@ -99,6 +100,7 @@ class Learner:
         """Test the model against this result, and write the round into the history."""
         accuracies = await asyncio.to_thread(self._participant.test, news.globals_)
         self.accuracies = accuracies
+        # The losses belong to the round the client trained in last, if it did in this one.
         losses = None
         if self._participant.round == news.round:
             losses = self._participant.losses

@@ -81,13 +81,16 @@ class AuditWriter:
 
     def note(self, message: Message) -> None:
         """Remember a persisted message if it may belong to a round yet to be written."""
+        # Uploads and parts go by their digests, because that is how sets and records name them.
         body = message.body
         if isinstance(body, Upload):
             self._uploads[message.digest] = message
         elif isinstance(body, Part):
             self._parts[part_digest(body.what, body.content)] = body
+        # A proposal of this server; other leaders' lists come with `decided`.
         elif isinstance(body, PrePrepare) and body.lists:
             self._lists[body.record] = body.lists
+        # One proof of an accusation is enough, however many parties show it.
         elif isinstance(body, Evidence) and accusation(body) not in self._charged:
             self._charged.add(accusation(body))
             self._evidence.append(message)
@@ -99,9 +102,11 @@ class AuditWriter:
         decided.
         """
         record = decided.certificate.record
+        # A round is reported again after a restart, when the log is replayed.
         if record.round <= self.last:
             self._check_same(record)
             return
+        # The outcome of the open round never arrived: its certificate is all there is.
         if self._open is not None and self._open.certificate.record.round < record.round:
             self._write(self._open)
         if decided.outcome is not None:
@@ -152,6 +157,7 @@ class AuditWriter:
         """Return all uploads in the set, or none if one of them is missing."""
         if set_ is None:
             return []
+        # An auditor can recompute the round from all of them or not at all.
         digests = [digest for _, digest in decode_entries(set_.content)]
         if not all(digest in self._uploads for digest in digests):
             return []
@@ -197,6 +203,7 @@ class AuditWriter:
         off is still in the write-ahead log.
         """
         with _disk_errors(self.folder):
+            # Uploads are private, so nobody else may read the files.
             for name in (LOG, BODIES):
                 (self.folder / name).touch(0o600)
             bodies_ends = [0, *(entry.end for entry in self._complete_entries(BODIES))]
@@ -225,6 +232,7 @@ class AuditWriter:
             while reader.left():
                 wires.append(reader.sized())
             body = decode(wires[0]).body
+            # Evidence stands at the end of an entry, after the set.
             while len(wires) > 1 and isinstance(evidence := decode(wires.pop()).body, Evidence):
                 self._charged.add(accusation(evidence))
         except (Refused, IndexError) as error:
@@ -243,6 +251,7 @@ class AuditWriter:
         number = 1
         while (aside := path.with_name(f"{name}.cut-{number}")).exists():
             number += 1
+        # Copied before it is cut off: an operator may want to see what a crash left.
         aside.touch(0o600)
         with path.open("rb") as file:
             file.seek(end)
@@ -262,6 +271,7 @@ class AuditWriter:
             )
 
     def _check_same(self, record: Record) -> None:
+        # Two quorums share more than f servers, and those have signed both values.
         value = record.value(self.rules.run)
         if self._values.get(record.round, value) != value:
             raise UserError(

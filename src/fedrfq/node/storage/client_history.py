@@ -63,6 +63,8 @@ class ClientHistory:
         """Append a line, unless its round has been written already."""
         if line.round <= self.last:
             return
+        # One write per line and no sync: a crash tears the last line at most, and nothing is
+        # restored from this file.
         with writing(self.path), self.path.open("ab") as file:
             file.write(to_json({"run": self.run, **asdict(line)}).encode() + b"\n")
         self.last = line.round
@@ -70,6 +72,7 @@ class ClientHistory:
     def _round(self, line: bytes) -> int:
         """Return the round of a line, or 0 if it belongs to another run."""
         try:
+            # The file may go on from an earlier run, with rounds of the same numbers.
             fields = json.loads(line)
             if fields["run"] != self.run:
                 return 0

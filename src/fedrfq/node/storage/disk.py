@@ -38,6 +38,7 @@ def truncate(path: Path, size: int) -> None:
     """Cut a file off after `size` bytes."""
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
+        # Synced: otherwise the old tail could return after a crash, behind newer batches.
         os.ftruncate(handle, size)
         os.fsync(handle)
     finally:

@@ -24,6 +24,7 @@ class DamagedLog(UserError):
     """
 
     def __init__(self, path: Path, offset: int, why: str) -> None:
+        # An older copy would be worse than none: the party would not know that it has forgotten.
         party = path.parent.parent
         super().__init__(
             f"{path}, byte {offset}: {why}; do not restore an older copy, rejoin instead:"
@@ -59,6 +60,7 @@ def load(folder: Path, run: bytes) -> LogContents:
 
     Raises DamagedLog if anything else differs from what was written.
     """
+    # Only names that this program gives: temporary files and an operator's copies do not count.
     files = sorted(folder.glob("[0-9]" * 8 + ".log"))
     unfinished = []
     if files and _is_unfinished(files):
@@ -72,6 +74,7 @@ def load(folder: Path, run: bytes) -> LogContents:
     if not counting:
         raise DamagedLog(files[-1], 0, f"the log starts with file {first}, which is missing")
     older = [path for path in files if path not in counting]
+    # Each file must continue the one before, so they are read in order, all of them.
     messages = []
     before = None
     for number, path in enumerate(counting, start=first):
@@ -118,8 +121,10 @@ def _read(
     """Read one file. `before` is the last checksum of the file before it, None for the first."""
     head = _header(path, run)
     data = _bytes(path)
+    # A file that was renamed, or copied over another, has the wrong number inside.
     if not int(path.stem) == head.number == number:
         raise DamagedLog(path, 0, f"file {number} of the log should be here")
+    # The chain of checksums crosses files, so a file that is missing or older shows here.
     is_first = before is None
     if is_first != (head.number == head.first) or (not is_first and head.before != before):
         raise DamagedLog(path, 0, "it does not continue the file before it")

@@ -20,7 +20,9 @@ REQUEST = "request.toml"
 REQUESTS = "requests"
 # Written by a running server: the port where it can be asked for its status.
 STATUS = "status.json"
-MOST_FEDERATION = 1 << 27  # bytes
+# Bytes: room for tens of thousands of members with their certificates.
+MOST_FEDERATION = 1 << 27
+# A key takes a few hundred bytes.
 _MAX_KEY_BYTES = 1 << 12
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -40,6 +42,7 @@ def secret(path: Path) -> str:
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Write a new file and wait until it is on the disk; refuse to touch one that exists."""
+    # Created with its final mode: a secret is not readable for others even for a moment.
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
@@ -71,8 +74,9 @@ def read_text(path: Path, max_bytes: int) -> str:
     try:
         # Opening a pipe would wait for a writer forever; a device may be read without end.
         if not stat.S_ISREG(path.stat().st_mode):
-            raise UserError(f"{path} is not a regular file: restore it")
+            raise UserError(f"{path} is not a file (a pipe, folder or device): restore it")
         with path.open("rb") as file:
+            # One byte more than allowed shows that it is too long, without reading all of it.
             content = file.read(max_bytes + 1)
         if len(content) > max_bytes:
             raise UserError(
@@ -82,7 +86,7 @@ def read_text(path: Path, max_bytes: int) -> str:
     except OSError as error:
         raise _unreadable(path, error) from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: restore it") from error
+        raise UserError(f"{path} is not text in UTF-8: restore it") from error
 
 
 def _exists(path: Path) -> UserError:

@@ -24,9 +24,11 @@ from fedrfq.consensus.wire import Reader, Refused, sized
 # Files are read whole, so this bounds the memory that a damaged or planted file can cost.
 MAX_FILE_BYTES = 1 << 30
 _TAG = b"fedrfqL1"
+# No byte of UTF-8 text is 0xf5, so a mark is rare in what it is searched for in.
 _MARK = b"\xf5log"
 _HEADER = struct.Struct("<8s32sIII8s")
 _BATCH = struct.Struct("<4sIII")
+# CRC-32 finds accidents, not attackers: whoever can write to this disk has the party's keys, too.
 _CRC = struct.Struct("<I")
 # Bytes of a file's header, and of the head in front of a batch's payload.
 HEADER = _HEADER.size + _CRC.size
@@ -93,6 +95,7 @@ def header(data: bytes) -> Header | None:
 
 def batch(seed: int, before: int, payload: bytes) -> tuple[bytes, int]:
     """Return the bytes of a batch, and its checksum."""
+    # Better no vote than one in a file that cannot be read again.
     if len(payload) > MAX_FILE_BYTES - HEADER - HEAD:
         raise ValueError(
             f"one flush has {len(payload)} bytes; a file with more than {MAX_FILE_BYTES} bytes"
@@ -115,6 +118,7 @@ def found(data: bytes, head: Header) -> SegmentContents:
     while (length := _payload_length(data, position, head.seed, before)) is not None:
         start = position + HEAD
         batches.append((position, data[start : start + length]))
+        # The last field of the head is the checksum that the next batch refers to.
         before = _BATCH.unpack_from(data, position)[3]
         position = start + length
     if _has_batch_after(data, position, head.seed):
@@ -135,6 +139,7 @@ def _payload_length(data: bytes, at: int, seed: int, before: int | None = None) 
     if checksum != zlib.crc32(data[at : at + _BATCH.size], seed):
         return None
     _, length, previous, check = _BATCH.unpack_from(data, at)
+    # The head was written, its payload not completely: an interrupted flush.
     if length > len(data) - at - HEAD:
         return None
     if before is not None and previous != before:
@@ -164,6 +169,7 @@ def packed(messages: Iterable[Message]) -> bytes:
 
 def unpacked(at: int, payload: bytes, run: bytes) -> list[Message]:
     """Return the messages of the batch that begins at this offset of its file."""
+    # The checksums have passed by now, so what is wrong here was written so.
     reader = Reader(payload)
     messages = []
     while reader.left():

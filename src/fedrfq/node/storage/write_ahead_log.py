@@ -48,6 +48,8 @@ class WriteAheadLog:
         self.dropped = ""
         self._buffer: list[Message] = []
         self._failed: DiskFull | None = None
+        # No file is open yet. Cleaning up comes first: appending after the rest of an interrupted
+        # flush would turn it into damage.
         self._handle = -1
         self._clean_up(contents)
         if contents.header is None:
@@ -66,6 +68,7 @@ class WriteAheadLog:
         try:
             with _disk_errors(folder / FOLDER):
                 (folder / FOLDER).mkdir(mode=0o700, exist_ok=True)
+                # The folder's own name must survive a crash, or all flushes in it are lost.
                 disk.sync_folder(folder)
                 return cls(folder, run, segment_bytes, lock, load(folder / FOLDER, run))
         except BaseException:
@@ -78,6 +81,7 @@ class WriteAheadLog:
 
         Nothing is ever removed. If there is no log, an empty folder records that it was missing.
         """
+        # The lock makes sure that no running party loses its log this way.
         lock = locked(folder)
         log = folder / FOLDER
         try:
@@ -115,6 +119,7 @@ class WriteAheadLog:
                 self._begin_file(self._head.number + 1, self._head.first)
             data, check = segments.batch(self._head.seed, self._check, payload)
             disk.write(self._handle, data)
+        # Only after the sync: these describe what is on the disk.
         self._check = check
         self._end += len(data)
         self.size += len(data)
@@ -122,6 +127,7 @@ class WriteAheadLog:
 
     def compact(self, messages: Sequence[Message]) -> None:
         """Replace the whole log by these messages."""
+        # The caller chose from `messages`, which includes what was only appended.
         self.flush()
         number = self._head.number + 1
         head = segments.fresh(self._run, number, number, self._check)
@@ -136,14 +142,17 @@ class WriteAheadLog:
             self._switch_to(handle, head, check, segments.HEADER + len(data))
             self.size = self._end
             self.messages = list(messages)
+            # Names have a fixed width, so they compare like their numbers.
             self._remove([path for path in self._log.glob("*.log") if path.name < name(number)])
 
     def close(self) -> None:
         """Flush, and release the lock so that another process can open the log."""
         try:
+            # After a failure the end of the file is unknown, and nothing may follow it.
             if self._failed is None:
                 self.flush()
         finally:
+            # The lock goes last: another process must not find the file still open.
             os.close(self._handle)
             os.close(self._lock)
 

@@ -45,9 +45,11 @@ class Door(Generic[Guest]):
     def leave(self, guest: Guest) -> None:
         """Forget a guest that was identified or is gone."""
         address = self._waiting.pop(guest, None)
+        # A link leaves when it is identified and once more when it closes.
         if address is None:
             return
         del self._by_address[address][guest]
+        # Otherwise every address that ever called would stay in memory.
         if not self._by_address[address]:
             del self._by_address[address]
 

@@ -48,9 +48,11 @@ class Frames:
         start = 0
         while len(held) >= start + HEADER:
             size = _LENGTH.unpack_from(held, start)[0]
+            # At the header, before any of the frame is kept.
             if size > self._max_bytes:
                 raise Oversized
             end = start + HEADER + size
+            # The rest of this frame has not arrived yet.
             if len(held) < end:
                 break
             yield bytes(memoryview(held)[start + HEADER : end])
