@@ -47,6 +47,7 @@ class _EndedRun:
 
     @property
     def over(self) -> bool:
+        """Whether the log says that the run has ended."""
         return self._replica.over
 
     def knows(self, name: str, is_server: bool) -> bool:

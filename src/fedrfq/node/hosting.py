@@ -32,8 +32,8 @@ def hosted(folder: Path, state: Path) -> bool:
     recorded = read_text(path, _MAX_BYTES).removesuffix("\n")
     if recorded != _relative(folder, state):
         raise UserError(
-            f"{folder} is hosted with its state in {(folder / recorded).resolve()}, not in {state}:"
-            " name the former as state, or the client might sign two uploads of one round"
+            f"{folder} is hosted with its state in {(folder / recorded).resolve()}:"
+            f" name that as state, not {state}, or the client might sign two uploads of one round"
         )
     return True
 
