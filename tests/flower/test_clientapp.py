@@ -217,7 +217,7 @@ def test_clients_of_a_real_federation_are_those_of_fedrfq_client(
                 local_dataset.share(e, client, mnist),
                 CPU,
                 tmp_path / f"model-{client}",
-                "run",
+                run="run",
             )
             assert rules.authentic(message)
             assert message.body == Upload(

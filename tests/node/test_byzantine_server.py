@@ -1,4 +1,4 @@
-"""A faulty server as a real process among honest ones: rounds go on, the result is the honest one, evidence names it."""
+"""A faulty server process among honest ones: rounds go on as without it, and evidence names it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ground import founded
 from support import byzantine_server
 from support.byzantine_server import Faulty
 
-ROUNDS = 8  # the faulty server leads two of them
+# The faulty server leads two of them.
+ROUNDS = 8
 MESSAGE = unsigned(bytes(32), Fetch(1, PartKind.CERT))
 
 

@@ -1,4 +1,4 @@
-"""A courier carries others' signed uploads to real servers, brings back certificates, and can do nothing else."""
+"""A courier carries signed uploads to real servers, brings back certificates, and no more."""
 
 from __future__ import annotations
 
@@ -44,23 +44,24 @@ from support.committees import mandate, rounds, uploads
 from support.federations import PATIENCE_S, Servers, founded, process, signed, status, until, upload
 
 CLIENTS = 3
-PATIENT = {"deadline_ms": 600_000}  # a round then waits for all clients
+# With these timings a round waits for all clients.
+PATIENT = {"deadline_ms": 600_000}
 
 
 def altered(message: Message) -> Message:
-    """Another upload, under the same signature."""
+    """Return another upload under the same signature."""
     wire = bytearray(message.wire)
     wire[-65] ^= 1
     return decode(bytes(wire))
 
 
 def named(carried: Carried) -> tuple[int, ...]:
-    """Whose uploads the committee has judged."""
+    """Return the clients whose uploads the committee has judged."""
     return codec.decode_verdicts_without_successor(carried.verdicts)[0]
 
 
 def simulated(number: int) -> list[bytes]:
-    """The globals of so many rounds of the same uploads, as a simulated committee decides on them."""
+    """Return the globals that a simulated committee decides on in so many rounds."""
     return [
         codec.encode_globals(agreed.decision.globals_)
         for agreed in rounds(Simulated(4), mandate(CLIENTS), number)
@@ -73,7 +74,7 @@ def run(test: Any) -> None:
 
 @asynccontextmanager
 async def at_work(folder: Path, *numbers: int) -> AsyncIterator[tuple[Servers, Courier]]:
-    """Servers, of the numbers given or all, in this loop, and a courier."""
+    """Run the servers with these numbers, or all, and a courier in this loop."""
     servers = Servers(folder)
     await servers.start(*(numbers or range(4)))
     try:
@@ -252,20 +253,25 @@ def test_one_process_a_courier(tmp_path: Path) -> None:
 
 
 def test_who_comes_late_is_sent_everything_and_a_receipt_ends_it(tmp_path: Path) -> None:
-    """Two servers decide nothing; the third is sent all when it comes. Nobody is told twice what it has confirmed."""
+    """Two servers decide nothing; the third is sent all uploads when it comes.
+
+    Nobody is sent again what it has confirmed.
+    """
     founded(tmp_path, couriers=1, **PATIENT)
 
     async def test() -> None:
         async with at_work(tmp_path, 0, 1) as (servers, courier):
-            said, asked = watched(courier)
+            uploaded, asked = watched(courier)
             carrying = asyncio.ensure_future(courier.carry(1, signed(tmp_path, 1), PATIENCE_S))
             await until(
-                lambda: {0, 1} <= set(said) and not courier._missing[0] and not courier._missing[1]
+                lambda: (
+                    {0, 1} <= set(uploaded) and not courier._missing[0] and not courier._missing[1]
+                )
             )
-            before = len(said)
+            before = len(uploaded)
             questions = len(asked)
             await until(lambda: len(asked) >= questions + 8)
-            assert len([to for to in said[before:] if to in (0, 1)]) == 0
+            assert len([to for to in uploaded[before:] if to in (0, 1)]) == 0
             await servers.start(3)
             assert (await carrying).globals_ == simulated(1)[0]
 
@@ -286,7 +292,7 @@ def test_a_server_is_sent_everything_as_soon_as_it_is_there(tmp_path: Path) -> N
 def test_a_certificate_that_nobody_told_it_of_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who comes between a decision and its flush is greeted with the round before."""
+    """A courier that connects between a decision and its flush is greeted with the round before."""
     founded(tmp_path, couriers=1, **PATIENT)
     monkeypatch.setitem(driver._DO, Publish, lambda *_: None)
 
@@ -298,17 +304,18 @@ def test_a_certificate_that_nobody_told_it_of_is_asked_for(
 
 
 def watched(courier: Courier) -> tuple[list[int], list[int]]:
-    """To whom uploads and questions are sent from now on."""
-    said: list[int] = []
+    """Record who is sent uploads and questions from now on."""
+    uploaded: list[int] = []
     asked: list[int] = []
     send = courier._links.send
 
     def sent(to: int, data: bytes) -> None:
-        (said if decode(data).body.kind == Kind.UPLOAD else asked).append(to)
+        is_upload = decode(data).body.kind == Kind.UPLOAD
+        (uploaded if is_upload else asked).append(to)
         send(to, data)
 
     courier._links.send = sent  # type: ignore[method-assign]
-    return said, asked
+    return uploaded, asked
 
 
 def test_what_no_server_would_read_is_not_sent(tmp_path: Path) -> None:
@@ -317,11 +324,8 @@ def test_what_no_server_would_read_is_not_sent(tmp_path: Path) -> None:
     async def test() -> None:
         async with at_work(tmp_path) as (servers, courier):
             huge = upload(tmp_path / "client-0", 1, 0, bytes(1 << 16))
-            assert named(await courier.carry(1, [huge, *signed(tmp_path, 1)], PATIENCE_S)) == (
-                0,
-                1,
-                2,
-            )
+            carried = await courier.carry(1, [huge, *signed(tmp_path, 1)], PATIENCE_S)
+            assert named(carried) == (0, 1, 2)
             assert not any(counts["dropped: oversized frame"] for counts in _counts(servers))
 
     run(test())
@@ -355,42 +359,38 @@ def test_patience_ends_in_words(tmp_path: Path) -> None:
 def test_the_latest_round_is_found_whatever_one_server_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Server 0 has forgotten every round, tells of one that never was, or answers with parts of its own."""
+    """Server 0 forgets all rounds, reports one that never was, or answers with parts of its own."""
     federation = founded(tmp_path, couriers=1, **PATIENT)
-    true = Server._standing
+    true = Server._last_decided
     found = Replica._find
     record = Record(9, *[bytes(32)] * 5)
     forged = Certificate(Kind.COMMIT, 0, record, tuple((server, bytes(64)) for server in range(3)))
 
     def lying(content: bytes) -> Callable[[Server], Message]:
         def said(server: Server) -> Message:
-            liar = server._identity.party == 0
-            if liar:
+            if server._identity.party == 0:
                 return server._rules.unsigned(Part(9, PartKind.STANDING, content))
             return true(server)
 
         return said
 
     def poisoned(replica: Replica, fetch: Fetch) -> Message | None:
-        parts = replica.me == 0 and fetch.what in (PartKind.GLOBALS, PartKind.VERDICTS)
-        if parts:
+        if replica.me == 0 and fetch.what in (PartKind.GLOBALS, PartKind.VERDICTS):
             return replica.rules.unsigned(Part(fetch.round, fetch.what, b"poison"))
         return found(replica, fetch)
 
     async def test() -> None:
         async with at_work(tmp_path) as (servers, courier):
             assert await courier.latest(PATIENCE_S) is None
-            _, newest = [
-                await courier.carry(number, signed(tmp_path, number), PATIENCE_S)
-                for number in (1, 2)
-            ]
+            for number in (1, 2):
+                newest = await courier.carry(number, signed(tmp_path, number), PATIENCE_S)
             last = newest.certificate.record, newest.globals_, newest.verdicts
             await until(
                 lambda: all(server._seen.decided == 2 for server, _ in servers.running.values())
             )
         monkeypatch.setattr(Replica, "_find", poisoned)
         for content in (b"", forged.write(), b"no certificate"):
-            monkeypatch.setattr(Server, "_standing", lying(content))
+            monkeypatch.setattr(Server, "_last_decided", lying(content))
             async with at_work(tmp_path) as (_, courier):
                 known = await courier.latest(PATIENCE_S)
                 assert known is not None
@@ -423,7 +423,7 @@ def test_who_carries_for_all_has_room_for_all(tmp_path: Path) -> None:
     client = client_pace(federation)
     courier = courier_pace(federation)
     one = Received(0, signed(tmp_path, 1)[0])
-    assert courier.frame == client.frame
+    assert courier.frame_bytes == client.frame_bytes
     assert courier.frames_s > client.frames_s
     assert courier.bytes_s > client.bytes_s
     turns = FairQueue(federation.carriers)
@@ -451,10 +451,10 @@ def test_who_carries_for_all_has_room_for_all(tmp_path: Path) -> None:
 def test_it_sends_no_faster_than_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the queue would outgrow its bound, and the connection end."""
+    """Otherwise the queue would outgrow its bound and the connection would be dropped."""
     founded(tmp_path, couriers=1, **PATIENT)
-    monkeypatch.setattr("fedrfq.node.courier._WAITING", 1 << 12)
-    most = 0
+    monkeypatch.setattr("fedrfq.node.courier._MAX_UNREAD", 1 << 12)
+    max_unread = 0
 
     async def test() -> None:
         async with at_work(tmp_path) as (_, courier):
@@ -463,23 +463,20 @@ def test_it_sends_no_faster_than_it_is_read(
             send = courier._links.send
 
             def sent(to: int, data: bytes) -> None:
-                nonlocal most
+                nonlocal max_unread
                 send(to, data)
-                most = max(most, unread(to))
+                max_unread = max(max_unread, unread(to))
 
             courier._links.send = sent  # type: ignore[method-assign]
-            assert named(await courier.carry(1, [*ballast, *signed(tmp_path, 1)], PATIENCE_S)) == (
-                0,
-                1,
-                2,
-            )
+            carried = await courier.carry(1, [*ballast, *signed(tmp_path, 1)], PATIENCE_S)
+            assert named(carried) == (0, 1, 2)
 
     run(test())
-    assert 1 << 12 < most < 1 << 13
+    assert 1 << 12 < max_unread < 1 << 13
 
 
 def test_a_copy_of_the_folder_is_enough(tmp_path: Path) -> None:
-    """It keeps nothing: what it knows it has from the servers."""
+    """A courier stores nothing: all that it knows comes from the servers."""
     founded(tmp_path, couriers=1, **PATIENT)
     before = sorted(path.name for path in (tmp_path / "courier-0").iterdir())
 

@@ -1,4 +1,4 @@
-"""What stands between a machine and the world: each message goes where it should, and nobody starves the others."""
+"""The driver sends each message where it belongs, and no peer starves the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedrfq.consensus.events import (
 )
 from fedrfq.consensus.messages import Evidence, Part, PartKind, Upload
 from fedrfq.node.driver import BATCH, CHANGE_PROPOSALS, Driver
-from fedrfq.node.transport.fair_queue import _CLIENT_BYTES, FairQueue
+from fedrfq.node.transport.fair_queue import _MAX_CLIENT_BYTES, FairQueue
 from support.cluster import Cluster, key, signer
 from support.scripted import CERTIFICATE, RULES, World, quiet, run, word
 
@@ -47,28 +47,28 @@ def test_a_flood_leaves_room_for_others_and_for_the_clock() -> None:
 
 
 def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> None:
-    turns = FairQueue()
-    assert turns.put(~0, Start(), 10 * _CLIENT_BYTES)
-    assert not turns.put(~0, Start(), 1)
-    assert turns.put(~1, Start(), _CLIENT_BYTES - 1)
-    assert turns.put(~1, Start(), 1)
-    assert not turns.put(~1, Start(), 1)
-    assert turns.put(1, Start(), 10 * _CLIENT_BYTES)
-    assert turns.put(1, Start(), 10 * _CLIENT_BYTES)
+    queue = FairQueue()
+    assert queue.put(~0, Start(), 10 * _MAX_CLIENT_BYTES)
+    assert not queue.put(~0, Start(), 1)
+    assert queue.put(~1, Start(), _MAX_CLIENT_BYTES - 1)
+    assert queue.put(~1, Start(), 1)
+    assert not queue.put(~1, Start(), 1)
+    assert queue.put(1, Start(), 10 * _MAX_CLIENT_BYTES)
+    assert queue.put(1, Start(), 10 * _MAX_CLIENT_BYTES)
     for _ in range(5):
-        turns.take()
-    assert not turns
-    assert turns.put(~0, Start(), 1)
-    assert turns.put(~0, Start(), _CLIENT_BYTES - 1)
-    assert not turns.put(~0, Start(), 1)
-    turns.take()
-    assert turns.put(~0, Start(), 1)
+        queue.take()
+    assert not queue
+    assert queue.put(~0, Start(), 1)
+    assert queue.put(~0, Start(), _MAX_CLIENT_BYTES - 1)
+    assert not queue.put(~0, Start(), 1)
+    queue.take()
+    assert queue.put(~0, Start(), 1)
 
 
 def test_what_there_is_no_room_for_is_counted_and_gone() -> None:
     async def test() -> None:
         world = World()
-        large = RULES.unsigned(Part(1, PartKind.SET, bytes(_CLIENT_BYTES // 2))).wire
+        large = RULES.unsigned(Part(1, PartKind.SET, bytes(_MAX_CLIENT_BYTES // 2))).wire
         for _ in range(5):
             world.driver.hear(~0, large)
         await quiet()
@@ -90,9 +90,7 @@ def test_what_is_no_message_costs_the_connection() -> None:
     run(test())
 
 
-def test_a_broadcast_goes_to_all_other_servers_and_a_publication_to_the_clients_served_who_are_here() -> (
-    None
-):
+def test_a_broadcast_goes_to_all_other_servers_and_a_publication_to_the_clients_served() -> None:
     async def test() -> None:
         message = word()
         world = World(lambda event: [Broadcast(message), Publish(message)], party=1)
@@ -114,13 +112,16 @@ def test_the_owner_hears_of_decisions_accusations_waiting_and_of_what_was_kept()
         upload = RULES.signed(Upload(1, 0, b"1"), signer(key("client", 0)))
         evidence = RULES.unsigned(Evidence(1, upload, upload))
         decided = Decided(CERTIFICATE, None, ())
-        told = []
+        reported = []
         world = World(lambda event: [Persist(message), decided, Accused(evidence), Waiting(1, 2)])
         driver = world.driver
-        driver.on_kept, driver.on_decided, driver.on_accused, driver.on_waiting = [told.append] * 4
+        driver.on_persisted = reported.append
+        driver.on_decided = reported.append
+        driver.on_accused = reported.append
+        driver.on_waiting = reported.append
         driver.give(Start())
         await quiet()
-        assert told == [message, decided, evidence, Waiting(1, 2)]
+        assert reported == [message, decided, evidence, Waiting(1, 2)]
 
     run(test())
 
@@ -180,7 +181,7 @@ def test_after_a_stop_nothing_happens() -> None:
 
 
 def test_the_same_replicas_decide_through_drivers_as_by_hand() -> None:
-    """Four of them and four clients, by frames, each with a disk of its own."""
+    """Four replicas and four clients exchange frames, each with a disk of its own."""
 
     async def test() -> None:
         cluster = Cluster()
@@ -221,7 +222,8 @@ def test_change_proposals_are_taken_in_now_and_then_and_from_servers_alone() -> 
         for _ in range(3 * CHANGE_PROPOSALS):
             world.driver.hear(1, change_proposal)
         assert world.driver.counts["change proposals too often"] == 2 * CHANGE_PROPOSALS
-        world.driver.hear(2, change_proposal)  # who floods costs the others nothing
+        # A server that floods does not use up the allowance of the others.
+        world.driver.hear(2, change_proposal)
         world.driver.hear(~0, change_proposal)
         world.driver.hear(~0, upload)
         await quiet()

@@ -1,4 +1,4 @@
-"""The driver and the disk: durable before said, as many together as can wait, and nothing once nothing can be kept."""
+"""The driver and the disk: persist before sending, share flushes, and stop when a flush fails."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fedrfq.consensus.messages import (
     Commit,
     Fetch,
     Kind,
+    Message,
     Part,
     PartKind,
     Receipt,
@@ -42,7 +43,7 @@ SETTLED: list[Effect] = [
 
 
 def played(*batches: list[Effect]) -> World:
-    """A world in which these batches have been carried out, one after the other."""
+    """Return a world in which these batches have been carried out, one after the other."""
     plans = iter(batches)
     world = World(lambda event: next(plans))
     world.driver.on_decided = lambda decided: world.story.append(("decided",))
@@ -52,7 +53,8 @@ def played(*batches: list[Effect]) -> World:
     return world
 
 
-def told(world: World) -> list[str]:
+def steps(world: World) -> list[str]:
+    """Return the names of what was asked of the disk and the wires, in order."""
     return [what[0] for what in world.story]
 
 
@@ -94,8 +96,8 @@ def test_uploads_wait_for_one_flush() -> None:
         assert not world.story
         while len(world.story) < 3:
             await asyncio.sleep(0.001)
-        assert told(world) == ["append", "append", "flush"]
-        assert told(played(STORED, [Persist(word()), Send(1, word())])) == ["append"] * 2 + [
+        assert steps(world) == ["append", "append", "flush"]
+        assert steps(played(STORED, [Persist(word()), Send(1, word())])) == ["append"] * 2 + [
             "flush",
             "send",
         ]
@@ -106,15 +108,15 @@ def test_uploads_wait_for_one_flush() -> None:
 def test_a_decision_is_not_waited_for_as_long_as_uploads_may_be() -> None:
     async def test() -> None:
         world = played(STORED)
-        uploads = world.driver._patience
+        uploads = world.driver._flush_timer
         world.driver._carry_out(SETTLED)
-        decision = world.driver._patience
+        decision = world.driver._flush_timer
         assert uploads is not None
         assert uploads.cancelled()
         assert decision is not None
         assert decision.when() < uploads.when()
         world.driver._carry_out(STORED)
-        assert world.driver._patience is decision
+        assert world.driver._flush_timer is decision
         world.driver.stop()
 
     run(test())
@@ -123,12 +125,12 @@ def test_a_decision_is_not_waited_for_as_long_as_uploads_may_be() -> None:
 def test_receipts_are_given_before_their_clients_would_repeat_themselves() -> None:
     async def test() -> None:
         world = played(STORED, STORED)
-        delay = world.driver._receipts._delay
+        delay = world.driver._receipts._delay_s
         assert 0 < delay < RULES.roster.resend_ms / 1000
-        world.driver._receipts._delay = 0.001
+        world.driver._receipts._delay_s = 0.001
         while len(world.story) < 4:
             await asyncio.sleep(0.001)
-        assert told(world) == ["append", "append", "flush", "send"]
+        assert steps(world) == ["append", "append", "flush", "send"]
         assert world.sent() == [(~0, RECEIPT.wire)]
 
     run(test())
@@ -138,7 +140,7 @@ def test_no_receipt_is_given_once_its_round_is_decided() -> None:
     async def test() -> None:
         later = RULES.signed(Receipt(2, 0, 0, UPLOAD.digest), signer(key("server", 0)))
         world = World()
-        world.driver._receipts._delay = 0.001
+        world.driver._receipts._delay_s = 0.001
         for receipt in (RECEIPT, later):
             world.driver._receipts.owe(Send(~0, receipt))
         world.driver._carry_out([*SETTLED, Persist(word())])
@@ -155,7 +157,7 @@ def test_no_receipt_is_given_after_the_end() -> None:
     async def test() -> None:
         worlds = [World(), World()]
         for world in worlds:
-            world.driver._receipts._delay = 0.001
+            world.driver._receipts._delay_s = 0.001
             world.driver._receipts.owe(Send(~0, RECEIPT))
         worlds[0].driver.stop()
         worlds[1].driver.fail("elsewhere")
@@ -168,26 +170,24 @@ def test_no_receipt_is_given_after_the_end() -> None:
 def test_a_certificate_is_published_at_once_and_reported_when_it_is_kept() -> None:
     async def test() -> None:
         world = played(SETTLED)
-        assert set(told(world)) == {"send"}
+        assert set(steps(world)) == {"send"}
         published = len(world.story)
         assert {data for _, data in world.sent()} == {PROOF.wire}
         while len(world.story) < published + 3:
             await asyncio.sleep(0.001)
-        assert told(world)[published:] == ["append", "flush", "decided"]
+        assert steps(world)[published:] == ["append", "flush", "decided"]
 
     run(test())
 
 
-def test_a_certificate_that_may_have_a_vote_in_it_that_is_not_kept_yet_is_published_after_the_flush() -> (
-    None
-):
+def test_a_certificate_with_a_vote_that_is_not_kept_yet_is_published_after_the_flush() -> None:
     async def test() -> None:
         vote = RULES.signed(Commit(1, 0, bytes(32), 0), signer(key("server", 0)))
-        story = told(played([Persist(vote), *SETTLED]))
+        story = steps(played([Persist(vote), *SETTLED]))
         assert story[:3] == ["append", "append", "flush"]
         assert "send" in story[3:]
         prepared = RULES.unsigned(Cert(1, Certificate(Kind.PREPARE, 0, CERTIFICATE.record, ())))
-        assert told(played([Persist(prepared), Publish(PROOF)]))[:2] == ["append", "flush"]
+        assert steps(played([Persist(prepared), Publish(PROOF)]))[:2] == ["append", "flush"]
 
     run(test())
 
@@ -196,11 +196,11 @@ def test_what_waits_is_carried_out_at_a_stop_and_not_when_nothing_can_be_kept() 
     async def test() -> None:
         world = played(STORED)
         world.driver.stop()
-        assert told(world) == ["append", "flush"]
+        assert steps(world) == ["append", "flush"]
         world = played(STORED)
         world.full = True
         world.driver.stop()
-        assert (told(world), world.driver.failed) == (["append"], "no room")
+        assert (steps(world), world.driver.failed) == (["append"], "no room")
         world = played(STORED)
         world.driver.fail("elsewhere")
         world.driver.stop()
@@ -213,18 +213,18 @@ def test_what_cannot_be_kept_is_never_said_and_nothing_after_it() -> None:
     async def test() -> None:
         message = word(7)
         world = World(
-            lambda event: [Send(1, message), Persist(message), SetTimer(Timer.VIEW, 0), *said]
+            lambda event: [Send(1, message), Persist(message), SetTimer(Timer.VIEW, 0), decision]
         )
-        told = []
-        said: list[Effect] = [Decided(CERTIFICATE, None, ())]
-        world.driver.on_failed = told.append
-        world.driver.on_decided = lambda decided: told.append("decided")
-        world.driver.on_kept = lambda kept: told.append("kept")
+        reported = []
+        decision = Decided(CERTIFICATE, None, ())
+        world.driver.on_failed = reported.append
+        world.driver.on_decided = lambda decided: reported.append("decided")
+        world.driver.on_persisted = lambda message: reported.append("persisted")
         world.full = True
         world.driver.give(Start())
         await quiet()
         assert world.driver.failed == "no room"
-        assert told == ["no room"]
+        assert reported == ["no room"]
         world.full = False
         world.driver.give(Submit(1, b""))
         world.driver.hear(1, word().wire)
@@ -241,10 +241,14 @@ def test_whoever_cannot_keep_anything_still_answers_what_its_owner_allows() -> N
         answer = RULES.unsigned(Part(1, PartKind.SET, b"\0\0\0\0"))
         world = World(lambda event: [Persist(message)])
         asked: list[Fetch] = []
-        world.driver.answer = lambda fetch: (
-            asked.append(fetch),
-            answer if fetch.round == 1 else None,
-        )[1]
+
+        def answer_first(fetch: Fetch) -> Message | None:
+            asked.append(fetch)
+            if fetch.round != 1:
+                return None
+            return answer
+
+        world.driver.answer = answer_first
         world.full = True
         world.driver.give(Start())
         await quiet()

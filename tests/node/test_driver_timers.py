@@ -1,4 +1,4 @@
-"""The driver and the clock: one timer a name, and no longer a wait than there is a reason for."""
+"""The driver and the clock: one timer per name, and no wait longer than necessary."""
 
 from __future__ import annotations
 
@@ -37,14 +37,11 @@ def test_timers_ring_stop_and_start_anew() -> None:
 
 
 def test_a_timer_that_another_ones_ringing_stops_does_not_ring() -> None:
-    """Though both had run out: the machine has moved on by then."""
+    """Both had run out, but by then the machine has moved on."""
 
     async def test() -> None:
         def answer(event: Event) -> list[Effect]:
-            if type(event) is Start:
-                delay = 0
-            else:
-                delay = None
+            delay = 0 if type(event) is Start else None
             return [SetTimer(Timer.VIEW, delay), SetTimer(Timer.DEADLINE, delay)]
 
         world = World(answer)
@@ -61,7 +58,7 @@ def test_a_timer_that_has_run_out_comes_before_messages_that_would_set_it_anew()
         world.driver.give(Start())
         await quiet()
         world.driver.hear(1, word().wire)
-        world.driver._ring(Timer.VIEW)
+        world.driver._expire(Timer.VIEW)
         await quiet()
         assert [type(event) for event in world.machine.events] == [Start, Expired, Received]
 
@@ -91,14 +88,14 @@ def test_a_view_whose_leader_goes_is_given_up_soon_and_no_other() -> None:
         world.driver.give(Start())
         await quiet()
         view = world.driver._timers[Timer.VIEW]
-        world.driver.lost(1)
-        world.driver.lost(~0)
+        world.driver.peer_left(1)
+        world.driver.peer_left(~0)
         assert world.driver._timers[Timer.VIEW] is view
-        world.driver.lost(2)
+        world.driver.peer_left(2)
         assert view.cancelled()
         while Expired(Timer.VIEW) not in world.machine.events:
             await asyncio.sleep(0.001)
-        world.driver.lost(2)
+        world.driver.peer_left(2)
         await quiet()
         assert world.machine.events.count(Expired(Timer.VIEW)) == 1
 
@@ -109,20 +106,20 @@ def test_what_a_peer_has_missed_is_said_again_soon_after_it_comes() -> None:
     async def test() -> None:
         delays = iter([16_000, 10])
         world = World(lambda event: [SetTimer(Timer.RESEND, next(delays))])
-        world.driver.found()
+        world.driver.peer_joined()
         assert not world.driver._timers
         world.driver.give(Start())
         await quiet()
-        world.driver.found()
+        world.driver.peer_joined()
         soon = world.driver._timers[Timer.RESEND]
         first = asyncio.get_running_loop().time() + RULES.roster.resend_ms / 1000
         assert soon.when() <= first
-        world.driver.found()
+        world.driver.peer_joined()
         assert world.driver._timers[Timer.RESEND] is soon
         world.driver.give(Start())
         await quiet()
         sooner = world.driver._timers[Timer.RESEND]
-        world.driver.found()
+        world.driver.peer_joined()
         assert world.driver._timers[Timer.RESEND] is sooner
         world.driver.stop()
 
@@ -143,10 +140,8 @@ def test_nobody_waits_longer_or_shorter_for_himself() -> None:
         world.here.discard(2)
         world.driver.give(Start())
         world.driver._turn()
-        assert (
-            world.driver._timers[Timer.VIEW].when()
-            < asyncio.get_running_loop().time() + GRACE_MS / 2000
-        )
+        soon = asyncio.get_running_loop().time() + GRACE_MS / 2000
+        assert world.driver._timers[Timer.VIEW].when() < soon
         world.driver.stop()
 
     run(test())

@@ -1,4 +1,4 @@
-"""What hostile, careless or unlucky parties do to a federation on a network, and what must not come of it."""
+"""What hostile, careless or unlucky parties must not be able to do to a federation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from fedrfq.consensus.events import Received, Submit
-from fedrfq.consensus.messages import Fetch, PartKind, Upload, unsigned
+from fedrfq.consensus.messages import Fetch, Message, PartKind, Upload, unsigned
 from fedrfq.consensus.rules import Rules
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.files import toml
-from fedrfq.node.client import ClientProcess, participant
+from fedrfq.node import client
+from fedrfq.node.client import ClientEnded, participant
 from fedrfq.node.ended_runs import EndedRuns
 from fedrfq.node.membership import epochs, founding, identity, proposal
 from fedrfq.node.membership.change import changed
@@ -25,6 +26,7 @@ from fedrfq.node.membership.founding import NewKeys
 from fedrfq.node.ops.local_cluster import free_ports
 from fedrfq.node.server import Server, ServerOptions, serve
 from fedrfq.node.storage.audit_writer import AuditWriter
+from fedrfq.node.storage.log_reader import load
 from support.command import fedrfq
 from support.committees import mandate, uploads
 from support.federations import founded
@@ -34,7 +36,7 @@ from support.small import CPU
 
 @pytest.fixture
 def changed_twice(tmp_path: Path) -> Networked:
-    """Three runs, of 3, 2 and 1 rounds."""
+    """Return a federation after three runs, of 3, 2 and 1 rounds."""
     found = Networked(tmp_path)
     found.round(1)
     found.round(2)
@@ -111,7 +113,7 @@ def test_a_past_without_its_beginning_is_none(changed_twice: Networked) -> None:
 
 
 def test_a_past_with_another_beginning_is_none(changed_twice: Networked, tmp_path: Path) -> None:
-    """Someone's own servers certify that the second run follows from theirs."""
+    """An attacker's own servers certify that the second run follows from theirs."""
     home = changed_twice.home(0)
     forged = Networked(tmp_path / "forged")
     second = (home / "past" / "2" / "federation.toml").read_bytes()
@@ -139,12 +141,12 @@ def test_of_a_run_whose_log_is_gone_nothing_is_signed(changed_twice: Networked) 
     upload = Upload(1, 0, uploads(mandate(3), 1).encoded(1)[0])
     message = Rules(first.roster).signed(upload, changed_twice.signers[~0])
     archive = EndedRuns(identity.load(home))
+    # A replica without its log would take the upload for a new one and sign a receipt for it.
+    answers = []
     if first.roster.run in archive:
-        said = archive.answer(~0, first.roster.run, message.wire)
-    else:
-        said = []
+        answers = archive.answer(~0, first.roster.run, message.wire)
     archive.close()
-    assert not [one for _, one in said if one.author is not None]
+    assert not [answer for _, answer in answers if answer.author is not None]
 
 
 def test_damage_in_the_past_does_not_stop_the_present(changed_twice: Networked) -> None:
@@ -153,7 +155,17 @@ def test_damage_in_the_past_does_not_stop_the_present(changed_twice: Networked) 
     data = bytearray(path.read_bytes())
     data[200] ^= 1
     path.write_bytes(data)
-    EndedRuns(identity.load(home)).close()
+    archive = EndedRuns(identity.load(home))
+    runs = [epoch.federation.roster.run for epoch in epochs.ended_epochs(home)]
+    assert [run in archive for run in runs] == [False, True]
+    archive.close()
+
+    async def start() -> None:
+        server = Server(identity.load(home), ServerOptions())
+        server.stop()
+        await server.run()
+
+    asyncio.run(start())
 
 
 def test_a_server_does_not_start_from_a_past_without_a_state(changed_twice: Networked) -> None:
@@ -164,18 +176,18 @@ def test_a_server_does_not_start_from_a_past_without_a_state(changed_twice: Netw
     async def start() -> None:
         Server(identity.load(home), ServerOptions())
 
-    with pytest.raises(UserError, match="server"):
+    with pytest.raises(UserError, match="lacks the detector's state"):
         asyncio.run(start())
 
 
 def test_rounds_before_a_party_came_are_not_said_to_be_in_its_log(changed_twice: Networked) -> None:
     for name in ("audit.log", "bodies.bin"):
         (changed_twice.home(1) / "past" / "1" / name).unlink()  # as a newcomer has it
-    said = fedrfq("verify", *(changed_twice.home(server) for server in range(3))).stdout
-    assert "3 logs agree; 3 rounds are in all of them" in said
+    report = fedrfq("verify", *(changed_twice.home(server) for server in range(3))).stdout
+    assert "3 logs agree; 3 rounds are in all of them" in report
 
 
-# The turn
+# Activating a successor
 
 
 def test_a_federation_is_not_turned_to_a_file_that_nothing_certifies(
@@ -189,7 +201,7 @@ def test_a_federation_is_not_turned_to_a_file_that_nothing_certifies(
 
 
 def test_keys_that_were_being_made_take_nobodys_place(tmp_path: Path) -> None:
-    """`fedrfq keys rotate` was killed after its first file; then the federation is changed, not this party."""
+    """`fedrfq keys rotate` was killed after its first file; then others change the federation."""
     found = Networked(tmp_path)
     home = tmp_path / "server-0"
     NewKeys.new("server-0", "127.0.0.1:1").write(home / "rotation")
@@ -211,7 +223,7 @@ def test_what_is_cut_off_is_as_private_as_what_is_left(changed_twice: Networked)
 
 
 def test_a_name_that_was_a_servers_gives_a_client_nothing_private(tmp_path: Path) -> None:
-    """server-3 is expelled; later a client comes under its name, and asks for what only servers may have."""
+    """server-3 is expelled; a client with its name then asks for what only servers may have."""
     found = Networked(tmp_path)
     state = _expelled(found)
     archive = EndedRuns(identity.load(found.home(0)))
@@ -221,13 +233,22 @@ def test_a_name_that_was_a_servers_gives_a_client_nothing_private(tmp_path: Path
     assert party < 0
     first = Federation.read((found.home(0) / "past" / "1" / "federation.toml").read_text(), "")
     question = unsigned(first.roster.run, Fetch(1, PartKind.STATE, state))
-    said = archive.answer(party, first.roster.run, question.wire)
+    to_server = archive.answer(1, first.roster.run, question.wire)
+    to_client = archive.answer(party, first.roster.run, question.wire)
     archive.close()
-    assert not [one for _, one in said if getattr(one.body, "what", None) == PartKind.STATE]
+    # A server gets the state, so it is the role that keeps the client from it.
+    assert _states(to_server)
+    assert not _states(to_client)
+
+
+def _states(answers: list[tuple[int, Message]]) -> list[Message]:
+    return [
+        message for _, message in answers if getattr(message.body, "what", None) == PartKind.STATE
+    ]
 
 
 def _expelled(found: Networked) -> bytes:
-    """The digest of the first run's last state; server-3 is then a client."""
+    """Expel server-3 and admit a client of that name; return the digest of the last state."""
     as_client = NewKeys.new("server-3").request
     as_server = NewKeys.new("server-9", "127.0.0.1:9").request
     new = changed(found.federation, [as_client, as_server], ["server-3"])
@@ -251,7 +272,7 @@ _SETS = ["partition.ways=3", "partition.spread=1", "partition.shots=7", "partiti
 
 
 def trained(folder: Path, rounds: int) -> identity.Identity:
-    """A federation of one server and two clients that really learn; the server."""
+    """Found a federation of one server and two clients that really learn; return the server."""
     waits = {"minimum": 1, "deadline_ms": 60_000, "resend_ms": 100}
     founding.init(
         folder, [f"127.0.0.1:{free_ports(1)[0]}"], 2, waits, None, [*_SETS, f"rounds={rounds}"]
@@ -259,54 +280,95 @@ def trained(folder: Path, rounds: int) -> identity.Identity:
     return identity.load(folder / "server-0")
 
 
-def approved(server: identity.Identity, new: Federation) -> None:
+def approve(server: identity.Identity, new: Federation) -> None:
     file = server.folder / "new.toml"
     file.write_text(new.text)
     proposal.propose(server, file)
 
 
-async def attended(folder: Path) -> None:
-    """As `fedrfq client` does, to the end of the last run that the client has a seat in."""
+async def attended(folder: Path) -> list[ClientEnded]:
+    """Take part as `fedrfq client` does; return how each run of the federation ended."""
+    ends = []
     while True:
+        epochs.complete_activation(folder)
+        own = identity.load(folder)
+        learning = participant(own, "mnist5k", CPU)
+        ends.append(await client._attend(own, learning, False, lambda line: None))
+        if not ends[-1].successor:
+            return ends
+
+
+def all_end(server: identity.Identity) -> list[list[ClientEnded]]:
+    """Run the server and both clients until the clients have ended; return how their runs did.
+
+    Whatever a client or the server dies of is raised.
+    """
+
+    async def main() -> list[list[ClientEnded]]:
+        serving = asyncio.create_task(serve(server, ServerOptions()))
+        clients = [
+            asyncio.create_task(attended(server.folder.parent / f"client-{k}")) for k in range(2)
+        ]
         try:
-            own = identity.load(folder)
-        except UserError:
-            return
-        process = ClientProcess(own, participant(own, "mnist5k", CPU), lambda line: None)
-        ended = await process.run(once=False)
-        if not ended.successor:
-            return
-        process.turn()
+            async with asyncio.timeout(_LIMIT_S):
+                everyone = asyncio.gather(*clients)
+                await asyncio.wait({everyone, serving}, return_when=asyncio.FIRST_COMPLETED)
+                # It serves until it is stopped, so it can only be done if it has died.
+                if serving.done():
+                    serving.result()
+                return await everyone
+        finally:
+            for task in (serving, *clients):
+                task.cancel()
+            await asyncio.gather(serving, *clients, return_exceptions=True)
+
+    return asyncio.run(main())
 
 
-async def all_end(server: identity.Identity) -> None:
-    serving = asyncio.create_task(serve(server, ServerOptions()))
-    clients = [
-        asyncio.create_task(attended(server.folder.parent / f"client-{k}")) for k in range(2)
-    ]
-    _, late = await asyncio.wait(clients, timeout=_LIMIT_S)
-    for task in (serving, *clients):
-        task.cancel()
-    await asyncio.gather(serving, *clients, return_exceptions=True)
-    assert not late
+def rounds_of(ends: list[ClientEnded]) -> list[int]:
+    """Return the last round of each run, all of which have ended."""
+    assert all(end.finished for end in ends)
+    assert [bool(end.successor) for end in ends] == [True] * (len(ends) - 1) + [False]
+    return [end.round for end in ends]
 
 
 def test_a_change_in_the_last_round_ends_the_clients(tmp_path: Path, mnist: Dataset) -> None:
+    """The successor has no rounds left, so the clients end without having heard a result of it."""
     server = trained(tmp_path / "f", rounds=1)
-    approved(server, changed(server.federation, minimum=2))
-    asyncio.run(all_end(server))
+    new = changed(server.federation, minimum=2)
+    approve(server, new)
+    assert [rounds_of(ends) for ends in all_end(server)] == [[1, 0], [1, 0]]
+    for k in range(2):
+        assert identity.load(tmp_path / "f" / f"client-{k}").federation.text == new.text
 
 
 def test_a_client_with_new_keys_goes_on(tmp_path: Path, mnist: Dataset) -> None:
+    """It takes part in the second round under its new key, and its upload is judged."""
     server = trained(tmp_path / "f", rounds=2)
+    home = tmp_path / "f" / "client-1"
     new = NewKeys.new("client-1")
-    new.write(tmp_path / "f" / "client-1" / "rotation")
-    approved(server, changed(server.federation, [new.request]))
-    asyncio.run(all_end(server))
-    assert identity.load(tmp_path / "f" / "client-1").signer.public == new.request.key
+    new.write(home / "rotation")
+    approve(server, changed(server.federation, [new.request]))
+    assert [rounds_of(ends) for ends in all_end(server)] == [[1, 1], [1, 1]]
+    own = identity.load(home)
+    assert own.signer.public == new.request.key
+    uploaded = load(home / "log", own.federation.roster.run).messages
+    rules = Rules(own.federation.roster)
+    (upload,) = [message for message in uploaded if isinstance(message.body, Upload)]
+    assert rules.authentic(upload)
 
 
-def test_a_client_that_is_expelled_hears_of_it(tmp_path: Path, mnist: Dataset) -> None:
+def test_a_client_that_is_expelled_hears_of_it(
+    tmp_path: Path, mnist: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends with the round that expels it and says so; the other client goes on."""
     server = trained(tmp_path / "f", rounds=2)
-    approved(server, changed(server.federation, expelled=["client-1"]))
-    asyncio.run(all_end(server))
+    approve(server, changed(server.federation, expelled=["client-1"]))
+    with caplog.at_level("WARNING", logger="fedrfq.node"):
+        stayed, expelled = all_end(server)
+    assert rounds_of(stayed) == [1, 1]
+    assert rounds_of(expelled) == [1]
+    assert caplog.messages.count("the federation goes on without this client") == 1
+    home = tmp_path / "f" / "client-1"
+    assert identity.load(home).federation.text == server.federation.text
+    assert not (home / "past").exists()

@@ -1,4 +1,4 @@
-"""A real federation of processes decides and learns, byte for byte, what the simulator does with the same seed."""
+"""A federation of processes decides and learns, byte for byte, what the simulator does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_real_run_is_the_simulated_one_byte_for_byte(parity: Any, cluster: Clu
 
 
 def test_the_comparison_sees_a_difference(parity: Any, cluster: Cluster) -> None:
-    """What is compared is not empty, and another seed, or another bit, is another run."""
+    """The comparison is not empty, and it notices another seed or a missing upload."""
     federation = cluster.federation
     assert federation.network is not None
     experiment = from_table(toml.strict(federation.network.experiment))

@@ -1,4 +1,4 @@
-"""A client outside the round loop against the same client in it; its model on disk; data of its own."""
+"""A client outside the round loop equals the one in it; its model on disk; its own samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROUNDS = 3
 
 @pytest.fixture(params=[1, 2])
 def threads(request: pytest.FixtureRequest) -> Any:
-    """What the machine offers; alone it must not matter."""
+    """Set the number of threads, which must not matter to a client alone."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -43,12 +43,12 @@ def participant(
     experiment: Experiment, client: int, dataset: Dataset, folder: Path, run: str = ""
 ) -> Participant:
     return Participant(
-        experiment, client, local_dataset.share(experiment, client, dataset), CPU, folder, run
+        experiment, client, local_dataset.share(experiment, client, dataset), CPU, folder, run=run
     )
 
 
 def rounds(experiment: Experiment, dataset: Dataset) -> list[tuple[LoopState, RoundOutcome]]:
-    """The states from the start on, each with its round's outcome."""
+    """Return the state after each round, with the round's outcome."""
     loop = RoundLoop([experiment], dataset, CPU)
     state = loop.start()
     found = []
@@ -121,7 +121,8 @@ def test_alone_the_number_of_threads_is_nothing_to_a_run(mnist: Dataset) -> None
 def test_alone_and_stacked_clients_differ_in_last_bits_at_most(mnist: Dataset) -> None:
     experiment = alone(clients=3)
     stacked = replace(experiment, train=replace(experiment.train, alone=False))
-    by_itself, together = (rounds(e, mnist)[0][0].params for e in (experiment, stacked))
+    by_itself = rounds(experiment, mnist)[0][0].params
+    together = rounds(stacked, mnist)[0][0].params
     for name, p in together[0].items():
         torch.testing.assert_close(
             torch.cat([own[name] for own in by_itself]), p, rtol=1e-3, atol=1e-5
@@ -150,14 +151,16 @@ def test_killed_after_any_round_it_goes_on_with_the_same_bytes(
     expected = []
     for number in range(1, ROUNDS + 1):
         expected.append(whole.train(number, globals_[number - 1]))
-        again = participant(experiment, 1, mnist, tmp_path / "again")  # from disk, each round anew
+        # Loaded from disk in every round, as after a crash.
+        again = participant(experiment, 1, mnist, tmp_path / "again")
         assert again.round == number - 1
         assert again.train(number, globals_[number - 1]) == expected[-1]
     left = [tmp_path / name / "model.safetensors" for name in ("whole", "again")]
     assert left[0].read_bytes() == left[1].read_bytes()
     last = participant(experiment, 1, mnist, tmp_path / "again")
     assert (last.round, last.losses) == (ROUNDS, whole.losses)
-    assert last.train(ROUNDS, globals_[0]) == expected[-1]  # not trained anew, whatever it is told
+    # Asked again, even with other globals, it does not train anew.
+    assert last.train(ROUNDS, globals_[0]) == expected[-1]
     assert left[0].read_bytes() == left[1].read_bytes()
 
 
@@ -181,9 +184,10 @@ def test_a_model_that_is_none_of_its_own_is_refused(
     found, about = tensors.load(tmp_path / "model.safetensors")
     if change == "shape":
         found = {name: p[:-1] for name, p in found.items()}
-    about |= (
-        {"round": "x"} if change == "round" else {"losses": "[1]"} if change == "losses" else {}
-    )
+    if change == "round":
+        about["round"] = "x"
+    if change == "losses":
+        about["losses"] = "[1]"
     tensors.save(tmp_path / "model.safetensors", found, about)
     with pytest.raises(UserError, match="restore it, or remove it"):
         participant(experiment, 0, mnist, tmp_path)
@@ -245,7 +249,7 @@ def test_methods_without_prototypes_are_refused(
 
 def test_training_that_fails_says_so_and_leaves_the_model(mnist: Dataset, tmp_path: Path) -> None:
     own = participant(tiny(train={"lr": 1e30}), 0, mnist, tmp_path)
-    with pytest.raises(UserError, match="round 1, its values are no numbers"):
+    with pytest.raises(UserError, match="training diverged in round 1"):
         own.train(1, nothing(own.experiment, mnist))
     assert not own.path.exists()
 

@@ -1,4 +1,4 @@
-"""Receipts that are owed: one for an upload, few of a client, and not all in one go."""
+"""Receipts: one per upload, few per client, and not all of them at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fedrfq.consensus.events import Send
 from fedrfq.consensus.messages import Receipt
 from fedrfq.consensus.rules import Rules
-from fedrfq.node.receipts import A_TURN, MOST, Receipts
+from fedrfq.node.receipts import CLIENTS_PER_TURN, MAX_PER_ROUND, Receipts
 from support.cluster import key, roster, signer
 
 RULES = Rules(roster())
@@ -22,7 +22,7 @@ def receipt(client: int, round_: int = 1, upload: int = 0) -> Send:
 def given(
     *owed: Send, turns: int = 20, then: Callable[[Receipts], None] = lambda receipts: None
 ) -> list[int]:
-    """To whom, after so many turns of the loop from when the first is due."""
+    """Return who got receipts, so many turns of the loop after the first was due."""
 
     async def test() -> list[int]:
         to: list[int] = []
@@ -46,16 +46,16 @@ def test_an_upload_that_is_repeated_gets_one() -> None:
 
 
 def test_a_client_gets_so_many_a_round() -> None:
-    many = [receipt(0, round_, upload) for round_ in (1, 2) for upload in range(MOST + 3)]
-    assert given(*many) == [~0] * 2 * MOST
+    many = [receipt(0, round_, upload) for round_ in (1, 2) for upload in range(MAX_PER_ROUND + 3)]
+    assert given(*many) == [~0] * 2 * MAX_PER_ROUND
 
 
 def test_others_have_their_turn_in_between() -> None:
-    owed = [receipt(client) for client in range(3 * A_TURN)]
+    owed = [receipt(client) for client in range(3 * CLIENTS_PER_TURN)]
     assert [len(given(*owed, turns=turns)) for turns in (0, 1, 2)] == [
-        A_TURN,
-        2 * A_TURN,
-        3 * A_TURN,
+        CLIENTS_PER_TURN,
+        2 * CLIENTS_PER_TURN,
+        3 * CLIENTS_PER_TURN,
     ]
     assert len(given(*owed)) == len(owed)
 

@@ -1,4 +1,4 @@
-"""Servers as they run: on their folder's log, over TLS, killed, damaged, out of room, and told to stop."""
+"""Servers as processes: killed, damaged, out of disk space, and told to stop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(test: Any) -> None:
 
 
 def values(folder: Path) -> list[bytes]:
-    """What a server wrote down, each round verified."""
+    """Return the values of the rounds in a server's audit log, each verified."""
     audit = Audit(folder)
     return [audited.certificate.record.value(audit.rules.run) for audited in audit.rounds()]
 
@@ -50,7 +50,7 @@ def decided(client: Uploader, round_: int) -> bool:
 
 
 def refused(folder: Path, *options: str) -> str:
-    """What a server says that does not start."""
+    """Start a server that must refuse to start, and return its last line."""
     done = subprocess.run(
         without_torch("server", folder, *options),
         capture_output=True,
@@ -72,9 +72,8 @@ def test_four_servers_agree_and_stop_when_told(tmp_path: Path) -> None:
         process(folders[3]) as d,
     ):
         found = asyncio.run(uploaded(tmp_path, federation, 3))
-        asyncio.run(
-            until(lambda: all(status(folder)["finished"] for folder in folders))
-        )  # clients may know it first
+        # Clients may know it first.
+        asyncio.run(until(lambda: all(status(folder)["finished"] for folder in folders)))
         assert all(status(folder)["last"]["round"] == 3 for folder in folders)
         for number, one in enumerate((a, b, c, d)):
             one.send_signal(signal.SIGTERM if number else signal.SIGINT)
@@ -90,7 +89,7 @@ def test_four_servers_agree_and_stop_when_told(tmp_path: Path) -> None:
 
 
 def test_nobody_waits_a_view_out_for_a_leader_that_is_not_there(tmp_path: Path) -> None:
-    """Of four rounds each server leads one, and a view would last ten minutes."""
+    """Each server leads one of the four rounds, and a view would last ten minutes."""
     federation = founded(tmp_path, rounds=4, view_ms=600_000)
     with (
         process(tmp_path / "server-0"),
@@ -101,7 +100,7 @@ def test_nobody_waits_a_view_out_for_a_leader_that_is_not_there(tmp_path: Path) 
 
 
 def test_killed_at_any_time_a_server_goes_on_where_it_was(tmp_path: Path) -> None:
-    """One after the other, with clients running all the time."""
+    """Kill a server again and again while clients keep running."""
     founded(tmp_path, rounds=1_000_000, deadline_ms=300)
     folders = [tmp_path / f"server-{k}" for k in range(4)]
 
@@ -152,11 +151,8 @@ def test_whoever_comes_late_gets_the_certificates_of_a_finished_run(tmp_path: Pa
         await until(lambda: len(second.decided) == 2)
         await asyncio.sleep(0.3)  # deadlines pass, and nobody is waited for any more
         assert '"waiting": false' in (await fetched(tmp_path / "server-0"))[1]
-        assert (
-            {servers[k]._seen.decided for k in range(4)}
-            == {2}
-            == {servers[k]._driver.last_round for k in range(4)}
-        )
+        assert {servers[k]._seen.decided for k in range(4)} == {2}
+        assert {servers[k]._driver.last_round for k in range(4)} == {2}
         for client in (first, second):
             await client.stop()
         await servers.stop()
@@ -199,9 +195,9 @@ def test_a_damaged_log_is_refused_and_the_server_rejoins(tmp_path: Path) -> None
     content = bytearray(segment.read_bytes())
     content[len(content) // 2] ^= 1
     segment.write_bytes(content)
-    said = refused(folder)
-    assert str(segment) in said
-    assert "--rejoin" in said
+    error = refused(folder)
+    assert str(segment) in error
+    assert "--rejoin" in error
 
     async def second() -> None:
         servers = Servers(tmp_path)
@@ -263,19 +259,16 @@ def test_a_full_disk_stops_votes_and_nothing_else(
         assert (code, "No space left on device" in text) == (503, True)
         assert 2 in servers[0]._links.connected()
         reached = servers[2]._seen.decided
-        servers[2]._replica.chain.setdefault(
-            reached + 1, servers[2]._replica.chain[1]
-        )  # as if decided, and never written
-        answers = [
-            servers[2]._driver.answer(Fetch(round_, PartKind.CERT))
-            for round_ in (1, reached, reached + 1)
-        ]
-        assert [isinstance(found.body, Cert) if found else None for found in answers] == [
-            True,
-            True,
-            None,
-        ]
-        assert servers[2]._driver.answer(Fetch(1, PartKind.SET)) is None
+        # As if one more round had been decided, but never written.
+        chain = servers[2]._replica.chain
+        chain.setdefault(reached + 1, chain[1])
+        answer = servers[2]._driver.answer
+        for round_ in (1, reached):
+            message = answer(Fetch(round_, PartKind.CERT))
+            assert message is not None
+            assert isinstance(message.body, Cert)
+        assert answer(Fetch(reached + 1, PartKind.CERT)) is None
+        assert answer(Fetch(1, PartKind.SET)) is None
         await servers.stop(2)
         full.clear()
         await servers.start(2)
@@ -312,7 +305,7 @@ def test_the_log_is_compacted_once_the_rounds_are_written_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federation = founded(tmp_path, rounds=40)
-    monkeypatch.setattr("fedrfq.node.storage.compaction.LEAST", 8_192)
+    monkeypatch.setattr("fedrfq.node.storage.compaction.MIN_BYTES", 8_192)
 
     async def test() -> None:
         servers = Servers(tmp_path)

@@ -1,4 +1,7 @@
-"""A committee on the disk, and on no network: real keys, folders, logs and chronicles, and messages passed by hand."""
+"""A committee on the disk and on no network: real keys, folders, logs and audit files.
+
+Messages are passed by hand.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ class Networked(Cluster):
     """Four servers and three clients; their folders are server-0 … client-0 … in `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        made = keys(4, CLIENTS)
+        new_keys = keys(4, CLIENTS)
         self.folder = folder
-        federation = agreed(made)
-        founding.found(folder, federation, made)
+        federation = agreed(new_keys)
+        founding.found(folder, federation, new_keys)
         self.passes = lambda sender, receiver, message: True
         self.signers = {
             party: Ed25519Signer(each.seed)
-            for party, each in zip(federation.members, made, strict=True)
+            for party, each in zip(federation.members, new_keys, strict=True)
         }
         self._begin(federation, reconfigurable(federation))
 
@@ -52,13 +55,13 @@ class Networked(Cluster):
         self.stores = {
             party: WriteAheadLog.open(self.home(party), self.rules.run) for party in names
         }
-        self.chronicles = {party: AuditWriter(self.home(party), federation) for party in names}
+        self.audit_writers = {party: AuditWriter(self.home(party), federation) for party in names}
         self.parties = {party: self._machine(party, application) for party in names}
         for party in names:
             self.give(party, Start())
 
     def succeed(self, round_: int, federation: Federation) -> None:
-        """In this round the servers move another federation; it goes on with that one. Seats keep their keys."""
+        """Decide in this round on another federation and go on with that one; keys are kept."""
         for server in range(3):
             self.give(server, Submit(round_, federation.text.encode()))
         self.round(round_)
@@ -71,8 +74,8 @@ class Networked(Cluster):
                 epochs.encode_last(self.rules, certificate, outcome),
                 federation.text.encode(),
             )
-        heritage = epochs.inherited_outcome(self.home(0), federation)
-        self._begin(federation, reconfigurable(federation, heritage))
+        inherited = epochs.inherited_outcome(self.home(0), federation)
+        self._begin(federation, reconfigurable(federation, inherited))
 
     def home(self, party: int) -> Path:
         return self.folder / self.federation.members[party].name
@@ -87,14 +90,14 @@ class Networked(Cluster):
     def _carry_out(self, party: int, effect: Effect) -> None:
         if isinstance(effect, Persist):
             self.stores[party].append(effect.message)
-            self.chronicles[party].note(effect.message)
+            self.audit_writers[party].note(effect.message)
         elif isinstance(effect, Decided):
             self.stores[party].flush()
-            self.chronicles[party].decided(effect)
+            self.audit_writers[party].decided(effect)
         super()._carry_out(party, effect)
 
     def round(self, number: int) -> None:
-        """One round, with whatever the filter lets through."""
+        """Run one round with the messages that `passes` lets through."""
         self.train(number, uploads(mandate(len(self.federation.clients)), number).encoded(number))
         self.settle()
 

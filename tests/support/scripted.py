@@ -1,4 +1,4 @@
-"""A driver between a machine that answers as the test says and a world that writes down what is asked of it."""
+"""A driver between a machine that follows a script and a world that records what is asked of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def word(round_: int = 1) -> Message:
 
 
 class Scripted:
-    """Answers each event as the test says, and remembers it."""
+    """A machine that answers each event as the test says, and remembers it."""
 
     def __init__(self, answer: Callable[[Event], list[Effect]]) -> None:
         self.answer = answer
@@ -34,7 +34,7 @@ class Scripted:
 
 
 class World:
-    """A disk and wires that write down, in order, what was asked of them."""
+    """A disk and wires that record, in order, what is asked of them."""
 
     def __init__(
         self, answer: Callable[[Event], list[Effect]] = lambda event: [], party: int = 0
@@ -71,6 +71,6 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 async def quiet() -> None:
-    """All that was due is done."""
+    """Let the loop do everything that is due."""
     for _ in range(20):
         await asyncio.sleep(0)

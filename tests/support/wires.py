@@ -22,7 +22,7 @@ from support.parties import founded
 
 PATIENCE_S = 30.0
 LOOPBACK = ("127.0.0.1", 0)
-USUAL = Pace(frame=1 << 16, queue=1 << 20, frames_s=1e6, bytes_s=1e9)
+USUAL = Pace(frame_bytes=1 << 16, queue_bytes=1 << 20, frames_s=1e6, bytes_s=1e9)
 QUICK = Limits(USUAL, USUAL, backoff_s=(0.01, 0.05), drain_s=5.0)
 
 
@@ -37,14 +37,14 @@ def identities(folder: Path) -> dict[int, Identity]:
 
 @contextmanager
 def unlogged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Nothing that is done in a test may be logged by asyncio, as a traceback least of all."""
+    """Fail the test if asyncio logs anything, a traceback for instance."""
     with caplog.at_level(logging.WARNING):
         yield
     assert not caplog.get_records("call")
 
 
 class Net:
-    """Parties of one loop, what each has heard, and who came and went."""
+    """Parties in one loop, what each has heard, and which peers came and went."""
 
     def __init__(self, parties: dict[int, Identity]) -> None:
         self.parties = parties
@@ -55,7 +55,7 @@ class Net:
     async def start(
         self, party: int, limits: Limits = QUICK, at: tuple[str, int] = LOOPBACK
     ) -> Links:
-        """It dials those that were started before."""
+        """Start a party; it dials those that were started before."""
         heard = self.heard[party] = []
         seen = self.seen[party] = []
         links = Links(
@@ -74,7 +74,7 @@ class Net:
         return links
 
     async def all(self, *parties: int, limits: Limits = QUICK) -> list[Links]:
-        """Started in this order, and connected."""
+        """Start these parties in order and wait until they are connected."""
         links = [await self.start(party, limits) for party in parties]
         await until(lambda: all(len(each.connected()) >= len(each.addresses) for each in links))
         return links
@@ -90,20 +90,21 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 def run(parties: dict[int, Identity], story: Callable[[Net], Awaitable[None]]) -> Net:
-    async def whole() -> Net:
-        trouble: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: trouble.append(context))
+    async def play() -> Net:
+        # Whatever asyncio would only log must fail the test.
+        errors: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         net = Net(parties)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await story(net)
         finally:
             await net.stop()
-        assert not trouble
+        assert not errors
         assert len(asyncio.all_tasks()) == 1, "nothing goes on after a stop"
         return net
 
-    return asyncio.run(whole())
+    return asyncio.run(play())
 
 
 class Raw:
@@ -121,7 +122,7 @@ class Raw:
     writer: asyncio.StreamWriter
 
     async def ended(self) -> None:
-        """Until the other end has hung up."""
+        """Wait until the other end has hung up."""
         try:
             while await self.reader.read(1 << 16):
                 pass
@@ -131,7 +132,7 @@ class Raw:
 
 
 async def blocked(identity: Identity, address: tuple[str, int]) -> ssl.SSLSocket:
-    """Connected as this party, with the smallest of buffers, and never reading."""
+    """Connect as this party with the smallest of buffers, and never read."""
     context = tls.client_context(identity)
     context.verify_mode = ssl.CERT_NONE
 

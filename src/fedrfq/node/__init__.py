@@ -1,1 +1,1 @@
-"""The committee on a real network: parties with keys, TLS between them, a disk each."""
+"""Parties on a real network: servers, clients and couriers with keys, TLS links and a disk each."""

@@ -1,5 +1,9 @@
-"""A client of a federation as a process: it trains, signs its upload, sends it to every server, and takes a result only with
-its certificate. Whatever ends it, it goes on from its folder: what it signed is sent again, what it learnt is not lost."""
+"""A client of a federation as a process.
+
+It trains, signs its upload, sends it to every server, and accepts a result only with its
+certificate. However it ends, it resumes from its folder: what it signed is sent again, and what it
+learned is not lost.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +29,8 @@ from fedrfq.node import hosting, local_dataset
 from fedrfq.node.driver import Driver
 from fedrfq.node.learner import Learner, News
 from fedrfq.node.logs import hear, say
-from fedrfq.node.membership import epochs, identity
-from fedrfq.node.membership.identity import Identity
+from fedrfq.node.membership import epochs
+from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.ops import status
 from fedrfq.node.participant import Accuracies, Participant
 from fedrfq.node.storage.audit_writer import AuditWriter
@@ -36,13 +40,18 @@ from fedrfq.node.storage.write_ahead_log import DamagedLog, WriteAheadLog
 from fedrfq.node.transport.links import Links
 from fedrfq.prototypes.fixed_point import Globals
 
+# The folder in which a client keeps its model.
 MODEL = "model"
+# What a client needs of a round's outcome; the detector's state is for servers.
 WANTS = (PartKind.GLOBALS, PartKind.VERDICTS)
 
 
 @dataclass(frozen=True)
 class ClientEnded:
-    """How far the client came: after which round, whether the run was over with it, and the federation that follows."""
+    """How far a client came: its last round, and whether the run ended with it.
+
+    `successor` is the federation.toml that follows this run, or empty.
+    """
 
     round: int
     finished: bool
@@ -51,69 +60,73 @@ class ClientEnded:
 
 
 class ClientProcess:
-    """One run of one client. Made in a running loop."""
+    """One client in one run. It is created in a running event loop."""
 
     def __init__(
-        self, own: Identity, participant: Participant, on_round: Callable[[HistoryLine], None]
+        self,
+        identity: Identity,
+        participant: Participant,
+        on_round: Callable[[HistoryLine], None],
     ) -> None:
-        self._own = own
-        self._charter = own.federation
+        self._identity = identity
+        self._federation = identity.federation
         self._participant = participant
-        self._rules = Rules(self._charter.roster)
-        self._store = _opened(own)
-        self._chronicle = AuditWriter(own.folder, self._charter)
-        self._chronicle.recover(self._store.messages)
-        self._client = Client(self._rules, ~own.party, own.signer, self._store.messages, WANTS)
-        self._links = Links(own, lambda peer, data: self._driver.hear(peer, data))
+        self._rules = Rules(self._federation.roster)
+        # The log first: it locks the folder, and what follows is restored from it.
+        self._store = _open_log(identity)
+        self._audit = AuditWriter(identity.folder, self._federation)
+        self._audit.recover(self._store.messages)
+        party = identity.party
+        self._client = Client(self._rules, ~party, identity.signer, self._store.messages, WANTS)
+        self._links = Links(identity, lambda peer, data: self._driver.hear(peer, data))
         self._driver = Driver(
-            self._client, own.party, self._charter.roster, self._store, self._links
+            self._client, party, self._federation.roster, self._store, self._links
         )
         self._driver.on_decided = self._decided
         self._driver.on_failed = self._failed
         self._links.on_peer = self._peer
-        diary = ClientHistory(own.folder, self._charter.roster.run.hex())
-        self._learner = Learner(participant, diary, self._driver.give)
+        history = ClientHistory(identity.folder, self._federation.roster.run.hex())
+        self._learner = Learner(participant, history, self._driver.give)
         self._learner.on_round = on_round
-        self._compacting = LogCompactor(self._store, self._chronicle)
-        self._rounds = epochs.rounds_left(own)
+        self._compactor = LogCompactor(self._store, self._audit)
+        self._rounds = epochs.rounds_left(identity)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._told = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
     async def run(self, once: bool) -> ClientEnded:
-        """Until the run is over, or it is told to stop."""
+        """Run until the run has ended, or SIGTERM or SIGINT; with `once`, for one round."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._told.set)
+            asyncio.get_running_loop().add_signal_handler(number, self._stop_requested.set)
         try:
             await self._start()
-            finished = await self._until_told(once)
+            finished = await self._learn_until_stopped(once)
         finally:
             await self._stop()
         last = self._client.last
+        successor = b""
         if finished:
-            following = codec.successor_in(self._client.parts.get(PartKind.VERDICTS, b""))
-        else:
-            following = b""
-        return ClientEnded(
-            0 if last is None else last.record.round, finished, self._learner.accuracies, following
-        )
+            verdicts = self._client.parts.get(PartKind.VERDICTS, b"")
+            successor = codec.successor_in(verdicts)
+        round_ = 0 if last is None else last.record.round
+        return ClientEnded(round_, finished, self._learner.accuracies, successor)
 
-    def turn(self) -> None:
-        """After the end of a run that has a successor: the folder becomes that one's."""
+    def activate_successor(self) -> None:
+        """Turn the folder into one of the successor; call this after the end of a run with one."""
         last = self._client.last
         parts = self._client.parts
         assert last is not None
         outcome = Outcome(parts[PartKind.GLOBALS], parts[PartKind.VERDICTS], b"")
         packed = epochs.encode_last(self._rules, last, outcome)
-        epochs.activate_successor(self._own.folder, packed, codec.successor_in(outcome.verdicts))
+        successor = codec.successor_in(outcome.verdicts)
+        epochs.activate_successor(self._identity.folder, packed, successor)
 
     async def _start(self) -> None:
         await self._links.start()
         self._driver.start()
-        run = self._charter.roster.run.hex()
         say(
             "started",
-            name=self._own.member.name,
-            run=run,
+            name=self._identity.member.name,
+            run=self._federation.roster.run.hex(),
             round=self._client.round,
             rounds=self._rounds,
         )
@@ -121,48 +134,51 @@ class ClientProcess:
         parts = self._client.parts
         if last is None:
             self._learner.hear(News(0, self._inherited(), last=not self._rounds))
+        # Otherwise the missing part of the last result is on its way.
         elif all(what in parts for what in WANTS):
             self._learner.hear(self._news(last, parts[PartKind.GLOBALS], parts[PartKind.VERDICTS]))
 
-    async def _until_told(self, once: bool) -> bool:
-        """Whether the run was over before."""
+    async def _learn_until_stopped(self, once: bool) -> bool:
+        """Learn, and tell whether the run ended before this client was told to stop."""
         learning = asyncio.ensure_future(self._learner.learn(once))
-        told = asyncio.ensure_future(self._told.wait())
-        waits: set[asyncio.Future[Any]] = {learning, told, self._driver.ended, self._broken}
+        stopping = asyncio.ensure_future(self._stop_requested.wait())
+        waits: set[asyncio.Future[Any]] = {learning, stopping, self._driver.ended, self._broken}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            told.cancel()
+            stopping.cancel()
             learning.cancel()
+            # Cancelling does not reach the thread that trains.
             self._participant.interrupt()
-        for ended in done:
-            ended.result()  # or what it died of
+        # Raises what any of them died of.
+        for future in done:
+            future.result()
         return learning in done and learning.result().last
 
     async def _stop(self) -> None:
+        # The driver before the links, and both before the files that they write to.
         self._driver.stop()
         await self._links.stop()
         self._store.close()
-        self._chronicle.close()
+        self._audit.close()
 
-    # What happens
+    # Callbacks
 
     def _decided(self, decided: Decided) -> None:
-        self._chronicle.decided(decided)
+        self._audit.decided(decided)
         if decided.outcome is None:
             return
         news = self._news(decided.certificate, decided.outcome.globals_, decided.outcome.verdicts)
         if not news.verdict:
             self._driver.give(LeftOut(news.round))
         self._learner.hear(news)
-        if self._compacting.due:
-            asyncio.get_running_loop().call_soon(
-                self._compact
-            )  # once all of this batch is written down
+        # In a later turn, when all effects of this batch have been carried out.
+        if self._compactor.due:
+            asyncio.get_running_loop().call_soon(self._compact)
 
     def _compact(self) -> None:
         try:
-            self._compacting.compact()
+            self._compactor.compact()
         except UserError as error:
             self._driver.fail(str(error))
 
@@ -170,87 +186,101 @@ class ClientProcess:
         if not self._broken.done():
             self._broken.set_exception(UserError(why))
 
-    def _peer(self, peer: int, here: bool) -> None:
-        hear("connected" if here else "disconnected", peer=status.name(self._charter, peer))
-        if here:
-            self._driver.found()
+    def _peer(self, peer: int, is_connected: bool) -> None:
+        event = "connected" if is_connected else "disconnected"
+        hear(event, peer=status.name(self._federation, peer))
+        if is_connected:
+            self._driver.peer_joined()
 
-    # What it means
+    # Results
 
     def _inherited(self) -> Globals:
-        """What the federation knows before the first round."""
-        task = self._charter.task
-        heritage = epochs.inherited_outcome(self._own.folder, self._charter)
-        if heritage is None:
+        """Return what the federation knows before the first round of this run."""
+        task = self._federation.task
+        outcome = epochs.inherited_outcome(self._identity.folder, self._federation)
+        if outcome is None:
             return Globals.none(task.classes, task.values)
-        return codec.decode_globals(heritage.globals_, task.classes, task.values)
+        return codec.decode_globals(outcome.globals_, task.classes, task.values)
 
     def _news(self, certificate: Certificate, globals_: bytes, verdicts: bytes) -> News:
-        task = self._charter.task
+        task = self._federation.task
         number = certificate.record.round
         clients, verdict = codec.decode_verdicts_without_successor(verdicts)
         last = number >= self._rounds or bool(codec.successor_in(verdicts))
-        found = codec.decode_globals(globals_, task.classes, task.values)
-        if ~self._own.party not in clients:
-            return News(number, found, last=last)
-        row = clients.index(~self._own.party)
-        return News(
-            number,
-            found,
-            "kept" if verdict.kept_K[row] else "filtered",
-            int(verdict.score_K[row]),
-            last,
-        )
+        decoded = codec.decode_globals(globals_, task.classes, task.values)
+        client = ~self._identity.party
+        if client not in clients:
+            return News(number, decoded, last=last)
+        row = clients.index(client)
+        word = "kept" if verdict.kept_K[row] else "filtered"
+        return News(number, decoded, word, int(verdict.score_K[row]), last)
 
 
-def _nothing(_: HistoryLine) -> None:
-    """Nobody watches."""
+def _ignore(_: HistoryLine) -> None:
+    """Do nothing: nobody watches."""
 
 
-def _opened(own: Identity) -> WriteAheadLog:
-    hosting.check_own(own.folder)
+def _open_log(identity: Identity) -> WriteAheadLog:
+    hosting.check_own(identity.folder)
     try:
-        return WriteAheadLog.open(own.folder, own.federation.roster.run)
+        return WriteAheadLog.open(identity.folder, identity.federation.roster.run)
     except DamagedLog as error:
-        anew = "a client begins anew once log/, audit.log and bodies.bin are moved away"
-        raise UserError(f"{str(error).split(';', maxsplit=1)[0]}; {anew}") from error
-
-
-def participant(own: Identity, data: str, device: torch.device) -> Participant:
-    """The learning of the client whose folder this is, on `data`: a dataset's name, or a path."""
-    if own.is_server:
-        raise UserError(f"{own.folder} is a server's folder: `fedrfq server {own.folder}`")
-    if own.role == "courier":
+        # The rest of that message is for servers. A client may start over: it has no votes that it
+        # could contradict, and its model's file remembers the round it was last trained in.
+        damage = str(error).split(";", maxsplit=1)[0]
         raise UserError(
-            f"{own.folder} is a courier's folder: it carries clients' uploads, and has no data"
+            f"{damage}; move log/, audit.log and bodies.bin away, and this client starts over"
+        ) from error
+
+
+def participant(identity: Identity, data: str, device: torch.device) -> Participant:
+    """Return the learning of a client, on `data`: the name of a dataset, or a path."""
+    folder = identity.folder
+    if identity.is_server:
+        raise UserError(f"{folder} is a server's folder: run `fedrfq server {folder}`")
+    if identity.role == "courier":
+        raise UserError(
+            f"{folder} is a courier's folder: it carries clients' uploads and has no data;"
+            " name a client's folder"
         )
-    experiment = _experiment(own)
-    run = own.federation.roster.run.hex()
-    client = _place(own, experiment, data)
-    found = local_dataset.find(experiment, client, own.federation.task.classes, data)
-    before = epochs.rounds_before(own.folder)
+    experiment = _experiment(identity)
+    client = _place(identity, experiment, data)
+    classes = identity.federation.task.classes
+    local = local_dataset.find(experiment, client, classes, data)
     return Participant(
-        experiment, client, found, device, own.folder / MODEL, run, ~own.party, before
+        experiment,
+        client,
+        local,
+        device,
+        folder / MODEL,
+        run=identity.federation.roster.run.hex(),
+        member=~identity.party,
+        before=epochs.rounds_before(folder),
     )
 
 
-def _place(own: Identity, experiment: Experiment, data: str) -> int:
-    """Who the client is in the experiment: its number in the federation's first run. Who came later has no share of the
-    experiment's data, and is for the rest like one of those who have."""
-    federations = [run.federation for run in epochs.ended_epochs(own.folder)] + [own.federation]
-    for client in range(len(federations[0].clients)):
-        if federations[0].members[~client].name == own.member.name:
+def _place(identity: Identity, experiment: Experiment, data: str) -> int:
+    """Return the client's number in the experiment: the one it has in the federation's first run.
+
+    A client that joined later has no share of the experiment's data. Otherwise it is treated like
+    one of those that have.
+    """
+    name = identity.member.name
+    ended = [run.federation for run in epochs.ended_epochs(identity.folder)]
+    first = [*ended, identity.federation][0]
+    for client in range(len(first.clients)):
+        if first.members[~client].name == name:
             return client
     if data in DATASETS:
         raise UserError(
-            f"{own.member.name} came later and has no share of {data}: give its own samples, --data PATH"
+            f"{name} joined later and has no share of {data}: give its own samples with --data PATH"
         )
-    return ~own.party % experiment.clients
+    return ~identity.party % experiment.clients
 
 
-def _experiment(own: Identity) -> Experiment:
-    assert own.federation.network is not None
-    return from_table(toml.strict(own.federation.network.experiment))
+def _experiment(identity: Identity) -> Experiment:
+    assert identity.federation.network is not None
+    return from_table(toml.strict(identity.federation.network.experiment))
 
 
 def attend(
@@ -258,26 +288,27 @@ def attend(
     data: str,
     device: torch.device,
     once: bool = False,
-    on_round: Callable[[HistoryLine], None] = _nothing,
+    on_round: Callable[[HistoryLine], None] = _ignore,
 ) -> ClientEnded:
-    """Take part in the federation of this folder, and in those that follow from it, to the end."""
+    """Take part in the federation of this folder, and in its successors, to the end."""
     while True:
         epochs.complete_activation(folder)
-        own = identity.load(folder)
-        ended = asyncio.run(_attend(own, participant(own, data, device), once, on_round))
+        identity = load(folder)
+        ended = asyncio.run(_attend(identity, participant(identity, data, device), once, on_round))
         if not ended.successor or once:
             return ended
 
 
 async def _attend(
-    own: Identity, learning: Participant, once: bool, on_round: Callable[[HistoryLine], None]
+    identity: Identity, learning: Participant, once: bool, on_round: Callable[[HistoryLine], None]
 ) -> ClientEnded:
-    process = ClientProcess(own, learning, on_round)
+    process = ClientProcess(identity, learning, on_round)
     ended = await process.run(once)
-    if ended.successor and not epochs.takes_part(own, ended.successor):
+    if not ended.successor:
+        return ended
+    if not epochs.takes_part(identity, ended.successor):
         say("the federation goes on without this client", "warning", round=ended.round)
         return replace(ended, successor=b"")
-    if ended.successor:
-        say("the federation is changed", round=ended.round)
-        process.turn()
+    say("the federation has changed", round=ended.round)
+    process.activate_successor()
     return ended

@@ -1,7 +1,9 @@
-"""A courier of a federation: it carries clients' signed uploads to all servers, and brings back what they have certified.
+"""A courier carries clients' signed uploads to all servers and brings back what they certify.
 
-It is trusted with nothing. It signs nothing that anybody counts; what it leaves out, alters or makes up is missed by the
-clients, ignored by the servers, and refused by both. What it brings back it has verified, and so can whoever gets it.
+It is trusted with nothing. It signs nothing that anybody counts. If it leaves something out, the
+clients notice; if it alters an upload or makes one up, the servers ignore it; if it makes up a
+result, the clients refuse it. The courier has verified what it brings back, and so can whoever
+gets it.
 """
 
 from __future__ import annotations
@@ -31,21 +33,25 @@ from fedrfq.consensus.wire import Reader, Refused
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
 from fedrfq.node.logs import hear
-from fedrfq.node.membership import epochs, identity
-from fedrfq.node.membership.identity import Identity
+from fedrfq.node.membership import epochs
+from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.ops import status
 from fedrfq.node.storage.write_ahead_log import locked
 from fedrfq.node.transport.budget import client_pace
 from fedrfq.node.transport.links import Links
 
-# bytes that may wait for a server before more is sent, and how often that is looked at
-_WAITING = 1 << 20
-_BREATH_S = 0.005
+# Bytes that may wait for a server before more is sent: well below the queue at which a link is
+# dropped as slow. The second is how often that is looked at.
+_MAX_UNREAD = 1 << 20
+_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True)
 class Carried:
-    """A decided round: `packed` is its certificate with the globals and verdicts that it certifies (`journal.packed`)."""
+    """A decided round: its certificate, and the globals and verdicts that it certifies.
+
+    `packed` is all of it as `epochs.encode_last` writes it.
+    """
 
     certificate: Certificate
     globals_: bytes
@@ -54,103 +60,117 @@ class Carried:
 
     @property
     def round(self) -> int:
+        """The number of the round."""
         return self.certificate.record.round
 
     @property
     def successor(self) -> bytes:
-        """The federation.toml that follows, if the run is over with this round; else nothing."""
+        """The federation.toml that follows if this round ends the run; otherwise empty."""
         return codec.successor_in(self.verdicts)
 
 
 class Courier:
-    """Of one run, and one task at a time. Made in a running loop, by `open`."""
+    """A courier in one run, with one call at a time. Create it by `open`, in a running loop."""
 
-    def __init__(self, own: Identity) -> None:
-        if own.role != "courier":
+    def __init__(self, identity: Identity) -> None:
+        if identity.role != "courier":
             raise UserError(
-                f"{own.folder} is a {own.role}'s folder: a courier's is made by `fedrfq keys new --courier`"
+                f"{identity.folder} is a {identity.role}'s folder, not a courier's:"
+                " make one with `fedrfq keys new --courier`"
             )
-        self._own = own
-        self.federation = own.federation
-        self.rules = Rules(own.federation.roster)
-        self._links, self._servers = Links(own, self._hear), range(self.rules.roster.n)
+        self._identity = identity
+        self.federation = identity.federation
+        self.rules = Rules(identity.federation.roster)
+        self._servers = range(self.rules.roster.n)
+        self._links = Links(identity, self._hear)
         self._links.on_peer = self._peer
-        self._last: Certificate | None = None  # of the newest round that anyone has shown
-        self._parts: dict[PartKind, bytes] = {}  # of that round
-        self._stand: set[int] = set()  # the connected servers that have said where they stand
-        self._elsewhere: set[int] = set()  # servers that speak of another run
-        self._missing: dict[int, dict[bytes, Message]] = {
-            server: {} for server in self._servers
-        }  # without a receipt
-        self._came = {server: asyncio.Event() for server in self._servers}
+        # The certificate of the newest round that any server has shown, and its parts.
+        self._last: Certificate | None = None
+        self._parts: dict[PartKind, bytes] = {}
+        # Connected servers that have said which round was their last, and those in another run.
+        self._greeted: set[int] = set()
+        self._elsewhere: set[int] = set()
+        # By server: the uploads that it has not given a receipt for.
+        self._missing: dict[int, dict[bytes, Message]] = {server: {} for server in self._servers}
+        self._reconnected = {server: asyncio.Event() for server in self._servers}
         self._news = asyncio.Event()
 
     @classmethod
     @asynccontextmanager
     async def open(cls, folder: Path) -> AsyncIterator[Courier]:
-        """The courier of this folder, dialling; nobody else may use the folder meanwhile. If the run is over when it is
-        closed, the folder becomes that of the one that follows."""
+        """Run the courier of this folder, and lock the folder meanwhile.
+
+        If the run has ended by the time it is closed, the folder becomes one of the successor.
+        """
         lock = locked(folder)
         try:
             epochs.complete_activation(folder)
-            courier = cls(identity.load(folder))
+            courier = cls(load(folder))
             await courier._links.start()
             try:
                 yield courier
             finally:
                 await courier._links.stop()
-                courier._turn()
+                courier._activate_successor()
         finally:
             os.close(lock)
 
     async def carry(self, round_: int, uploads: Sequence[Message], patience_s: float) -> Carried:
-        """What was decided in this round, once it is: till then the servers are sent the uploads, again and again. Of a later
-        round if the committee has gone on meanwhile. UserError after so many seconds; 0: never."""
-        most = client_pace(self.federation).frame
-        fit = {
-            message.digest: message for message in uploads if len(message.wire) <= most
-        }  # others end a connection
-        self._missing = {server: dict(fit) for server in self._servers}
-        what = f"round {round_} is not decided, with {len(fit)} uploads of {len(self.federation.clients)} clients carried"
-        await self._until(lambda: self._whole(round_), patience_s, what)
+        """Send the uploads to all servers until the round is decided, and return the decision.
+
+        If the committee has gone on meanwhile, that is the decision of a later round. Raises
+        UserError after so many seconds; 0 means never.
+        """
+        # A larger frame would end the connection for all other clients' uploads, too.
+        max_bytes = client_pace(self.federation).frame_bytes
+        fitting = {message.digest: message for message in uploads if len(message.wire) <= max_bytes}
+        self._missing = {server: dict(fitting) for server in self._servers}
+        await self._until(
+            lambda: self._has_round(round_),
+            patience_s,
+            f"round {round_} is not decided, with {len(fitting)} uploads of"
+            f" {len(self.federation.clients)} clients carried",
+        )
         return self._carried()
 
     async def latest(self, patience_s: float = 0) -> Carried | None:
-        """The newest round that any of n − f servers shows, and none if that is none. Nobody can make a round up; and of the
-        servers that voted in the newest round of all, each of which knew the one before, an honest one is among n − f."""
+        """Return the newest round that any of n − f servers shows, or None if there is none.
+
+        Nobody can make a round up. And of the servers that voted in the newest round, each of which
+        knew the one before, an honest one is among any n − f.
+        """
         enough = self.rules.roster.n - self.rules.roster.f
 
-        def known() -> bool:
-            return len(self._stand) >= enough and (self._last is None or self._whole(1))
+        def is_known() -> bool:
+            return len(self._greeted) >= enough and (self._last is None or self._has_round(1))
 
         await self._until(
-            known, patience_s, f"fewer than {enough} servers have said which round was the last"
+            is_known, patience_s, f"fewer than {enough} servers have said which round was the last"
         )
         if self._last is None:
             return None
         return self._carried()
 
-    def _turn(self) -> None:
-        if self._whole(1):
-            last = self._carried()
-        else:
-            last = None
-        if last is not None and last.successor and epochs.takes_part(self._own, last.successor):
-            epochs.activate_successor(self._own.folder, last.packed, last.successor)
+    def _activate_successor(self) -> None:
+        if not self._has_round(1):
+            return
+        last = self._carried()
+        if last.successor and epochs.takes_part(self._identity, last.successor):
+            epochs.activate_successor(self._identity.folder, last.packed, last.successor)
 
     # Waiting
 
-    async def _until(self, ready: Callable[[], bool], patience_s: float, what: str) -> None:
-        """Send and ask, until it is so."""
+    async def _until(self, is_ready: Callable[[], bool], patience_s: float, why: str) -> None:
+        """Send and ask until ready; after so many seconds raise UserError, which says why."""
         repeating = [asyncio.create_task(self._repeat(server)) for server in self._servers]
         try:
             async with asyncio.timeout(patience_s or None):
-                while not ready():
+                while not is_ready():
                     self._check_run()
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError as error:
-            raise UserError(f"{what}: {self._unreached()}") from error
+            raise UserError(f"{why}: {self._unreachable()}") from error
         finally:
             for task in repeating:
                 task.cancel()
@@ -158,59 +178,58 @@ class Courier:
             self._missing = {server: {} for server in self._servers}
 
     def _check_run(self) -> None:
+        # Up to f servers may lie about it.
         if len(self._elsewhere) > self.rules.roster.f:
             raise UserError(
-                f"the servers are in another run than {self._own.folder}: the federation was changed, copy a server's"
-                f" federation.toml there"
+                f"the servers are in another run than {self._identity.folder}: the federation was"
+                " changed; copy a server's federation.toml there"
             )
 
-    def _unreached(self) -> str:
+    def _unreachable(self) -> str:
         away = sorted(set(self._servers) - self._links.connected())
         if not away:
             return "all servers are connected; `fedrfq committee status` says what they wait for"
         names = ", ".join(status.names(self.federation, away))
-        return f"{names} cannot be reached; `fedrfq doctor {self._own.folder}` says why"
+        return f"{names} cannot be reached; `fedrfq doctor {self._identity.folder}` says why"
 
     async def _repeat(self, server: int) -> None:
-        """Whenever it is connected anew, and else as often as clients repeat themselves."""
+        """Send to a server whenever it connects, and otherwise as often as clients resend."""
         resends = 0
         while True:
-            self._came[server].clear()
+            self._reconnected[server].clear()
             await self._send(server)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.rules.roster.wait_ms(resends) / 1000):
-                    await self._came[server].wait()
+                    await self._reconnected[server].wait()
             resends += 1
 
     async def _send(self, server: int) -> None:
-        """What it has given no receipt for, no faster than it reads; then the question how the round ended."""
+        """Send what the server has given no receipt for, then ask how the round ended."""
         for message in list(self._missing[server].values()):
-            while self._links.unread(server) > _WAITING:
-                await asyncio.sleep(_BREATH_S)
+            while self._links.unread(server) > _MAX_UNREAD:
+                await asyncio.sleep(_PAUSE_S)
             self._links.send(server, message.wire)
-        self._ask(
-            server,
-            Fetch(1 if self._last is None else self._last.record.round + 1, PartKind.CERT),
-            *self._lacking(),
-        )
+        next_round = self._newest_round() + 1
+        self._ask(server, Fetch(next_round, PartKind.CERT), *self._missing_parts())
 
     def _ask(self, server: int, *fetches: Fetch) -> None:
         for fetch in fetches:
             self._links.send(server, self.rules.unsigned(fetch).wire)
 
-    # What comes
+    # Receiving
 
-    def _peer(self, peer: int, here: bool) -> None:
-        hear("connected" if here else "disconnected", peer=status.name(self.federation, peer))
-        self._stand.discard(peer)
+    def _peer(self, peer: int, is_connected: bool) -> None:
+        event = "connected" if is_connected else "disconnected"
+        hear(event, peer=status.name(self.federation, peer))
+        # What a server said on an earlier connection may be out of date.
+        self._greeted.discard(peer)
         self._elsewhere.discard(peer)
-        if here:
-            self._came[peer].set()
+        if is_connected:
+            self._reconnected[peer].set()
 
     def _hear(self, peer: int, data: bytes) -> None:
         try:
-            message = decode(data)
-            self._take(peer, message)
+            self._take(peer, decode(data))
         except Refused:
             self._links.drop(peer, "no message")
 
@@ -221,55 +240,61 @@ class Courier:
         elif isinstance(body, Receipt):
             self._missing[peer].pop(body.digest, None)
         elif isinstance(body, Cert):
-            self._certified(peer, body.certificate)
+            self._take_certificate(peer, body.certificate)
         elif isinstance(body, Part) and body.what is PartKind.STANDING:
-            self._stands(peer, body.content)
+            self._take_greeting(peer, body.content)
         elif isinstance(body, Part):
-            self._part(body)
+            self._take_part(body)
         self._news.set()
 
-    def _stands(self, peer: int, content: bytes) -> None:
-        """A server's first word: the certificate of the last round it knows of, or nothing."""
+    def _take_greeting(self, peer: int, content: bytes) -> None:
+        """Take a server's first message: the certificate of its last round, or nothing."""
         if content:
             reader = Reader(content)
             certificate = Certificate.read(reader)
             reader.end()
-            self._certified(peer, certificate)
-        self._stand.add(peer)
+            self._take_certificate(peer, certificate)
+        self._greeted.add(peer)
 
-    def _certified(self, peer: int, certificate: Certificate) -> None:
-        """Who shows the newest round is asked for what was decided in it, as long as that is not here."""
-        if self._last is None:
-            newest = 0
-        else:
-            newest = self._last.record.round
+    def _take_certificate(self, peer: int, certificate: Certificate) -> None:
+        """Keep the certificate if it is the newest, and ask its sender for the missing parts."""
         round_ = certificate.record.round
-        if round_ > newest and self.rules.certifies(certificate, Kind.COMMIT):
+        # The comparison comes first: it is cheap, verifying the signatures is not.
+        if round_ > self._newest_round() and self.rules.certifies(certificate, Kind.COMMIT):
             self._last = certificate
             self._parts = {}
-            newest = round_
-        if round_ == newest:
-            self._ask(peer, *self._lacking())
+        if round_ == self._newest_round():
+            self._ask(peer, *self._missing_parts())
 
-    def _part(self, body: Part) -> None:
-        if any(fetch.digest == part_digest(body.what, body.content) for fetch in self._lacking()):
+    def _take_part(self, body: Part) -> None:
+        # The certificate names the digest of each part, so it does not matter who sends it.
+        digest = part_digest(body.what, body.content)
+        if any(fetch.digest == digest for fetch in self._missing_parts()):
             self._parts[body.what] = body.content
 
-    # What is there
+    # What is known
 
-    def _lacking(self) -> list[Fetch]:
+    def _newest_round(self) -> int:
+        if self._last is None:
+            return 0
+        return self._last.record.round
+
+    def _missing_parts(self) -> list[Fetch]:
         if self._last is None:
             return []
         record = self._last.record
-        due = {PartKind.GLOBALS: record.globals_, PartKind.VERDICTS: record.verdicts}
+        digests = {PartKind.GLOBALS: record.globals_, PartKind.VERDICTS: record.verdicts}
         return [
             Fetch(record.round, what, digest)
-            for what, digest in due.items()
+            for what, digest in digests.items()
             if what not in self._parts
         ]
 
-    def _whole(self, round_: int) -> bool:
-        return self._last is not None and self._last.record.round >= round_ and not self._lacking()
+    def _has_round(self, round_: int) -> bool:
+        """Tell whether this round or a later one is here, with all its parts."""
+        if self._last is None or self._last.record.round < round_:
+            return False
+        return not self._missing_parts()
 
     def _carried(self) -> Carried:
         assert self._last is not None

@@ -1,12 +1,14 @@
-"""Runs one machine, a server's or a client's, on connections, a disk and a clock.
+"""Runs one state machine, a server's or a client's, on connections, a disk and a clock.
 
-Events are taken in small batches. All that a batch wants kept is on the disk, by one flush, before anything of the batch is
-said or reported. If it cannot be kept, nothing more is said: whoever forgets its votes might contradict them.
+Events are taken in small batches. Everything a batch wants persisted is on the disk, by one flush,
+before anything of the batch is sent or reported. If it cannot be persisted, nothing more is sent: a
+party that forgets its votes might contradict them.
 
-A batch waits a moment for the next, to share its flush, if all it wants kept are uploads and commit certificates, and all it
-says are receipts, which wait for longer anyway, and those certificates, which go at once: they prove themselves, and our own
-votes in them were kept before. Who forgets one has still voted, and comes to the same or is shown it; whatever we sign of the
-next round stands after it in the log.
+A batch may wait a moment to share its flush with the next one, if all it persists are uploads and
+commit certificates and all it sends are receipts and those certificates. Receipts are delayed
+anyway. Certificates are sent at once, before the flush: they prove themselves, and our own votes in
+them were persisted earlier. A party that forgets one has still voted, and reaches the same decision
+again or is shown it; whatever it signs in the next round stands after the certificate in the log.
 """
 
 from __future__ import annotations
@@ -41,52 +43,70 @@ from fedrfq.node.receipts import Receipts
 from fedrfq.node.transport.budget import Allowance
 from fedrfq.node.transport.fair_queue import FairQueue
 
-MOST_ROUNDS = 2**32 - 1
-BATCH = 64  # events, after which timers and sockets get their turn
-PATIENCE_S = 0.01  # that a batch may wait with a decision in it, for which the owner waits
-UPLOADS_S = 0.1  # and one with uploads alone, for which nobody does: receipts come later
-# of a server, at once and a second
+MAX_ROUNDS = 2**32 - 1
+# Events after which timers and sockets get their turn.
+BATCH = 64
+# How long a batch may wait: with a decision in it, which the owner is waiting for, and with uploads
+# alone, which nobody waits for because receipts come later.
+DECISION_WAIT_S = 0.01
+UPLOAD_WAIT_S = 0.1
+# Change proposals accepted from one server: at once, and per second.
 CHANGE_PROPOSALS = 16
 CHANGE_PROPOSALS_S = 4
-_RECEIPTS = 0.75  # of the time after which clients repeat themselves, until they get one
-GRACE_MS = 10  # for a leader that is not connected: as long as a proposal may be on its way by others, or it comes back
+# When a client gets its receipt, as a part of the time after which it repeats its upload.
+_RECEIPT_DELAY = 0.75
+# For a leader that is not connected: long enough for its proposal to arrive by others, or for it to
+# come back.
+GRACE_MS = 10
 
 
 class Machine(Protocol):
     """A Replica or a Client."""
 
-    def step(self, event: Event) -> list[Effect]: ...
+    def step(self, event: Event) -> list[Effect]:
+        """Process an event and return what is to be done."""
 
 
 class Disk(Protocol):
-    """What is needed of a Store."""
+    """What the driver needs of a WriteAheadLog."""
 
-    def append(self, message: Message) -> None: ...
+    def append(self, message: Message) -> None:
+        """Add a message to what is flushed next."""
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """Wait until all added messages are on the disk."""
 
 
 class Wires(Protocol):
-    """What is needed of Links."""
+    """What the driver needs of Links."""
 
-    def send(self, to: int, data: bytes) -> None: ...
+    def send(self, to: int, data: bytes) -> None:
+        """Send a frame to a peer, if it is connected."""
 
-    def connected(self) -> Collection[int]: ...
+    def connected(self) -> Collection[int]:
+        """Return the peers that are connected."""
 
-    def drop(self, peer: int, why: str) -> None: ...
+    def drop(self, peer: int, why: str) -> None:
+        """Disconnect a peer."""
 
 
 class Driver:
-    """`hear` is what Links call with a peer's frame; `give` is for what happens here. The `on_…` are the owner's to hear:
-    they are called after the flush, in the order of effects. `failed` says why nothing can be kept any more; `ended` is done
-    after `stop`, or has the exception by which the machine died. Made in a running loop.
+    """Connects a machine to the world. It is created in a running event loop.
 
-    A view whose leader is not connected is given up after a grace instead of its whole time. Agreement does not depend on
-    when a timer goes off, to the machine that is an event like any other. Progress does not suffer: without a connection the
-    leader's proposal cannot come, and where it is only we who have none, one server's view change moves nobody else.
+    `hear` takes a peer's frame from Links, `give` an event that happens here. The `on_…` callbacks
+    belong to the owner and are called after the flush, in the order of the effects. `failed` tells
+    why nothing can be persisted any more; `ended` is done after `stop`, or has the exception that
+    the machine died of.
 
-    `couriers` are peers that carry clients' uploads and ask questions; what else they say is not heard. They are told of
-    every decision, and shown all clients' receipts: whose upload they carried, they know."""
+    A view whose leader is not connected is given up after a grace period instead of its full time.
+    Agreement does not depend on when a timer expires: to the machine that is an event like any
+    other. Nor does progress suffer: without a connection the leader's proposal cannot arrive, and
+    if this server alone has none, the view change of one server moves nobody else.
+
+    `couriers` are peers that carry clients' uploads and ask questions; anything else from them is
+    ignored. They are sent every decision and all clients' receipts, and know whose uploads they
+    carried.
+    """
 
     def __init__(
         self,
@@ -95,6 +115,7 @@ class Driver:
         roster: Roster,
         store: Disk,
         links: Wires,
+        *,
         couriers: Sequence[int] = (),
     ) -> None:
         self.machine = machine
@@ -105,59 +126,63 @@ class Driver:
         self.counts: Counter[str] = Counter()
         self.flushes = 0
         self.flush_seconds = 0.0
-        self.last_round = MOST_ROUNDS  # after it there is nothing to upload
-        self.heard: dict[int, int] = {}  # the highest round a server spoke of
-        self.on_kept: Callable[[Message], None] = (
-            _nothing  # for each message that is now on the disk
-        )
-        self.on_decided: Callable[[Decided], None] = _nothing
-        self.on_accused: Callable[[Message], None] = _nothing
-        self.on_waiting: Callable[[Waiting], None] = _nothing
-        self.on_failed: Callable[[str], None] = _nothing
-        self.leader: Callable[[], int] = lambda: party  # whom this view waits for
-        self.answer: Callable[[Fetch], Message | None] = (
-            _nothing  # what can be said once nothing can be kept
-        )
+        # Uploads of later rounds are refused.
+        self.last_round = MAX_ROUNDS
+        # The highest round that each server has mentioned.
+        self.heard: dict[int, int] = {}
+        self.on_persisted: Callable[[Message], None] = _ignore
+        self.on_decided: Callable[[Decided], None] = _ignore
+        self.on_accused: Callable[[Message], None] = _ignore
+        self.on_waiting: Callable[[Waiting], None] = _ignore
+        self.on_failed: Callable[[str], None] = _ignore
+        # The server that leads the current view.
+        self.leader: Callable[[], int] = lambda: party
+        # Answers a question once nothing can be persisted any more.
+        self.answer: Callable[[Fetch], Message | None] = _ignore
         self._servers = [server for server in range(roster.n) if server != party]
+        self._clients: list[int] = []
         if party >= 0:
             self._clients = [~client for client in served(party, roster.n, len(roster.clients))]
-        else:
-            self._clients = []
         self._couriers = couriers
-        self._turns = FairQueue(couriers)
-        self._rung = set[Timer]()
+        self._events = FairQueue(couriers)
+        self._expired = set[Timer]()
         self._timers = dict[Timer, asyncio.TimerHandle]()
-        # effects that wait, and whether they have for long enough
-        self._held = list[Effect]()
-        self._ripe = False
-        self._patience: asyncio.TimerHandle | None = None
+        # Effects that wait for a shared flush, and the timer that ends their wait.
+        self._waiting_effects = list[Effect]()
+        self._flush_due = False
+        self._flush_timer: asyncio.TimerHandle | None = None
         self._resend_s = roster.resend_ms / 1000
-        self._receipts = Receipts(self._hand, _RECEIPTS * self._resend_s)
-        self._due = self._stopped = False
+        self._receipts = Receipts(self._send_receipt, _RECEIPT_DELAY * self._resend_s)
+        self._scheduled = False
+        self._stopped = False
         self._registered = len(roster.clients)
         self._change_proposals = dict[int, Allowance]()
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def start(self) -> None:
-        """Once the links are up."""
+        """Start the machine; call this once the links are up."""
         self.give(Start())
 
     def stop(self) -> None:
-        """Take no more events; what was said is on the disk and with the links, and so is what waited to be."""
+        """Take no more events; carry out the effects that still wait for a flush."""
         self._stopped = True
         if not self.ended.done():
-            self._safely(self._release)
+            self._guarded(self._release)
         self._receipts.drop()
+        # Carrying them out may have failed, and then `ended` has the reason already.
         if not self.ended.done():
             self.ended.set_result(None)
 
+    # Events
+
     def give(self, event: Event) -> None:
-        self._turns.put(self.party, event)
-        self._wake()
+        """Queue an event that happens at this party itself."""
+        self._events.put(self.party, event)
+        self._schedule()
 
     def hear(self, peer: int, data: bytes) -> None:
-        """A frame of a peer; one that is no message costs it its connection."""
+        """Queue a peer's frame; one that is not a message costs the peer its connection."""
         if self._stopped:
             return
         try:
@@ -172,113 +197,125 @@ class Driver:
             return
         if peer >= 0 and message.body.round > self.heard.get(peer, 0):
             self.heard[peer] = message.body.round
-        if self._turns.put(peer, Received(peer, message), len(data)):
-            self._wake()
+        if self._events.put(peer, Received(peer, message), len(data)):
+            self._schedule()
         else:
             self.counts["messages without room"] += 1
 
     def _admits(self, peer: int, upload: Upload) -> bool:
-        """Not after the last round; and of change proposals, each of which is a whole federation to read, only now and then one."""
+        """Refuse uploads after the last round, and change proposals that come too often."""
         if upload.round > self.last_round:
             self.counts["uploads after the last round"] += 1
             return False
-        if (
-            upload.client < self._registered or peer < 0
-        ):  # of a client it is nobody's change proposal
-            return upload.client < self._registered
+        if upload.client < self._registered:
+            return True
+        # Numbers after the clients' are those under which servers propose changes.
+        if peer < 0:
+            return False
+        # Each proposal is the text of a whole federation, which is expensive to parse.
         now = self._loop.time()
-        if not self._change_proposals.setdefault(
+        allowance = self._change_proposals.setdefault(
             peer, Allowance(CHANGE_PROPOSALS, CHANGE_PROPOSALS_S, now)
-        ).take(now):
+        )
+        if not allowance.take(now):
             self.counts["change proposals too often"] += 1
             return False
         return True
 
-    def _wake(self) -> None:
-        if not self._due and not self._stopped:
-            self._due = True
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._stopped:
+            self._scheduled = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._due = False
+        """Process one batch, then let the event loop do other things."""
+        self._scheduled = False
         if self._stopped:
             return
-        self._safely(lambda: self._carry_out(self._stepped()))
-        if self._turns or self._rung:
-            self._wake()
+        self._guarded(lambda: self._carry_out(self._step()))
+        if self._events or self._expired:
+            self._schedule()
 
-    def _safely(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
         except UserError as error:
             self.fail(str(error))
-        except Exception as error:  # a defect: its state can no longer be relied on
+        except Exception as error:
+            # A defect: the machine's state can no longer be relied on.
             self.ended.set_exception(error)
             self.stop()
 
-    def _ripen(self) -> None:
-        self._ripe = True
-        self._patience = None
-        self._wake()
-
-    def _stepped(self) -> list[Effect]:
-        """What follows from a batch. One timer at most, and first: what comes after it might set it anew."""
+    def _step(self) -> list[Effect]:
+        """Give the machine a batch of events, and return what follows from them."""
         effects: list[Effect] = []
-        if self.failed is None:
-            step = self.machine.step
-        else:
-            step = self._answered
-        turns = self._turns
-        taken = 0
-        if self._rung:
-            effects += step(Expired(self._rung.pop()))
-        while turns and taken < BATCH:
-            taken += 1
-            effects += step(turns.take())
-        self.counts["events"] += taken
+        step = self.machine.step
+        if self.failed is not None:
+            step = self._answer_only
+        # At most one timer, and before anything else: an event before it, or the expiry of another
+        # timer, might have set it anew or stopped it.
+        if self._expired:
+            effects += step(Expired(self._expired.pop()))
+        count = 0
+        while self._events and count < BATCH:
+            count += 1
+            effects += step(self._events.take())
+        self.counts["events"] += count
         return effects
 
+    # Effects
+
     def _carry_out(self, effects: Sequence[Effect]) -> None:
-        """In their order, with those that have waited first."""
-        if self._ripe or not all(map(_patient, effects)):
-            self._held += effects
+        """Carry out a batch's effects, or let them wait for a shared flush if all of them may.
+
+        Their order is kept, except that some may overtake those that wait (`_AT_ONCE`).
+        """
+        if self._flush_due or not all(map(_may_wait, effects)):
+            self._waiting_effects += effects
             self._release()
             return
-        waiting = len(self._held)
+        before = len(self._waiting_effects)
         for effect in effects:
             if type(effect) in _AT_ONCE:
                 _DO[type(effect)](self, effect)
             else:
-                self._held.append(effect)
-        if len(self._held) > waiting:
-            self._ripen_in(
-                PATIENCE_S if any(type(effect) is Decided for effect in effects) else UPLOADS_S
-            )
+                self._waiting_effects.append(effect)
+        if len(self._waiting_effects) > before:
+            has_decision = any(type(effect) is Decided for effect in effects)
+            self._flush_within(DECISION_WAIT_S if has_decision else UPLOAD_WAIT_S)
 
-    def _ripen_in(self, delay_s: float) -> None:
-        """If it would not be sooner anyway."""
+    def _flush_within(self, delay_s: float) -> None:
+        """Let the waiting effects wait no longer than this; an earlier time stays."""
         when = self._loop.time() + delay_s
-        if self._patience is not None:
-            if self._patience.when() <= when:
+        if self._flush_timer is not None:
+            if self._flush_timer.when() <= when:
                 return
-            self._patience.cancel()
-        self._patience = self._loop.call_at(when, self._ripen)
+            self._flush_timer.cancel()
+        self._flush_timer = self._loop.call_at(when, self._end_wait)
+
+    def _end_wait(self) -> None:
+        # Not at once but in a turn, so that events that are here already share the flush.
+        self._flush_due = True
+        self._flush_timer = None
+        self._schedule()
 
     def _release(self) -> None:
-        effects = self._held
-        self._held = []
-        self._ripe = False
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-        kept = [effect.message for effect in effects if type(effect) is Persist]
-        if kept:
-            self._keep(kept)
+        """Persist what is to be persisted, then do everything else that was waiting."""
+        effects = self._waiting_effects
+        self._waiting_effects = []
+        self._flush_due = False
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        # The invariant of this module: the flush comes before anything is sent.
+        messages = [effect.message for effect in effects if type(effect) is Persist]
+        if messages:
+            self._persist(messages)
         for effect in effects:
             if type(effect) is not Persist:
                 _DO[type(effect)](self, effect)
 
-    def _keep(self, messages: Sequence[Message]) -> None:
+    def _persist(self, messages: Sequence[Message]) -> None:
         before = time.perf_counter()
         for message in messages:
             self.store.append(message)
@@ -286,9 +323,7 @@ class Driver:
         self.flushes += 1
         self.flush_seconds += time.perf_counter() - before
         for message in messages:
-            self.on_kept(message)
-
-    # What the other effects do
+            self.on_persisted(message)
 
     def _send(self, effect: Send) -> None:
         if type(effect.message.body) is Receipt:
@@ -304,47 +339,14 @@ class Driver:
 
     def _publish(self, effect: Publish) -> None:
         data = effect.message.wire
-        here = self.links.connected()
+        connected = self.links.connected()
         for peer in (*self._clients, *self._couriers):
-            if peer in here:
+            if peer in connected:
                 self.links.send(peer, data)
 
-    def _hand(self, client: int, receipt: bytes) -> None:
+    def _send_receipt(self, client: int, receipt: bytes) -> None:
         for peer in (client, *self._couriers):
             self.links.send(peer, receipt)
-
-    def _set_timer(self, effect: SetTimer) -> None:
-        timer, delay_ms = effect
-        self._rung.discard(timer)
-        running = self._timers.pop(timer, None)
-        if running is not None:
-            running.cancel()
-        if delay_ms is not None:
-            self._timers[timer] = self._loop.call_later(delay_ms / 1000, self._ring, timer)
-            if timer is Timer.VIEW and self.leader() not in self.links.connected():
-                self.lost(self.leader())
-
-    def lost(self, peer: int) -> None:
-        """A peer is not connected: if the view waits for it, not for long."""
-        if peer == self.leader() != self.party:
-            self._hasten(Timer.VIEW, GRACE_MS / 1000)
-
-    def found(self) -> None:
-        """A peer is connected: what it has missed is said again after the first wait, not after one that has grown."""
-        self._hasten(Timer.RESEND, self._resend_s)
-
-    def _hasten(self, timer: Timer, delay_s: float) -> None:
-        """Let it ring so soon, if it runs and would ring later."""
-        running = self._timers.get(timer)
-        soon = self._loop.time() + delay_s
-        if running is not None and soon < running.when():
-            running.cancel()
-            self._timers[timer] = self._loop.call_at(soon, self._ring, timer)
-
-    def _ring(self, timer: Timer) -> None:
-        del self._timers[timer]
-        self._rung.add(timer)
-        self._wake()
 
     def _decided(self, effect: Decided) -> None:
         self._receipts.decided(effect.certificate.record.round)
@@ -356,43 +358,83 @@ class Driver:
     def _waiting(self, effect: Waiting) -> None:
         self.on_waiting(effect)
 
-    # When nothing can be kept any more
+    # Timers
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        timer, delay_ms = effect
+        # An expiry that the machine has not been told of yet is void.
+        self._expired.discard(timer)
+        running = self._timers.pop(timer, None)
+        if running is not None:
+            running.cancel()
+        if delay_ms is not None:
+            self._timers[timer] = self._loop.call_later(delay_ms / 1000, self._expire, timer)
+            if timer is Timer.VIEW and self.leader() not in self.links.connected():
+                self.peer_left(self.leader())
+
+    def peer_left(self, peer: int) -> None:
+        """Shorten the view if it waits for this peer, which is not connected."""
+        if peer == self.leader() != self.party:
+            self._hasten(Timer.VIEW, GRACE_MS / 1000)
+
+    def peer_joined(self) -> None:
+        """Repeat soon what a peer that has just connected may have missed.
+
+        That is after the first resend time, not after one that has grown by backoff.
+        """
+        self._hasten(Timer.RESEND, self._resend_s)
+
+    def _hasten(self, timer: Timer, delay_s: float) -> None:
+        """Let a running timer expire within this delay."""
+        running = self._timers.get(timer)
+        soon = self._loop.time() + delay_s
+        if running is not None and soon < running.when():
+            running.cancel()
+            self._timers[timer] = self._loop.call_at(soon, self._expire, timer)
+
+    def _expire(self, timer: Timer) -> None:
+        del self._timers[timer]
+        self._expired.add(timer)
+        self._schedule()
+
+    # When nothing can be persisted any more
 
     def fail(self, why: str) -> None:
-        """Say nothing more, and take nothing in."""
+        """Send nothing more, and give the machine no more events."""
         self.failed = why
-        self._held = []
+        self._waiting_effects = []
         self._receipts.drop()
         self.on_failed(why)
 
-    def _answered(self, event: Event) -> list[Effect]:
-        """The machine may believe what the disk never got, so it is not asked."""
+    def _answer_only(self, event: Event) -> list[Effect]:
+        """Answer a question in place of the machine, which may believe what the disk never got."""
         if type(event) is not Received or not isinstance(event.message.body, Fetch):
             return []
-        found = self.answer(event.message.body)
-        if found is None:
+        answer = self.answer(event.message.body)
+        if answer is None:
             return []
-        return [Send(event.peer, found)]
+        return [Send(event.peer, answer)]
 
 
-def _patient(effect: Effect) -> bool:
-    """Whether a batch with it may wait."""
+def _may_wait(effect: Effect) -> bool:
+    """Tell whether a batch with this effect may wait for a shared flush (see the module)."""
     if type(effect) is Persist:
         body = effect.message.body
-        return type(body) is Upload or (
-            type(body) is Cert and body.certificate.phase == Kind.COMMIT
-        )
+        if type(body) is Cert:
+            return body.certificate.phase == Kind.COMMIT
+        return type(body) is Upload
     if type(effect) is Send:
         return type(effect.message.body) is Receipt
-    return type(effect) in _PATIENT
+    return type(effect) in _MAY_WAIT
 
 
-def _nothing(_: object) -> None:
-    """Nobody listens."""
+def _ignore(_: object) -> None:
+    """Do nothing: the owner has not set a callback."""
 
 
-_AT_ONCE = (Publish, SetTimer)  # even of a batch that waits
-_PATIENT = (*_AT_ONCE, Decided)
+# Carried out at once even if the rest of the batch waits.
+_AT_ONCE = (Publish, SetTimer)
+_MAY_WAIT = (*_AT_ONCE, Decided)
 _DO: dict[type, Callable[..., None]] = {
     Send: Driver._send,
     Broadcast: Driver._broadcast,

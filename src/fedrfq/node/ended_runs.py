@@ -1,5 +1,8 @@
-"""What a server still says of runs that are over: whoever was away when one ended gets the certificates and the outcome that
-lead to the present one."""
+"""What a server still answers about runs that have ended.
+
+A party that was away when a run ended gets from here the certificates and the outcome that lead to
+the current run.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,25 @@ from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.storage.write_ahead_log import WriteAheadLog
 
-RUN = slice(9, 41)  # where a message has its run's id
+# Where a message holds its run's id: after a tag of eight bytes and its kind.
+RUN = slice(9, 41)
 
 
-class _Run:
-    """The replica of a run that is over: it signs nothing more, and answers questions."""
+class _EndedRun:
+    """The replica of a run that has ended: it signs nothing more, and answers questions.
+
+    Parties go by their names here, because their numbers may differ from run to run.
+    """
 
     def __init__(self, folder: Path, identity: Identity, federation: Federation) -> None:
         self.store = WriteAheadLog.open(folder, federation.roster.run)
-        self._numbers = {member.name: party for party, member in federation.members.items()}
         self._names = {party: member.name for party, member in federation.members.items()}
-        me = self._numbers[identity.member.name]
-        # where the run started from no longer matters: it has an outcome
+        self._numbers = {name: party for party, name in self._names.items()}
+        # What the run inherited is left out: it only matters for computing an outcome, and this
+        # run has one.
         self._replica = Replica(
             Rules(federation.roster),
-            me,
+            self._numbers[identity.member.name],
             identity.signer,
             reconfigurable(federation),
             self.store.messages,
@@ -40,39 +47,47 @@ class _Run:
 
     @property
     def over(self) -> bool:
+        """Whether the log says that the run has ended."""
         return self._replica.over
 
-    def knows(self, name: str, server: bool) -> bool:
-        """Whether a party of that name took part, and as the same: what servers may ask, a client may not."""
-        return name in self._numbers and (self._numbers[name] >= 0) == server
+    def knows(self, name: str, is_server: bool) -> bool:
+        """Tell whether a party of this name took part, and in the same role.
+
+        Servers may ask for what clients may not, so a client does not inherit a server's name.
+        """
+        return name in self._numbers and (self._numbers[name] >= 0) == is_server
 
     def answer(self, name: str, message: Message) -> list[tuple[str, Message]]:
-        """To whom what is said, by names, when a party of that name says this."""
+        """Return the answers to a party's message, each with the name of its receiver."""
         effects = self._replica.step(Received(self._numbers[name], message))
-        return [(self._names[one.to], one.message) for one in effects if isinstance(one, Send)]
+        return [
+            (self._names[effect.to], effect.message)
+            for effect in effects
+            if isinstance(effect, Send)
+        ]
 
 
 class EndedRuns:
-    """Those of a party's folder that it took part in."""
+    """The ended runs in a party's folder that the party took part in."""
 
     def __init__(self, identity: Identity) -> None:
         self._names = {party: member.name for party, member in identity.federation.members.items()}
         self._numbers = {name: party for party, name in self._names.items()}
-        self._runs: dict[bytes, _Run] = {}
+        self._runs: dict[bytes, _EndedRun] = {}
         for number, run in enumerate(epochs.ended_epochs(identity.folder), 1):
             log = identity.folder / epochs.PAST / str(number) / "log"
-            if log.is_dir() and identity.member.name in {
-                member.name for member in run.federation.members.values()
-            }:
-                self._take(log.parent, identity, run.federation)
+            names = {member.name for member in run.federation.members.values()}
+            if log.is_dir() and identity.member.name in names:
+                self._add(log.parent, identity, run.federation)
 
-    def _take(self, folder: Path, identity: Identity, federation: Federation) -> None:
-        """A run, if its log is whole: where it does not say that the run is over, its replica might still sign something."""
+    def _add(self, folder: Path, identity: Identity, federation: Federation) -> None:
+        """Add a run if its log is intact."""
         try:
-            run = _Run(folder, identity, federation)
+            run = _EndedRun(folder, identity, federation)
         except UserError as error:
-            say("of a run that is over nothing can be told", "warning", why=str(error))
+            say("cannot serve a run that has ended", "warning", why=str(error))
             return
+        # If the log does not say that the run is over, its replica might still sign something.
         if run.over:
             self._runs[federation.roster.run] = run
         else:
@@ -82,17 +97,18 @@ class EndedRuns:
         return run in self._runs
 
     def answer(self, peer: int, run: bytes, data: bytes) -> list[tuple[int, Message]]:
-        """What is to be sent when a peer speaks of a run that is over."""
+        """Return what to send, and to whom, when a peer sends a message of an ended run."""
         name = self._names[peer]
+        if not self._runs[run].knows(name, peer >= 0):
+            return []
         try:
-            if self._runs[run].knows(name, peer >= 0):
-                said = self._runs[run].answer(name, decode(data))
-            else:
-                said = []
+            answers = self._runs[run].answer(name, decode(data))
         except Refused:
             return []
-        return [(self._numbers[name], one) for name, one in said if name in self._numbers]
+        # A receiver may have left the federation since.
+        return [(self._numbers[to], each) for to, each in answers if to in self._numbers]
 
     def close(self) -> None:
+        """Close the logs of all runs."""
         for run in self._runs.values():
             run.store.close()

@@ -1,4 +1,7 @@
-"""From one round's result to the next upload: a client's learning, beside the loop that keeps its connections alive."""
+"""A client's learning, from one round's result to the next upload.
+
+Training runs in a thread, beside the loop that keeps the client's connections alive.
+"""
 
 from __future__ import annotations
 
@@ -16,60 +19,74 @@ from fedrfq.prototypes.fixed_point import Globals
 
 @dataclass(frozen=True)
 class News:
-    """A round's certified result; round 0 is before the first. The verdict is on this client's own upload."""
+    """A round's certified result; round 0 stands for what is known before the first.
+
+    The verdict and the score are on this client's own upload. `last` says that no round follows.
+    """
 
     round: int
     globals_: Globals
     verdict: str = ""
     score: int | None = None
-    last: bool = False  # there is no round after it
+    last: bool = False
 
 
 class Learner:
-    """`give` takes what was trained. All but the training itself, which has a thread, happens in the loop."""
+    """Trains whenever there is a new result, and passes the upload on to `give`.
+
+    Everything but the training and testing itself happens in the event loop. `accuracies` are those
+    after the last round heard of.
+    """
 
     def __init__(
-        self, participant: Participant, diary: ClientHistory, give: Callable[[Submit], None]
+        self, participant: Participant, history: ClientHistory, give: Callable[[Submit], None]
     ) -> None:
         self._participant = participant
-        self._diary = diary
+        self._history = history
         self._give = give
         self._newest: News | None = None
-        self._came = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._since = time.monotonic()
-        self.accuracies: Accuracies | None = None  # after the last round that was heard of
+        self.accuracies: Accuracies | None = None
         self.on_round: Callable[[HistoryLine], None] = lambda line: None
 
     def hear(self, news: News) -> None:
-        """The newest result: what is in training is stale."""
+        """Take the newest result, and give up training for an older one."""
+        # In this order: the interrupted training looks at `_newest` to see whether to go on.
         self._newest = news
         self._participant.interrupt()
-        self._came.set()
+        self._arrived.set()
 
     async def learn(self, once: bool) -> News:
-        """Train round after round, always from the newest result, until the last one (`once`: the next one) is heard of."""
-        began = news = await self._later(-1)
+        """Train for round after round, always from the newest result, and return the last one.
+
+        With `once`, stop at the first result after the one that learning started from.
+        """
+        first = await self._wait_after(-1)
+        news = first
         while True:
             if news.round:
-                await self._write_down(news)
-            if news.last or (once and news is not began):
+                await self._record(news)
+            if news.last or (once and news is not first):
                 return news
             self._since = time.monotonic()
             await self._train(news)
-            news = await self._later(news.round)
+            news = await self._wait_after(news.round)
 
-    async def _later(self, round_: int) -> News:
+    async def _wait_after(self, round_: int) -> News:
         while self._newest is None or self._newest.round <= round_:
-            self._came.clear()
-            await self._came.wait()
+            self._arrived.clear()
+            await self._arrived.wait()
         return self._newest
 
     async def _train(self, news: News) -> None:
-        """Towards the round after the news, unless there are newer ones before it is done."""
+        """Train for the round after this result, unless a newer one arrives first."""
         number = news.round + 1
         if not self._participant.takes_part(number):
-            say("not drawn for this round", round=number)
+            say("not selected for this round", round=number)
             return
+        # An interrupt may be left over from before this training began, so being interrupted does
+        # not mean that there is a newer result: only `_newest` tells.
         while self._newest is news:
             try:
                 content = await asyncio.to_thread(self._participant.train, number, news.globals_)
@@ -77,19 +94,21 @@ class Learner:
                 continue
             self._give(Submit(number, content))
             return
-        say("the round was over before training was", "warning", round=number)
+        say("the round ended before training did", "warning", round=number)
 
-    async def _write_down(self, news: News) -> None:
-        self.accuracies = found = await asyncio.to_thread(self._participant.test, news.globals_)
+    async def _record(self, news: News) -> None:
+        """Test the model against this result, and write the round into the history."""
+        accuracies = await asyncio.to_thread(self._participant.test, news.globals_)
+        self.accuracies = accuracies
+        # The losses belong to the round the client trained in last, if it did in this one.
+        losses = None
         if self._participant.round == news.round:
             losses = self._participant.losses
-        else:
-            losses = None
         line = HistoryLine(
             round=news.round,
-            accuracy=found.head,
-            prototype_accuracy=found.prototype,
-            prototype_accuracy_own=found.prototype_own,
+            accuracy=accuracies.head,
+            prototype_accuracy=accuracies.prototype,
+            prototype_accuracy_own=accuracies.prototype_own,
             loss=losses and losses.total,
             loss_classification=losses and losses.classification,
             loss_prototype=losses and losses.prototype,
@@ -97,6 +116,6 @@ class Learner:
             score=news.score,
             seconds=time.monotonic() - self._since,
         )
-        self._diary.write(line)
-        say("round", "info", **line.facts())
+        self._history.write(line)
+        say("round completed", "info", **line.facts())
         self.on_round(line)

@@ -1,4 +1,4 @@
-"""What a client of a federation has to train on: its share of the experiment's data, or samples of its own."""
+"""What a federation's client trains on: its share of the experiment's data, or its own samples."""
 
 from __future__ import annotations
 
@@ -16,74 +16,83 @@ from fedrfq.learning.round_loop import deal, validated
 
 @dataclass(frozen=True)
 class LocalDataset:
-    """The samples, and which of them are the client's: the one row of the partition."""
+    """A dataset, and which of its samples are the client's: the partition has one row."""
 
     dataset: Dataset
     partition: Partition
 
 
 def find(experiment: Experiment, client: int, classes: int, name_or_path: str) -> LocalDataset:
-    """By a dataset's name the client's share of the experiment's partition; at a path all samples are its own. `classes`
-    is how many the federation knows."""
+    """Load what a client trains on.
+
+    By a dataset's name, this is the client's share of the experiment's partition; from a path, all
+    samples are its own. `classes` is the number of classes in the federation.
+    """
+    _check_name(experiment, name_or_path)
+    dataset = data.load(name_or_path)
     if name_or_path in DATASETS:
-        holding = share
+        local = share(experiment, client, dataset)
     else:
-        holding = own
-    found = holding(experiment, client, data.load(_checked(experiment, name_or_path)))
-    if len(found.dataset.classes) != classes:
+        local = own(experiment, client, dataset)
+    if len(local.dataset.classes) != classes:
         raise UserError(
-            f"--data {name_or_path} has {len(found.dataset.classes)} classes, the federation {classes}"
+            f"--data {name_or_path} has {len(local.dataset.classes)} classes, the federation"
+            f" {classes}: give data with the federation's classes"
         )
-    return found
+    return local
 
 
-def _checked(experiment: Experiment, name: str) -> str:
+def _check_name(experiment: Experiment, name: str) -> None:
     if name in DATASETS and name != experiment.data.name:
         raise UserError(
-            f"--data {name}: the federation's experiment is on {experiment.data.name}; name that, or a path"
+            f"--data {name}: the federation's experiment is on {experiment.data.name};"
+            " give that name, or the path of your own samples"
         )
-    return name
 
 
 def share(experiment: Experiment, client: int, dataset: Dataset) -> LocalDataset:
+    """Return a client's share of the experiment's partition of this dataset."""
     dealt = deal(experiment, dataset)
-    train, test, classes = ((rows[client],) for rows in (dealt.train, dealt.test, dealt.classes))
-    return LocalDataset(dataset, Partition(train, test, classes, dealt.held_out))
+    partition = Partition(
+        (dealt.train[client],), (dealt.test[client],), (dealt.classes[client],), dealt.held_out
+    )
+    return LocalDataset(dataset, partition)
 
 
 def own(experiment: Experiment, client: int, dataset: Dataset) -> LocalDataset:
-    """All samples; tested on those of classes that it trains on."""
-    dataset = _adapted(experiment, dataset)
+    """Return all samples, except test samples of classes that the client does not train on."""
+    dataset = _adapt(experiment, dataset)
     classes = np.unique(dataset.train_y)
     test = np.flatnonzero(np.isin(dataset.test_y, classes))
     if not len(test):
         raise UserError(
-            f"{dataset.name} has no test samples of the classes it has training samples of: add some"
+            f"{dataset.name} has no test samples of the classes that it has training samples of:"
+            " add some"
         )
-    every = Partition((np.arange(len(dataset.train_y)),), (test,), (classes,))
-    return LocalDataset(dataset, validated(experiment, every, dataset))
+    everything = Partition((np.arange(len(dataset.train_y)),), (test,), (classes,))
+    return LocalDataset(dataset, validated(experiment, everything, dataset))
 
 
-def _adapted(experiment: Experiment, dataset: Dataset) -> Dataset:
-    """As the federation's: its classes in its order, its normalisation. Of one that is itself on a path nothing is known."""
+def _adapt(experiment: Experiment, dataset: Dataset) -> Dataset:
+    """Give a dataset the federation's classes, in their order, and its normalisation."""
     known = DATASETS.get(experiment.data.name)
+    # The federation's own data are at a path, too: nothing is known of them here.
     if known is None:
         return dataset
-    strange = [name for name in dataset.classes if name not in known.classes]
-    if strange:
+    foreign = [name for name in dataset.classes if name not in known.classes]
+    if foreign:
         raise UserError(
-            f"the class {strange[0]!r} of {dataset.name} is none of the federation's: {', '.join(known.classes)}"
+            f"the class {foreign[0]!r} of {dataset.name} is none of the federation's"
+            f" ({', '.join(known.classes)}): rename or remove it"
         )
     place_J = np.array([known.classes.index(name) for name in dataset.classes])
-    train_y = place_J[dataset.train_y]
-    test_y = place_J[dataset.test_y]
-    same = len(known.mean) == len(dataset.mean)  # channels
-    if same:
-        mean = known.mean
-        std = known.std
-    else:
-        mean = dataset.mean
-        std = dataset.std
-    return replace(
-        dataset, classes=known.classes, train_y=train_y, test_y=test_y, mean=mean, std=std
+    adapted = replace(
+        dataset,
+        classes=known.classes,
+        train_y=place_J[dataset.train_y],
+        test_y=place_J[dataset.test_y],
     )
+    # Mean and deviation are per channel, so they only fit images with as many channels.
+    if len(known.mean) == len(dataset.mean):
+        adapted = replace(adapted, mean=known.mean, std=known.std)
+    return adapted

@@ -1,6 +1,7 @@
-"""What a process says of itself: one line an event, for people or as JSON. Never a key, a prototype or an upload.
+"""The log of a process: one line per event, as text or JSON. Never a key, a prototype or an upload.
 
-What peers can bring about is said so often, and then counted: nobody fills a disk by being refused.
+Events that peers can cause are logged only so often and then counted, so that nobody can fill a
+disk by being refused.
 """
 
 from __future__ import annotations
@@ -16,73 +17,75 @@ from fedrfq.errors import UserError
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
-# of one kind of event
+# So many events of one kind that peers can cause are logged per window.
 _BURST = 20
 _WINDOW_S = 60.0
 _log = logging.getLogger("fedrfq.node")
 
 
 def say(event: str, level: str = "info", **facts: Any) -> None:
-    """An event of one's own, with what is to be known of it."""
+    """Log an event of this party, with its facts."""
     _log.log(logging.getLevelNamesMapping()[level.upper()], event, extra={"facts": facts})
 
 
 def hear(event: str, level: str = "info", **facts: Any) -> None:
-    """An event that a peer can bring about as often as it likes."""
+    """Log an event that a peer can cause as often as it likes."""
     _log.log(
         logging.getLevelNamesMapping()[level.upper()], event, extra={"facts": facts, "often": True}
     )
 
 
 def begin(form: str, level: str, stream: TextIO | None = None) -> None:
-    """From now on all goes to standard error, that of the libraries too."""
+    """Log to standard error from now on, what libraries log included."""
     for option, value, known in (("--log-format", form, FORMATS), ("--log-level", level, LEVELS)):
         if value not in known:
             raise UserError(f"{option} is one of {', '.join(known)}, not '{value}'")
     sink = logging.StreamHandler(stream or sys.stderr)
-    sink.setFormatter(Lines(_json if form == "json" else _text))
-    sink.addFilter(Seldom())
+    sink.setFormatter(LineFormatter(_json if form == "json" else _text))
+    sink.addFilter(RateLimit())
     logging.basicConfig(level=level.upper(), handlers=[sink], force=True)
 
 
-class Lines(logging.Formatter):
-    """A record as one line, whatever its facts contain."""
+class LineFormatter(logging.Formatter):
+    """Formats a record as exactly one line, even if its facts contain line breaks."""
 
     def __init__(self, write: Callable[[str, str, str, Mapping[str, Any]], str]) -> None:
         super().__init__()
         self._write = write
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the record's line."""
         facts = dict(getattr(record, "facts", {}))
         if record.exc_info:
             facts["error"] = self.formatException(record.exc_info)
-        at = (
-            datetime.fromtimestamp(record.created, UTC)
-            .isoformat(timespec="milliseconds")
-            .replace("+00:00", "Z")
-        )
-        return self._write(at, record.levelname.lower(), record.getMessage(), facts)
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        time = time.replace("+00:00", "Z")
+        return self._write(time, record.levelname.lower(), record.getMessage(), facts)
 
 
-def _json(at: str, level: str, event: str, facts: Mapping[str, Any]) -> str:
-    return json.dumps({"time": at, "level": level, "event": event, **facts}, default=str)
+def _json(time: str, level: str, event: str, facts: Mapping[str, Any]) -> str:
+    return json.dumps({"time": time, "level": level, "event": event, **facts}, default=str)
 
 
-def _text(at: str, level: str, event: str, facts: Mapping[str, Any]) -> str:
-    told = "".join(f"  {name}={_plain(value)}" for name, value in facts.items())
-    return f"{at} {level:7} {_plain(event)}{told}"
+def _text(time: str, level: str, event: str, facts: Mapping[str, Any]) -> str:
+    pairs = "".join(f"  {name}={_plain(value)}" for name, value in facts.items())
+    return f"{time} {level:7} {_plain(event)}{pairs}"
 
 
 def _plain(value: Any) -> str:
-    """As it is where that is one line of visible characters, else as JSON writes it."""
+    """Return the text as it is if it is one line of visible characters, else as JSON."""
+    # A peer's name must not be able to forge a line of its own.
     text = str(value)
     if text.isprintable():
         return text
     return json.dumps(text)
 
 
-class Seldom(logging.Filter):
-    """Lets through so many of one kind in a while; the first after that says how many it held back."""
+class RateLimit(logging.Filter):
+    """Lets through a burst of each kind of event per window, and counts the rest.
+
+    The first event of the next window says how many were held back.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,6 +93,7 @@ class Seldom(logging.Filter):
         self._seen: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether the record is to be logged."""
         if not getattr(record, "often", False):
             return True
         event = record.msg

@@ -1,7 +1,7 @@
-"""One client of an experiment outside the round loop: it trains on its own share, and its model lies on its own disk.
+"""One client of an experiment outside the round loop: its data, its training, its model on disk.
 
-To the byte what the client is in `fedrfq run` with `train.alone`: the same start, share, randomness, model and upload. It is
-honest: what the experiment's attack would have it do is left out.
+Byte for byte it is the client that `fedrfq run` with `train.alone` has: the same start, share,
+randomness, model and upload. It is honest: the experiment's attack is left out.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import Globals, encode
 
-_MORE_BYTES = 1 << 24  # of a model's file besides the model
+# What a model's file may have besides the tensors: names, shapes and metadata.
+_MAX_HEADER_BYTES = 1 << 24
 
 
 class Interrupted(Exception):
-    """Training was stopped from outside; the model is as it was."""
+    """Training was stopped from outside; the model is as it was before."""
 
 
 class Losses(NamedTuple):
-    """Means over a round's training samples."""
+    """The mean losses over a round's training samples."""
 
     total: float
     classification: float
@@ -46,8 +47,11 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True)
 class Accuracies:
-    """On the client's test samples, in percent: by its own head; by the nearest global prototype, of all classes and of
-    those it holds."""
+    """Accuracies on the client's test samples, in percent.
+
+    `head` is by the client's own classifier; `prototype` by the nearest global prototype of all
+    classes; `prototype_own` by the nearest of the classes that the client holds.
+    """
 
     head: float
     prototype: float
@@ -55,19 +59,21 @@ class Accuracies:
 
 
 class Participant:
-    """`folder` is where the model is kept; one that lies there is taken up, with the round of `run` it was trained in.
+    """The learning of one client.
 
-    In a federation that was changed, `client` is still who it is in the experiment; `seat` is its number in this run, and
-    `before` the rounds of the runs before.
+    `folder` is where the model is kept; a model found there is taken up, with the round of `run` it
+    was trained in. After a change of the federation, `client` is still the client's number in the
+    experiment, `member` is its number in this run, and `before` counts the rounds of earlier runs.
     """
 
     def __init__(
         self,
         experiment: Experiment,
         client: int,
-        holding: LocalDataset,
+        local: LocalDataset,
         device: torch.device,
         folder: Path,
+        *,
         run: str = "",
         member: int | None = None,
         before: int = 0,
@@ -75,128 +81,130 @@ class Participant:
         if not experiment.method.exchanges:
             name = name_of(METHODS, experiment.method)
             raise UserError(
-                f"over the network prototypes are exchanged, and '{name}' exchanges none: use `fedrfq run`"
+                f"clients of a federation exchange prototypes, and '{name}' exchanges none:"
+                " use `fedrfq run`, or a method with prototypes"
             )
         self.experiment = replace(experiment, train=replace(experiment.train, alone=True))
         self.client = client
-        self.holding = holding
         self.device = device
         self.run = run
-        if member is None:
-            self.member = client
-        else:
-            self.member = member
+        self.member = client if member is None else member
         self.before = before
         self.path = folder / "model.safetensors"
-        dataset = holding.dataset
-        labels = [dataset.train_y[index] for index in holding.partition.train]
+        self._dataset = local.dataset
+        labels = [local.dataset.train_y[index] for index in local.partition.train]
         train, test = client_data(
-            [holding.partition], labels, dataset, experiment.data.augment, device
+            [local.partition], labels, local.dataset, experiment.data.augment, device
         )
         program = Program(
             experiment.place(client)[1], experiment.method, experiment.pool, self.experiment.train
         )
         self.engine = Engine(program, train, test)
-        self.held_1J = held([holding.partition], len(dataset.classes)).to(device)
+        self.held_1J = held([local.partition], len(local.dataset.classes)).to(device)
         self.round = 0
         self.losses = Losses(0.0, 0.0, 0.0)
-        self.params = self._on_device(stack([start(experiment, client, dataset)]))
+        self.params = self._on_device(stack([start(experiment, client, local.dataset)]))
         if self.path.exists():
             self._load()
 
     def takes_part(self, number: int) -> bool:
-        """Whether the experiment has this client train in a round."""
+        """Tell whether the experiment selects this client for a round."""
         return self.client in participants(self.experiment, self.before + number)
 
     def train(self, number: int, globals_: Globals) -> bytes:
-        """The client's upload of a round, given the global prototypes of the one before. The new model is on disk before
-        it is returned; asked again for the round it was trained in last, the client does not train anew."""
+        """Return the client's upload of a round, given the globals of the round before.
+
+        Asked again for the round it was last trained in, the client does not train again: it must
+        never sign two different uploads of one round.
+        """
         with self.experiment.train.kernels():
             if number != self.round:
-                self.params, self.losses = self._trained(number, globals_)
+                self.params, self.losses = self._train(number, globals_)
                 self.round = number
+                # Before the upload is returned, and so before it can be signed.
                 self._save()
             return self._upload()
 
     def interrupt(self) -> None:
-        """From another thread: training that is under way is given up."""
+        """Give up training that is under way; callable from another thread."""
         self.engine.interrupt()
 
     def test(self, globals_: Globals) -> Accuracies:
+        """Test the model on the client's test samples."""
         with self.experiment.train.kernels():
-            found = tested(self.engine, self.params)
-            values_JV = torch.from_numpy(globals_.floats()).to(found.p_KNV)
+            tests = tested(self.engine, self.params)
+            values_JV = torch.from_numpy(globals_.floats()).to(tests.p_KNV)
             present_1J = torch.from_numpy(globals_.present_J).to(self.device)[None]
-            distance_1NJ = metrics.distances(found.p_KNV, values_JV)
-            guesses = [
-                metrics.nearest(distance_1NJ, allowed)
-                for allowed in (present_1J, present_1J & self.held_1J)
-            ]
-            guesses = [found.logits_KNJ.argmax(-1), *guesses]
+            distance_1NJ = metrics.distances(tests.p_KNV, values_JV)
+
+            def accuracy(guess_1N: Tensor) -> float:
+                return float(metrics.accuracies(guess_1N, tests.y_KN, tests.weight_KN)[0])
+
             return Accuracies(
-                *(
-                    float(metrics.accuracies(guess, found.y_KN, found.weight_KN)[0])
-                    for guess in guesses
-                )
+                head=accuracy(tests.logits_KNJ.argmax(-1)),
+                prototype=accuracy(metrics.nearest(distance_1NJ, present_1J)),
+                prototype_own=accuracy(metrics.nearest(distance_1NJ, present_1J & self.held_1J)),
             )
 
-    def _trained(self, number: int, globals_: Globals) -> tuple[Params, Losses]:
+    def _train(self, number: int, globals_: Globals) -> tuple[Params, Losses]:
+        # Randomness and schedules follow the rounds of the experiment, not those of this run.
         total = self.before + number
         guide = self.experiment.method.guide(total, globals_, self.params)
-        keys_1 = counter_rng.key(self.experiment.seed, torch.tensor([self.client]), total).to(
-            self.device
-        )
+        keys_1 = counter_rng.key(self.experiment.seed, torch.tensor([self.client]), total)
         try:
-            params, losses_13 = self.engine.train(self.params, self._on_device(guide), keys_1, [0])
+            params, losses_13 = self.engine.train(
+                self.params, self._on_device(guide), keys_1.to(self.device), [0]
+            )
         except KeyboardInterrupt:
+            # The engine's way to say that `interrupt` was called.
             raise Interrupted from None
-        self._check(losses_13, number)
+        self._check_finite(losses_13, number)
         return params, Losses(*losses_13[0].tolist())
 
     def _upload(self) -> bytes:
-        means_1JV, counts_1J = self.engine.class_means(
-            self.params, len(self.holding.dataset.classes)
-        )
-        self._check(means_1JV, self.round)
+        means_1JV, counts_1J = self.engine.class_means(self.params, len(self._dataset.classes))
+        self._check_finite(means_1JV, self.round)
         precision = self.experiment.method.precision()
         values_1JV, _, _ = quantise(means_1JV, precision)
         return encode(self.round, self.member, counts_1J[0].cpu().numpy(), values_1JV[0], precision)
 
-    def _check(self, values: Tensor, number: int) -> None:
+    def _check_finite(self, values: Tensor, number: int) -> None:
         if not values.isfinite().all():
             raise UserError(
-                f"training failed in round {number}, its values are no numbers: lower train.lr or method.lam"
+                f"training diverged in round {number} (NaN or infinite values):"
+                " lower train.lr or method.lam"
             )
 
     def _on_device(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.to(self.device) for name, tensor in named.items()}
 
     def _save(self) -> None:
-        """The model as other programs load it, and beside it what it was trained on and when."""
+        """Save the model as other programs load it, with what it was trained on and when."""
         about = {"run": self.run, "round": str(self.round), "losses": to_json(self.losses)}
         facts = {
-            key: to_json(getattr(self.holding.dataset, key))
-            for key in ("classes", "shape", "mean", "std")
+            key: to_json(getattr(self._dataset, key)) for key in ("classes", "shape", "mean", "std")
         }
         self.path.parent.mkdir(exist_ok=True)
         tensors.save(self.path, {name: p[0] for name, p in self.params.items()}, about | facts)
 
     def _load(self) -> None:
         length = sum(p.numel() * p.element_size() for p in self.params.values())
-        found, about = tensors.load(self.path, length + _MORE_BYTES)
-        own = {name: (p.shape[1:], p.dtype) for name, p in self.params.items()}
-        if {name: (p.shape, p.dtype) for name, p in found.items()} != own:
+        saved, about = tensors.load(self.path, length + _MAX_HEADER_BYTES)
+        expected = {name: (p.shape[1:], p.dtype) for name, p in self.params.items()}
+        if {name: (p.shape, p.dtype) for name, p in saved.items()} != expected:
             raise UserError(
-                f"{self.path} is not a model of this federation's experiment: restore it, or remove it"
+                f"{self.path} is not a model of this federation's experiment:"
+                " restore it, or remove it"
             )
-        self.params = self._on_device({name: found[name][None] for name in own})
-        if about.get("run") == self.run:  # in another run its rounds mean nothing
-            self.round, self.losses = self._when(about)
+        self.params = self._on_device({name: saved[name][None] for name in expected})
+        # The rounds of another run mean nothing in this one; the model itself is kept.
+        if about.get("run") == self.run:
+            self.round, self.losses = self._trained_when(about)
 
-    def _when(self, about: dict[str, str]) -> tuple[int, Losses]:
+    def _trained_when(self, about: dict[str, str]) -> tuple[int, Losses]:
         try:
             return int(about["round"]), Losses(*map(float, json.loads(about["losses"])))
         except (KeyError, ValueError, TypeError) as error:
             raise UserError(
-                f"{self.path} does not say when it was trained: restore it, or remove it"
+                f"{self.path} does not say in which round it was trained: restore it, or remove it"
             ) from error

@@ -1,4 +1,4 @@
-"""A server of a federation as a process: the replica, on its folder's log, its connections, and a page to look at it."""
+"""A federation's server as a process: a replica with its log, connections and status page."""
 
 from __future__ import annotations
 
@@ -38,16 +38,23 @@ from fedrfq.node.storage.party_folder import FEDERATION, STATUS
 from fedrfq.node.storage.write_ahead_log import WriteAheadLog
 from fedrfq.node.transport.links import Links
 
-_DEPART_S = 5.0  # that a run which was succeeded waits for parties that leave
-_GARBAGE = 50_000  # new objects until cycles are looked for: a round of a thousand clients, none of whose messages is one
-# how long, at most, an ended run's server waits for the others, and how often it looks
+# How long a run that has a successor waits for the parties that leave the federation.
+_DEPART_S = 5.0
+# How long, at most, a server that ends with its run waits for the others, and how often it looks.
 _LINGER_S = 30.0
 _LOOK_S = 0.1
+# New objects until Python looks for reference cycles. A round of a thousand clients makes about as
+# many, and none of its messages is part of a cycle.
+_GC_THRESHOLD = 50_000
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """`rejoin`: the log is lost or damaged; `listen`: elsewhere than federation.toml says; `until_done`: end with the run."""
+    """How a server is started.
+
+    `rejoin` says that the log is lost or damaged, `listen` is an address other than the one in
+    federation.toml, and `until_done` ends the server with the run.
+    """
 
     rejoin: bool = False
     listen: tuple[str, int] | None = None
@@ -56,43 +63,50 @@ class ServerOptions:
 
 
 class Server:
-    """From what its folder holds until it is told to stop. Made in a running loop."""
+    """One server in one run, from what its folder holds. It is created in a running event loop.
+
+    `signalled` says that SIGTERM or SIGINT has come. `ended` is set when the run has a successor in
+    which this server takes part: the encoded end of the run, and the successor's federation.toml.
+    """
 
     def __init__(self, identity: Identity, options: ServerOptions) -> None:
         self._identity = identity
-        self._charter = identity.federation
+        self._federation = identity.federation
         self._options = options
-        application = reconfigurable(self._charter, _heritage(identity))
-        self._rules = Rules(self._charter.roster)
-        self._store = _opened(identity, self._rules, options.rejoin)
-        self._chronicle = AuditWriter(identity.folder, self._charter)
-        self._chronicle.recover(self._store.messages)
+        application = reconfigurable(self._federation, _inherited(identity))
+        self._rules = Rules(self._federation.roster)
+        # The log first: it locks the folder, and everything after it is restored from it.
+        self._store = _open_log(identity, self._rules, options.rejoin)
+        self._audit = AuditWriter(identity.folder, self._federation)
+        self._audit.recover(self._store.messages)
         self._replica = Replica(
             self._rules, identity.party, identity.signer, application, self._store.messages
         )
         self._seen = StatusTracker(
             identity, self._replica, self._store, epochs.rounds_left(identity)
         )
-        self._archive = EndedRuns(identity)
+        self._ended_runs = EndedRuns(identity)
         self._links = Links(identity, self._hear, bind=options.listen)
-        couriers = self._charter.carriers
         self._driver = Driver(
-            self._replica, identity.party, self._charter.roster, self._store, self._links, couriers
+            self._replica,
+            identity.party,
+            self._federation.roster,
+            self._store,
+            self._links,
+            couriers=self._federation.carriers,
         )
-        self._compacting = LogCompactor(self._store, self._chronicle)
-        self._told = asyncio.Event()
-        self.told = False  # to stop, by a signal
-        self.ended: tuple[bytes, bytes] | None = (
-            None  # how the run ended, and the federation.toml that takes its place
-        )
-        self._listen_to_all()
+        self._compactor = LogCompactor(self._store, self._audit)
+        self._stop_requested = asyncio.Event()
+        self.signalled = False
+        self.ended: tuple[bytes, bytes] | None = None
+        self._set_callbacks()
 
-    def _listen_to_all(self) -> None:
+    def _set_callbacks(self) -> None:
         driver = self._driver
         driver.last_round = self._seen.rounds
         driver.answer = self._certificate
         driver.leader = lambda: self._replica.leader
-        driver.on_kept = self._kept
+        driver.on_persisted = self._persisted
         driver.on_decided = self._decided
         driver.on_accused = self._accused
         driver.on_waiting = self._waiting
@@ -100,7 +114,7 @@ class Server:
         self._links.on_peer = self._peer
 
     async def run(self) -> None:
-        """Until SIGTERM or SIGINT, or the end of the run if that is asked for; then all is written and said goodbye."""
+        """Run until SIGTERM or SIGINT, or the end of the run if that was asked for."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled)
         web = WebServer(
@@ -108,18 +122,18 @@ class Server:
         )
         try:
             await self._start(web)
-            await self._until_told()
+            await self._serve_until_stopped()
         finally:
             say("stopping", round=self._replica.round)
             await self._stop(web)
         say("stopped")
 
     def stop(self) -> None:
-        """As soon as it is safe."""
-        self._told.set()
+        """Ask the server to stop; `run` returns once everything is written and sent."""
+        self._stop_requested.set()
 
     def _signalled(self) -> None:
-        self.told = True
+        self.signalled = True
         self.stop()
 
     async def _start(self, web: WebServer) -> None:
@@ -130,26 +144,25 @@ class Server:
         try:
             await self._links.start()
         except OSError as error:
-            where = f"cannot listen on {self._address()} ({error.strerror})"
             raise UserError(
-                f"{where}: is it taken, or not this host's? --listen takes another"
+                f"cannot listen on {self._address()} ({error.strerror}): if it is in use, or not an"
+                " address of this host, choose another with --listen"
             ) from error
         self._driver.start()
-        self._greet(port)
-        self._go_on()
+        self._say_started(port)
+        self._continue()
 
-    def _greet(self, port: int) -> None:
-        run = self._charter.roster.run.hex()
-        (host, bound) = self._links.address
+    def _say_started(self, port: int) -> None:
+        host, bound = self._links.address
         say(
             "started",
             name=self._identity.member.name,
-            run=run,
+            run=self._federation.roster.run.hex(),
             listen=f"{host}:{bound}",
             status_port=port,
         )
         if self._store.dropped:
-            say("a flush that never ended was dropped", "warning", log=self._store.dropped)
+            say("dropped an interrupted flush", "warning", log=self._store.dropped)
         if self._replica.silent:
             say("abstaining until enough rounds have passed", "warning", round=self._replica.round)
 
@@ -159,18 +172,19 @@ class Server:
             return f"{listen[0]}:{listen[1]}"
         return self._identity.member.address
 
-    async def _until_told(self) -> None:
-        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._told.wait())]
+    async def _serve_until_stopped(self) -> None:
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._stop_requested.wait())]
         if self._options.until_done:
-            waits.append(asyncio.ensure_future(self._done()))
+            waits.append(asyncio.ensure_future(self._wait_until_done()))
         await asyncio.wait([*waits, self._driver.ended], return_when=asyncio.FIRST_COMPLETED)
         for task in waits:
             task.cancel()
+        # Raises what the replica died of.
         if self._driver.ended.done():
-            self._driver.ended.result()  # what the replica died of
+            self._driver.ended.result()
 
-    async def _done(self) -> None:
-        """The run has ended, and all who are here know it; or they take too long."""
+    async def _wait_until_done(self) -> None:
+        """Wait until the run has ended and all connected parties know it, or take too long."""
         while not self._seen.finished:
             await asyncio.sleep(_LOOK_S)
         waited = 0.0
@@ -179,17 +193,20 @@ class Server:
             waited += _LOOK_S
 
     def _all_know(self) -> bool:
-        """Clients leave when they have the last result; servers speak of the round after."""
+        # Clients leave when they have the last result; servers mention the round after it.
         return all(
             party >= 0 and self._driver.heard.get(party, 0) > self._seen.decided
             for party in self._links.connected()
         )
 
     async def _depart(self, pinned: set[bytes]) -> None:
-        """Stop, once those whom the next run will not let in with the certificates they have know how this one ended."""
+        """Stop once the parties that the next run will not let in know how this one ended.
+
+        They can only learn it now: the next run pins other certificates.
+        """
         waited = 0.0
         while waited < _DEPART_S and any(
-            self._charter.members[party].certificate not in pinned
+            self._federation.members[party].certificate not in pinned
             for party in self._links.connected()
         ):
             await asyncio.sleep(_LOOK_S)
@@ -197,143 +214,153 @@ class Server:
         self.stop()
 
     async def _stop(self, web: WebServer) -> None:
+        # The driver before the links, and both before the files that they write to.
         self._driver.stop()
         await self._links.stop()
         await web.stop()
         self._store.close()
-        self._chronicle.close()
-        self._archive.close()
+        self._audit.close()
+        self._ended_runs.close()
         (self._identity.folder / STATUS).unlink(missing_ok=True)
 
-    # What happens
+    # Callbacks
 
     def _hear(self, peer: int, data: bytes) -> None:
-        """A frame: of this run, or of one that is over and that the peer was away for the end of."""
-        if (run := data[RUN]) in self._archive:
-            for to, message in self._archive.answer(peer, run, data):
+        """Take a frame: of this run, or of an ended one whose end the peer has missed."""
+        run = data[RUN]
+        if run in self._ended_runs:
+            for to, message in self._ended_runs.answer(peer, run, data):
                 self._links.send(to, message.wire)
         else:
             self._driver.hear(peer, data)
 
-    def _go_on(self) -> None:
-        """With the next round: moving what the operator has approved; or with the next run, if this one is over."""
+    def _continue(self) -> None:
+        """Propose the change the operator approved, if any; or end a run with a successor."""
         try:
             if self._replica.over:
-                self._succeed()
-            elif (change_proposal := pending(self._identity)) is not None:
+                self._end_run()
+                return
+            change_proposal = pending(self._identity)
+            if change_proposal is not None:
                 self._driver.give(Submit(self._replica.round, change_proposal))
         except UserError as error:
             self._driver.fail(str(error))
 
-    def _succeed(self) -> None:
+    def _end_run(self) -> None:
         certificate = self._replica.chain[self._replica.round - 1]
+        round_ = certificate.record.round
         outcome = self._replica.outcome
         assert outcome is not None
         text = codec.successor_in(outcome.verdicts)
-        if epochs.takes_part(self._identity, text):
-            say("the federation is changed", round=certificate.record.round)
-            self.ended = epochs.encode_last(self._rules, certificate, outcome), text
-            self._departing = asyncio.ensure_future(
-                self._depart(set(Federation.read(text.decode(), FEDERATION).holders))
-            )
-        else:
-            say(
-                "the federation goes on without this server",
-                "warning",
-                round=certificate.record.round,
-            )
+        if not epochs.takes_part(self._identity, text):
+            # It stays up and answers questions until its operator stops it.
+            say("the federation goes on without this server", "warning", round=round_)
+            return
+        say("the federation has changed", round=round_)
+        self.ended = epochs.encode_last(self._rules, certificate, outcome), text
+        pinned = set(Federation.read(text.decode(), FEDERATION).holders)
+        # The loop holds tasks only weakly; the attribute keeps this one alive.
+        self._departing = asyncio.ensure_future(self._depart(pinned))
 
-    def _kept(self, message: Message) -> None:
-        self._chronicle.note(message)
+    def _persisted(self, message: Message) -> None:
+        self._audit.note(message)
         body = message.body
         if isinstance(body, ViewChange):
-            late = status.name(
-                self._charter, self._charter.roster.leader(body.round, body.view - 1)
-            )
+            leader = self._federation.roster.leader(body.round, body.view - 1)
+            late = status.name(self._federation, leader)
             hear("asking for another view", "warning", round=body.round, view=body.view, late=late)
 
     def _decided(self, decided: Decided) -> None:
-        self._chronicle.decided(decided)
+        self._audit.decided(decided)
+        # What follows comes in a later turn, when all effects of this batch have been carried out.
         loop = asyncio.get_running_loop()
         if decided.outcome is not None:
-            loop.call_soon(self._go_on)
+            loop.call_soon(self._continue)
         if not self._seen.decide(decided):
             return
         last = self._seen.last
         assert last is not None
-        filtered = {one.name: one.score for one in last.filtered or ()}
         say(
             "decided",
             round=last.round,
             view=last.view,
             value=last.value,
             clients=last.clients,
-            filtered=filtered,
+            filtered={one.name: one.score for one in last.filtered or ()},
         )
         if self._seen.finished:
             say("finished", round=last.round)
-        if self._compacting.due:
-            loop.call_soon(self._compact)  # once all of this batch is written down
+        if self._compactor.due:
+            loop.call_soon(self._compact)
 
     def _compact(self) -> None:
         try:
-            self._compacting.compact()
+            self._compactor.compact()
         except UserError as error:
             self._driver.fail(str(error))
 
     def _accused(self, evidence: Message) -> None:
         charge = self._seen.accuse(evidence)
-        hear("evidence", "warning", round=charge.round, against=charge.name, signed=charge.what)
+        hear(
+            "evidence of misbehaviour",
+            "warning",
+            round=charge.round,
+            against=charge.name,
+            signed=charge.what,
+        )
 
     def _waiting(self, waiting: Waiting) -> None:
         self._seen.wait(waiting)
         if not self._seen.finished:
-            facts = {"held": waiting.held, "minimum": waiting.minimum}
-            say("too few clients have sent", "warning", round=self._replica.round, **facts)
+            say(
+                "too few clients have sent their uploads",
+                "warning",
+                round=self._replica.round,
+                held=waiting.held,
+                minimum=waiting.minimum,
+            )
 
     def _failed(self, why: str) -> None:
-        say("nothing can be written: no more votes", "error", why=why)
+        say("this server no longer votes", "error", why=why)
 
-    def _peer(self, peer: int, here: bool) -> None:
-        hear(
-            "connected" if here else "disconnected",
-            "debug" if peer < 0 else "info",
-            peer=status.name(self._charter, peer),
-        )
-        if not here:
-            self._driver.lost(peer)
-        elif peer in self._charter.carriers:
-            self._links.send(peer, self._standing().wire)
+    def _peer(self, peer: int, is_connected: bool) -> None:
+        event = "connected" if is_connected else "disconnected"
+        level = "debug" if peer < 0 else "info"
+        hear(event, level, peer=status.name(self._federation, peer))
+        if not is_connected:
+            self._driver.peer_left(peer)
+        elif peer in self._federation.carriers:
+            self._links.send(peer, self._last_decided().wire)
 
-    def _standing(self) -> Message:
-        """Where this server stands: the last round whose decision is on the disk, or none. Couriers are greeted so."""
-        found = self._replica.chain.get(self._seen.decided)
-        return self._rules.unsigned(
-            Part(self._seen.decided, PartKind.STANDING, found.write() if found is not None else b"")
-        )
+    def _last_decided(self) -> Message:
+        """Return the greeting for couriers: the last round decided on this disk, or none."""
+        certificate = self._replica.chain.get(self._seen.decided)
+        content = b""
+        if certificate is not None:
+            content = certificate.write()
+        return self._rules.unsigned(Part(self._seen.decided, PartKind.STANDING, content))
 
     def _certificate(self, fetch: Fetch) -> Message | None:
-        """Of a round whose decision was written down: all that can be given out when nothing can be written."""
-        if fetch.round <= self._seen.decided:
-            found = self._replica.chain.get(fetch.round)
-        else:
-            found = None
-        if found is not None and fetch.what == PartKind.CERT:
-            return self._rules.unsigned(Cert(fetch.round, found))
-        return None
+        """Answer a question for a certificate once this server can write nothing any more.
 
-    # What is shown
+        Only rounds whose decision is on the disk count; the replica may know more than that.
+        """
+        if fetch.what != PartKind.CERT or fetch.round > self._seen.decided:
+            return None
+        certificate = self._replica.chain.get(fetch.round)
+        if certificate is None:
+            return None
+        return self._rules.unsigned(Cert(fetch.round, certificate))
+
+    # Pages
 
     def _status(self) -> WebPage:
-        return WebPage(
-            to_json(asdict(self._seen.board(self._driver, self._links))) + "\n", "application/json"
-        )
+        board = self._seen.board(self._driver, self._links)
+        return WebPage(to_json(asdict(board)) + "\n", "application/json")
 
     def _metrics(self) -> WebPage:
-        return WebPage(
-            metrics(self._seen, self._driver, self._links),
-            "text/plain; version=0.0.4; charset=utf-8",
-        )
+        text = metrics(self._seen, self._driver, self._links)
+        return WebPage(text, "text/plain; version=0.0.4; charset=utf-8")
 
     def _health(self) -> WebPage:
         failed = self._driver.failed
@@ -342,49 +369,56 @@ class Server:
         return WebPage(f"{failed}\n", code=503)
 
 
-def _heritage(identity: Identity) -> Outcome | None:
-    found = epochs.inherited_outcome(identity.folder, identity.federation)
-    if found is not None and not found.state:
+def _inherited(identity: Identity) -> Outcome | None:
+    """Return the outcome that this run starts from, or None for a federation's first run."""
+    outcome = epochs.inherited_outcome(identity.folder, identity.federation)
+    if outcome is not None and not outcome.state:
         raise UserError(
-            f"{identity.folder / epochs.PAST} is a client's, without the detector's memory: copy a server's"
+            f"{identity.folder / epochs.PAST} is from a client and lacks the detector's state:"
+            " copy a server's instead"
         )
-    return found
+    return outcome
 
 
-def _opened(identity: Identity, rules: Rules, rejoin: bool) -> WriteAheadLog:
-    """The log. One set aside is not begun anew without a word: the first of a server that rejoins is that it does."""
+def _open_log(identity: Identity, rules: Rules, rejoin: bool) -> WriteAheadLog:
+    """Open the log; a server that rejoins sets its old one aside and marks the new one first.
+
+    Without that mark it would start as a new server and might contradict its earlier votes.
+    """
     folder = identity.folder
     if rejoin:
         mark = lost(rules, secrets.token_bytes(32))
-    else:
-        mark = None
-    if mark is not None:
         say("rejoining", "warning", log=f"set aside as {WriteAheadLog.reset(folder).name}")
-    store = WriteAheadLog.open(folder, rules.run)
-    if mark is not None:
+        store = WriteAheadLog.open(folder, rules.run)
         store.append(mark)
         store.flush()
-    elif not store.messages and any(folder.glob("log.damaged-*")):
+        return store
+    store = WriteAheadLog.open(folder, rules.run)
+    # It may have been killed after setting the old log aside, and before the mark was written.
+    if not store.messages and any(folder.glob("log.damaged-*")):
         store.close()
         raise UserError(
-            f"the log of {folder} was set aside, and none was begun since: `fedrfq server {folder} --rejoin`"
+            f"the log of {folder} was set aside and no new one begun:"
+            f" run `fedrfq server {folder} --rejoin`"
         )
     return store
 
 
 async def serve(identity: Identity, options: ServerOptions) -> None:
+    """Run the server of a folder, in its federation and in the successors."""
     if not identity.is_server:
         raise UserError(
-            f"{identity.folder} is a {identity.role}'s folder: `fedrfq client DIR --data …` is for a client's"
+            f"{identity.folder} is a {identity.role}'s folder, not a server's;"
+            " `fedrfq client DIR --data …` runs a client"
         )
-    gc.set_threshold(_GARBAGE)
+    gc.set_threshold(_GC_THRESHOLD)
     while True:
         server = Server(identity, options)
         await server.run()
         if server.ended is None:
             return
         epochs.activate_successor(identity.folder, *server.ended)
-        if server.told:
+        if server.signalled:
             return
         identity = load(identity.folder)
         options = replace(options, rejoin=False)

@@ -1,4 +1,4 @@
-"""What parties on a network write down of each round: it holds, it survives crashes, and says what was not seen."""
+"""A party's audit files hold, survive crashes, and say what the party did not see."""
 
 from __future__ import annotations
 
@@ -33,8 +33,12 @@ AWAY = 3  # the server that misses the second round
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Networked:
-    """Four rounds; a server hears nothing of the second and learns of it by certificate; client 2 lies in the third."""
-    made = Networked(tmp_path_factory.mktemp("chronicle") / "federation")
+    """Return a federation after four rounds.
+
+    A server hears nothing of the second round and learns of it by its certificate; client 2 lies
+    in the third.
+    """
+    made = Networked(tmp_path_factory.mktemp("audit") / "federation")
     made.round(1)
     made.passes = lambda sender, receiver, message: AWAY not in (sender, receiver)
     made.round(2)
@@ -52,7 +56,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Networked:
 
 @pytest.fixture
 def copy(federation: Networked, tmp_path: Path) -> Callable[[int], Path]:
-    """A party's folder, to do with as one likes."""
+    """Return a function that copies a party's folder, so that a test can damage it."""
 
     def copied(party: int) -> Path:
         home = federation.home(party)
@@ -93,20 +97,16 @@ def test_a_server_that_saw_all_has_all_and_it_can_be_computed_anew(federation: N
 def test_a_round_learnt_by_certificate_is_one_and_says_so(federation: Networked) -> None:
     found = audited(federation.home(AWAY))
     assert [one.entries is None for one in found] == [False, True, False, False]
-    assert [one.recomputed for one in found] == [
-        True,
-        False,
-        True,
-        True,
-    ]  # the third from what was certified in the second
+    # The third is recomputed from what was certified in the second.
+    assert [one.recomputed for one in found] == [True, False, True, True]
     done = fedrfq("verify", federation.home(AWAY), "--recompute", "--json")
     assert (
         "1 of 4 rounds by certificate alone: sets and lists were not seen by this party (2)"
         in done.stdout
     )
     assert "3 of 4 rounds recomputed (1, 3–4)" in done.stdout
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert (said["alone"], said["recomputed"], said["missing"]) == ([2], [1, 3, 4], [])
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["alone"], report["recomputed"], report["missing"]) == ([2], [1, 3, 4], [])
 
 
 def test_a_client_has_certificates_globals_and_verdicts(federation: Networked) -> None:
@@ -120,8 +120,8 @@ def test_a_client_has_certificates_globals_and_verdicts(federation: Networked) -
 def test_all_logs_agree(federation: Networked) -> None:
     done = fedrfq("verify", *map(federation.home, federation.parties), "--json")
     assert "7 logs agree; 4 rounds are in all of them" in done.stdout
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert (said["holds"], said["common"], len(said["logs"])) == (True, 4, 7)
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["holds"], report["common"], len(report["logs"])) == (True, 4, 7)
 
 
 def test_a_client_that_was_away_has_no_certificates_in_between(
@@ -146,11 +146,12 @@ def test_an_outcome_is_waited_for_until_the_next_round(
     path = copy(~0)
     for name in FILES:
         (path / name).unlink()
-    chronicle = AuditWriter(path, federation.federation)
+    writer = AuditWriter(path, federation.federation)
     for number, effect in enumerate(federation.decided[~0]):
-        if number != 1:  # the first round's outcome never comes
-            chronicle.decided(effect)
-            assert chronicle.last == number // 2 + number % 2
+        # The first round's outcome never arrives.
+        if number != 1:
+            writer.decided(effect)
+            assert writer.last == number // 2 + number % 2
     bodies = [len(messages) for messages in entries(path, "bodies.bin", federation.rules.run)]
     assert bodies == [0, 2, 2, 2]
     assert len(audited(path)) == ROUNDS
@@ -170,13 +171,13 @@ def test_evidence_is_written_down_once_whoever_shows_it_again(
 
 
 def test_nothing_is_kept_of_a_round_that_is_written_down(federation: Networked) -> None:
-    for chronicle in federation.chronicles.values():
+    for writer in federation.audit_writers.values():
         held = (
-            chronicle._uploads,
-            chronicle._parts,
-            chronicle._lists,
-            chronicle._evidence,
-            chronicle._open,
+            writer._uploads,
+            writer._parts,
+            writer._lists,
+            writer._evidence,
+            writer._open,
         )
         assert not any(held)
 
@@ -200,18 +201,18 @@ def test_files_cut_anywhere_are_completed_from_the_log(
     for pair in sizes:
         for name, size in zip(FILES, pair, strict=True):
             (path / name).write_bytes(whole[name][:size])
-        for _ in range(2):  # and again, to no effect
-            chronicle = AuditWriter(path, federation.federation)
-            chronicle.recover(messages)
-            assert chronicle.last == ROUNDS
+        for _ in range(2):  # the second time changes nothing
+            writer = AuditWriter(path, federation.federation)
+            writer.recover(messages)
+            assert writer.last == ROUNDS
             found = audited(path)
             assert [one.round for one in found] == [1, 2, 3, 4]
             assert [charge.who for one in found for charge in one.charges] == (
                 ["client-2"] if party >= 0 else []
             )
-        if (
-            party >= 0
-        ):  # the lists of others are in no log: of a round that we did not lead, the set is all that is left
+        if party >= 0:
+            # Other servers' lists are in no log: of a round that this server did not lead, only the
+            # set is left.
             assert all(one.entries is not None for one in found if (party, one.round) != (AWAY, 2))
             led = [
                 one
@@ -238,7 +239,7 @@ def test_damage_before_the_end_is_not_cut_off_but_refused(
         path = copy(0)
         whole = (path / name).read_bytes()
         (path / name).write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
-        with pytest.raises(UserError, match=f"{name}, byte 0: .*begun anew"):
+        with pytest.raises(UserError, match=f"{name}, byte 0: .*rebuilt"):
             AuditWriter(path, federation.federation)
         shutil.rmtree(path)
 
@@ -265,7 +266,7 @@ def test_a_full_disk_leaves_no_part_of_an_entry(
     messages = logged(federation, 0)
     for name in FILES:
         (path / name).write_bytes(b"")
-    chronicle = AuditWriter(path, federation.federation)
+    writer = AuditWriter(path, federation.federation)
     real = os.write
 
     def torn(handle: int, data: bytes) -> int:
@@ -276,14 +277,14 @@ def test_a_full_disk_leaves_no_part_of_an_entry(
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", torn)
         with pytest.raises(DiskFull, match="No space left"):
-            chronicle.recover(messages)
+            writer.recover(messages)
     assert not any((path / name).read_bytes() for name in FILES)
     AuditWriter(path, federation.federation).recover(messages)
     assert len(audited(path)) == ROUNDS
 
 
 def test_a_chain_that_is_closed_writes_into_no_other_file(tmp_path: Path) -> None:
-    """The system gives the number of a closed file to the next one that is opened."""
+    """The system reuses the number of a closed file for the next one that is opened."""
     path = tmp_path / "chain"
     path.touch()
     closed = hash_chain.HashChain(path, bytes(32))
@@ -307,9 +308,9 @@ def test_syncing_syncs_both_files_and_their_folder(
         synced.append(Path(f"/proc/self/fd/{handle}").readlink())
         real(handle)
 
-    chronicle = AuditWriter(path, federation.federation)
+    writer = AuditWriter(path, federation.federation)
     monkeypatch.setattr(os, "fsync", fsync)
-    chronicle.sync()
+    writer.sync()
     assert synced == [path / "bodies.bin", path / "audit.log", path]
 
 
@@ -320,11 +321,11 @@ def test_a_log_behind_the_audit_log_is_an_old_copy(
     federation: Networked, copy: Callable[[int], Path]
 ) -> None:
     messages = logged(federation, 0)
-    third = [
+    third = max(
         number
-        for number, m in enumerate(messages)
-        if isinstance(m.body, Cert) and m.body.round == 3
-    ][-1]
+        for number, message in enumerate(messages)
+        if isinstance(message.body, Cert) and message.body.round == 3
+    )
     for part in ([], messages[:5], messages[: third + 1]):
         with pytest.raises(UserError, match=r"an old copy; .*server-0 --rejoin"):
             AuditWriter(federation.home(0), federation.federation).recover(part)
@@ -336,9 +337,9 @@ def test_a_server_that_rejoins_goes_on_with_the_files_it_has(
     path = copy(0)
     before = (federation.home(0) / "audit.log").read_bytes()
     certs = [m for m in logged(federation, 0) if isinstance(m.body, Cert)]
-    chronicle = AuditWriter(path, federation.federation)
-    chronicle.recover([lost(federation.rules, bytes(32)), *certs[:4]])
-    chronicle.recover([lost(federation.rules, bytes(32)), *certs])
+    writer = AuditWriter(path, federation.federation)
+    writer.recover([lost(federation.rules, bytes(32)), *certs[:4]])
+    writer.recover([lost(federation.rules, bytes(32)), *certs])
     assert (path / "audit.log").read_bytes() == before
 
 
@@ -352,7 +353,7 @@ def forged(
     view: int = 0,
     liars: tuple[int, ...] = (0, 1, 2),
 ) -> None:
-    """More than f servers certify another value of a round; all after it are cut off."""
+    """Have more than f servers certify another value of a round, and cut off all later rounds."""
     rules = federation.rules
     root = federation.rules.run
     rounds = entries(path, "audit.log", root)[:number]
@@ -379,20 +380,19 @@ def test_two_values_of_a_round_are_named_with_who_signed_both(
     forged(federation, other, 2, view)
     fedrfq("verify", other)  # it holds, by itself
     done = fedrfq("verify", federation.home(0), other, "--json", expect=1)
-    said = json.loads(done.stdout.splitlines()[-1])
-    offsets = [
-        found[1].offset for found in (audited(federation.home(0)), list(Audit(other).rounds()))
-    ]
-    assert (
-        f"round 2 is certified with two values: {federation.home(0) / 'audit.log'}, byte {offsets[0]}"
-        in said["why"]
-    )
-    assert f"{other / 'audit.log'}, byte {offsets[1]}. MORE THAN 1 SERVERS HAVE LIED" in said["why"]
-    assert proof in said["why"]
+    report = json.loads(done.stdout.splitlines()[-1])
+    honest_offset = audited(federation.home(0))[1].offset
+    forged_offset = list(Audit(other).rounds())[1].offset
+    honest_log = federation.home(0) / "audit.log"
+    honest_place = f"{honest_log}, byte {honest_offset}"
+    forged_place = f"{other / 'audit.log'}, byte {forged_offset}"
+    assert f"round 2 is certified with two values: {honest_place}" in report["why"]
+    assert f"{forged_place}. MORE THAN 1 SERVERS HAVE LIED" in report["why"]
+    assert proof in report["why"]
     cert = audited(federation.home(0))[1].certificate
     both = sorted({server for server, _ in cert.signatures} & {0, 1, 2})
-    assert (said["holds"], said["round"], said["both"]) == (False, 2, both)
-    assert all(f"server-{server}" in said["why"] for server in both)
+    assert (report["holds"], report["round"], report["both"]) == (False, 2, both)
+    assert all(f"server-{server}" in report["why"] for server in both)
     shown = fedrfq("evidence", federation.home(0), other).stdout
     for server in both:
         assert (f"server-{server} signed COMMIT and COMMIT" in shown) == (view == 0)
@@ -433,18 +433,18 @@ def test_a_changed_federation_is_followed_from_its_first_round_to_its_last(tmp_p
     made.round(1)
     made.close()
     for party in (0, 3):
-        said = json.loads(
+        report = json.loads(
             fedrfq("verify", made.home(party), "--recompute", "--json").stdout.splitlines()[-1]
         )
-        assert (said["recomputed"], [before["recomputed"] for before in said["before"]]) == (
+        assert (report["recomputed"], [before["recomputed"] for before in report["before"]]) == (
             [1],
             [[1, 2]],
         )
-        assert said["run"] == made.rules.run.hex() != said["before"][0]["run"]
-    said = json.loads(
+        assert report["run"] == made.rules.run.hex() != report["before"][0]["run"]
+    report = json.loads(
         fedrfq("verify", made.home(~0), "--recompute", "--json").stdout.splitlines()[-1]
     )
-    assert (said["rounds"], said["recomputed"]) == (1, [])
+    assert (report["rounds"], report["recomputed"]) == (1, [])
     assert (
         "3 logs agree; 3 rounds"
         in fedrfq("verify", made.home(0), made.home(1), made.home(~0)).stdout
@@ -479,7 +479,7 @@ def proof_of_nothing(messages: list[Message]) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "why"),
     [
         (one_list, "a LIST of this run is due"),
         (set_of_nothing, "not the certified one"),
@@ -492,7 +492,7 @@ def test_forged_entries_of_a_party_are_found(
     federation: Networked,
     copy: Callable[[int], Path],
     change: Callable[[list[Message]], list[Message]],
-    said: str,
+    why: str,
 ) -> None:
     path = copy(0)
     root = federation.rules.run
@@ -500,7 +500,7 @@ def test_forged_entries_of_a_party_are_found(
     (path / "audit.log").write_bytes(b"")
     for messages in (change(first), *rest):
         hash_chain.append(path / "audit.log", root, pack(messages))
-    with pytest.raises(Failed, match=said):
+    with pytest.raises(Failed, match=why):
         audited(path)
 
 
@@ -524,7 +524,7 @@ def test_what_a_party_did_not_see_is_no_forgery(
 def test_forged_bodies_of_a_party_are_found(
     federation: Networked, copy: Callable[[int], Path], drop: int
 ) -> None:
-    """One upload of the set left out; or the globals, which changes nothing."""
+    """Leave out one upload of the set; or the globals, which changes nothing."""
     path = copy(0)
     root = federation.rules.run
     rounds = entries(path, "bodies.bin", root)

@@ -1,4 +1,4 @@
-"""The durable log: what was flushed is there, whatever happens to the rest; and what is not as it was written is refused."""
+"""The write-ahead log: every completed flush survives, and anything altered is refused."""
 
 from __future__ import annotations
 
@@ -59,11 +59,8 @@ def test_messages_come_back_in_order_to_the_byte(tmp_path: Path) -> None:
     assert [m.wire for m in store.messages] == [message(k).wire for k in (1, 2, 3)]
     store.append(message(4))
     assert rounds(store.messages) == [1, 2, 3, 4]
-    assert rounds(load(tmp_path / "a" / "log", RUN).messages) == [
-        1,
-        2,
-        3,
-    ]  # appended is not flushed
+    # What was only appended is not on the disk.
+    assert rounds(load(tmp_path / "a" / "log", RUN).messages) == [1, 2, 3]
     store.flush()
     assert rounds(load(tmp_path / "a" / "log", RUN).messages) == [1, 2, 3, 4]
     store.close()
@@ -116,11 +113,11 @@ def test_more_than_can_be_read_again_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = WriteAheadLog.open(filled(tmp_path, [1]), RUN)
-    monkeypatch.setattr(segments, "MOST", 1000)
+    monkeypatch.setattr(segments, "MAX_FILE_BYTES", 1000)
     store.append(message(2, 1000))
-    with pytest.raises(ValueError, match="at once"):
+    with pytest.raises(ValueError, match="could not be read again"):
         store.flush()
-    with pytest.raises(DiskFull, match="cut short"):
+    with pytest.raises(DiskFull, match="was interrupted"):
         store.append(message(3))
     store.close()
     assert reopened(tmp_path) == [1]
@@ -180,13 +177,13 @@ def test_what_a_file_system_puts_at_the_end_is_dropped(tmp_path: Path, tail: byt
     store = WriteAheadLog.open(tmp_path, RUN)
     store.close()
     assert rounds(store.messages) == [1, 2]
-    assert store.dropped == f"{path}: {len(tail)} bytes of a flush that never ended"
+    assert store.dropped == f"{path}: {len(tail)} bytes of an interrupted flush"
     assert path.stat().st_size == size
     assert not WriteAheadLog.open(tmp_path, RUN).dropped
 
 
 def test_what_a_client_uploads_is_never_taken_for_a_batch(tmp_path: Path) -> None:
-    """A torn flush with a batch of another file inside it: the salt tells them apart."""
+    """A torn flush contains a batch of another file: the salt tells them apart."""
     inner = files(filled(tmp_path / "other", [7]))[0].read_bytes()[segments.HEADER :]
     (tmp_path / "mine").mkdir()
     store = WriteAheadLog.open(tmp_path / "mine", RUN)
@@ -218,11 +215,10 @@ def test_any_byte_changed_before_the_last_flush_is_damage_and_in_it_drops_it(
             if at >= starts[-1]:
                 assert reopened(tmp_path) == [1, 2, 3], at
             else:
-                found = refused(tmp_path)
-                assert (found.path, found.offset) == (
-                    path,
-                    max([0, *(start for start in starts if start <= at)]),
-                ), at
+                damage = refused(tmp_path)
+                # Damage is reported at the start of the batch it is in, or of the header.
+                start = max([0, *(start for start in starts if start <= at)])
+                assert (damage.path, damage.offset) == (path, start), at
             path.write_bytes(whole)
 
 
@@ -266,7 +262,7 @@ def test_a_missing_swapped_foreign_or_older_file_is_damage(tmp_path: Path) -> No
         refused(folder)
         shutil.rmtree(folder)
         shutil.copytree(tmp_path / "saved", folder)
-    with pytest.raises(DamagedLog, match="of another run"):
+    with pytest.raises(DamagedLog, match="belongs to another run"):
         WriteAheadLog.open(folder, bytes(32))
     assert len(reopened(folder)) == 29
 
@@ -291,11 +287,11 @@ def test_what_is_no_file_of_ours_is_refused_before_it_is_read(tmp_path: Path) ->
     path = files(filled(tmp_path, [1]))[0]
     path.unlink()
     path.symlink_to("/dev/zero")
-    assert "no file that this program writes" in str(refused(tmp_path))
+    assert "this program writes no such file" in str(refused(tmp_path))
     path.unlink()
     path.touch()
     os.truncate(path, 1 << 40)
-    assert "no file that this program writes" in str(refused(tmp_path))
+    assert "this program writes no such file" in str(refused(tmp_path))
 
 
 def test_a_damaged_log_is_set_aside_and_nothing_is_removed(tmp_path: Path) -> None:
@@ -330,8 +326,8 @@ def test_compacting_leaves_one_file_and_goes_on(tmp_path: Path) -> None:
     assert reopened(tmp_path) == [28, *range(30, 40)]
 
 
-def test_an_essence_cut_off_is_damage(tmp_path: Path) -> None:
-    """It was on the disk before its file had a name: no crash leaves less of it."""
+def test_a_compacted_log_cut_off_is_damage(tmp_path: Path) -> None:
+    """A compacted file is complete before it gets its name, so no crash leaves less of it."""
     store = WriteAheadLog.open(filled(tmp_path, [1], [2]), RUN)
     store.compact([message(2)])
     store.close()
@@ -351,7 +347,7 @@ class Crash(BaseException):
 def test_a_crash_at_any_step_of_compacting_or_rotating_leaves_a_log_that_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every prefix of what is done to the disk, with writes cut in the middle, too."""
+    """Stop after every prefix of the disk operations, and in the middle of every write."""
     steps = 0
     outcomes = set()
     while True:
@@ -386,7 +382,7 @@ def test_a_crash_at_any_step_of_compacting_or_rotating_leaves_a_log_that_opens(
 
 
 def _crash_after(patched: pytest.MonkeyPatch, steps: int, half: bool) -> None:
-    """So many calls go through; the next one does not, or half."""
+    """Let so many calls through; the next one crashes, or, if it is a write, halfway through."""
     left = [steps]
 
     def counted(real: Callable[..., object], name: str) -> Callable[..., object]:
@@ -436,7 +432,7 @@ store.close()
 
 
 def test_a_full_disk_keeps_what_was_flushed_and_takes_nothing_more(tmp_path: Path) -> None:
-    """A limit on the size of files is as good as a full disk."""
+    """A limit on the size of files stands in for a full disk."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_500, 20_500))
@@ -456,14 +452,14 @@ def test_a_full_disk_keeps_what_was_flushed_and_takes_nothing_more(tmp_path: Pat
     assert all("cannot be written" in line and "make room" in line for line in errors)
     store = WriteAheadLog.open(tmp_path, RUN)
     assert rounds(store.messages) == list(range(1, int(number) + 1))
-    assert "never ended" in store.dropped  # the write that did not fit
+    assert "interrupted flush" in store.dropped  # the write that did not fit
     store.close()
 
 
 def test_a_sync_that_fails_is_as_bad_as_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the disk said it could not keep is not tried again: the second try may be told that all is well."""
+    """A failed sync is not repeated: the second try may succeed although the data are lost."""
     store = WriteAheadLog.open(tmp_path, RUN)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fdatasync", _broken)

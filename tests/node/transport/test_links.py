@@ -1,4 +1,4 @@
-"""Connections on real sockets: what honest peers say arrives, once and in order, also after one of them was away."""
+"""Connections on real sockets: frames of honest peers arrive once and in order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.transport import tls
-from fedrfq.node.transport.dial import Waits
+from fedrfq.node.transport.dial import Backoff
 from fedrfq.node.transport.frames import header
 from fedrfq.node.transport.link import Link
 from support.wires import QUICK, USUAL, Net, Raw, identities, run, unlogged, until
@@ -48,10 +48,8 @@ def test_both_ways_between_all(parties: dict[int, Identity]) -> None:
     for party, heard in net.heard.items():
         assert {data for _, data in heard} == {b"to %d" % party, b"again"}
         for peer in {peer for peer, _ in heard}:
-            assert [data for other, data in heard if other == peer] == [
-                b"to %d" % party,
-                b"again",
-            ], "in order"
+            from_peer = [data for other, data in heard if other == peer]
+            assert from_peer == [b"to %d" % party, b"again"], "in order"
     assert set(net.seen[0]) == {
         (peer, whether) for peer in (1, 2, 3, -1, -2) for whether in (True, False)
     }
@@ -60,7 +58,7 @@ def test_both_ways_between_all(parties: dict[int, Identity]) -> None:
 
 
 def note_writes(monkeypatch: pytest.MonkeyPatch, writes: list[int]) -> None:
-    """From now on, the sizes of what is written to any connection."""
+    """Record the sizes of what is written to any connection from now on."""
     write = Link._write
     monkeypatch.setattr(
         Link,
@@ -89,7 +87,7 @@ def test_all_frames_of_a_turn_are_one_write(
 
 def test_large_frames(parties: dict[int, Identity]) -> None:
     large = bytes(range(256)) * (1 << 14)
-    limits = replace(QUICK, server=replace(USUAL, frame=len(large), queue=1 << 24))
+    limits = replace(QUICK, server=replace(USUAL, frame_bytes=len(large), queue_bytes=1 << 24))
 
     async def story(net: Net) -> None:
         (_, b) = await net.all(0, 1, limits=limits)
@@ -104,7 +102,9 @@ def test_stop_sends_what_is_queued(parties: dict[int, Identity]) -> None:
     large = bytes(1 << 16)
 
     async def story(net: Net) -> None:
-        a, b = await net.all(0, -1, limits=replace(QUICK, server=replace(USUAL, queue=1 << 25)))
+        a, b = await net.all(
+            0, -1, limits=replace(QUICK, server=replace(USUAL, queue_bytes=1 << 25))
+        )
         for _ in range(200):
             b.send(0, large)
         await b.stop()
@@ -115,7 +115,7 @@ def test_stop_sends_what_is_queued(parties: dict[int, Identity]) -> None:
 
 
 def test_who_comes_after_the_stop_is_sent_away(parties: dict[int, Identity]) -> None:
-    """A connection may have been accepted, and not yet be known."""
+    """A connection may be accepted just before the stop and be reported after it."""
 
     async def story(net: Net) -> None:
         a = await net.start(0)
@@ -156,16 +156,14 @@ def test_reconnects_after_the_peer_died_and_came_back(parties: dict[int, Identit
 
 
 def test_waits_grow_up_to_the_longest_and_begin_anew_after_a_connection_that_held() -> None:
-    waits = Waits(1.0, 10.0, Random(0))
-    taken = [waits.after(0.0) for _ in range(40)]
-    assert all(
-        0.5 * want <= wait <= want
-        for wait, want in zip(taken, [1, 2, 4, 8] + 36 * [10], strict=True)
-    )
-    assert len(set(taken[4:])) == 36, "parties do not come back in step"
-    assert waits.after(9.9) >= 5.0, "who is cut off again and again is no better"
-    assert waits.after(10.1) <= 1.0
-    assert 1.0 <= waits.after(0.0) <= 2.0
+    backoff = Backoff(1.0, 10.0, Random(0))
+    delays = [backoff.after(0.0) for _ in range(40)]
+    for delay, longest in zip(delays, [1, 2, 4, 8] + 36 * [10], strict=True):
+        assert 0.5 * longest <= delay <= longest
+    assert len(set(delays[4:])) == 36, "parties do not come back in step"
+    assert backoff.after(9.9) >= 5.0, "who is cut off again and again is no better"
+    assert backoff.after(10.1) <= 1.0
+    assert 1.0 <= backoff.after(0.0) <= 2.0
 
 
 def test_a_second_connection_replaces_the_first(parties: dict[int, Identity]) -> None:

@@ -1,4 +1,4 @@
-"""Connections on real sockets to peers that read too slowly, send too much or fall silent: all that they cost is bounded."""
+"""Peers that read too slowly, send too much or fall silent cost a bounded amount."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def test_stop_is_bounded_where_a_peer_does_not_read(parties: dict[int, Identity]) -> None:
-    limits = replace(QUICK, client=replace(USUAL, queue=1 << 26), drain_s=0.05)
+    limits = replace(QUICK, client=replace(USUAL, queue_bytes=1 << 26), drain_s=0.05)
 
     async def story(net: Net) -> None:
         a = await net.start(0, limits)
@@ -82,10 +82,12 @@ def test_a_turn_that_queues_too_much_is_dropped_at_once(parties: dict[int, Ident
 
 
 def test_of_all_slow_readers_together_the_slowest_goes(parties: dict[int, Identity]) -> None:
-    pace = replace(USUAL, queue=1 << 30)
+    pace = replace(USUAL, queue_bytes=1 << 30)
 
     async def story(net: Net) -> None:
-        a = await net.start(0, Limits(pace, pace, queues=1 << 24, ping_s=0.05, drain_s=0.05))
+        a = await net.start(
+            0, Limits(pace, pace, total_queue_bytes=1 << 24, ping_s=0.05, drain_s=0.05)
+        )
         with (
             closing(await blocked(parties[-1], a.address)),
             closing(await blocked(parties[-2], a.address)),
@@ -103,7 +105,7 @@ def test_of_all_slow_readers_together_the_slowest_goes(parties: dict[int, Identi
 
 def test_what_is_not_a_frame_counts_as_unread_too(parties: dict[int, Identity]) -> None:
     async def story(net: Net) -> None:
-        a = await net.start(0, replace(QUICK, client=replace(USUAL, queue=1 << 10)))
+        a = await net.start(0, replace(QUICK, client=replace(USUAL, queue_bytes=1 << 10)))
         with closing(await blocked(parties[-1], a.address)):
             await until(a.connected)
             link = a._peers[-1]
@@ -115,7 +117,7 @@ def test_what_is_not_a_frame_counts_as_unread_too(parties: dict[int, Identity]) 
 
 
 def test_a_flooding_client_waits_and_others_are_heard(parties: dict[int, Identity]) -> None:
-    """What it may send at once is heard, and not much more until time has passed; it stays connected for all its silence."""
+    """A flooding client is heard for one burst and then not read; it stays connected meanwhile."""
     pace = replace(USUAL, frames_s=10.0, burst_s=10.0)
 
     async def story(net: Net) -> None:
@@ -187,12 +189,12 @@ def test_who_falls_silent_after_a_wait_is_dropped(parties: dict[int, Identity]) 
     assert run(parties, story).links[0].counts["dropped: silent"] == 1
 
 
-def test_paces_follow_from_the_charter(parties: dict[int, Identity]) -> None:
+def test_paces_follow_from_the_federation(parties: dict[int, Identity]) -> None:
     federation = parties[0].federation
     server = server_pace(federation)
     client = client_pace(federation)
-    assert server.frame > 4 * len(federation.text) + (1 << 21)
-    assert federation.task.classes * (4 * federation.task.values + 8) < client.frame < 1 << 13
-    assert client.queue > 2 * len(federation.text)
+    assert server.frame_bytes > 4 * len(federation.text) + (1 << 21)
+    assert federation.task.classes * (4 * federation.task.values + 8) < client.frame_bytes < 1 << 13
+    assert client.queue_bytes > 2 * len(federation.text)
     assert client.frames_s < server.frames_s
     assert client.bytes_s < server.bytes_s

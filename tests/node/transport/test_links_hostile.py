@@ -1,4 +1,4 @@
-"""Connections on real sockets that others make or break: garbage, strangers and impostors are refused, and counted."""
+"""Garbage, strangers and impostors on real sockets are refused, and counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.parties import founded
 from support.wires import LOOPBACK, QUICK, USUAL, Net, Raw, identities, run, unlogged, until
 
 HELLO = bytes.fromhex("16030100050100000100")  # the beginning of a TLS handshake
-LONG = b"\x16\x03\x01\xff\xff" + bytes(70_000)  # a record longer than any
+LONG = b"\x16\x03\x01\xff\xff" + bytes(70_000)  # a record longer than TLS allows
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_an_oversized_frame_ends_the_connection(parties: dict[int, Identity]) ->
     async def story(net: Net) -> None:
         a = await net.start(0)
         raw = await Raw.dial(parties[-1], a.address)
-        raw.writer.write(header(b"a") + b"a" + struct.pack("<I", USUAL.frame + 1))
+        raw.writer.write(header(b"a") + b"a" + struct.pack("<I", USUAL.frame_bytes + 1))
         await raw.ended()
 
     net = run(parties, story)
@@ -54,7 +54,7 @@ def test_an_oversized_frame_ends_the_connection(parties: dict[int, Identity]) ->
 
 
 def test_a_dropped_peer_is_not_heard_any_more(parties: dict[int, Identity]) -> None:
-    """Also of what had come already: a frame that makes no sense may be followed by thousands."""
+    """Nor are frames that had arrived already: thousands may follow one that makes no sense."""
 
     async def story(net: Net) -> None:
         a = await net.start(0)
@@ -88,7 +88,7 @@ def test_garbage_instead_of_tls(parties: dict[int, Identity], garbage: bytes) ->
 
 
 def test_garbage_within_tls(parties: dict[int, Identity]) -> None:
-    """A record that does not decrypt."""
+    """Send a record that does not decrypt."""
 
     async def story(net: Net) -> None:
         a = await net.start(0)
@@ -140,7 +140,7 @@ def test_a_certificate_of_another_federation(
 def test_the_stranger_itself_never_thinks_it_is_connected(
     parties: dict[int, Identity], stranger: Identity
 ) -> None:
-    """TLS 1.3 lets the one who dials believe in the handshake before its certificate was looked at."""
+    """In TLS 1.3 the dialling end is done before its own certificate has been checked."""
 
     async def story(net: Net) -> None:
         a = await net.start(0)
@@ -186,7 +186,7 @@ def test_a_server_in_another_ones_place(parties: dict[int, Identity]) -> None:
 
 
 def test_more_connections_than_allowed(parties: dict[int, Identity]) -> None:
-    """Strangers lose their places to those who come later; whoever is identified keeps it, and honest parties get in."""
+    """Strangers lose their places to later ones; identified parties keep theirs or get in."""
 
     async def story(net: Net) -> None:
         a, _ = await net.all(0, -1, limits=replace(QUICK, pending=8, pending_per_address=4))

@@ -1,4 +1,4 @@
-"""Two parties of one federation connect, and nobody else: over real sockets, with what OpenSSL makes of it."""
+"""Two parties of one federation can connect, and nobody else: over real sockets and OpenSSL."""
 
 from __future__ import annotations
 
@@ -34,19 +34,18 @@ def new_federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another federation, of the same names."""
+    """Another federation with the same names."""
     path = tmp_path_factory.mktemp("strangers")
     founded(path)
     return path
 
 
-Outcome = (
-    bytes | OSError | None
-)  # the certificate that one was shown, or why there is no connection
+# The certificate that one end was shown, or why there is no connection.
+Outcome = bytes | OSError | None
 
 
 def met(accepting: ssl.SSLContext, dialling: ssl.SSLContext) -> tuple[Outcome, Outcome]:
-    """What the accepting and the dialling side have of it, once a byte has gone each way."""
+    """Connect, pass a byte each way, and return the outcome at the accepting and dialling end."""
     with socket.create_server(("127.0.0.1", 0)) as door, ThreadPoolExecutor(1) as other:
         door.settimeout(LIMIT_S)
         answer = other.submit(_tried, lambda: _answered(door, accepting))
@@ -89,7 +88,7 @@ def own(context: ssl.SSLContext, folder: Path) -> ssl.SSLContext:
 
 
 def believer(folder: Path | None = None) -> ssl.SSLContext:
-    """Of one who checks nothing, and shows what it is given."""
+    """Return the context of someone who checks nothing and shows the given certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -116,10 +115,10 @@ class Measured:
 
     def __init__(self, real: Any) -> None:
         self._real = real
-        self.most = 0
+        self.max_bytes = 0
 
     def write(self, data: memoryview) -> None:
-        self.most = max(self.most, len(data))
+        self.max_bytes = max(self.max_bytes, len(data))
         self._real.write(data)
 
     def __getattr__(self, name: str) -> Any:
@@ -127,7 +126,7 @@ class Measured:
 
 
 def test_no_more_than_a_record_is_in_openssls_buffers(new_federation: Path) -> None:
-    """They stay as large as they ever were, for each connection."""
+    """OpenSSL's buffers never shrink, and every connection has its own."""
     one = TlsStream(
         tls.server_context(identity.load(new_federation / "server-0")), server_side=True
     )
@@ -138,12 +137,12 @@ def test_no_more_than_a_record_is_in_openssls_buffers(new_federation: Path) -> N
     for _ in range(2):
         list(one.open(memoryview(other.outgoing())))
         list(other.open(memoryview(one.outgoing())))
-    said = bytes(range(256)) * 400
+    plaintext = bytes(range(256)) * 400
     other._tls = Measured(other._tls)
     one._in = Measured(one._in)
-    assert b"".join(one.open(memoryview(other.seal(said)))) == said
-    assert 0 < other._tls.most <= 1 << 14
-    assert 0 < one._in.most <= (1 << 14) + 256
+    assert b"".join(one.open(memoryview(other.seal(plaintext)))) == plaintext
+    assert 0 < other._tls.max_bytes <= 1 << 14
+    assert 0 < one._in.max_bytes <= (1 << 14) + 256
 
 
 def test_they_connect_under_the_strict_rules_of_newer_pythons(new_federation: Path) -> None:
@@ -196,19 +195,14 @@ def test_a_stranger_is_no_party(new_federation: Path, strangers: Path) -> None:
 
 
 def with_certificate(folder: Path, der: bytes, private: bytes) -> Identity:
-    """Server 0 of a federation in which it has this certificate, whatever founding would say to it."""
-    made = keys()
-    federation = agreed(made)
+    """Return server 0 of a federation that pins this certificate, valid or not."""
+    new_keys = keys()
+    federation = agreed(new_keys)
     assert federation.network is not None
-    member = replace(federation.network.members[0], certificate=der)
-    founding.found(
-        folder,
-        replace(
-            federation,
-            network=replace(federation.network, members=(member, *federation.network.members[1:])),
-        ),
-        made,
-    )
+    first, *others = federation.network.members
+    members = (replace(first, certificate=der), *others)
+    network = replace(federation.network, members=members)
+    founding.found(folder, replace(federation, network=network), new_keys)
     (folder / "server-0" / "tls.crt").write_text(certificates.pem(der))
     (folder / "server-0" / "tls.key").write_bytes(private)
     other = identity.load(folder / "server-1")
@@ -249,7 +243,7 @@ def test_a_certificate_out_of_its_time_is_refused_by_the_others(
 
 
 def test_whom_a_party_vouches_for_is_nobody(tmp_path: Path) -> None:
-    """A certificate that is signed by a party's own is not its own, whatever OpenSSL makes of it."""
+    """A certificate signed by a party's own does not make its holder that party."""
     key, other = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     one = with_certificate(tmp_path, certificate("server-0", key, ca=True), pem(key))
     vouched = tmp_path / "vouched"

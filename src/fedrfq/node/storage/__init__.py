@@ -1,1 +1,1 @@
-"""What a party keeps on disk: the write-ahead log, audit files, its folder."""
+"""What a party keeps on disk: the write-ahead log, the audit files, and its folder."""

@@ -1,7 +1,9 @@
-"""What a party on the network writes down of each round, for `fedrfq verify`: audit.log and bodies.bin in its folder.
+"""Writes what a party on the network records of each round for `fedrfq verify`.
 
-The durable log comes first: a round is written here once its certificate is flushed there, and what a crash kept from being
-written follows from the log at the next start. So these files are never ahead of the log, unless that is an old copy.
+The files are audit.log and bodies.bin in the party's folder. The write-ahead log comes first: a
+round is written here once its certificate is flushed there, and what a crash kept from being
+written is rebuilt from the log at the next start. So these files are never ahead of the log, unless
+the log is an old copy.
 """
 
 from __future__ import annotations
@@ -42,84 +44,99 @@ BODIES = "bodies.bin"
 
 
 class AuditWriter:
-    """Of a party's folder. `last` is the last round written down."""
+    """The writer of one party's audit files. `last` is the last round written."""
 
     def __init__(self, folder: Path, federation: Federation) -> None:
         self.folder = folder
         self.rules = Rules(federation.roster)
         self.last = 0
-        self._values: dict[int, bytes] = {}  # of the rounds written down
-        self._charged: set[object] = set()  # whom evidence that is written down convicts, of what
+        # Of rounds already written: their certified values, and whom evidence convicts of what.
+        self._values: dict[int, bytes] = {}
+        self._charged: set[object] = set()
+        # Of rounds still to be written: everything that may become part of an entry.
         self._uploads: dict[bytes, Message] = {}
         self._parts: dict[bytes, Part] = {}
         self._lists: dict[Record, tuple[Message, ...]] = {}
-        self._evidence: list[Message] = []  # to be written down with the next round
-        self._open: Decided | None = None  # a round whose outcome is still to come
-        self._begin()
-        with _failing(folder):
-            self._bodies, self._log = (
-                hash_chain.HashChain(folder / name, self.rules.run) for name in (BODIES, LOG)
-            )
+        self._evidence: list[Message] = []
+        # A decided round whose outcome has not arrived yet.
+        self._open: Decided | None = None
+        self._read_back()
+        with _disk_errors(folder):
+            self._bodies = hash_chain.HashChain(folder / BODIES, self.rules.run)
+            self._log = hash_chain.HashChain(folder / LOG, self.rules.run)
 
     def recover(self, messages: Sequence[Message]) -> None:
-        """Before anything else: what the log has, and these files do not yet. UserError if it is the log that is behind."""
-        certificates = _committed(messages)
-        self._check_current(
-            messages, max((found.record.round for found in certificates), default=0)
-        )
+        """Write the rounds that the write-ahead log has and these files lack.
+
+        Call this before anything else. Raises UserError if it is the log that is behind.
+        """
+        certificates = _commit_certificates(messages)
+        last = max((certificate.record.round for certificate in certificates), default=0)
+        self._check_current(messages, last)
+        # All messages first: an upload or part may stand after the certificate it belongs to.
         for message in messages:
             self.note(message)
         for certificate in certificates:
             self.decided(Decided(certificate, None, ()))
 
     def note(self, message: Message) -> None:
-        """What is persisted: some of it belongs to a round that will be decided."""
+        """Remember a persisted message if it may belong to a round yet to be written."""
+        # Uploads and parts go by their digests, because that is how sets and records name them.
         body = message.body
         if isinstance(body, Upload):
             self._uploads[message.digest] = message
         elif isinstance(body, Part):
             self._parts[part_digest(body.what, body.content)] = body
+        # A proposal of this server; other leaders' lists come with `decided`.
         elif isinstance(body, PrePrepare) and body.lists:
             self._lists[body.record] = body.lists
+        # One proof of an accusation is enough, however many parties show it.
         elif isinstance(body, Evidence) and accusation(body) not in self._charged:
             self._charged.add(accusation(body))
             self._evidence.append(message)
 
     def decided(self, decided: Decided) -> None:
-        """After its certificate was flushed. Without its outcome it waits for that, or for the next round."""
+        """Write a decided round; call this only after its certificate was flushed to the log.
+
+        A round without its outcome is kept open until the outcome arrives or the next round is
+        decided.
+        """
         record = decided.certificate.record
+        # A round is reported again after a restart, when the log is replayed.
         if record.round <= self.last:
             self._check_same(record)
             return
+        # The outcome of the open round never arrived: its certificate is all there is.
         if self._open is not None and self._open.certificate.record.round < record.round:
             self._write(self._open)
         if decided.outcome is not None:
-            names = (record.globals_, record.verdicts, record.state)
-            for name, message in zip(
-                names, parts(self.rules.run, record.round, decided.outcome), strict=True
+            for digest, message in zip(
+                _part_digests(record),
+                parts(self.rules.run, record.round, decided.outcome),
+                strict=True,
             ):
-                if name not in self._parts:
+                if digest not in self._parts:
                     self.note(message)
         if decided.lists:
             self._lists[record] = decided.lists
         self._open = decided
-        if (
-            record.globals_ in self._parts and record.verdicts in self._parts
-        ):  # a client has no more
+        # A client never gets the detector's state, so globals and verdicts have to be enough.
+        if record.globals_ in self._parts and record.verdicts in self._parts:
             self._write(decided)
 
     def sync(self) -> None:
-        """All that is written down, on the disk; only then may the log be compacted."""
-        with _failing(self.folder):
+        """Wait until everything written is on the disk; only then may the log be compacted."""
+        with _disk_errors(self.folder):
             self._bodies.sync()
             self._log.sync()
-            disk.sync(self.folder)
+            disk.sync_folder(self.folder)
 
     def close(self) -> None:
+        """Close both files."""
         self._bodies.close()
         self._log.close()
 
-    # Writing
+    # Writing a round
 
     def _write(self, decided: Decided) -> None:
         record = decided.certificate.record
@@ -128,128 +145,165 @@ class AuditWriter:
         entry = [self.rules.unsigned(Cert(record.round, decided.certificate))]
         if set_ is not None:
             entry += [*lists, self.rules.unsigned(Part(record.round, PartKind.SET, set_.content))]
-        with _failing(self.folder):
+        with _disk_errors(self.folder):
+            # Bodies first: entry k of both files is round k's, and reading them back keeps only
+            # the entries that both have.
             self._bodies.append(pack([*self._uploads_of(set_), *self._parts_of(record)]))
             self._log.append(pack([*entry, *self._evidence]))
-        self.last, self._values[record.round] = record.round, record.value(self.rules.run)
+        self._remember(record)
         self._forget(record.round)
 
     def _uploads_of(self, set_: Part | None) -> list[Message]:
-        """All that are in the set, or none."""
-        if set_ is not None:
-            names = [digest for _, digest in decode_entries(set_.content)]
-        else:
-            names = []
-        found = [self._uploads[name] for name in names if name in self._uploads]
-        if len(found) == len(names):
-            return found
-        return []
+        """Return all uploads in the set, or none if one of them is missing."""
+        if set_ is None:
+            return []
+        # An auditor can recompute the round from all of them or not at all.
+        digests = [digest for _, digest in decode_entries(set_.content)]
+        if not all(digest in self._uploads for digest in digests):
+            return []
+        return [self._uploads[digest] for digest in digests]
 
     def _parts_of(self, record: Record) -> list[Message]:
-        """Those that are there, under the round's own number: what stays the same is of the round before, too."""
-        names = (record.globals_, record.verdicts, record.state)
-        found = [(what, self._parts.get(name)) for what, name in zip(OUTCOME, names, strict=True)]
-        return [
-            self.rules.unsigned(Part(record.round, what, part.content))
-            for what, part in found
-            if part is not None
-        ]
+        """Return the parts of the outcome that are known, under the round's own number.
+
+        A part that did not change has the same digest as in the round before, so the copy at hand
+        may carry that round's number.
+        """
+        messages = []
+        for what, digest in zip(OUTCOME, _part_digests(record), strict=True):
+            part = self._parts.get(digest)
+            if part is not None:
+                messages.append(self.rules.unsigned(Part(record.round, what, part.content)))
+        return messages
+
+    def _remember(self, record: Record) -> None:
+        self.last = record.round
+        self._values[record.round] = record.value(self.rules.run)
 
     def _forget(self, round_: int) -> None:
+        """Drop what only rounds up to this one could have used."""
         self._open = None
         self._evidence = []
         self._uploads = {
-            name: message for name, message in self._uploads.items() if message.body.round > round_
+            digest: message
+            for digest, message in self._uploads.items()
+            if message.body.round > round_
         }
-        self._parts = {name: part for name, part in self._parts.items() if part.round > round_}
+        self._parts = {digest: part for digest, part in self._parts.items() if part.round > round_}
         self._lists = {
             record: lists for record, lists in self._lists.items() if record.round > round_
         }
 
-    # Starting
+    # Reading the files back at a start
 
-    def _begin(self) -> None:
-        """Both files up to the last round that both have whole. What is cut off was never synced; it is kept aside."""
-        with _failing(self.folder):
+    def _read_back(self) -> None:
+        """Keep both files up to the last round that both have; move what follows aside.
+
+        Neither file is synced with each round, so a crash may cut off either of them. What it cut
+        off is still in the write-ahead log.
+        """
+        with _disk_errors(self.folder):
+            # Uploads are private, so nobody else may read the files.
             for name in (LOG, BODIES):
                 (self.folder / name).touch(0o600)
-            bodies = [entry.end for entry in self._settled(BODIES)]
-            ends = [0]
-            for entry, _ in zip(self._settled(LOG), bodies, strict=False):
+            bodies_ends = [0, *(entry.end for entry in self._complete_entries(BODIES))]
+            log_ends = [0]
+            for entry, _ in zip(self._complete_entries(LOG), bodies_ends[1:], strict=False):
                 self._recall(entry)
-                ends.append(entry.end)
-            self._cut(LOG, ends[-1])
-            self._cut(BODIES, [0, *bodies][len(ends) - 1])
+                log_ends.append(entry.end)
+            self._cut_off(LOG, log_ends[-1])
+            self._cut_off(BODIES, bodies_ends[len(log_ends) - 1])
 
-    def _settled(self, name: str) -> Iterator[hash_chain.Entry]:
+    def _complete_entries(self, name: str) -> Iterator[hash_chain.Entry]:
+        path = self.folder / name
         try:
-            yield from hash_chain.settled(self.folder / name, self.rules.run)
+            yield from hash_chain.settled(path, self.rules.run)
         except hash_chain.BrokenChain as error:
-            where = f"{self.folder / name}, byte {error.offset}"
-            aside = f"move {LOG} and {BODIES} away, and they are begun anew from the certificates in the log"
-            raise UserError(f"{where}: {error}: {aside}") from error
+            raise UserError(
+                f"{path}, byte {error.offset}: {error}; move {LOG} and {BODIES} away,"
+                " and they will be rebuilt from the certificates in the log"
+            ) from error
 
     def _recall(self, entry: hash_chain.Entry) -> None:
-        """The round of an entry, and the evidence at its end; no more of it is read."""
+        """Recall the round of an entry and the evidence at its end; skip what is in between."""
         reader = Reader(entry.payload)
         wires = []
         try:
             while reader.left():
                 wires.append(reader.sized())
             body = decode(wires[0]).body
-            while len(wires) > 1 and isinstance(found := decode(wires.pop()).body, Evidence):
-                self._charged.add(accusation(found))
+            # Evidence stands at the end of an entry, after the set.
+            while len(wires) > 1 and isinstance(evidence := decode(wires.pop()).body, Evidence):
+                self._charged.add(accusation(evidence))
         except (Refused, IndexError) as error:
             raise UserError(
-                f"{self.folder / LOG}, byte {entry.offset}: this is no round: move it away"
+                f"{self.folder / LOG}, byte {entry.offset}: this entry does not hold a round;"
+                f" move {LOG} and {BODIES} away"
             ) from error
         if isinstance(body, Cert):
-            record = body.certificate.record
-            self.last, self._values[record.round] = record.round, record.value(self.rules.run)
+            self._remember(body.certificate.record)
 
-    def _cut(self, name: str, end: int) -> None:
+    def _cut_off(self, name: str, end: int) -> None:
+        """Move what follows `end` into a file of its own, as private as the one it was in."""
         path = self.folder / name
-        number = 1
         if path.stat().st_size == end:
             return
+        number = 1
         while (aside := path.with_name(f"{name}.cut-{number}")).exists():
             number += 1
+        # Copied before it is cut off: an operator may want to see what a crash left.
         aside.touch(0o600)
         with path.open("rb") as file:
             file.seek(end)
             aside.write_bytes(file.read())
-        disk.cut(path, end)
+        disk.truncate(path, end)
 
     def _check_current(self, messages: Sequence[Message], last: int) -> None:
-        """A log that ends before these files do is an old copy, or begun anew: only a server that rejoins has such a one."""
-        if last < self.last and not any(_rejoins(message) for message in messages):
+        """Refuse a log that ends before these files do.
+
+        It is an old copy, or was begun anew. Only a server that rejoins may have such a log.
+        """
+        if last < self.last and not any(_is_rejoining(message) for message in messages):
             raise UserError(
-                f"{self.folder / FOLDER} ends with round {last}, {self.folder / LOG} with round {self.last}: it is not the"
-                f" log of that life, but an old copy; a server sets it aside by `fedrfq server {self.folder} --rejoin`"
+                f"{self.folder / FOLDER} ends with round {last}, but {self.folder / LOG} with round"
+                f" {self.last}: the write-ahead log is an old copy; a server sets it aside with"
+                f" `fedrfq server {self.folder} --rejoin`"
             )
 
     def _check_same(self, record: Record) -> None:
-        if self._values.get(record.round, value := record.value(self.rules.run)) != value:
+        # Two quorums share more than f servers, and those have signed both values.
+        value = record.value(self.rules.run)
+        if self._values.get(record.round, value) != value:
             raise UserError(
-                f"round {record.round} is certified with another value than {self.folder / LOG} has: more than"
-                f" {self.rules.roster.f} servers have lied; keep all files, and compare with the others' by `fedrfq verify`"
+                f"round {record.round} is certified with another value than {self.folder / LOG}"
+                f" has, so more than {self.rules.roster.f} servers have lied: keep all files and"
+                " compare them with the other parties' by `fedrfq verify`"
             )
 
 
-def _committed(messages: Sequence[Message]) -> list[Certificate]:
-    found = [message.body.certificate for message in messages if isinstance(message.body, Cert)]
-    return [certificate for certificate in found if certificate.phase == Kind.COMMIT]
+def _part_digests(record: Record) -> tuple[bytes, bytes, bytes]:
+    """Return the digests of the outcome's parts, in the order of `OUTCOME`."""
+    return record.globals_, record.verdicts, record.state
 
 
-def _rejoins(message: Message) -> bool:
+def _commit_certificates(messages: Sequence[Message]) -> list[Certificate]:
+    certificates = [
+        message.body.certificate for message in messages if isinstance(message.body, Cert)
+    ]
+    return [certificate for certificate in certificates if certificate.phase == Kind.COMMIT]
+
+
+def _is_rejoining(message: Message) -> bool:
+    """Tell whether this is the mark that a server leaves in its log when it rejoins."""
     return isinstance(message.body, Fetch | Part) and message.body.what == PartKind.STANDING
 
 
 @contextmanager
-def _failing(where: Path) -> Iterator[None]:
+def _disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise DiskFull(
-            f"{where} cannot be written ({error.strerror or error}): make room, and start again"
+            f"{path} cannot be written ({error.strerror or error}):"
+            " make room, then start this party again"
         ) from error

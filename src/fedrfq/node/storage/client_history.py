@@ -1,4 +1,4 @@
-"""What a client writes down of each round: a line of rounds.jsonl in its folder."""
+"""A client's history: one line per round in rounds.jsonl in its folder."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ NAME = "rounds.jsonl"
 
 @dataclass(frozen=True)
 class HistoryLine:
-    """Accuracies are in percent, on the client's own test samples. Losses are missing if it did not train in the round, the
-    verdict ("kept" or "filtered") and the score if its upload was not there in time."""
+    """What a client records of one round.
+
+    Accuracies are in percent, on the client's own test samples. The losses are missing if the
+    client did not train in the round, the verdict ("kept" or "filtered") and the score if its
+    upload came too late. `seconds` counts from the moment the client knew the previous round.
+    """
 
     round: int
     accuracy: float
@@ -29,46 +33,51 @@ class HistoryLine:
     loss_prototype: float | None
     verdict: str
     score: int | None
-    seconds: float  # since the round before was known here
+    seconds: float
 
     def facts(self) -> dict[str, Any]:
-        """For the log: what is known, in a few digits."""
-        known = {key: value for key, value in asdict(self).items() if value is not None}
-        digits = {
-            key: round(value, 4) if isinstance(value, float) else value
-            for key, value in known.items()
-        }
-        return {**digits, "verdict": self.verdict or "not there in time"}
+        """Return what is known, rounded to a few digits, for the log."""
+        facts = {}
+        for key, value in asdict(self).items():
+            if isinstance(value, float):
+                facts[key] = round(value, 4)
+            elif value is not None:
+                facts[key] = value
+        return {**facts, "verdict": self.verdict or "upload too late"}
 
 
 class ClientHistory:
-    """Of one run. `last` is the last round written down; a line that a crash cut short is gone."""
+    """The history of one run. `last` is the last round written."""
 
     def __init__(self, folder: Path, run: str) -> None:
         self.path = folder / NAME
         self.run = run
         with writing(self.path):
             self.path.touch()
-            whole = self.path.read_bytes().rpartition(b"\n")
-            os.truncate(self.path, len(whole[0] + whole[1]))
-        self.last = max((self._round(line) for line in whole[0].splitlines()), default=0)
+            # A crash may have left half a line at the end. The round is written again.
+            lines, newline, _ = self.path.read_bytes().rpartition(b"\n")
+            os.truncate(self.path, len(lines + newline))
+        self.last = max((self._round(line) for line in lines.splitlines()), default=0)
 
     def write(self, line: HistoryLine) -> None:
-        """Once a round, however often it is said."""
+        """Append a line, unless its round has been written already."""
         if line.round <= self.last:
             return
+        # One write per line and no sync: a crash tears the last line at most, and nothing is
+        # restored from this file.
         with writing(self.path), self.path.open("ab") as file:
             file.write(to_json({"run": self.run, **asdict(line)}).encode() + b"\n")
         self.last = line.round
 
     def _round(self, line: bytes) -> int:
-        """0 where it is of another run."""
+        """Return the round of a line, or 0 if it belongs to another run."""
         try:
-            found = json.loads(line)
-            if found["run"] == self.run:
-                return int(found["round"])
-            return 0
+            # The file may go on from an earlier run, with rounds of the same numbers.
+            fields = json.loads(line)
+            if fields["run"] != self.run:
+                return 0
+            return int(fields["round"])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{self.path} is not as this program writes it: move it away"
+                f"{self.path} has a line that this program did not write: move the file away"
             ) from error

@@ -1,4 +1,7 @@
-"""The few things the durable log does to a disk. Each either has happened for good when it returns, or raises OSError."""
+"""The few operations the write-ahead log performs on a disk.
+
+Each one has reached the disk for good when it returns, or raises OSError.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,21 @@ from pathlib import Path
 
 
 def write(handle: int, data: bytes) -> None:
-    """All of the data, and on the disk."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(handle, left) :]
+    """Write all of the data and wait until it is on the disk."""
+    # os.write may take only a part, for instance just before the disk is full.
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(handle, remaining) :]
+    # fdatasync leaves out timestamps but not the file's length, so an append needs nothing more.
     os.fdatasync(handle)
 
 
 def create(path: Path, data: bytes) -> int:
-    """A new file, open to be appended to; its folder is still to be synced."""
+    """Create a file with this content and return a handle for appending to it.
+
+    The file's name is durable only after `sync_folder`.
+    """
+    # O_EXCL: a log file is never reopened for writing from its start, not even by mistake.
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         write(handle, data)
@@ -25,18 +34,19 @@ def create(path: Path, data: bytes) -> int:
     return handle
 
 
-def cut(path: Path, size: int) -> None:
-    """Forget what comes after."""
+def truncate(path: Path, size: int) -> None:
+    """Cut a file off after `size` bytes."""
     handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
+        # Synced: otherwise the old tail could return after a crash, behind newer batches.
         os.ftruncate(handle, size)
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def sync(folder: Path) -> None:
-    """What was created, renamed and removed in a folder."""
+def sync_folder(folder: Path) -> None:
+    """Make durable which files were created, renamed and removed in a folder."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

@@ -1,4 +1,7 @@
-"""The files of a party's folder: secrets only their owner may read, nothing overwritten, nothing read without a bound."""
+"""The files of a party's folder.
+
+Only their owner may read the secret ones, nothing is overwritten, and every read is bounded.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,31 @@ TLS_KEY = "tls.key"
 TLS_CERTIFICATE = "tls.crt"
 REQUEST = "request.toml"
 REQUESTS = "requests"
-STATUS = "status.json"  # of a server that runs: where to ask it how it does
-MOST_FEDERATION = 1 << 27  # bytes
-_MOST_KEY = 1 << 12
+# Written by a running server: the port where it can be asked for its status.
+STATUS = "status.json"
+# Bytes: room for tens of thousands of members with their certificates.
+MOST_FEDERATION = 1 << 27
+# A key takes a few hundred bytes.
+_MAX_KEY_BYTES = 1 << 12
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def secret(path: Path) -> str:
-    """What a private file holds, if only its owner may read it."""
+    """Return the content of a private file; refuse it if anyone but its owner has access."""
     try:
         if path.stat().st_mode & _OTHERS:
             raise UserError(
-                f"{path} can be read by others: `chmod 600 {path}`; if anyone may have read it, make new keys"
+                f"{path} can be read by others: run `chmod 600 {path}`,"
+                " and make new keys if anyone may have read it"
             )
     except OSError as error:
         raise _unreadable(path, error) from error
-    return read_text(path, _MOST_KEY)
+    return read_text(path, _MAX_KEY_BYTES)
 
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """A new file, flushed to the disk; one that exists is never touched."""
+    """Write a new file and wait until it is on the disk; refuse to touch one that exists."""
+    # Created with its final mode: a secret is not readable for others even for a moment.
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
@@ -47,39 +55,43 @@ def write(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 
 def refuse_existing(paths: Iterable[Path]) -> None:
-    """Before the first of several is written."""
+    """Raise UserError if any of these files exists; call it before writing the first of them."""
     for path in paths:
         if path.exists():
             raise _exists(path)
 
 
 def make_folder(folder: Path, mode: int = 0o755) -> None:
-    """The folder, if it is not there."""
+    """Create the folder and its parents unless they are there."""
     try:
         folder.mkdir(mode, parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be made: {error.strerror}") from error
 
 
-def read_text(path: Path, most: int) -> str:
-    """Byte for byte, of a plain file: a pipe would be waited for in vain, and a device read without end."""
+def read_text(path: Path, max_bytes: int) -> str:
+    """Return the text of a regular file that is at most so long."""
     try:
+        # Opening a pipe would wait for a writer forever; a device may be read without end.
         if not stat.S_ISREG(path.stat().st_mode):
-            raise UserError(f"{path} is not a file: restore it")
+            raise UserError(f"{path} is not a file (a pipe, folder or device): restore it")
         with path.open("rb") as file:
-            content = file.read(most + 1)
-        if len(content) > most:
-            raise UserError(f"{path} is longer than any that this program writes: restore it")
+            # One byte more than allowed shows that it is too long, without reading all of it.
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise UserError(
+                f"{path} is longer than the {max_bytes} bytes this program would write: restore it"
+            )
         return content.decode()
     except OSError as error:
         raise _unreadable(path, error) from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not text: restore it") from error
+        raise UserError(f"{path} is not text in UTF-8: restore it") from error
 
 
 def _exists(path: Path) -> UserError:
-    return UserError(f"{path} exists, and nothing is overwritten: choose another folder")
+    return UserError(f"{path} exists and will not be overwritten: choose another folder")
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be read ({error.strerror}): is this the folder of a party?")
+    return UserError(f"{path} cannot be read ({error.strerror}): is this a party's folder?")

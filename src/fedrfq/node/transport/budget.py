@@ -1,4 +1,4 @@
-"""How much a peer may ask of this process: sizes, rates, times and numbers, all of them bounded."""
+"""Bounds on what a peer may ask of this process: sizes, rates, times and numbers."""
 
 from __future__ import annotations
 
@@ -12,69 +12,93 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Pace:
-    """What one peer may send and be sent. Who exceeds a rate is not read from until time has made up for it."""
+    """What one peer may send and be sent.
 
-    frame: int  # bytes of a frame; a larger one ends the connection
-    queue: int  # bytes that may wait for a peer to read them; a slower one is disconnected
-    frames_s: float  # frames a second
-    bytes_s: float  # bytes a second, as they come over the wire
-    burst_s: float = 2.0  # so many seconds' worth may come at once
+    A peer that exceeds a rate is not read from until enough time has passed to make up for it.
+    """
+
+    # A larger frame ends the connection.
+    frame_bytes: int
+    # Bytes that may wait for the peer to read them; a slower reader is disconnected.
+    queue_bytes: int
+    # Rates per second; bytes are counted as they come over the wire, TLS included.
+    frames_s: float
+    bytes_s: float
+    # This many seconds' worth may come at once.
+    burst_s: float = 2.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """All bounds of the network. Where no pace is given it follows from the charter."""
+    """All bounds of a party's connections. A pace of None is derived from the federation."""
 
     server: Pace | None = None
     client: Pace | None = None
     courier: Pace | None = None
-    pending: int = 1024  # connections not yet identified: some 60 MB of handshakes at worst
-    pending_per_address: int = 256  # of them from one address; many clients may stand behind one
-    queues: int = (
-        256 * MIB
-    )  # bytes that wait for all peers together; where there are more, the slowest is disconnected
-    handshake_s: float = 5.0  # to say who one is: a few round trips, and a turn at a busy processor
-    ping_s: float = 5.0  # an idle peer is told so often that this one lives
-    silent_s: float = 20.0  # a peer not heard for so long is gone: four pings missed
-    backoff_s: tuple[float, float] = (
-        0.05,
-        5.0,
-    )  # between two attempts to connect: first and longest
-    drain_s: float = 2.0  # for what is queued to leave when everything stops
+    # Connections not yet identified. Each handshake takes some 60 KB, so this is 60 MB at worst.
+    pending: int = 1024
+    # Those from one address; many clients may be behind one.
+    pending_per_address: int = 256
+    # Bytes waiting for all peers together; beyond that the slowest readers are disconnected.
+    total_queue_bytes: int = 256 * MIB
+    # Time to identify oneself: a few round trips, and a turn on a busy processor.
+    handshake_s: float = 5.0
+    # An idle peer is sent a sign of life this often.
+    ping_s: float = 5.0
+    # A peer not heard from for this long is gone: it has missed four pings.
+    silent_s: float = 20.0
+    # The first and the longest wait between two attempts to connect.
+    backoff_s: tuple[float, float] = (0.05, 5.0)
+    # Time for queued data to leave when this party stops.
+    drain_s: float = 2.0
 
 
 def server_pace(federation: Federation) -> Pace:
-    """A proposal carries up to n lists of all clients, evidence two uploads, a change proposal the text of a federation. Ten thousand
-    messages a second are ten times what 100 commits need, and what one core can verify."""
+    """Return the pace of a server.
+
+    A leader's proposal carries up to n lists of all clients, evidence two uploads, and a change
+    proposal the text of a federation. Ten thousand messages a second are ten times what 100 commits
+    a second need, and what one core can verify.
+    """
+    # A client that sent two uploads has two entries of 36 bytes in a list, 80 with some slack.
     lists = 80 * len(federation.servers) * len(federation.clients)
-    frame = 2 * MIB + 2 * _upload(federation) + 4 * len(federation.text) + lists
-    return Pace(frame, queue=4 * frame, frames_s=10_000, bytes_s=64 * MIB)
+    # Evidence may quote two change proposals, and a proposed text may be longer than today's.
+    frame_bytes = 2 * MIB + 2 * _upload_bytes(federation) + 4 * len(federation.text) + lists
+    return Pace(frame_bytes, queue_bytes=4 * frame_bytes, frames_s=10_000, bytes_s=64 * MIB)
 
 
 def client_pace(federation: Federation) -> Pace:
-    """One upload a round and a few questions: at 100 commits a second less than half of this. What waits for a client are
-    certificates and results, a few rounds of them; a result may hold the text of a federation."""
-    frame = _upload(federation) + 4 * KIB
+    """Return the pace of a client.
+
+    It sends one upload a round and a few questions: at 100 commits a second, less than half of
+    these rates. A few rounds' certificates and results may wait for it, and a result may contain
+    the text of a federation.
+    """
+    frame_bytes = _upload_bytes(federation) + 4 * KIB
     return Pace(
-        frame,
-        queue=MIB + 8 * frame + 2 * len(federation.text),
+        frame_bytes,
+        queue_bytes=MIB + 8 * frame_bytes + 2 * len(federation.text),
         frames_s=1_000,
-        bytes_s=max(4 * MIB, 100.0 * frame),
+        bytes_s=max(4 * MIB, 100.0 * frame_bytes),
     )
 
 
 def courier_pace(federation: Federation) -> Pace:
-    """All clients' uploads a round, each in a frame no larger than a client's; what waits for it are their receipts, too."""
-    return replace(server_pace(federation), frame=client_pace(federation).frame)
+    """Return the pace of a courier.
+
+    It sends the uploads of all clients in a round, so it gets the rates of a server; but each frame
+    is a client's. Its queue also has to hold the clients' receipts.
+    """
+    return replace(server_pace(federation), frame_bytes=client_pace(federation).frame_bytes)
 
 
-def _upload(federation: Federation) -> int:
-    """Bytes of an upload, or of the globals, at most."""
+def _upload_bytes(federation: Federation) -> int:
+    """Return the largest size of an upload, or of the globals."""
     return federation.task.classes * (8 + 4 * federation.task.values)
 
 
 class Budget:
-    """What a party has left of its pace, by whatever connection it comes."""
+    """What a party has left of its pace, on all its connections together."""
 
     def __init__(self, pace: Pace, now: float) -> None:
         self.pace = pace
@@ -82,42 +106,46 @@ class Budget:
         self._bytes = Bucket(pace.bytes_s, pace.burst_s, now)
 
     def spend(self, frames: int, size: int, now: float) -> float:
-        """Seconds for which nothing more should be read; 0 within the budget."""
+        """Return for how many seconds nothing more should be read; 0 within the budget."""
         return max(self._frames.spend(frames, now), self._bytes.spend(size, now))
 
 
 class Bucket:
-    """Tokens that come back at a rate, up to a burst's worth. It may be overdrawn: the debt is a time to wait."""
+    """A token bucket that may be overdrawn: the debt is a time to wait.
 
-    __slots__ = ("_burst", "_held", "_rate", "_seen")
+    What was read has been read, so refusing to count it would help nobody.
+    """
+
+    __slots__ = ("_burst", "_rate", "_tokens", "_updated")
 
     def __init__(self, rate: float, burst_s: float, now: float) -> None:
         self._rate = rate
         self._burst = rate * burst_s
-        self._seen = now
-        self._held = self._burst
+        self._updated = now
+        self._tokens = self._burst
 
     def spend(self, amount: float, now: float) -> float:
-        """Seconds until nothing is owed; 0 within the budget."""
-        self._held = min(self._burst, self._held + (now - self._seen) * self._rate) - amount
-        self._seen = now
-        return max(0.0, -self._held / self._rate)
+        """Take the amount and return the seconds until the debt is repaid; 0 if there is none."""
+        refill = (now - self._updated) * self._rate
+        self._tokens = min(self._burst, self._tokens + refill) - amount
+        self._updated = now
+        return max(0.0, -self._tokens / self._rate)
 
 
 class Allowance:
-    """So many of something at once, and so many a second; what is more is refused, and owes nothing."""
+    """A token bucket that is never overdrawn: what exceeds it is refused and owes nothing."""
 
     def __init__(self, burst: float, rate: float, now: float) -> None:
         self._burst = burst
         self._rate = rate
-        self._left = burst
-        self._since = now
+        self._tokens = burst
+        self._updated = now
 
     def take(self, now: float) -> bool:
-        """One, if there is one left."""
-        self._left = min(self._burst, self._left + (now - self._since) * self._rate)
-        self._since = now
-        if self._left < 1:
+        """Take one token, and tell whether there was one."""
+        self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._rate)
+        self._updated = now
+        if self._tokens < 1:
             return False
-        self._left -= 1
+        self._tokens -= 1
         return True

@@ -1,4 +1,4 @@
-"""Staying connected to a server: dialling it again and again, ever less eagerly as long as it comes to nothing."""
+"""Keeps a connection to a server: dials it again and again, less often the longer it fails."""
 
 from __future__ import annotations
 
@@ -10,47 +10,51 @@ from fedrfq.node.transport.budget import Limits
 from fedrfq.node.transport.link import Link
 
 
-class Waits:
-    """Between one attempt and the next: twice as long as before, unless the connection outlasted the wait for it; and a part
-    of it is chance, so that not all who lost a server come back at once."""
+class Backoff:
+    """The delays between attempts to connect: each twice the one before, up to the longest.
+
+    They start again from the first once a connection has lasted longer than the current delay. A
+    part of each is random, so that the parties that lost a server do not all return at once.
+    """
 
     def __init__(self, first_s: float, longest_s: float, rng: Random) -> None:
-        self._first = first_s
-        self._longest = longest_s
+        self._first_s = first_s
+        self._longest_s = longest_s
         self._rng = rng
-        self._wait = first_s
+        self._delay_s = first_s
 
     def after(self, lasted_s: float) -> float:
-        """Seconds, after a connection that lasted so long."""
-        if lasted_s > self._wait:
-            wait = self._first
-        else:
-            wait = self._wait
-        self._wait = min(2 * wait, self._longest)
-        return wait * self._rng.uniform(0.5, 1.0)
+        """Return the delay in seconds after a connection that lasted so long."""
+        delay_s = self._delay_s
+        # A peer that accepts and hangs up at once must not be dialled in a tight loop.
+        if lasted_s > delay_s:
+            delay_s = self._first_s
+        self._delay_s = min(2 * delay_s, self._longest_s)
+        return delay_s * self._rng.uniform(0.5, 1.0)
 
 
-async def keep(
+async def keep_connected(
     dial: Callable[[], Link], address: tuple[str, int], limits: Limits, rng: Random
 ) -> None:
-    """For ever."""
-    waits = Waits(*limits.backoff_s, rng)
+    """Dial this address whenever there is no connection, until cancelled."""
+    backoff = Backoff(*limits.backoff_s, rng)
     while True:
         link = dial()
         await _connect(link, address, limits.handshake_s)
-        if link.up_at is None:
-            lasted = 0.0
-        else:
-            lasted = asyncio.get_running_loop().time() - link.up_at
-        await asyncio.sleep(waits.after(lasted))
+        lasted_s = 0.0
+        if link.up_at is not None:
+            lasted_s = asyncio.get_running_loop().time() - link.up_at
+        await asyncio.sleep(backoff.after(lasted_s))
 
 
 async def _connect(link: Link, address: tuple[str, int], timeout_s: float) -> None:
-    """Until the connection has ended, or has not come about."""
+    """Connect, and wait until the connection has ended or could not be made."""
     try:
         async with asyncio.timeout(timeout_s):
             await asyncio.get_running_loop().create_connection(lambda: link, *address)
-    except (OSError, UnicodeError):  # not there, too slow, or a name that is none
+    # UnicodeError: the address is not a valid host name. A timeout is an OSError, too.
+    except (OSError, UnicodeError):
         link.drop("unreachable")
     else:
+        # Not `await link.gone`: cancelling this task must not cancel the link's future.
         await asyncio.wait({link.gone})

@@ -1,7 +1,8 @@
-"""Connections whose other end has not yet shown who it is: few, and few from one address.
+"""Admits connections whose other end is not identified yet: few in all, and few per address.
 
-Where there are too many, the oldest has to go. An honest handshake is over in a moment; who holds a place open without
-using it is the oldest soon, so that strangers can delay a party that comes, but not shut it out.
+When there are too many, the oldest has to go. An honest handshake takes a moment, while whoever
+holds a place without using it soon is the oldest. So strangers can delay an honest party, but not
+keep it out.
 """
 
 from __future__ import annotations
@@ -14,37 +15,50 @@ Guest = TypeVar("Guest")
 
 
 class Door(Generic[Guest]):
-    def __init__(self, most: int, most_per_address: int) -> None:
-        self._most = most
-        self._most_per_address = most_per_address
-        self._waiting: dict[Guest, str] = {}  # in the order of their coming, with the address
+    """The unidentified connections, in the order in which they came."""
+
+    def __init__(self, max_waiting: int, max_per_address: int) -> None:
+        self._max_waiting = max_waiting
+        self._max_per_address = max_per_address
+        # Dicts keep the order of arrival and find a guest at once.
+        self._waiting: dict[Guest, str] = {}
         self._by_address: defaultdict[str, dict[Guest, None]] = defaultdict(dict)
 
     def __contains__(self, guest: Guest) -> bool:
         return guest in self._waiting
 
     def enter(self, guest: Guest, host: str) -> Guest | None:
-        """Wait here; who has to go for it, if anybody. It is for the caller to make it `leave`."""
+        """Let a guest wait; return the one that has to go for it, if any.
+
+        The caller makes that one `leave`.
+        """
         address = origin(host)
         self._waiting[guest] = address
         self._by_address[address][guest] = None
-        if len(self._by_address[address]) > self._most_per_address:
+        # The address first: a crowd from one place displaces its own.
+        if len(self._by_address[address]) > self._max_per_address:
             return next(iter(self._by_address[address]))
-        if len(self._waiting) > self._most:
+        if len(self._waiting) > self._max_waiting:
             return next(iter(self._waiting))
         return None
 
     def leave(self, guest: Guest) -> None:
-        """Identified, or gone."""
+        """Forget a guest that was identified or is gone."""
         address = self._waiting.pop(guest, None)
-        if address is not None:
-            del self._by_address[address][guest]
-            if not self._by_address[address]:
-                del self._by_address[address]
+        # A link leaves when it is identified and once more when it closes.
+        if address is None:
+            return
+        del self._by_address[address][guest]
+        # Otherwise every address that ever called would stay in memory.
+        if not self._by_address[address]:
+            del self._by_address[address]
 
 
 def origin(host: str) -> str:
-    """What counts as one address: of IPv6 the network, since whoever has one address there has 2⁶⁴."""
+    """Return what counts as one address.
+
+    For IPv6 that is the /64 network: whoever has one address in it has all 2⁶⁴.
+    """
     address = ip_address(host)
     if isinstance(address, IPv6Address):
         return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))

@@ -11,66 +11,78 @@ from fedrfq.node.transport.budget import Budget
 from fedrfq.node.transport.frames import EMPTY, HEADER, Frames, Oversized, header
 from fedrfq.node.transport.tls_stream import TlsStream
 
-# Read into by all connections of the process: what is in it is used up before the next one's turn, and since a turn is one
-# reading of this, peers are served evenly.
-_TURN = memoryview(bytearray(64 << 10))
+# All connections of the process read into this buffer. Its content is used up before the next
+# connection's turn, and since one turn is one read of at most its size, peers are served evenly.
+_READ_BUFFER = memoryview(bytearray(64 << 10))
 
 
 class Owner(Protocol):
-    """Whoever a connection reports to."""
+    """What a connection reports to."""
 
     counts: Counter[str]
 
-    def came(self, link: Link) -> None:
+    def on_open(self, link: Link) -> None:
         """There is a connection; nothing is known of its other end."""
 
-    def shown(self, link: Link, certificate: bytes) -> None:
-        """The other end has proved to hold this certificate's key: `admit` it, or `drop` the link."""
+    def on_certificate(self, link: Link, certificate: bytes) -> None:
+        """The other end has proved to hold this certificate's key: `admit` it or `drop` it."""
 
-    def heard(self, link: Link, data: bytes) -> None:
-        """A frame has come; an empty one is a sign of life."""
+    def on_frame(self, link: Link, data: bytes) -> None:
+        """A frame has arrived; an empty one is a sign of life."""
 
-    def filled(self, link: Link) -> None:
-        """There is something to `flush`, where there was nothing."""
+    def on_queued(self, link: Link) -> None:
+        """There is something to `flush`, and there was nothing before."""
 
-    def went(self, link: Link) -> None:
+    def on_closed(self, link: Link) -> None:
         """The connection is over."""
 
 
 class Link(asyncio.BufferedProtocol):
-    """`peer` is none until the other end is identified."""
+    """One end of a connection. `peer` is None until the other end is identified.
+
+    `dialled` is the party that this end has called, or None if this end was called.
+    """
 
     def __init__(self, owner: Owner, context: ssl.SSLContext, dialled: int | None) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._tls = TlsStream(context, server_side=dialled is None)
         self._transport: asyncio.Transport | None = None
-        self._waiting: list[bytes] = []  # to be flushed
-        self._size = 0  # bytes of it
-        self.dialled = dialled  # whom we called; none: we were
+        # Frames to be flushed, each as its header and its data, and their size in bytes.
+        self._queue: list[bytes] = []
+        self._queue_size = 0
+        self.dialled = dialled
         self.peer: int | None = None
-        self.paused = self.closed = False
-        self.came_at = self.heard_at = self.said_at = self._loop.time()
-        self.up_at: float | None = None  # since when the two ends have known each other
+        self.paused = False
+        self.closed = False
+        now = self._loop.time()
+        self.opened_at = now
+        self.heard_at = now
+        self.sent_at = now
+        # Since when both ends have known each other.
+        self.up_at: float | None = None
         self.gone: asyncio.Future[None] = self._loop.create_future()
 
-    # What the loop calls
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake if this end has dialled."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._owner.came(self)
+        self._owner.on_open(self)
         if self.dialled is not None:
             self._tls.handshake()
             self._write(self._tls.outgoing())
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _TURN
+        """Return the buffer that all connections share."""
+        return _READ_BUFFER
 
     def buffer_updated(self, size: int) -> None:
+        """Process what has been read; whatever is wrong with it ends the connection."""
         self.heard_at = self._loop.time()
         try:
-            frames = self._read(_TURN[:size])
+            frames = self._read(_READ_BUFFER[:size])
         except Oversized:
             self.drop("oversized frame")
         except ssl.SSLZeroReturnError:
@@ -78,132 +90,143 @@ class Link(asyncio.BufferedProtocol):
         except ssl.SSLCertVerificationError:
             self.drop("wrong certificate")
         except ssl.SSLError:
-            self.drop("broken TLS" if self.peer is not None else "no handshake")
+            self.drop("no handshake" if self.peer is None else "broken TLS")
         else:
             self._write(self._tls.outgoing())
-            self._pay(frames, size)
+            self._charge(frames, size)
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Tell the owner that the connection is over."""
         self._close("lost")
-        self._owner.went(self)
+        self._owner.on_closed(self)
         self.gone.set_result(None)
 
-    # What comes
+    # Receiving
 
     def _read(self, data: memoryview) -> int:
-        """Pass on what is in it, unless the connection is at its end; how many frames that were."""
+        """Decrypt the data, pass its frames on, and return how many there were."""
         frames = 0
         for piece in self._tls.open(data):
+            # The first piece comes when the handshake is complete. Identity comes before content:
+            # no frame is cut before the owner has admitted the peer and so set its bounds.
             if self.peer is None and not self.closed:
-                self._owner.shown(self, self._tls.certificate or b"")
-            frames += 0 if self.closed else self._pass_on(piece)
+                self._owner.on_certificate(self, self._tls.certificate or b"")
+            if not self.closed:
+                frames += self._pass_on(piece)
         return frames
 
     def _pass_on(self, piece: bytes) -> int:
         frames = 0
         for frame in self._frames.take(piece):
             frames += 1
-            self._owner.heard(self, frame)
+            self._owner.on_frame(self, frame)
+            # The frame may have been a reason to drop the peer; thousands may follow it.
             if self.closed:
                 break
         return frames
 
     def admit(self, peer: int, budget: Budget) -> None:
-        """The other end is this party: what it sends counts from now on."""
+        """Take the other end to be this party, and count what it sends against its budget."""
         self.peer = peer
         self._budget = budget
-        self._frames = Frames(budget.pace.frame)
+        self._frames = Frames(budget.pace.frame_bytes)
 
-    def _pay(self, frames: int, size: int) -> None:
-        """Read no more for as long as the budget is overdrawn."""
+    def _charge(self, frames: int, size: int) -> None:
+        """Charge the peer's budget, and stop reading for as long as it is overdrawn."""
         if self.peer is None or self.closed:
             return
         self._owner.counts["frames in"] += frames
         self._owner.counts["bytes in"] += size
-        wait = self._budget.spend(frames, size, self.heard_at)
-        if wait and self._transport is not None:
+        wait_s = self._budget.spend(frames, size, self.heard_at)
+        # While nothing is read, the kernel's buffers fill up and TCP slows the peer down.
+        if wait_s and self._transport is not None:
             self.paused = True
             self._owner.counts["paused"] += 1
             self._transport.pause_reading()
-            self._loop.call_later(wait, self._resume)
+            self._loop.call_later(wait_s, self._resume)
 
     def _resume(self) -> None:
-        self.paused, self.heard_at = False, self._loop.time()
+        self.paused = False
+        # The peer could not be heard meanwhile, so its silence counts from now.
+        self.heard_at = self._loop.time()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    # What goes
+    # Sending
 
-    def say(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Queue a frame. A peer that leaves too much unread is dropped."""
-        if not self._waiting:
-            self._owner.filled(self)
-        self._waiting += (header(data), data)
-        self._size += HEADER + len(data)
-        self._bound()
+        if not self._queue:
+            self._owner.on_queued(self)
+        self._queue += (header(data), data)
+        self._queue_size += HEADER + len(data)
+        self._drop_if_slow()
 
     def flush(self) -> None:
-        """All that is queued, in one write."""
-        if self._waiting and not self.closed:
-            self._owner.counts["frames out"] += len(self._waiting) // 2
-            data = b"".join(self._waiting)
-            self._size = 0
-            self._waiting.clear()
-            self.said_at = self._loop.time()
+        """Send everything queued in one write, which is much cheaper than one per frame."""
+        if self._queue and not self.closed:
+            self._owner.counts["frames out"] += len(self._queue) // 2
+            data = b"".join(self._queue)
+            self._queue_size = 0
+            self._queue.clear()
+            self.sent_at = self._loop.time()
             self._write(self._tls.seal(data))
 
     def ping(self) -> None:
-        self.said_at = self._loop.time()
+        """Send a sign of life."""
+        self.sent_at = self._loop.time()
         self._write(self._tls.seal(EMPTY))
 
     def _write(self, data: bytes) -> None:
         if data and self._transport is not None and not self.closed:
             self._owner.counts["bytes out"] += len(data)
             self._transport.write(data)
-            self._bound()
+            self._drop_if_slow()
 
-    def _bound(self) -> None:
-        if self.peer is not None and self.unread > self._budget.pace.queue:
+    def _drop_if_slow(self) -> None:
+        if self.peer is not None and self.unread > self._budget.pace.queue_bytes:
             self.drop("slow")
 
     @property
     def unread(self) -> int:
-        """Bytes that wait for the other end to read."""
-        return self._size + (
-            self._transport.get_write_buffer_size() if self._transport is not None else 0
-        )
+        """Bytes that wait for the other end to read them."""
+        if self._transport is None:
+            return self._queue_size
+        return self._queue_size + self._transport.get_write_buffer_size()
 
-    # The end
+    # Ending
 
     @property
     def host(self) -> str:
-        """The other end's address."""
+        """The other end's address, or 0.0.0.0 if it is gone already."""
+        name = None
         if self._transport is not None:
             name = self._transport.get_extra_info("peername")
-        else:
-            name = None
-        # gone already
-        if name:
-            return str(name[0])
-        return "0.0.0.0"
+        if not name:
+            return "0.0.0.0"
+        return str(name[0])
 
     def finish(self) -> None:
-        """Send what is queued and say goodbye; the other end then closes. Nothing more is heard."""
+        """Send what is queued and say goodbye; the other end then closes the connection."""
         self.flush()
         self._write(self._tls.goodbye())
         self._close("stopped")
+        # Nothing more is processed, but only a link that reads notices that the other end closes.
         if self.paused:
             self._resume()
 
     def drop(self, why: str) -> None:
-        """End it at once, with an alert if TLS has one to tell the reason."""
+        """End the connection at once; if TLS has an alert with the reason, send that first."""
         self._write(self._tls.outgoing())
         self._close(why)
         if self._transport is not None:
             self._transport.abort()
 
     def _close(self, why: str) -> None:
-        if not self.closed:
-            self.closed = True
-            self._waiting.clear()
-            self._owner.counts[f"{'refused' if self.peer is None else 'dropped'}: {why}"] += 1
+        # Only the first reason counts: a link that was dropped is also lost a moment later.
+        if self.closed:
+            return
+        self.closed = True
+        self._queue.clear()
+        kind = "refused" if self.peer is None else "dropped"
+        self._owner.counts[f"{kind}: {why}"] += 1

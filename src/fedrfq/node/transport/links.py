@@ -1,7 +1,8 @@
-"""A party's connections to all others: one each, made and kept up by the party of the higher number or the client.
+"""A party's connections to all others, one for each pair.
 
-A frame is heard as coming from the party whose pinned certificate its connection was opened with. Nothing that a peer or a
-stranger does is raised or logged here: it is counted.
+Servers are numbered. Of two servers the one with the higher number dials, and clients and couriers
+dial all servers. A frame counts as sent by the party with whose pinned certificate its connection
+was opened. Nothing that a peer or a stranger does is raised or logged here: it is counted.
 """
 
 from __future__ import annotations
@@ -25,19 +26,22 @@ from fedrfq.node.transport.budget import (
     courier_pace,
     server_pace,
 )
-from fedrfq.node.transport.dial import keep
+from fedrfq.node.transport.dial import keep_connected
 from fedrfq.node.transport.door import Door
 from fedrfq.node.transport.link import Link
 
-_BACKLOG = 512  # connections the kernel keeps until they are taken, all at once
-_SPARE = (
-    _BACKLOG + 128
-)  # open files besides connections that are counted: those just taken, logs, listeners
+# Connections that the kernel keeps until they are accepted; asyncio accepts all of them at once.
+_BACKLOG = 512
+# Open files besides the connections that are counted: those just accepted, logs, listeners.
+_SPARE_FILES = _BACKLOG + 128
 
 
 class Links:
-    """`hear(peer, data)` is called for every frame. `on_peer(peer, whether)` when a peer has come or gone. `addresses` are
-    those of the servers, and may be changed before the start."""
+    """The connections of one party.
+
+    `hear(peer, data)` is called for every frame, `on_peer(peer, is_connected)` when a peer has come
+    or gone. `addresses` are those of the servers, and may be changed before the start.
+    """
 
     def __init__(
         self,
@@ -49,42 +53,46 @@ class Links:
     ) -> None:
         self._identity = identity
         self._me = identity.party
-        self._charter = identity.federation
+        self._federation = identity.federation
         self._hear = hear
         self._limits = limits or Limits()
         self._rng = rng or Random()
-        self._servers = self._limits.server or server_pace(self._charter)
-        self._clients = self._limits.client or client_pace(self._charter)
-        self._couriers = self._limits.courier or courier_pace(self._charter)
+        self._server_pace = self._limits.server or server_pace(self._federation)
+        self._client_pace = self._limits.client or client_pace(self._federation)
+        self._courier_pace = self._limits.courier or courier_pace(self._federation)
         self.addresses = {
-            server: endpoint(self._charter.members[server].address)
-            for server in range(self._charter.roster.n)
+            server: endpoint(self._federation.members[server].address)
+            for server in range(self._federation.roster.n)
         }
         self._bind = bind or self.addresses.get(self._me)
         self._budgets: dict[int, Budget] = {}
+        # `_peers` has one link per identified peer; `_links` also those still shaking hands, or
+        # dropped and not yet closed.
         self._peers: dict[int, Link] = {}
         self._links: set[Link] = set()
-        # Strangers must not use them up: accepting connections would then fail for everybody.
-        room = (
-            open_files(len(self._charter.members) + self._limits.pending + _SPARE)
-            - len(self._charter.members)
-            - _SPARE
-        )
-        self._door: Door[Link] = Door(
-            max(1, min(self._limits.pending, room)), self._limits.pending_per_address
-        )
-        self._filled: list[Link] = []
+        self._door: Door[Link] = Door(self._max_pending(), self._limits.pending_per_address)
+        self._to_flush: list[Link] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
         self._stopped = False
-        self.address: tuple[str, int]  # where this server listens, once started
+        # Where this server listens, once started.
+        self.address: tuple[str, int]
         self.counts: Counter[str] = Counter()
-        self.on_peer: Callable[[int, bool], None] = lambda peer, whether: None
+        self.on_peer: Callable[[int, bool], None] = lambda peer, is_connected: None
+
+    def _max_pending(self) -> int:
+        """Return how many strangers may be connected without using up this process's open files.
+
+        If they did, accepting a connection would fail for everybody.
+        """
+        reserved = len(self._federation.members) + _SPARE_FILES
+        room = open_files(reserved + self._limits.pending) - reserved
+        return max(1, min(self._limits.pending, room))
 
     # For the driver
 
     async def start(self) -> None:
-        """Listen, if this is a server, and dial. An address that cannot be listened on is an `OSError`."""
+        """Listen, if this is a server, and dial; raise OSError if the address cannot be bound."""
         loop = asyncio.get_running_loop()
         if self._bind is not None:
             context = tls.server_context(self._identity)
@@ -92,33 +100,38 @@ class Links:
                 lambda: Link(self, context, None), *self._bind, backlog=_BACKLOG
             )
             self.address = self._server.sockets[0].getsockname()[:2]
-        self._tasks = [
-            loop.create_task(each)
-            for each in (self._watch(), *self._calls(tls.client_context(self._identity)))
-        ]
+        dials = self._dials_to_keep(tls.client_context(self._identity))
+        self._tasks = [loop.create_task(each) for each in (self._watch(), *dials)]
 
     async def stop(self) -> None:
         """Send what is queued, for a bounded time, and close everything."""
         self._stopped = True
         if self._server is not None:
             self._server.close()
+        # No new connections before the old ones are closed, or there would be no end to it.
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for link in list(self._links):
-            link.finish() if link.peer is not None else link.drop("stopped")
-        await self._gone(self._limits.drain_s)
+            if link.peer is not None:
+                link.finish()
+            else:
+                link.drop("stopped")
+        await self._wait_until_gone(self._limits.drain_s)
         for link in list(self._links):
             link.drop("stopped")
-        await self._gone(None)
+        await self._wait_until_gone(None)
 
     def send(self, to: int, data: bytes) -> None:
-        """At the end of this turn of the loop, together with all else for this peer; to nobody if it is not connected."""
+        """Queue a frame for a peer; it is lost if the peer is not connected.
+
+        It leaves at the end of this turn of the loop, in one write with all else for this peer.
+        """
         link = self._peers.get(to)
         if link is None or link.closed:
             self.counts["unsent"] += 1
         else:
-            link.say(data)
+            link.send(data)
 
     def drop(self, peer: int, why: str) -> None:
         """Disconnect a peer, counted under the reason. It may come back."""
@@ -126,10 +139,11 @@ class Links:
             self._peers[peer].drop(why)
 
     def connected(self) -> set[int]:
+        """Return the peers that are connected and identified."""
         return set(self._peers)
 
     def unread(self, peer: int) -> int:
-        """Bytes that wait for a peer to read them."""
+        """Return how many bytes wait for a peer to read them."""
         link = self._peers.get(peer)
         if link is None:
             return 0
@@ -137,29 +151,35 @@ class Links:
 
     # For a link
 
-    def came(self, link: Link) -> None:
+    def on_open(self, link: Link) -> None:
+        """Let a new connection wait at the door until its other end is identified."""
         self._links.add(link)
         self.counts["connections"] += 1
+        # It may have been accepted just before the listener was closed.
         if self._stopped:
             link.drop("stopped")
-        elif link.dialled is None and (oldest := self._door.enter(link, link.host)) is not None:
-            self._door.leave(oldest)
-            oldest.drop("too many")
+        elif link.dialled is None:
+            oldest = self._door.enter(link, link.host)
+            if oldest is not None:
+                self._door.leave(oldest)
+                oldest.drop("too many")
 
-    def shown(self, link: Link, certificate: bytes) -> None:
-        party = tls.party(self._charter, certificate)
-        if party is None or not (
-            self._awaits(party) if link.dialled is None else party == link.dialled
-        ):
+    def on_certificate(self, link: Link, certificate: bytes) -> None:
+        """Admit the party with this certificate, if it is one that this connection expects."""
+        party = tls.party(self._federation, certificate)
+        if party is None or not self._expects(link, party):
             link.drop("wrong certificate")
             return
         self._door.leave(link)
         link.admit(party, self._budget(party))
         if link.dialled is None:
             self._welcome(link, party)
-            link.ping()  # so that the other end knows that its certificate was taken, too
+            # In TLS 1.3 the dialling end is done before its certificate has been checked. This
+            # ping tells it that it was accepted; it takes the link to be up only then.
+            link.ping()
 
-    def heard(self, link: Link, data: bytes) -> None:
+    def on_frame(self, link: Link, data: bytes) -> None:
+        """Pass a frame on. The first one on a connection that we dialled confirms it."""
         peer = link.peer
         assert peer is not None
         if link.up_at is None:
@@ -167,93 +187,112 @@ class Links:
         if data:
             self._hear(peer, data)
 
-    def filled(self, link: Link) -> None:
-        if not self._filled:
+    def on_queued(self, link: Link) -> None:
+        """Flush the link at the end of this turn of the loop."""
+        if not self._to_flush:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._filled.append(link)
+        self._to_flush.append(link)
 
-    def went(self, link: Link) -> None:
+    def on_closed(self, link: Link) -> None:
+        """Forget a connection."""
         self._links.discard(link)
         self._door.leave(link)
+        # A newer connection may have taken this one's place.
         if link.peer is not None and self._peers.get(link.peer) is link:
             del self._peers[link.peer]
             self.on_peer(link.peer, False)
 
     # Who is who
 
+    def _expects(self, link: Link, party: int) -> bool:
+        """Tell whether this party may be at the other end.
+
+        Of each pair exactly one side dials, so a call from a party that we dial is refused. That
+        includes this party itself, or someone who has its key.
+        """
+        if link.dialled is not None:
+            return party == link.dialled
+        return party < 0 or party > self._me
+
     def _dials(self, server: int) -> bool:
         return self._me < 0 or server < self._me
 
-    def _awaits(self, party: int) -> bool:
-        return party < 0 or party > self._me
-
     def _budget(self, party: int) -> Budget:
-        """Kept when the party goes, so that coming back does not renew it."""
+        """Return a party's budget; it outlives connections, so coming back does not renew it."""
         if party not in self._budgets:
             self._budgets[party] = Budget(self._pace(party), asyncio.get_running_loop().time())
         return self._budgets[party]
 
     def _pace(self, party: int) -> Pace:
         if party >= 0:
-            return self._servers
-        if party in self._charter.carriers:
-            return self._couriers
-        return self._clients
+            return self._server_pace
+        if party in self._federation.carriers:
+            return self._courier_pace
+        return self._client_pace
 
     def _welcome(self, link: Link, peer: int) -> None:
-        """From now on this is the connection to the peer; an older one is taken to be dead."""
+        """Use this connection for the peer from now on.
+
+        If there is an older one, the peer has lost it: it opens a second one only after a crash or
+        a broken network, which this end may not have noticed.
+        """
         old = self._peers.get(peer)
         if old is not None:
             old.drop("replaced")
-            self.went(old)
+            # At once, so that `on_peer` reports the end of the old one before the new one.
+            self.on_closed(old)
         self._peers[peer] = link
         link.up_at = asyncio.get_running_loop().time()
         self.on_peer(peer, True)
 
     # In the background
 
-    def _calls(self, context: ssl.SSLContext) -> Iterator[Coroutine[None, None, None]]:
+    def _dials_to_keep(self, context: ssl.SSLContext) -> Iterator[Coroutine[None, None, None]]:
         for server, address in self.addresses.items():
             if self._dials(server):
-                yield keep(partial(Link, self, context, server), address, self._limits, self._rng)
+                dial = partial(Link, self, context, server)
+                yield keep_connected(dial, address, self._limits, self._rng)
 
     def _flush(self) -> None:
-        filled = self._filled
-        self._filled = []
-        for link in filled:
+        # Emptied first, so that a frame queued from now on schedules its own flush.
+        links = self._to_flush
+        self._to_flush = []
+        for link in links:
             link.flush()
 
     async def _watch(self) -> None:
         limits = self._limits
+        # Four times in the shortest limit, so that none is overrun by more than a quarter.
+        period_s = min(limits.handshake_s, limits.ping_s, limits.silent_s) / 4
         while True:
-            await asyncio.sleep(min(limits.handshake_s, limits.ping_s, limits.silent_s) / 4)
+            await asyncio.sleep(period_s)
             for link in list(self._links):
-                self._tend(link, asyncio.get_running_loop().time())
-            self._relieve()
+                self._check(link, asyncio.get_running_loop().time())
+            self._drop_slowest()
 
-    def _relieve(self) -> None:
-        """Part with the slowest readers as long as too much waits for all of them together."""
-        waiting = sorted(
-            (link for link in self._links if not link.closed), key=lambda link: link.unread
-        )
-        total = sum(link.unread for link in waiting)
-        while total > self._limits.queues:
-            slowest = waiting.pop()
+    def _drop_slowest(self) -> None:
+        """Drop the slowest readers as long as too much waits for all peers together."""
+        links = [link for link in self._links if not link.closed]
+        links.sort(key=lambda link: link.unread)
+        total = sum(link.unread for link in links)
+        while total > self._limits.total_queue_bytes:
+            slowest = links.pop()
             total -= slowest.unread
             slowest.drop("slow")
 
-    def _tend(self, link: Link, now: float) -> None:
-        """Drop it if it is silent, and let it know of us if we were."""
+    def _check(self, link: Link, now: float) -> None:
+        """Drop a link that has been silent for too long, and ping it if we have been."""
         if link.closed:
             return
         if link.up_at is None:
-            if now - link.came_at > self._limits.handshake_s:
+            if now - link.opened_at > self._limits.handshake_s:
                 link.drop("slow handshake")
+        # A paused peer is silent because we do not read.
         elif not link.paused and now - link.heard_at > self._limits.silent_s:
             link.drop("silent")
-        elif now - link.said_at > self._limits.ping_s:
+        elif now - link.sent_at > self._limits.ping_s:
             link.ping()
 
-    async def _gone(self, timeout_s: float | None) -> None:
+    async def _wait_until_gone(self, timeout_s: float | None) -> None:
         if self._links:
             await asyncio.wait({link.gone for link in self._links}, timeout=timeout_s)

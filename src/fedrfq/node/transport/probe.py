@@ -1,4 +1,4 @@
-"""Whether the servers can be reached: dialled as in earnest, with both certificates shown, and then hung up."""
+"""Finds out whether the servers can be reached, by connecting as in earnest and hanging up."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fedrfq.federation.members import endpoint
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.transport import tls
 
-_AT_ONCE = 64
-_REMEDY = "its operator must start it, or let the port through"
+_MAX_CONCURRENT = 64
+_REMEDY = "its operator must start it or open the port in the firewall"
 
 
 class ProbeResult(NamedTuple):
-    """Whether all is well, and what was found; `there`: something answered."""
+    """Whether all is well, and a note for the operator; `there` says if anything answered."""
 
     well: bool
     note: str
@@ -25,67 +25,73 @@ class ProbeResult(NamedTuple):
 
 
 async def servers(identity: Identity, patience_s: float) -> dict[int, ProbeResult]:
-    """What became of dialling each server but oneself, by its number, within that many seconds each."""
+    """Dial every other server, for at most so many seconds each; return the results by number."""
     context = tls.client_context(identity)
-    turns = asyncio.Semaphore(_AT_ONCE)
+    turns = asyncio.Semaphore(_MAX_CONCURRENT)
     others = [server for server in range(identity.federation.roster.n) if server != identity.party]
 
-    async def dialled(server: int) -> ProbeResult:
+    async def probe(server: int) -> ProbeResult:
         async with turns:
-            return await _dialled(identity, server, context, patience_s)
+            return await _probe(identity, server, context, patience_s)
 
-    return dict(zip(others, await asyncio.gather(*map(dialled, others)), strict=True))
+    return dict(zip(others, await asyncio.gather(*map(probe, others)), strict=True))
 
 
-async def _dialled(
+async def _probe(
     identity: Identity, server: int, context: ssl.SSLContext, patience_s: float
 ) -> ProbeResult:
     address = identity.federation.members[server].address
     began = time.monotonic()
     try:
         async with asyncio.timeout(patience_s):
-            well, note, _ = await _greeted(identity, server, context)
+            well, note, _ = await _greet(identity, server, context)
     except ssl.SSLCertVerificationError:
         return ProbeResult(
             False,
-            f"{address}: what answers shows no certificate of this federation: is it the right address?",
+            f"{address}: answers with no certificate of this federation: is the address right?",
         )
     except ssl.SSLError as error:
         return ProbeResult(
             False,
-            f"{address}: refuses this party ({error.reason}): has it the same federation.toml?",
+            f"{address}: refuses this party ({error.reason}): does it have the same"
+            " federation.toml?",
         )
     except TimeoutError:
         return ProbeResult(
             False, f"{address}: no answer within {patience_s:g} s: {_REMEDY}", there=False
         )
     except OSError as error:
-        if error.errno and error.errno > 0:
-            why = os.strerror(error.errno)
-        else:
-            why = error.strerror or "cannot be reached"
-        return ProbeResult(False, f"{address}: {why}: {_REMEDY}", there=False)
+        return ProbeResult(False, f"{address}: {_reason(error)}: {_REMEDY}", there=False)
     return ProbeResult(well, f"{address}: {note}, {1000 * (time.monotonic() - began):.0f} ms")
 
 
-async def _greeted(identity: Identity, server: int, context: ssl.SSLContext) -> ProbeResult:
-    """A server's first word says that it has taken our certificate. One of a higher number does not wait to be dialled by a
-    server, and hangs up."""
+def _reason(error: OSError) -> str:
+    # asyncio puts addresses into its texts; the system's own name for the error is shorter. A host
+    # name that does not resolve has a negative number, which the system does not know.
+    if error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or "cannot be reached"
+
+
+async def _greet(identity: Identity, server: int, context: ssl.SSLContext) -> ProbeResult:
+    """Connect, and wait for the server's first byte."""
     reader, writer = await asyncio.open_connection(
         *endpoint(identity.federation.members[server].address), ssl=context
     )
     try:
-        shown = tls.party(
-            identity.federation, writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        )
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        shown = tls.party(identity.federation, certificate)
+        if shown is None:
+            return ProbeResult(False, "answers as nobody: is the address right?")
         if shown != server:
-            if shown is None:
-                who = "nobody"
-            else:
-                who = identity.federation.members[shown].name
-            return ProbeResult(False, f"answers as {who}: is it the right address?")
-        if await reader.read(1) or 0 <= identity.party < server:
+            name = identity.federation.members[shown].name
+            return ProbeResult(False, f"answers as {name}: is the address right?")
+        # In TLS 1.3 the dialling side completes its handshake before its own certificate has been
+        # checked: only a first byte says that it was accepted. A server with a higher number does
+        # not accept this server's call but dials it, so it hangs up although all is well.
+        accepted = await reader.read(1)
+        if accepted or 0 <= identity.party < server:
             return ProbeResult(True, "answers")
-        return ProbeResult(False, "hangs up: has it the same federation.toml?")
+        return ProbeResult(False, "hangs up: does it have the same federation.toml?")
     finally:
         writer.transport.abort()

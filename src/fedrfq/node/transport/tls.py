@@ -1,6 +1,7 @@
-"""TLS 1.3 in which both sides show a certificate that federation.toml pins, and nothing else is believed.
+"""TLS 1.3 in which both sides show a certificate pinned by federation.toml; nothing else counts.
 
-OpenSSL finds out that a peer holds the key of one of the certificates; whose it is, `party` says by its bytes.
+OpenSSL establishes that the peer holds the key of one of these certificates. Which party that is,
+`party` decides by comparing the certificate's bytes.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from fedrfq.node.storage.party_folder import FEDERATION, TLS_CERTIFICATE, TLS_KE
 
 
 def server_context(identity: Identity) -> ssl.SSLContext:
-    """For those who dial this party: any other of the federation."""
+    """Return the context for being dialled, by any other party of the federation."""
     context = _context(identity, ssl.PROTOCOL_TLS_SERVER, identity.federation.holders)
-    context.num_tickets = 0  # sessions are not resumed, so that nobody has to remember any
+    # Sessions are not resumed: there is no state to keep, and every connection proves its key.
+    context.num_tickets = 0
     return context
 
 
 def client_context(identity: Identity) -> ssl.SSLContext:
-    """For dialling: only servers are."""
+    """Return the context for dialling. Only servers are dialled, so only theirs are pinned."""
     servers = (
         identity.federation.members[server].certificate
         for server in range(identity.federation.roster.n)
@@ -31,7 +33,9 @@ def client_context(identity: Identity) -> ssl.SSLContext:
 
 
 def party(federation: Federation, der: bytes | None) -> int | None:
-    """Whose certificate this is, byte for byte; None: nobody's here."""
+    """Return the party whose certificate this is, byte for byte; None if it is nobody's."""
+    # OpenSSL would also accept a certificate that a pinned one has signed. Only this lookup makes
+    # sure that a party cannot vouch for others.
     if der is None:
         return None
     return federation.holders.get(der)
@@ -39,18 +43,20 @@ def party(federation: Federation, der: bytes | None) -> int | None:
 
 def _context(identity: Identity, side: int, pinned: Iterable[bytes]) -> ssl.SSLContext:
     context = ssl.SSLContext(side)
-    context.check_hostname = False  # a party is its certificate, wherever it is reached
+    # A party is known by its certificate, whatever host it is reached at.
+    context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
         context.load_verify_locations(cadata=b"".join(pinned))
     except ssl.SSLError as error:
         raise UserError(
-            f"a certificate in {identity.folder / FEDERATION} cannot be read ({error}): restore the file"
+            f"a certificate in {identity.folder / FEDERATION} cannot be read ({error}):"
+            " restore the file"
         ) from error
     try:
         context.load_cert_chain(
-            identity.folder / TLS_CERTIFICATE, identity.folder / TLS_KEY, password=_none
+            identity.folder / TLS_CERTIFICATE, identity.folder / TLS_KEY, password=_refuse_password
         )
     except (ssl.SSLError, OSError, ValueError) as error:
         raise UserError(
@@ -59,6 +65,6 @@ def _context(identity: Identity, side: int, pinned: Iterable[bytes]) -> ssl.SSLC
     return context
 
 
-def _none() -> str:
-    """A key with a password would have OpenSSL ask for it, and a server wait for an answer."""
-    raise ValueError("it needs a password")
+def _refuse_password() -> str:
+    """Fail for an encrypted key, for which OpenSSL would prompt while the server hangs."""
+    raise ValueError("it is encrypted with a password")

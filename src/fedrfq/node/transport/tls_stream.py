@@ -1,7 +1,8 @@
-"""TLS without its socket: what one end of a connection does with the bytes that come and go.
+"""TLS without its socket: turns the bytes of a connection into plaintext, and back.
 
-asyncio's own TLS transport keeps 256 KiB a connection, tells nothing of an address before the handshake is over, and logs
-what strangers do wrong. Here an idle connection keeps no buffer, and every error is the caller's to count.
+asyncio's own TLS transport keeps 256 KiB per connection, does not tell the peer's address before
+the handshake is over, and logs what strangers do wrong. Here an idle connection keeps no buffer,
+and every error is left to the caller to count.
 """
 
 from __future__ import annotations
@@ -10,37 +11,50 @@ import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 
-# A record's plaintext at most. OpenSSL's memory buffers stay as large as they ever were, so they get no more at a time.
+# The most plaintext in a record (RFC 8446, 5.1). OpenSSL's memory buffers never shrink, so they are
+# given no more than one record at a time.
 _RECORD = 16 << 10
-_PIECE = _RECORD + 256  # a whole record with its frills
+# A complete record with its header and tag (RFC 8446, 5.2: at most 256 bytes more).
+_PIECE = _RECORD + 256
 
 
 class TlsStream:
-    """One end. Whatever is called, `outgoing` may then have something for the other end."""
+    """One end of a TLS connection.
+
+    After any call, `outgoing` may have something to send to the other end.
+    """
 
     def __init__(self, context: ssl.SSLContext, server_side: bool) -> None:
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=server_side)
-        self.certificate: bytes | None = None  # the other end's, once the handshake is over
+        # The other end's certificate, once the handshake is over.
+        self.certificate: bytes | None = None
 
     def outgoing(self) -> bytes:
+        """Return what is to be sent to the other end."""
         return self._out.read()
 
     def handshake(self) -> bool:
-        """Go on with it as far as possible; whether it is over now. Raises `ssl.SSLError` where it has failed."""
+        """Continue the handshake as far as possible, and tell whether it is complete.
+
+        Raises `ssl.SSLError` if it has failed.
+        """
         with suppress(ssl.SSLWantReadError):
             self._tls.do_handshake()
             self.certificate = self._tls.getpeercert(binary_form=True) or b""
         return self.certificate is not None
 
     def open(self, data: memoryview) -> Iterator[bytes]:
-        """The plaintext in what has come. An empty piece says that the handshake is over. Raises `ssl.SSLError`, which is
-        an `ssl.SSLZeroReturnError` where the other end says goodbye."""
+        """Yield the plaintext of what has arrived; an empty piece says the handshake is complete.
+
+        Raises `ssl.SSLError`, and its subclass `ssl.SSLZeroReturnError` when the other end has
+        closed the connection properly.
+        """
         if self.certificate is None or len(data) > _PIECE:
             return self._in_pieces(data)
         self._in.write(data)
-        return self._plain()
+        return self._plaintext()
 
     def _in_pieces(self, data: memoryview) -> Iterator[bytes]:
         for start in range(0, len(data), _PIECE):
@@ -49,22 +63,22 @@ class TlsStream:
                 if not self.handshake():
                     continue
                 yield b""
-            yield from self._plain()
+            yield from self._plaintext()
 
-    def _plain(self) -> Iterator[bytes]:
+    def _plaintext(self) -> Iterator[bytes]:
         try:
-            while (
-                self._in.pending or self._tls.pending()
-            ):  # to find out by an error that all is read takes longer
+            # Asking first is cheaper than finding out by an exception that nothing is left.
+            while self._in.pending or self._tls.pending():
                 piece = self._tls.read(_RECORD)
                 if not piece:
                     raise ssl.SSLZeroReturnError
                 yield piece
-        except ssl.SSLWantReadError:  # the rest is yet to come
+        except ssl.SSLWantReadError:
+            # The rest of a record has not arrived yet.
             return
 
     def seal(self, data: bytes) -> bytes:
-        """For the other end."""
+        """Return the data encrypted for the other end."""
         if len(data) <= _RECORD:
             self._tls.write(data)
             return self._out.read()
@@ -76,7 +90,7 @@ class TlsStream:
         return b"".join(sealed)
 
     def goodbye(self) -> bytes:
-        """The last thing to send: the other end knows by it that nothing was cut off."""
+        """Return the closing alert, which tells the other end that nothing was cut off."""
         with suppress(ssl.SSLError):
             self._tls.unwrap()
         return self._out.read()
