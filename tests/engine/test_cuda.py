@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedrfq import experiment
 from fedrfq.data import Dataset, load
-from fedrfq.experiment import experiment
 from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.methods import METHODS
 from fedrfq.runs.session import Session, pick_device

@@ -27,6 +27,7 @@ from fedrfq.data.client_data import ClientData
 from fedrfq.engine import counter_rng
 from fedrfq.engine.counter_rng import Purpose
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.methods.method import Batch, Guide, Method
 from fedrfq.models.model import Model
 from fedrfq.models.stacked import LAYOUTS, Params, TrainingStep, trained
@@ -52,11 +53,16 @@ _CROP = 4  # pixels of padding for random crops
 class TrainingOptions:
     """Local SGD with momentum, reset every round."""
 
-    epochs: int = 1
-    batch_size: int = 4
-    lr: float = 0.01
-    momentum: float = 0.5
-    alone: bool = False  # each client in a program of its own, on one thread: slower, and the same bytes in any company
+    epochs: int = option(1, "Passes of a client over its data in a round", "1 or more")
+    batch_size: int = option(4, "Samples in a step of SGD", "1 or more")
+    lr: float = option(0.01, "Learning rate of SGD", f"above 0, at most {_MOST_RATE:g}")
+    momentum: float = option(
+        0.5, "Momentum of SGD, which starts at 0 in every round", "0 to below 1"
+    )
+    alone: bool = option(
+        False,
+        "Train each client by itself on one thread: slower, but bit-identical on every machine",
+    )
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:

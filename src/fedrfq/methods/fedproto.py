@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import one_of, option
 from fedrfq.methods.method import MOST_WEIGHT, Batch, Guide, Method, cross_entropy
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Globals
@@ -26,8 +27,10 @@ from fedrfq.robust.centres import RULES
 
 @dataclass(frozen=True)
 class FedProto(Method):
-    lam: float = 1.0
-    aggregate: str = "mean"
+    lam: float = option(1.0, "Weight of the prototype loss (λ)", f"0 to {MOST_WEIGHT:g}")
+    aggregate: str = option(
+        "mean", "Rule by which uploaded prototypes become the global one", one_of(RULES)
+    )
 
     exchanges: ClassVar[bool] = True
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.methods.fedavg import FedAvg
 from fedrfq.methods.method import MOST_WEIGHT, Batch, Guide, cross_entropy
 from fedrfq.models.stacked import Params, trained
@@ -23,7 +24,7 @@ from fedrfq.prototypes.fixed_point import Globals
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    mu: float = 0.01
+    mu: float = option(0.01, "Weight of the proximal term (μ)", f"0 to {MOST_WEIGHT:g}")
 
     def __post_init__(self) -> None:
         if not 0 <= self.mu <= MOST_WEIGHT:

@@ -12,12 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.methods.fedper import FedPer
 
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    head_epochs: int = 1
+    head_epochs: int = option(
+        1,
+        "Passes over the data that train the decision layer, before train.epochs for the rest",
+        "1 or more",
+    )
 
     def __post_init__(self) -> None:
         if self.head_epochs < 1:

@@ -21,16 +21,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import one_of, option
 from fedrfq.methods.fedproto import FedProto
 from fedrfq.methods.method import Batch
+from fedrfq.robust.centres import RULES
 
 REDUCTIONS = ("samples", "classes")
 
 
 @dataclass(frozen=True)
 class FedRFQ(FedProto):
-    aggregate: str = "weighted"
-    reduction: str = "samples"
+    aggregate: str = option(
+        "weighted",
+        "Rule by which uploaded prototypes become the global one; paper is Eq. 9 as printed",
+        one_of(RULES),
+    )
+    reduction: str = option(
+        "samples",
+        "Prototype loss: mean over a batch's samples, or sum of its classes' means (Eq. 10-11)",
+        one_of(REDUCTIONS),
+    )
 
     pool: ClassVar[Mapping[str, Any]] = {}
     pools: ClassVar[bool] = True

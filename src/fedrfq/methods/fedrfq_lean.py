@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.methods.method import MOST_WEIGHT, Batch, Guide
 from fedrfq.models.stacked import Params
@@ -29,11 +30,21 @@ from fedrfq.prototypes.fixed_point import Globals, Precision
 
 @dataclass(frozen=True)
 class FedRFQLean(FedRFQ):
-    power: int = 1
-    separation: float = 0.3
-    temperature: float = 0.2
-    warmup: int = 0
-    bits: int = 8
+    power: int = option(
+        1, "Distance in the prototype loss: 1 is the L2 norm, 2 the mean squared error", "1 or 2"
+    )
+    separation: float = option(
+        0.3, "Weight of the term that keeps the classes' prototypes apart", f"0 to {MOST_WEIGHT:g}"
+    )
+    temperature: float = option(
+        0.2,
+        "Temperature of the separation term: distances are divided by it",
+        f"{1 / MOST_WEIGHT:g} to {MOST_WEIGHT:g}",
+    )
+    warmup: int = option(
+        0, "Rounds over which lam and separation grow from 0 to their values", "0 or more"
+    )
+    bits: int = option(8, "Bits of each prototype value in an upload", "8, 16 or 24")
 
     pool: ClassVar[Mapping[str, Any]] = {"name": "avg", "stride": 2}
 

@@ -18,13 +18,16 @@ import torch
 from torch import Tensor
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.methods.fedavg import FedAvg
 from fedrfq.models.stacked import Params
 
 
 @dataclass(frozen=True)
 class FeSEM(FedAvg):
-    clusters: int = 3
+    clusters: int = option(
+        3, "Number of global models, each shared by a group of clients", "1 to clients"
+    )
 
     def __post_init__(self) -> None:
         if self.clusters < 1:

@@ -14,15 +14,18 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.models.model import Model, at_least_one, start_conv, start_linear
 from fedrfq.models.stacked import Layout, Params, TrainingStep, linear
 
 
 @dataclass(frozen=True)
 class CNN(Model):
-    channels: int = 20
-    hidden: int = 50
-    drop: float = 0.5
+    channels: int = option(20, "Channels of the second convolution", "1 or more")
+    hidden: int = option(
+        50, "Values of an unpooled prototype: the width of the last hidden layer", "1 or more"
+    )
+    drop: float = option(0.5, "Dropout rate", "0 to below 1")
 
     def __post_init__(self) -> None:
         at_least_one(self, "channels", "hidden")

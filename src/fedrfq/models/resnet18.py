@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import one_of, option
 from fedrfq.models.model import Model, at_least_one, start_linear
 from fedrfq.models.stacked import Layout, Params, TrainingStep, batch_norm, linear, mean_pixels
 
@@ -26,17 +27,22 @@ _AT_RANDOM = {
     "imagenet": ("conv1.", "bn1.", "fc."),
     "imagenet-stem": ("fc.",),
 }  # what ImageNet's weights do not replace
+_WEIGHTS = ("none", *_AT_RANDOM)
 
 
 @dataclass(frozen=True)
 class ResNet18(Model):
-    weights: str = "none"
-    stem: int = 2
-    pool: int = 2
+    weights: str = option(
+        "none",
+        "Where clients start: at random, or from ImageNet's weights without or with the first layer",
+        one_of(_WEIGHTS),
+    )
+    stem: int = option(2, "Stride of the first convolution, in pixels", "1 or more")
+    pool: int = option(2, "Stride of the max-pool after it, in pixels", "1 or more")
 
     def __post_init__(self) -> None:
         at_least_one(self, "stem", "pool")
-        if self.weights not in ("none", *_AT_RANDOM):
+        if self.weights not in _WEIGHTS:
             raise UserError(
                 f"model.weights is 'none', 'imagenet' or 'imagenet-stem', not '{self.weights}'"
             )

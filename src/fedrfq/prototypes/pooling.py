@@ -12,16 +12,25 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 
 
 @dataclass(frozen=True)
 class Pool:
     """How prototypes are pooled: C as a map of `rows` rows, `kernel`×`kernel` windows every `stride`, no padding."""
 
-    name: str = "softpool"
-    rows: int = 2
-    kernel: int = 2
-    stride: int = 1
+    name: str = option(
+        "softpool",
+        "How the values in a window become one",
+        "one of softpool, avg, max, adaptive-avg, adaptive-max, none",
+    )
+    rows: int = option(
+        2, "Rows of the 2D map that a prototype is folded into", "1 or more; divides the prototype"
+    )
+    kernel: int = option(
+        2, "Side of a square pooling window, in values", "1 or more; at most the map's sides"
+    )
+    stride: int = option(1, "Values from one window to the next", "1 or more")
 
     def __post_init__(self) -> None:
         if self.name not in POOLS:

@@ -19,6 +19,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Bools, Uploads
 from fedrfq.robust.attacks.attack import (
     Attack,
@@ -34,7 +35,11 @@ HALVINGS = 8
 
 @dataclass(frozen=True)
 class AdaptiveAttack(Attack):
-    strength: float = 3.0
+    strength: float = option(
+        3.0,
+        "Most that attackers move toward the nearest other class; 1 is that class",
+        "0 to 1,000,000",
+    )
 
     on_uploads: ClassVar[bool] = True
 

@@ -17,13 +17,16 @@ from typing import ClassVar
 
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.attacks.attack import Attack, Scene, honest_moments, replaced
 
 
 @dataclass(frozen=True)
 class Alie(Attack):
-    strength: float = 1.5
+    strength: float = option(
+        1.5, "Standard deviations below the honest mean (the paper's z)", "0 to 1,000,000"
+    )
 
     on_uploads: ClassVar[bool] = True
 

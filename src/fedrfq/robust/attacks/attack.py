@@ -14,6 +14,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import LIMIT, Bools, Globals, Ints, Uploads
 from fedrfq.robust.detectors.detector import Detector, State
 
@@ -46,9 +47,9 @@ class Attack:
     """`clients`: how many are malicious, drawn by the run's seed; `strength`: what it means is the attack's own;
     `start_round`: the first round in which they attack."""
 
-    clients: int = 0
-    strength: float = 1.0
-    start_round: int = 1
+    clients: int = option(0, "Number of malicious clients, drawn by the run's seed", "0 to clients")
+    strength: float = option(1.0, "How strong the attack is", "0 to 1,000,000")
+    start_round: int = option(1, "First round in which they attack", "1 or more")
 
     harms: ClassVar[bool] = True  # whether its clients are to be found
     on_uploads: ClassVar[bool] = False  # whether it needs prototypes to be exchanged

@@ -14,12 +14,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import LIMIT, Uploads
 from fedrfq.robust.attacks.attack import Attack, Scene
 
 
 @dataclass(frozen=True)
 class Frame(Attack):
+    strength: float = option(
+        1.0, "Most steps of the fixed-point grid by which each value is moved", "0 to 1,000,000"
+    )
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import MOST_COUNT, Uploads
 from fedrfq.robust.attacks.attack import Attack, Scene, replaced
 from fedrfq.robust.attacks.swap import swapped
@@ -20,7 +21,9 @@ from fedrfq.robust.attacks.swap import swapped
 
 @dataclass(frozen=True)
 class Inflate(Attack):
-    strength: float = 1000.0
+    strength: float = option(
+        1000.0, "Factor by which claimed sample counts are multiplied", "0 to 1,000,000"
+    )
 
     on_uploads: ClassVar[bool] = True
 

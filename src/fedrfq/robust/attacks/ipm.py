@@ -15,12 +15,19 @@ from typing import ClassVar
 
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.attacks.attack import Attack, Scene, honest_moments, replaced
 
 
 @dataclass(frozen=True)
 class Ipm(Attack):
+    strength: float = option(
+        1.0,
+        "Factor of the negated honest mean that attackers send (the paper's ε)",
+        "0 to 1,000,000",
+    )
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:

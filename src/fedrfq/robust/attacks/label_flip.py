@@ -18,6 +18,7 @@ import numpy as np
 from numpy.random import Generator
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Ints
 from fedrfq.robust.attacks.attack import Attack
 
@@ -26,7 +27,15 @@ TO = ("own", "any", "one")
 
 @dataclass(frozen=True)
 class LabelFlip(Attack):
-    to: str = "own"
+    strength: float = option(
+        1.0, "Share of a malicious client's samples whose labels are flipped", "0 to 1"
+    )
+
+    to: str = option(
+        "own",
+        "Which label a flipped sample gets: another class of the client, any other class, or class 0",
+        one_of(TO),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

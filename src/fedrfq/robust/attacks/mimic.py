@@ -17,12 +17,15 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.attacks.attack import Attack, Scene
 
 
 @dataclass(frozen=True)
 class Mimic(Attack):
+    strength: float = option(1.0, "Has no effect on this attack", "0 to 1,000,000")
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:

@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import LIMIT, Uploads
 from fedrfq.robust.attacks.attack import (
     Attack,
@@ -31,6 +32,10 @@ from fedrfq.robust.attacks.attack import (
 
 @dataclass(frozen=True)
 class MinMax(Attack):
+    strength: float = option(
+        1.0, "Factor of the greatest distance between two honest prototypes", "0 to 1,000,000"
+    )
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:

@@ -12,12 +12,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.attacks.attack import Attack, Scene, replaced
 
 
 @dataclass(frozen=True)
 class GaussianNoise(Attack):
+    strength: float = option(
+        1.0,
+        "Standard deviation of the noise, in root mean squares of the prototype",
+        "0 to 1,000,000",
+    )
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:

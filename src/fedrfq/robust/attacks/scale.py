@@ -7,13 +7,16 @@ from typing import ClassVar
 
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.attacks.attack import Attack, Scene, replaced
 
 
 @dataclass(frozen=True)
 class Scale(Attack):
-    strength: float = 5.0
+    strength: float = option(
+        5.0, "Factor by which attackers multiply their own prototypes", "0 to 1,000,000"
+    )
 
     on_uploads: ClassVar[bool] = True
 

@@ -13,12 +13,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
 from fedrfq.robust.attacks.attack import Attack, Scene, replaced
 
 
 @dataclass(frozen=True)
 class Swap(Attack):
+    strength: float = option(
+        1.0,
+        "Share of the way from the true to the false prototype; 1 is all of it",
+        "0 to 1,000,000",
+    )
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust import centres
 from fedrfq.robust.detectors.distances import to_centres
@@ -19,7 +20,9 @@ from fedrfq.robust.detectors.farthest import Farthest
 
 @dataclass(frozen=True)
 class BFT(Farthest):
-    clip: bool = False
+    clip: bool = option(
+        False, "Whether claimed sample counts are cut to the median of the class's holders"
+    )
 
     def scores(self, uploads: Uploads) -> Ints:
         summed_K: Ints = to_centres(uploads, centres.weighted(uploads)).sum(1)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
 
 State = Mapping[str, Ints]
@@ -33,8 +34,14 @@ class Detector(ABC):
     """`lone`: a class that a single client sent cannot be judged by comparison: "keep" it, or "hold" it back.
     `clip`: a client's claimed counts, which are weights, are cut to the median of those who sent the class."""
 
-    lone: str = "keep"
-    clip: bool = True
+    lone: str = option(
+        "keep",
+        "What happens to a class that only one client sent: keep it, or hold it back",
+        one_of(LONE),
+    )
+    clip: bool = option(
+        True, "Whether claimed sample counts are cut to the median of the class's holders"
+    )
 
     def __post_init__(self) -> None:
         if self.lone not in LONE:

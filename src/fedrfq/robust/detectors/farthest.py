@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.detectors.detector import Detector, State, Verdict
 
@@ -16,7 +17,7 @@ from fedrfq.robust.detectors.detector import Detector, State, Verdict
 class Farthest(Detector):
     """`psi`: how many are dropped every round, all of them if there are no more (the classes then keep their globals)."""
 
-    psi: int = 1
+    psi: int = option(1, "Number of clients dropped every round (ψ)", "0 or more")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.detectors.detector import Detector, State, Verdict
 
 
 @dataclass(frozen=True)
 class NoDetection(Detector):
-    clip: bool = False
+    clip: bool = option(
+        False, "Whether claimed sample counts are cut to the median of the class's holders"
+    )
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         clients = len(uploads.clients)
