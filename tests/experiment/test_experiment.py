@@ -338,7 +338,7 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         (["method.lam=inf"], "method.lam"),
         (
             ["method.aggregate=mode"],
-            "method.aggregate is one of weighted, mean, paper, median, trimmed, not 'mode'",
+            "method.aggregate must be one of weighted, mean, paper, median, trimmed, not 'mode'",
         ),
         (["method.name=fedrfq-lean", "method.bits=12"], "method.bits is 8, 16 or 24, not 12"),
         (
@@ -379,7 +379,7 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
             ["committee.name=simulated", "method.name=fedavg"],
             "a committee agrees on prototypes, but method 'fedavg' uploads none",
         ),
-        (["method.reduction=mean"], "method.reduction is one of samples, classes, not 'mean'"),
+        (["method.reduction=mean"], "method.reduction must be one of samples, classes, not 'mean'"),
         (["partition.shots=0"], "partition.shots = 0 must be at least 1"),
         (["partition.ways=0"], "partition.ways = 0 must be at least 1"),
         (["partition.spread=-1"], "partition.spread = -1"),

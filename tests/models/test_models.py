@@ -268,7 +268,7 @@ def test_dropout_is_by_channel_and_after_the_prototype() -> None:
 @pytest.mark.parametrize("side", [(15, 28), (28, 15)])
 def test_images_too_small_for_the_cnn_are_refused(side: tuple[int, int]) -> None:
     CNN().start((1, 16, 16), 2, torch.Generator())
-    with pytest.raises(UserError, match="at least 16×16 pixels, these have a side of 15"):
+    with pytest.raises(UserError, match="at least 16×16 pixels, but these have a side of 15"):
         CNN().start((1, *side), 2, torch.Generator())
 
 

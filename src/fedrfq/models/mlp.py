@@ -1,4 +1,4 @@
-"""A multi-layer perceptron: one hidden layer and the prototype layer, for small images and quick trials."""
+"""A multi-layer perceptron with two hidden layers, for small images and quick trials."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from fedrfq.models.stacked import Layout, Params, TrainingStep, linear
 
 @dataclass(frozen=True)
 class MLP(Model):
+    """Two hidden layers, of which the second one's values are the prototype."""
+
     width: int = option(200, "Units of the first hidden layer", "1 or more")
     hidden: int = option(
         50, "Values of an unpooled prototype: the width of the last hidden layer", "1 or more"
