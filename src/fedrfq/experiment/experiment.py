@@ -205,7 +205,7 @@ class Experiment:
             )
 
     def models(self) -> tuple[Cohort, ...]:
-        """Return the clients that are computed in one program: a cohort each, or each client alone."""
+        """Return what one program computes: a cohort each, or, if they train alone, each client."""
         if not self.train.alone:
             return self._cohorts()
         return tuple(

@@ -36,7 +36,7 @@ def all_options() -> list[ConfigKey]:
 
 
 def sections() -> dict[str, str]:
-    """Return the description of every section, in the order in which an experiment declares them."""
+    """Return the description of every section, in the order of the experiment's fields."""
     return {option.name: option.help for option in described(Experiment) if option.name in SECTIONS}
 
 
@@ -61,7 +61,7 @@ def _section_keys(section: str) -> Iterator[ConfigKey]:
 
 
 def _cohort_keys() -> Iterator[ConfigKey]:
-    """Yield the keys of [[cohorts]]: in a file, a cohort's model is its name and that one's keys."""
+    """Yield the keys of [[cohorts]], where a model is given by its name and its keys."""
     for key in _keys("cohorts", "", Cohort):
         if key.key != "model":
             yield key

@@ -30,7 +30,7 @@ def option(
     *,
     factory: Callable[[], Any] | None = None,
 ) -> Any:
-    """Return a dataclass field with a one-line description and, where it has one, its range in words.
+    """Return a dataclass field with a one-line description and, if it has one, its range.
 
     A default that may not be shared between instances is given as a `factory` instead.
     """

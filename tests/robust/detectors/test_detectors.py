@@ -240,7 +240,7 @@ def test_ties_go_by_the_number_of_the_client(kind: type[Farthest]) -> None:
 
 @KNOWING
 def test_a_negative_number_to_drop_is_refused(kind: type[Farthest]) -> None:
-    with pytest.raises(UserError, match=r"detector\.psi must be at least 0, it is -1"):
+    with pytest.raises(UserError, match=r"detector\.psi must be at least 0, not -1"):
         kind(psi=-1)
 
 
@@ -269,5 +269,5 @@ def test_a_lone_class_can_be_held_back(detector: Detector) -> None:
         [1, 0, 1],
     ]
     assert detector.admitted(uploads).held_KJ.tolist() == uploads.held_KJ.tolist()
-    with pytest.raises(UserError, match=r"detector\.lone is one of keep, hold, not 'no'"):
+    with pytest.raises(UserError, match=r"detector\.lone must be one of keep, hold, not 'no'"):
         replace(detector, lone="no")

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedrfq.files.options import option
-from fedrfq.robust.attacks.attack import Attack
+from fedrfq.robust.attacks.attack import STRENGTHS, Attack
 
 
 @dataclass(frozen=True)
 class NoAttack(Attack):
-    strength: float = option(1.0, "Has no effect without an attack", "0 to 1,000,000")
+    """Clients drawn as malicious, if any, behave honestly."""
 
-    """Malicious clients, if any are drawn, behave."""
+    strength: float = option(1.0, "Has no effect without an attack", STRENGTHS)
 
     harms: ClassVar[bool] = False

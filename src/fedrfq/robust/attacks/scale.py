@@ -1,4 +1,4 @@
-"""Scaling: attackers send `strength` × their own prototypes, by default five times."""
+"""Scaling: attackers send `strength` × their own prototypes (default 5)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from numpy.random import Generator
 
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.robust.attacks.attack import Attack, Scene, replaced
+from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene, replaced
 
 
 @dataclass(frozen=True)
 class Scale(Attack):
+    """Multiplies the attacker's own prototypes."""
+
     strength: float = option(
-        5.0, "Factor by which attackers multiply their own prototypes", "0 to 1,000,000"
+        5.0, "Factor by which attackers multiply their own prototypes", STRENGTHS
     )
 
     on_uploads: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Sign flip: attackers send −`strength` × their own prototypes, by default their exact opposites (1)."""
+"""Sign flip: attackers send −`strength` × their own prototypes (default 1)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from numpy.random import Generator
 
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.robust.attacks.attack import Attack, Scene, replaced
+from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene, replaced
 
 
 @dataclass(frozen=True)
 class SignFlip(Attack):
+    """Negates the attacker's own prototypes."""
+
     strength: float = option(
-        1.0, "Factor of the negated own prototypes that attackers send", "0 to 1,000,000"
+        1.0, "Factor of the negated own prototypes that attackers send", STRENGTHS
     )
 
     on_uploads: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""No detection: every upload is kept, and counts are believed. What the others are compared with."""
+"""No detection, the baseline: every upload is kept, and counts are believed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from fedrfq.robust.detectors.detector import Detector, State, Verdict
 
 @dataclass(frozen=True)
 class NoDetection(Detector):
+    """Keeps every upload, with a score of 0."""
+
     clip: bool = option(
         False, "Whether claimed sample counts are cut to the median of the class's holders"
     )
