@@ -14,7 +14,8 @@ from torch import Tensor
 from fedrfq.data import Dataset
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine import averaging
-from fedrfq.engine.engine import Engine, Program, TrainingOptions
+from fedrfq.engine.engine import Engine
+from fedrfq.engine.program import Program, TrainingOptions
 from fedrfq.learning.round_loop import RoundLoop, participants
 from fedrfq.methods import METHODS, Method
 from fedrfq.methods.fedavg import FedAvg
@@ -72,7 +73,7 @@ def test_the_average_is_the_plain_loops_by_samples(method: Method) -> None:
     else:
         own = ()
     after, received = averaging.exchange(
-        method, MODEL, centres, params, torch.tensor(WEIGHTS), False
+        method, MODEL, centres, params, torch.tensor(WEIGHTS), first=False
     )
     assert set(after) == set(params) - set(own)
     assert list(received) == list(params)
@@ -93,7 +94,7 @@ def test_sums_are_in_double_precision() -> None:
     params = {name: torch.zeros_like(p) for name, p in random_params(3).items()}
     params["fc1.bias"][:, 0] = torch.tensor([1e8, 1.0, -1e8])
     after, _ = averaging.exchange(
-        FedAvg(), MODEL, random_params(1), params, torch.tensor([[1, 1, 1]]), False
+        FedAvg(), MODEL, random_params(1), params, torch.tensor([[1, 1, 1]]), first=False
     )
     assert after["fc1.bias"][0, 0].item() == pytest.approx(1 / 3)
 
@@ -102,7 +103,7 @@ def test_the_exchange_leaves_what_it_was_given() -> None:
     params = random_params(4)
     centres = random_params(3, 1)
     before = [p.clone() for p in [*params.values(), *centres.values()]]
-    averaging.exchange(FeSEM(), MODEL, centres, params, torch.tensor([[1, 2, 0, 4]]), False)
+    averaging.exchange(FeSEM(), MODEL, centres, params, torch.tensor([[1, 2, 0, 4]]), first=False)
     assert all(
         torch.equal(p, q)
         for p, q in zip([*params.values(), *centres.values()], before, strict=True)
@@ -142,7 +143,9 @@ def test_clients_go_to_the_nearest_centre_and_get_it_back() -> None:
     """4.9 is nearer to 0, 5.1 to 10; nobody is near 100, which stays; who was away moves with its centre."""
     sent = line(1, 9, 4.9, 5.1, 0)
     weights = torch.tensor([[1, 2, 3, 2, 0]])
-    after, received = averaging.exchange(FeSEM(), MODEL, line(0, 10, 100), sent, weights, False)
+    after, received = averaging.exchange(
+        FeSEM(), MODEL, line(0, 10, 100), sent, weights, first=False
+    )
     low = (1 + 3 * 4.9) / 4
     high = (2 * 9 + 2 * 5.1) / 4
     assert places(after) == pytest.approx([low, high, 100])
@@ -153,7 +156,9 @@ def test_the_first_centres_are_far_from_each_other() -> None:
     """0 is the first; 30 is farthest from it; 11 is farther than 10 from both. Then everyone goes to the nearest."""
     sent = line(0, 1, 10, 11, 30)
     weights = torch.tensor([[1, 3, 1, 1, 2]])
-    after, received = averaging.exchange(FeSEM(), MODEL, line(-9, -9, -9), sent, weights, True)
+    after, received = averaging.exchange(
+        FeSEM(), MODEL, line(-9, -9, -9), sent, weights, first=True
+    )
     assert places(after) == [0.75, 30, 10.5]
     assert places(received) == [0.75, 0.75, 10.5, 10.5, 30]
 
@@ -162,7 +167,7 @@ def test_who_was_away_is_no_first_centre() -> None:
     sent = line(0, 1, 10, 11, 90)
     weights = torch.tensor([[0, 3, 1, 1, 0]])
     after, received = averaging.exchange(
-        FeSEM(clusters=2), MODEL, line(-9, -9), sent, weights, True
+        FeSEM(clusters=2), MODEL, line(-9, -9), sent, weights, first=True
     )
     assert places(after) == [1, 10.5]
     assert places(received) == [1, 1, 10.5, 10.5, 10.5]
@@ -170,7 +175,7 @@ def test_who_was_away_is_no_first_centre() -> None:
 
 def test_more_centres_than_different_clients_keep_what_is_left_over() -> None:
     after, received = averaging.exchange(
-        FeSEM(), MODEL, line(7, 7, 7), line(2, 2, 5), torch.tensor([[1, 1, 1]]), True
+        FeSEM(), MODEL, line(7, 7, 7), line(2, 2, 5), torch.tensor([[1, 1, 1]]), first=True
     )
     assert places(after) == [2, 5, 7]
     assert places(received) == [2, 2, 5]
@@ -199,7 +204,7 @@ def test_the_distance_is_over_all_parameters() -> None:
     sent = line(2)
     centres["fc1.weight"][1] = 1
     after, _ = averaging.exchange(
-        FeSEM(clusters=2), MODEL, centres, sent, torch.tensor([[1]]), False
+        FeSEM(clusters=2), MODEL, centres, sent, torch.tensor([[1]]), first=False
     )
     assert places(after) == [2, 3]
 
@@ -214,7 +219,7 @@ def test_runs_do_not_mix(method: Method, first: bool) -> None:
         name: p + torch.randn(p.shape, generator=torch.Generator().manual_seed(2))
         for name, p in centres.items()
     }
-    after, received = averaging.exchange(method, MODEL, centres, params, weights, first)
+    after, received = averaging.exchange(method, MODEL, centres, params, weights, first=first)
     count = method.centres
     for r in range(2):
         mine = slice(count * r, count * r + count)
@@ -225,7 +230,7 @@ def test_runs_do_not_mix(method: Method, first: bool) -> None:
             rows_of(centres, mine),
             rows_of(params, theirs),
             weights[r : r + 1],
-            first,
+            first=first,
         )
         torch.testing.assert_close(rows_of(after, mine), alone[0], rtol=0, atol=1e-7)
         torch.testing.assert_close(rows_of(received, theirs), alone[1], rtol=0, atol=1e-7)
@@ -263,10 +268,16 @@ def test_weights_are_samples_of_who_took_part(
     exchange = averaging.exchange
 
     def spy(
-        method: Method, model: Any, centres: Params, params: Params, weight_RK: Tensor, first: bool
+        method: Method,
+        model: Any,
+        centres: Params,
+        params: Params,
+        weight_RK: Tensor,
+        *,
+        first: bool,
     ) -> Any:
         given.append((params, weight_RK, first))
-        return exchange(method, model, centres, params, weight_RK, first)
+        return exchange(method, model, centres, params, weight_RK, first=first)
 
     monkeypatch.setattr(averaging, "exchange", spy)
     experiments = [tiny(seed=seed, method={"name": "fedavg"}, participation=0.5) for seed in (0, 1)]

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine import counter_rng, engine
-from fedrfq.engine.engine import Engine, Program, TrainingOptions
+from fedrfq.engine.engine import Engine
+from fedrfq.engine.program import Program, TrainingOptions
+from fedrfq.engine.schedule import augmented, schedule
 from fedrfq.errors import UserError
 from fedrfq.methods import METHODS
 from fedrfq.methods.fedrfq import FedRFQ
@@ -337,7 +339,7 @@ def test_an_epoch_shows_every_sample_once(one_thread: None) -> None:
 def test_augmentation_by_hand() -> None:
     image = torch.arange(1.0, 21.0).view(1, 1, 1, 4, 5)
     crops = torch.tensor([[[4, 4, 0], [4, 4, 1], [2, 7, 0]]])
-    found = engine.augmented(image.expand(1, 3, -1, -1, -1), crops, torch.tensor([-1.0]))[0]
+    found = augmented(image.expand(1, 3, -1, -1, -1), crops, torch.tensor([-1.0]))[0]
     assert torch.equal(found[0], image[0, 0])
     assert torch.equal(found[1], image[0, 0].flip(2))
     expected = -torch.ones(1, 4, 5)
@@ -475,7 +477,7 @@ def test_a_plan_is_made_on_the_device_of_the_samples() -> None:
         (5, 9, 12, 3),
         torch.zeros(3, device=meta),
     )
-    plan = engine._plan(
+    plan = schedule(
         program("cnn", epochs=2), own, [2, 1, 0, 3], torch.zeros(4, dtype=torch.int64, device=meta)
     )
     assert [tuple(t.shape) for t in plan.tensors()] == [

@@ -9,7 +9,7 @@ import pytest
 
 from fedrfq.committee import COMMITTEES
 from fedrfq.data.partition import PARTITIONS
-from fedrfq.engine.engine import TrainingOptions
+from fedrfq.engine.program import TrainingOptions
 from fedrfq.experiment import Cohort, Data, Experiment, from_table
 from fedrfq.experiment.reference import ConfigKey, all_options, sections
 from fedrfq.files.options import described

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedrfq.committee import COMMITTEES, Direct
 from fedrfq.data import DATASETS, Dataset
 from fedrfq.data.partition import PARTITIONS, Classes, Iid
-from fedrfq.engine.engine import TrainingOptions
+from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError
 from fedrfq.experiment import Cohort, Data, Experiment, from_table, load, name_of
 from fedrfq.files import toml

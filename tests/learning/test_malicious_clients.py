@@ -427,7 +427,7 @@ def test_a_malicious_client_whose_training_diverges_is_refused_and_the_round_goe
 
 
 def test_an_attack_by_nobody_is_a_mistake() -> None:
-    with pytest.raises(UserError, match="attack 'swap' has no attackers: set attack.clients"):
+    with pytest.raises(UserError, match="attack 'swap' has no attackers: set attack"):
         tiny(attack={"name": "swap"})
 
 

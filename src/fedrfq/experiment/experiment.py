@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from fedrfq.committee import Committee, Direct
 from fedrfq.data.partition import Classes, Kind
-from fedrfq.engine.engine import TrainingOptions
+from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError
 from fedrfq.experiment.kinds import KINDS, PLAIN_SECTIONS, SECTIONS, name_of
 from fedrfq.files import toml

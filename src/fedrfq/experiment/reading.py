@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from fedrfq.data import DATASETS, at_path
-from fedrfq.engine.engine import TrainingOptions
+from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError, nearest
 from fedrfq.experiment.experiment import Cohort, Data, Experiment
 from fedrfq.experiment.kinds import DEFAULT_KINDS, KINDS, SECTIONS, name_of

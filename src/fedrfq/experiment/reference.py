@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from fedrfq.engine.engine import TrainingOptions
+from fedrfq.engine.program import TrainingOptions
 from fedrfq.experiment.experiment import Cohort, Data, Experiment
 from fedrfq.experiment.kinds import DEFAULT_KINDS, KINDS, SECTIONS
 from fedrfq.files.options import described, one_of

@@ -21,7 +21,8 @@ from fedrfq.data.client_data import client_data
 from fedrfq.data.partition import Ints, Partition
 from fedrfq.engine import averaging, counter_rng
 from fedrfq.engine.counter_rng import Purpose
-from fedrfq.engine.engine import Engine, Program
+from fedrfq.engine.engine import Engine
+from fedrfq.engine.program import Program
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation.application import Task
@@ -297,7 +298,7 @@ class RoundLoop:
         weight_RK = (counts_RK * took_part_RK).to(self.device)
         first = state.round == 0
         centres, own = averaging.exchange(
-            method, engine.program.model, state.centres, params[0], weight_RK, first
+            method, engine.program.model, state.centres, params[0], weight_RK, first=first
         )
         return (own,), centres
 
