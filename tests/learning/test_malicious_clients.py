@@ -163,7 +163,7 @@ def test_a_prototype_that_is_no_number_is_refused(
     monkeypatch.setattr(engine, "class_means", broken)
     state, rounds = run([tiny(model=MLP)], mnist, 2)
     for (outcome,) in rounds:
-        assert outcome.record.refused == {"2": "20 values are no numbers"}
+        assert outcome.record.refused == {"2": "20 values are not numbers"}
         assert [row["verdict"] for row in outcome.clients] == [
             "kept",
             "kept",
@@ -172,7 +172,7 @@ def test_a_prototype_that_is_no_number_is_refused(
             "kept",
             "kept",
         ]
-        assert outcome.clients[2]["reason"] == "20 values are no numbers"
+        assert outcome.clients[2]["reason"] == "20 values are not numbers"
     assert [uploads.clients for uploads in sent] == [(0, 1, 3, 4, 5)] * 2
     assert (np.abs(state.globals_[0].floats()) < 8).all()
 

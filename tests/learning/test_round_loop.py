@@ -101,7 +101,7 @@ def test_runs_stacked_are_each_alone(mnist: Dataset) -> None:
     ],
 )
 def test_runs_of_different_programs_are_not_stacked(mnist: Dataset, other: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="stacked only if"):
+    with pytest.raises(UserError, match="cannot be stacked"):
         RoundLoop([tiny(), tiny(**other)], mnist, CPU)
 
 
