@@ -90,7 +90,7 @@ def test_the_grids() -> None:
     ]
     assert [p.step * (p.most + 1) for p in map(Precision, BITS)] == [8 * ONE, 8 * ONE, 64 * ONE]
     for bits in (0, 4, 12, 32):
-        with pytest.raises(UserError, match=r"method.bits is 8, 16 or 24"):
+        with pytest.raises(UserError, match=r"method.bits must be 8, 16 or 24"):
             Precision(bits)
 
 

@@ -22,7 +22,7 @@ from fedrfq.methods import METHODS, Method
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.models import MODELS, Model
 from fedrfq.models.cnn import CNN
-from fedrfq.prototypes.fixed_point import MOST_VALUES
+from fedrfq.prototypes.fixed_point import MAX_VALUES
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.robust.attacks import ATTACKS, Attack
 from fedrfq.robust.attacks.none import NoAttack
@@ -198,10 +198,10 @@ class Experiment:
                 "choose models whose prototypes have the same length"
             )
         self.pool.check(min(lengths))
-        if self.prototype_size() > MOST_VALUES:
+        if self.prototype_size() > MAX_VALUES:
             raise UserError(
                 f"a prototype has {self.prototype_size()} values, "
-                f"more than the {MOST_VALUES} an upload can hold: choose a smaller model"
+                f"more than the {MAX_VALUES} an upload can hold: choose a smaller model"
             )
 
     def models(self) -> tuple[Cohort, ...]:

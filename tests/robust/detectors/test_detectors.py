@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrfq.errors import UserError
-from fedrfq.prototypes.fixed_point import LIMIT, MOST_VALUES, Globals, Uploads
+from fedrfq.prototypes.fixed_point import LIMIT, MAX_VALUES, Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS, Detector
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.robust.detectors.bft import BFT
@@ -103,7 +103,7 @@ def test_a_client_without_classes_and_a_class_without_clients(detector: Detector
 
 @ALL
 def test_the_largest_messages_do_not_overflow(detector: Detector) -> None:
-    values = LIMIT - 1 - np.random.default_rng(0).integers(0, 4096, (5, 2, MOST_VALUES))
+    values = LIMIT - 1 - np.random.default_rng(0).integers(0, 4096, (5, 2, MAX_VALUES))
     values[0] *= -1
     verdict = judged(detector, sent(values))
     assert verdict.score_K.min() >= 0
@@ -139,7 +139,7 @@ def test_roots_about_squares_are_exact(root: int) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.sampled_from([1, 24, 2**13, 2**13 + 1, MOST_VALUES]), st.integers(0, 2**32))
+@given(st.sampled_from([1, 24, 2**13, 2**13 + 1, MAX_VALUES]), st.integers(0, 2**32))
 def test_distances_are_exact(values: int, seed: int) -> None:
     """Against Python's own integers; beyond 2¹³ values, of the values without their last bits."""
     rows = np.random.default_rng(seed).choice(
@@ -213,10 +213,10 @@ def test_a_lone_holder_has_no_neighbours() -> None:
 
 def test_medoids_sums_of_many_large_squares_fit() -> None:
     """Sums of squares before dividing would pass 2⁶³ here, and the farthest would seem the nearest."""
-    values = np.random.default_rng(0).integers(-2000, 2000, (160, 1, MOST_VALUES))
+    values = np.random.default_rng(0).integers(-2000, 2000, (160, 1, MAX_VALUES))
     values[7] = LIMIT - 1
     uploads = Uploads(tuple(range(160)), np.ones((160, 1), np.int64), values)
-    _, verdict = DETECTORS["medoid"]().judge({}, Globals.none(1, MOST_VALUES), uploads)
+    _, verdict = DETECTORS["medoid"]().judge({}, Globals.none(1, MAX_VALUES), uploads)
     assert np.flatnonzero(~verdict.kept_K).tolist() == [7]
     assert (verdict.score_K >= 0).all()
 
