@@ -1,4 +1,4 @@
-"""Methods that exchange parameters: the server against plain loops, limits to the bit, and what travels."""
+"""Methods that exchange parameters: the server against plain loops, exact limits, and traffic."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ WEIGHTS = [[3, 0, 5, 20], [7, 1, 1, 0]]  # two runs of four clients
 
 @pytest.mark.parametrize("method", [FedAvg(), FedPer(), FedRep()], ids=str)
 def test_the_average_is_the_plain_loops_by_samples(method: Method) -> None:
-    """Clients that were away weigh nothing and get the average too; a decision layer of one's own never moves."""
+    """Absent clients weigh nothing but get the average; a personal decision layer never moves."""
     params = random_params(8)
     centres, _ = averaging.same_start(method, MODEL, random_params(8, 1), 2)
     if isinstance(method, FedPer):
@@ -140,7 +140,7 @@ def places(params: Params) -> list[float]:
 
 
 def test_clients_go_to_the_nearest_centre_and_get_it_back() -> None:
-    """4.9 is nearer to 0, 5.1 to 10; nobody is near 100, which stays; who was away moves with its centre."""
+    """4.9 is nearer to 0, 5.1 to 10; nobody is near 100; the absent follow their centre."""
     sent = line(1, 9, 4.9, 5.1, 0)
     weights = torch.tensor([[1, 2, 3, 2, 0]])
     after, received = averaging.exchange(
@@ -153,7 +153,7 @@ def test_clients_go_to_the_nearest_centre_and_get_it_back() -> None:
 
 
 def test_the_first_centres_are_far_from_each_other() -> None:
-    """0 is the first; 30 is farthest from it; 11 is farther than 10 from both. Then everyone goes to the nearest."""
+    """0 is first, 30 farthest from it, 11 farther than 10 from both; then all go to the nearest."""
     sent = line(0, 1, 10, 11, 30)
     weights = torch.tensor([[1, 3, 1, 1, 2]])
     after, received = averaging.exchange(
@@ -199,7 +199,7 @@ def test_farthest_first_is_the_plain_loops() -> None:
 
 
 def test_the_distance_is_over_all_parameters() -> None:
-    """Nearer to the second centre by the number of the last layer, farther by those of the first."""
+    """The last layer makes it nearer to the second centre, the first layer makes it farther."""
     centres = line(0, 3)
     sent = line(2)
     centres["fc1.weight"][1] = 1
@@ -244,7 +244,7 @@ def test_runs_do_not_mix(method: Method, first: bool) -> None:
 def test_what_is_shared_is_the_same_for_all_from_the_start(
     mnist: Dataset, name: str, init: str
 ) -> None:
-    """Of FeSEM at the start alone; of FedPer and FedRep all but the decision layer, which is each one's own."""
+    """FeSEM: at the start only. FedPer and FedRep: all but the personal decision layer."""
     loop = RoundLoop([tiny(method={"name": name}, init=init, **QUICK)], mnist, CPU)
     start = loop.start()
     after, _ = loop.advance(start)
@@ -263,7 +263,7 @@ def test_what_is_shared_is_the_same_for_all_from_the_start(
 def test_weights_are_samples_of_who_took_part(
     mnist: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two runs: the server is given what was trained, and its average is what everyone has, and is tested with."""
+    """The server gets what was trained, and clients are tested with its average, in two runs."""
     given: list[tuple[Params, Tensor, bool]] = []
     exchange = averaging.exchange
 
@@ -310,7 +310,7 @@ def test_weights_are_samples_of_who_took_part(
 
 
 def limits(mnist: Dataset, one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Two methods whose three rounds are the same to the bit: models, prototypes, and every figure."""
+    """Three rounds of two methods are the same to the bit: models, prototypes and figures."""
     (found, rows), (expected, others) = (
         run([tiny(**changes, **QUICK)], mnist, 3) for changes in (one, other)
     )
@@ -409,7 +409,7 @@ def test_a_phase_leaves_the_other_layers_alone(head: bool) -> None:
 def test_parameters_that_travel_are_counted(
     mnist: Dataset, name: str, values: int, participation: float
 ) -> None:
-    """A client that takes part sends them, as float32, and gets as many back, whatever it is stacked with."""
+    """A participant sends them as float32 and gets as many back, in whatever stack it is."""
     experiments = [
         tiny(method={"name": name}, participation=participation, seed=seed) for seed in (0, 1)
     ]

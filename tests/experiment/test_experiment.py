@@ -1,4 +1,4 @@
-"""Experiments: where settings come from, that they are written as they are read, and every refusal on one line."""
+"""Experiments: where settings come from, reading back what was written, and every refusal."""
 
 from __future__ import annotations
 
@@ -155,8 +155,10 @@ def test_a_table_is_read_back(given: dict[str, Any]) -> None:
 
 
 def test_a_table_says_everything(tmp_path: Path) -> None:
-    """Nothing is left to defaults that a later version may change: every field of every section is there, but for
-    `train.alone` where it is off, since experiments from before it keep their hashes."""
+    """Nothing is left to defaults that a later version may change: every field is there.
+
+    The exception is `train.alone` where it is off: experiments from before it keep their hashes.
+    """
     found = load(sets=["train.alone=true"]).table()
     assert toml.merge(load().table(), {"train": {"alone": True}}) == found
     assert "alone" not in load().table()["train"]
@@ -456,7 +458,7 @@ def test_more_ways_than_classes_are_refused_when_dealt() -> None:
 )
 @pytest.mark.parametrize("key", list(SWITCHED))
 def test_every_example_takes_every_kind_over_its_own(file: Path, key: str) -> None:
-    """But for methods that average models, which clients of different models cannot, and committees do not agree on."""
+    """Methods that average models are the exception: cohorts and committees exclude them."""
     for name, kind in SWITCHED[key].items():
         if key == "method" and not kind().exchanges and load(file).committee != Direct():
             with pytest.raises(UserError, match="a committee agrees on prototypes"):
@@ -475,7 +477,7 @@ def test_every_example_takes_every_kind_over_its_own(file: Path, key: str) -> No
 
 
 def test_a_switched_kind_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
-    """Files with every key, as `fedrfq config` writes them, from any method, attack, … to any other."""
+    """Switch files with every key, as `fedrfq config` writes them, from any kind to any other."""
     for key in ("method", "attack", "detector", "committee"):
         for before in SWITCHED[key]:
             if key == "attack":

@@ -1,4 +1,4 @@
-"""Models: the stock ones' keys, starts and outputs; both layouts alike; BatchNorm that does not count padding."""
+"""Models: keys, starts and outputs of the stock ones; equal layouts; BatchNorm without padding."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_each_kind_of_machine_has_its_layout() -> None:
 def forward_and_gradients(
     model: Model, layout: Layout, params: Params, x: Tensor, step: TrainingStep | None
 ) -> list[Tensor]:
-    """C, the logits, the gradients of both in all that is trained, and the buffers after the pass."""
+    """Return C, the logits, the gradients of both in all trained parameters, and the buffers."""
     own = {name: p.clone().requires_grad_(trained(name)) for name, p in params.items()}
     c, logits = model.forward(layout, own, x, step)
     leaves = [p for name, p in own.items() if trained(name)]

@@ -1,4 +1,4 @@
-"""Pooling against plain loops over windows, its limits, its gradient, torch's own pools, and what it refuses."""
+"""Pooling against plain loops over windows: its limits, its gradient, and what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detectors: the contract that all keep, and hand-made rounds where those that know how many to drop are right or wrong."""
+"""Detectors: the contract of all, and hand-made rounds for those that know how many to drop."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_the_sum_over_classes_is_unfair_to_clients_with_many() -> None:
 
 
 def test_the_paper_believes_counts() -> None:
-    """An attacker with most of the samples is the aggregate itself; clipped, it is one of several."""
+    """An attacker with most samples is the aggregate itself; clipped, it is one of several."""
     uploads = replace(
         lines([[100], [0], [1], [-1]]), counts_KJ=np.array([[10**6], [10], [10], [10]], np.int64)
     )
@@ -212,7 +212,7 @@ def test_a_lone_holder_has_no_neighbours() -> None:
 
 
 def test_medoids_sums_of_many_large_squares_fit() -> None:
-    """Sums of squares before dividing would pass 2⁶³ here, and the farthest would seem the nearest."""
+    """Sums of squares before dividing would pass 2⁶³, and the farthest would seem the nearest."""
     values = np.random.default_rng(0).integers(-2000, 2000, (160, 1, MAX_VALUES))
     values[7] = LIMIT - 1
     uploads = Uploads(tuple(range(160)), np.ones((160, 1), np.int64), values)
