@@ -21,9 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from fedrfq import data
+from fedrfq import data, experiment
 from fedrfq.data.client_data import ClientData
-from fedrfq.experiment import experiment
 from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.prototypes.pooling import Pool
 

@@ -1,4 +1,4 @@
-"""Methods that exchange parameters: the server against plain loops, limits to the bit, and what travels."""
+"""Methods that exchange parameters: the server against plain loops, exact limits, and traffic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from torch import Tensor
 from fedrfq.data import Dataset
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine import averaging
-from fedrfq.engine.engine import Engine, Program, TrainingOptions
+from fedrfq.engine.engine import Engine
+from fedrfq.engine.program import Program, TrainingOptions
 from fedrfq.learning.round_loop import RoundLoop, participants
 from fedrfq.methods import METHODS, Method
 from fedrfq.methods.fedavg import FedAvg
@@ -64,7 +65,7 @@ WEIGHTS = [[3, 0, 5, 20], [7, 1, 1, 0]]  # two runs of four clients
 
 @pytest.mark.parametrize("method", [FedAvg(), FedPer(), FedRep()], ids=str)
 def test_the_average_is_the_plain_loops_by_samples(method: Method) -> None:
-    """Clients that were away weigh nothing and get the average too; a decision layer of one's own never moves."""
+    """Absent clients weigh nothing but get the average; a personal decision layer never moves."""
     params = random_params(8)
     centres, _ = averaging.same_start(method, MODEL, random_params(8, 1), 2)
     if isinstance(method, FedPer):
@@ -72,7 +73,7 @@ def test_the_average_is_the_plain_loops_by_samples(method: Method) -> None:
     else:
         own = ()
     after, received = averaging.exchange(
-        method, MODEL, centres, params, torch.tensor(WEIGHTS), False
+        method, MODEL, centres, params, torch.tensor(WEIGHTS), first=False
     )
     assert set(after) == set(params) - set(own)
     assert list(received) == list(params)
@@ -93,7 +94,7 @@ def test_sums_are_in_double_precision() -> None:
     params = {name: torch.zeros_like(p) for name, p in random_params(3).items()}
     params["fc1.bias"][:, 0] = torch.tensor([1e8, 1.0, -1e8])
     after, _ = averaging.exchange(
-        FedAvg(), MODEL, random_params(1), params, torch.tensor([[1, 1, 1]]), False
+        FedAvg(), MODEL, random_params(1), params, torch.tensor([[1, 1, 1]]), first=False
     )
     assert after["fc1.bias"][0, 0].item() == pytest.approx(1 / 3)
 
@@ -102,7 +103,7 @@ def test_the_exchange_leaves_what_it_was_given() -> None:
     params = random_params(4)
     centres = random_params(3, 1)
     before = [p.clone() for p in [*params.values(), *centres.values()]]
-    averaging.exchange(FeSEM(), MODEL, centres, params, torch.tensor([[1, 2, 0, 4]]), False)
+    averaging.exchange(FeSEM(), MODEL, centres, params, torch.tensor([[1, 2, 0, 4]]), first=False)
     assert all(
         torch.equal(p, q)
         for p, q in zip([*params.values(), *centres.values()], before, strict=True)
@@ -139,10 +140,12 @@ def places(params: Params) -> list[float]:
 
 
 def test_clients_go_to_the_nearest_centre_and_get_it_back() -> None:
-    """4.9 is nearer to 0, 5.1 to 10; nobody is near 100, which stays; who was away moves with its centre."""
+    """4.9 is nearer to 0, 5.1 to 10; nobody is near 100; the absent follow their centre."""
     sent = line(1, 9, 4.9, 5.1, 0)
     weights = torch.tensor([[1, 2, 3, 2, 0]])
-    after, received = averaging.exchange(FeSEM(), MODEL, line(0, 10, 100), sent, weights, False)
+    after, received = averaging.exchange(
+        FeSEM(), MODEL, line(0, 10, 100), sent, weights, first=False
+    )
     low = (1 + 3 * 4.9) / 4
     high = (2 * 9 + 2 * 5.1) / 4
     assert places(after) == pytest.approx([low, high, 100])
@@ -150,10 +153,12 @@ def test_clients_go_to_the_nearest_centre_and_get_it_back() -> None:
 
 
 def test_the_first_centres_are_far_from_each_other() -> None:
-    """0 is the first; 30 is farthest from it; 11 is farther than 10 from both. Then everyone goes to the nearest."""
+    """0 is first, 30 farthest from it, 11 farther than 10 from both; then all go to the nearest."""
     sent = line(0, 1, 10, 11, 30)
     weights = torch.tensor([[1, 3, 1, 1, 2]])
-    after, received = averaging.exchange(FeSEM(), MODEL, line(-9, -9, -9), sent, weights, True)
+    after, received = averaging.exchange(
+        FeSEM(), MODEL, line(-9, -9, -9), sent, weights, first=True
+    )
     assert places(after) == [0.75, 30, 10.5]
     assert places(received) == [0.75, 0.75, 10.5, 10.5, 30]
 
@@ -162,7 +167,7 @@ def test_who_was_away_is_no_first_centre() -> None:
     sent = line(0, 1, 10, 11, 90)
     weights = torch.tensor([[0, 3, 1, 1, 0]])
     after, received = averaging.exchange(
-        FeSEM(clusters=2), MODEL, line(-9, -9), sent, weights, True
+        FeSEM(clusters=2), MODEL, line(-9, -9), sent, weights, first=True
     )
     assert places(after) == [1, 10.5]
     assert places(received) == [1, 1, 10.5, 10.5, 10.5]
@@ -170,7 +175,7 @@ def test_who_was_away_is_no_first_centre() -> None:
 
 def test_more_centres_than_different_clients_keep_what_is_left_over() -> None:
     after, received = averaging.exchange(
-        FeSEM(), MODEL, line(7, 7, 7), line(2, 2, 5), torch.tensor([[1, 1, 1]]), True
+        FeSEM(), MODEL, line(7, 7, 7), line(2, 2, 5), torch.tensor([[1, 1, 1]]), first=True
     )
     assert places(after) == [2, 5, 7]
     assert places(received) == [2, 2, 5]
@@ -194,12 +199,12 @@ def test_farthest_first_is_the_plain_loops() -> None:
 
 
 def test_the_distance_is_over_all_parameters() -> None:
-    """Nearer to the second centre by the number of the last layer, farther by those of the first."""
+    """The last layer makes it nearer to the second centre, the first layer makes it farther."""
     centres = line(0, 3)
     sent = line(2)
     centres["fc1.weight"][1] = 1
     after, _ = averaging.exchange(
-        FeSEM(clusters=2), MODEL, centres, sent, torch.tensor([[1]]), False
+        FeSEM(clusters=2), MODEL, centres, sent, torch.tensor([[1]]), first=False
     )
     assert places(after) == [2, 3]
 
@@ -214,7 +219,7 @@ def test_runs_do_not_mix(method: Method, first: bool) -> None:
         name: p + torch.randn(p.shape, generator=torch.Generator().manual_seed(2))
         for name, p in centres.items()
     }
-    after, received = averaging.exchange(method, MODEL, centres, params, weights, first)
+    after, received = averaging.exchange(method, MODEL, centres, params, weights, first=first)
     count = method.centres
     for r in range(2):
         mine = slice(count * r, count * r + count)
@@ -225,7 +230,7 @@ def test_runs_do_not_mix(method: Method, first: bool) -> None:
             rows_of(centres, mine),
             rows_of(params, theirs),
             weights[r : r + 1],
-            first,
+            first=first,
         )
         torch.testing.assert_close(rows_of(after, mine), alone[0], rtol=0, atol=1e-7)
         torch.testing.assert_close(rows_of(received, theirs), alone[1], rtol=0, atol=1e-7)
@@ -239,7 +244,7 @@ def test_runs_do_not_mix(method: Method, first: bool) -> None:
 def test_what_is_shared_is_the_same_for_all_from_the_start(
     mnist: Dataset, name: str, init: str
 ) -> None:
-    """Of FeSEM at the start alone; of FedPer and FedRep all but the decision layer, which is each one's own."""
+    """FeSEM: at the start only. FedPer and FedRep: all but the personal decision layer."""
     loop = RoundLoop([tiny(method={"name": name}, init=init, **QUICK)], mnist, CPU)
     start = loop.start()
     after, _ = loop.advance(start)
@@ -258,15 +263,21 @@ def test_what_is_shared_is_the_same_for_all_from_the_start(
 def test_weights_are_samples_of_who_took_part(
     mnist: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two runs: the server is given what was trained, and its average is what everyone has, and is tested with."""
+    """The server gets what was trained, and clients are tested with its average, in two runs."""
     given: list[tuple[Params, Tensor, bool]] = []
     exchange = averaging.exchange
 
     def spy(
-        method: Method, model: Any, centres: Params, params: Params, weight_RK: Tensor, first: bool
+        method: Method,
+        model: Any,
+        centres: Params,
+        params: Params,
+        weight_RK: Tensor,
+        *,
+        first: bool,
     ) -> Any:
         given.append((params, weight_RK, first))
-        return exchange(method, model, centres, params, weight_RK, first)
+        return exchange(method, model, centres, params, weight_RK, first=first)
 
     monkeypatch.setattr(averaging, "exchange", spy)
     experiments = [tiny(seed=seed, method={"name": "fedavg"}, participation=0.5) for seed in (0, 1)]
@@ -299,7 +310,7 @@ def test_weights_are_samples_of_who_took_part(
 
 
 def limits(mnist: Dataset, one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Two methods whose three rounds are the same to the bit: models, prototypes, and every figure."""
+    """Three rounds of two methods are the same to the bit: models, prototypes and figures."""
     (found, rows), (expected, others) = (
         run([tiny(**changes, **QUICK)], mnist, 3) for changes in (one, other)
     )
@@ -398,7 +409,7 @@ def test_a_phase_leaves_the_other_layers_alone(head: bool) -> None:
 def test_parameters_that_travel_are_counted(
     mnist: Dataset, name: str, values: int, participation: float
 ) -> None:
-    """A client that takes part sends them, as float32, and gets as many back, whatever it is stacked with."""
+    """A participant sends them as float32 and gets as many back, in whatever stack it is."""
     experiments = [
         tiny(method={"name": name}, participation=participation, seed=seed) for seed in (0, 1)
     ]

@@ -1,4 +1,4 @@
-"""Randomness as a function: SplitMix64 to the bit, fair orders, and streams that have nothing to do with one another."""
+"""Randomness as a function: SplitMix64 to the bit, fair orders, and independent streams."""
 
 from __future__ import annotations
 
@@ -93,8 +93,10 @@ def test_an_order_is_a_permutation_and_then_padding() -> None:
 
 
 def test_orders_are_fair() -> None:
-    """Each of 4 samples comes at each of 4 places a quarter of the time: χ² with 9 degrees of freedom, each of 24
-    orders alike: χ² with 23."""
+    """Each of 4 samples comes at each of 4 places equally often, and so does each of the 24 orders.
+
+    χ² has 9 and 23 degrees of freedom.
+    """
     clients = 24_000
     orders = counter_rng.order(keys(clients), torch.full((clients,), 4), 6)[:, :4]
     places = torch.stack([(orders == sample).sum(0) for sample in range(4)])

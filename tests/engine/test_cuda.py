@@ -1,4 +1,4 @@
-"""On a GPU: the same results as on the CPU, through captured graphs too, and the same bytes again when asked for."""
+"""On a GPU: the results of the CPU, through captured graphs too, and the same bytes every time."""
 
 from dataclasses import replace
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedrfq import experiment
 from fedrfq.data import Dataset, load
-from fedrfq.experiment import experiment
 from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.methods import METHODS
 from fedrfq.runs.session import Session, pick_device
@@ -37,7 +37,7 @@ def coloured() -> Dataset:
 
 
 def after(dataset: Dataset, settings: list[str], device: str, rounds: int, double: bool = False):
-    """A federation after some rounds; in float64, rounding stays far below what a wrong step would change."""
+    """Run some rounds; in float64, rounding stays far below what a wrong step changes."""
     loop = RoundLoop([experiment.load(sets=settings)], dataset, torch.device(device))
     state = loop.start()
     if double:
@@ -70,7 +70,7 @@ def test_cuda_trains_as_the_cpu_does(method, model):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_cuda_trains_resnets_as_the_cpu_does(method):
-    """In float64 and batches of 16: BatchNorm over one pixel multiplies rounding, by 400 a step in batches of 4."""
+    """In float64 and batches of 16: in batches of 4, BatchNorm multiplies rounding by 400."""
     settings = [
         *SMALL,
         f"method.name={method}",

@@ -1,4 +1,4 @@
-"""The stacked engine against the slow twin, what stacking must not change, and what training must leave alone."""
+"""The stacked engine against its slow twin: what stacking and training must not change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from torch import Tensor
 
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine import counter_rng, engine
-from fedrfq.engine.engine import Engine, Program, TrainingOptions
+from fedrfq.engine.engine import Engine
+from fedrfq.engine.program import Program, TrainingOptions
+from fedrfq.engine.schedule import augmented, schedule
 from fedrfq.errors import UserError
 from fedrfq.methods import METHODS
 from fedrfq.methods.fedrfq import FedRFQ
@@ -29,8 +31,9 @@ from support.small import told
 
 CLASSES = 5
 TRAIN = TrainingOptions(batch_size=4, momentum=0.7)
-# The images are not square, and the last batches of unequal clients are partial. A dropout rate of ¾ has a factor that
-# float32 holds exactly. Stock BatchNorm refuses a batch of one, and over two of one pixel blows rounding up a billionfold.
+# The images are not square, and the last batches of unequal clients are partial. A dropout rate of
+# ¾ has a factor that float32 holds exactly. Stock BatchNorm refuses a batch of one, and over two of
+# one pixel blows rounding up a billionfold.
 SHAPES = {"cnn": (1, 20, 24), "mlp": (2, 5, 6), "resnet18": (3, 32, 32)}
 COUNTS = {"cnn": (5, 9, 12, 3), "mlp": (5, 9, 12, 3), "resnet18": (7, 4, 3)}
 RATES = {"cnn": 0.05, "mlp": 0.05, "resnet18": 0.0005}
@@ -69,7 +72,7 @@ def generator(seed: int = 3) -> torch.Generator:
 
 
 def shares(name: str, counts: Sequence[int], augment: bool = False) -> ClientData:
-    """Random images in double precision; clients share some of them, and rows are padded with sample 0."""
+    """Return random images in float64; clients share some, and rows are padded with sample 0."""
     x = torch.randn(16, *SHAPES[name], dtype=torch.float64, generator=generator())
     y = torch.randint(CLASSES, (16,), generator=generator())
     rows = torch.zeros(len(counts), max(counts), dtype=torch.int64)
@@ -337,7 +340,7 @@ def test_an_epoch_shows_every_sample_once(one_thread: None) -> None:
 def test_augmentation_by_hand() -> None:
     image = torch.arange(1.0, 21.0).view(1, 1, 1, 4, 5)
     crops = torch.tensor([[[4, 4, 0], [4, 4, 1], [2, 7, 0]]])
-    found = engine.augmented(image.expand(1, 3, -1, -1, -1), crops, torch.tensor([-1.0]))[0]
+    found = augmented(image.expand(1, 3, -1, -1, -1), crops, torch.tensor([-1.0]))[0]
     assert torch.equal(found[0], image[0, 0])
     assert torch.equal(found[1], image[0, 0].flip(2))
     expected = -torch.ones(1, 4, 5)
@@ -360,7 +363,7 @@ def test_only_those_who_take_part_are_changed() -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_method_trains_every_model(name: str, method: str, one_thread: None) -> None:
-    """Losses are finite and not zero, what was given is left as it was, and the same again gives the same bytes."""
+    """Losses are finite and not zero, inputs are left alone, repetitions give the same bytes."""
     counts = sorted(COUNTS[name], reverse=True)[
         :2
     ]  # the whole in its order: one shard gets just what was given
@@ -475,7 +478,7 @@ def test_a_plan_is_made_on_the_device_of_the_samples() -> None:
         (5, 9, 12, 3),
         torch.zeros(3, device=meta),
     )
-    plan = engine._plan(
+    plan = schedule(
         program("cnn", epochs=2), own, [2, 1, 0, 3], torch.zeros(4, dtype=torch.int64, device=meta)
     )
     assert [tuple(t.shape) for t in plan.tensors()] == [

@@ -1,4 +1,4 @@
-"""Experiments: where settings come from, that they are written as they are read, and every refusal on one line."""
+"""Experiments: where settings come from, reading back what was written, and every refusal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedrfq.committee import COMMITTEES, Direct
 from fedrfq.data import DATASETS, Dataset
 from fedrfq.data.partition import PARTITIONS, Classes, Iid
-from fedrfq.engine.engine import TrainingOptions
+from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError
 from fedrfq.experiment import Cohort, Data, Experiment, from_table, load, name_of
 from fedrfq.files import toml
@@ -155,8 +155,10 @@ def test_a_table_is_read_back(given: dict[str, Any]) -> None:
 
 
 def test_a_table_says_everything(tmp_path: Path) -> None:
-    """Nothing is left to defaults that a later version may change: every field of every section is there, but for
-    `train.alone` where it is off, since experiments from before it keep their hashes."""
+    """Nothing is left to defaults that a later version may change: every field is there.
+
+    The exception is `train.alone` where it is off: experiments from before it keep their hashes.
+    """
     found = load(sets=["train.alone=true"]).table()
     assert toml.merge(load().table(), {"train": {"alone": True}}) == found
     assert "alone" not in load().table()["train"]
@@ -282,18 +284,18 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
             ["method.name=local", "method.lam=1"],
             "unknown key method.lam of local: it belongs to method.name = fed",
         ),
-        (["method.name=local", "method.x=1"], "unknown key method.x; known here are none"),
+        (["method.name=local", "method.x=1"], "unknown key method.x; there are no keys here"),
         (
             ["committee.name=simulated", "committee.behaviour=lye"],
             r"not 'lye' \(did you mean lie\?\)",
         ),
-        (["xyz=1"], "unknown key xyz; known here: name, seed"),
+        (["xyz=1"], "unknown key xyz; the keys here are name, seed"),
         (
             ["method.name=fedprot"],
-            r"method.name is one of .*, not 'fedprot' \(did you mean fedproto\?\)",
+            r"method.name must be one of .*, not 'fedprot' \(did you mean fedproto\?\)",
         ),
-        (["model.name=resnet"], r"model.name is one of .* \(did you mean resnet18\?\)"),
-        (["partition.name=class"], r"partition.name is one of .* \(did you mean classes\?\)"),
+        (["model.name=resnet"], r"model.name must be one of .* \(did you mean resnet18\?\)"),
+        (["partition.name=class"], r"partition.name must be one of .* \(did you mean classes\?\)"),
         (
             ["cohorts=[{clients=20, chanels=3}]"],
             r"unknown key cohorts\[0\].chanels \(did you mean channels\?\)",
@@ -306,7 +308,7 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         (["data.augment=1"], "data.augment must be true or false, not 1"),
         (["method.lam=x"], "method.lam must be a number, not 'x'"),
         (["train.lr=true"], "train.lr must be a number, not True"),
-        (["method=fedproto"], "method is a section"),
+        (["method=fedproto"], "method must be a section, not the value 'fedproto'"),
         (["rounds.x=1"], "rounds must be a whole number"),
         (["data.name=5"], "data.name must be a string, not 5"),
         (["data.name=[1]"], "data.name must be a string"),
@@ -315,18 +317,18 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         (['data.name="a\\u0000b"'], "null byte"),
         (["method.name=[1]"], "method.name"),
         (["model.name={a=1}"], "model.name"),
-        (["cohorts=5"], "cohorts is a list of tables"),
-        (["cohorts=[5]"], "cohorts is a list of tables"),
+        (["cohorts=5"], "cohorts must be a list of tables"),
+        (["cohorts=[5]"], "cohorts must be a list of tables"),
         (["cohorts=[{channels=5}]"], r"cohorts\[0\].clients must be a whole number"),
         # impossible values
         (["rounds=0"], "rounds must be at least 1"),
         (["clients=0"], "clients must be at least 1"),
         (["checkpoint=0"], "checkpoint must be at least 1"),
         (["seed=-1"], "seed must be at least 0"),
-        (["participation=0"], "participation is a share"),
-        (["participation=1.5"], "participation is a share"),
-        (["participation=nan"], "participation is a share"),
-        (["init=random"], "init is one of own, same, not 'random'"),
+        (["participation=0"], "participation must be above 0 and at most 1"),
+        (["participation=1.5"], "participation must be above 0 and at most 1"),
+        (["participation=nan"], "participation must be above 0 and at most 1"),
+        (["init=random"], "init must be one of own, same, not 'random'"),
         (["train.lr=0"], "train.lr"),
         (["train.lr=nan"], "train.lr"),
         (["train.lr=inf"], "train.lr"),
@@ -338,35 +340,38 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         (["method.lam=inf"], "method.lam"),
         (
             ["method.aggregate=mode"],
-            "method.aggregate is one of weighted, mean, paper, median, trimmed, not 'mode'",
+            "method.aggregate must be one of weighted, mean, paper, median, trimmed, not 'mode'",
         ),
-        (["method.name=fedrfq-lean", "method.bits=12"], "method.bits is 8, 16 or 24, not 12"),
+        (["method.name=fedrfq-lean", "method.bits=12"], "method.bits must be 8, 16 or 24, not 12"),
         (
             ["method.name=fesem", "method.clusters=21"],
-            "21 global models for 20 clients: lower method.clusters",
+            "method.clusters is 21, but the experiment has only 20 clients: lower method.clusters",
         ),
-        (["validation=-0.1"], "validation is a share"),
-        (["validation=1"], "validation is a share"),
-        (["validation=nan"], "validation is a share"),
-        (["attack.clients=21"], "attack.clients = 21 of 20 clients"),
+        (["validation=-0.1"], "validation must be at least 0 and below 1"),
+        (["validation=1"], "validation must be at least 0 and below 1"),
+        (["validation=nan"], "validation must be at least 0 and below 1"),
+        (["attack.clients=21"], "attack.clients is 21, but the experiment has only 20 clients"),
         (["attack.clients=-1"], "attack.clients"),
         (["attack.start_round=0"], "attack.start_round"),
         (
             ["attack.name=sign-flip", "method.name=local"],
-            "attack 'sign-flip' is on prototypes, and 'local' exchanges none",
+            "attack 'sign-flip' changes uploaded prototypes, but method 'local' uploads none",
         ),
         (
             ["attack.name=sign-flip", "method.name=fedavg"],
-            "attack 'sign-flip' is on prototypes, and 'fedavg' exchanges",
+            "attack 'sign-flip' changes uploaded prototypes, but method 'fedavg' uploads none",
         ),
         (
             ["detector.name=median", "method.name=fedper"],
-            "detectors judge prototypes, and 'fedper' exchanges none",
+            "detectors judge uploaded prototypes, but method 'fedper' uploads none",
         ),
-        (["attack.name=sign"], r"attack.name is one of .*, not 'sign'"),
-        (["detector.name=medain"], r"detector.name is one of .* \(did you mean median\?\)"),
-        (["detector.lone=drop"], "detector.lone is one of keep, hold, not 'drop'"),
-        (["committee.name=simulate"], r"committee.name is one of .* \(did you mean simulated\?\)"),
+        (["attack.name=sign"], r"attack.name must be one of .*, not 'sign'"),
+        (["detector.name=medain"], r"detector.name must be one of .* \(did you mean median\?\)"),
+        (["detector.lone=drop"], "detector.lone must be one of keep, hold, not 'drop'"),
+        (
+            ["committee.name=simulate"],
+            r"committee.name must be one of .* \(did you mean simulated\?\)",
+        ),
         (
             ["committee.servers=4"],
             "unknown key committee.servers of direct: it belongs to committee.name = simulated",
@@ -374,23 +379,23 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         (["committee.name=simulated", "committee.faulty=2"], "faulty = 2 of 4 servers: 1 at most"),
         (
             ["committee.name=simulated", "method.name=fedavg"],
-            "agrees on prototypes only, and 'fedavg' exchanges none",
+            "a committee agrees on prototypes, but method 'fedavg' uploads none",
         ),
-        (["method.reduction=mean"], "method.reduction is one of samples, classes, not 'mean'"),
+        (["method.reduction=mean"], "method.reduction must be one of samples, classes, not 'mean'"),
         (["partition.shots=0"], "partition.shots = 0 must be at least 1"),
         (["partition.ways=0"], "partition.ways = 0 must be at least 1"),
         (["partition.spread=-1"], "partition.spread = -1"),
         (["partition.name=dirichlet", "partition.alpha=0"], "partition.alpha"),
-        (["pool.name=min"], "pool.name = 'min' is unknown"),
-        (["pool.stride=0"], "pool.stride = 0 must be at least 1"),
+        (["pool.name=min"], "pool.name must be one of .*, not 'min'"),
+        (["pool.stride=0"], "pool.stride must be at least 1, not 0"),
         (["pool.kernel=3"], "3×3 pooling kernel is larger than the 2×25 map"),
-        (["pool.rows=3"], "50 values has no map of 3 rows"),
-        (["model.hidden=51"], "51 values has no map of 2 rows"),
+        (["pool.rows=3"], "50 values cannot be folded into 3 rows"),
+        (["model.hidden=51"], "51 values cannot be folded into 2 rows"),
         (["method.name=local", "pool.name=softpool"], "method 'local' does not pool"),
         (["method.name=fedproto", "pool.name=avg"], "method 'fedproto' does not pool"),
         (
             ["cohorts=[{clients=5}, {clients=6}]"],
-            r"the cohorts have 5 \+ 6 clients, the experiment 20",
+            r"the cohorts have 5 \+ 6 clients, but the experiment has 20",
         ),
         (
             ["cohorts=[{clients=5}, {clients=15, hidden=40}]"],
@@ -398,7 +403,7 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         ),
         (
             ["method.name=fedper", "cohorts=[{clients=5}, {clients=15, channels=18}]"],
-            "'fedper' averages models, so .*: no cohor",
+            "'fedper' averages models, so .*: remove the cohorts",
         ),
         (["cohorts=[{clients=20}, {clients=0}]"], "cohorts"),
         (["cohorts=[{clients=21}, {clients=-1}]"], "cohorts"),
@@ -453,10 +458,10 @@ def test_more_ways_than_classes_are_refused_when_dealt() -> None:
 )
 @pytest.mark.parametrize("key", list(SWITCHED))
 def test_every_example_takes_every_kind_over_its_own(file: Path, key: str) -> None:
-    """But for methods that average models, which clients of different models cannot, and committees do not agree on."""
+    """Methods that average models are the exception: cohorts and committees exclude them."""
     for name, kind in SWITCHED[key].items():
         if key == "method" and not kind().exchanges and load(file).committee != Direct():
-            with pytest.raises(UserError, match="agrees on prototypes only"):
+            with pytest.raises(UserError, match="a committee agrees on prototypes"):
                 load(file, [f"{key}.name={name}"])
             assert type(load(file, [f"{key}.name={name}", "committee.name=direct"]).method) is kind
             continue
@@ -472,7 +477,7 @@ def test_every_example_takes_every_kind_over_its_own(file: Path, key: str) -> No
 
 
 def test_a_switched_kind_leaves_nothing_of_the_old_one(tmp_path: Path) -> None:
-    """Files with every key, as `fedrfq config` writes them, from any method, attack, … to any other."""
+    """Switch files with every key, as `fedrfq config` writes them, from any kind to any other."""
     for key in ("method", "attack", "detector", "committee"):
         for before in SWITCHED[key]:
             if key == "attack":
@@ -511,7 +516,7 @@ def test_what_is_set_stays_strict_when_a_kind_is_switched(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["../out", "", ".", "a/b", "a\\b", ".hidden", "new\nline"])
 def test_a_name_is_one_plain_folder(name: str) -> None:
-    with pytest.raises(UserError, match="name is a folder"):
+    with pytest.raises(UserError, match="name must be a plain folder name"):
         from_table({"name": name})
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from fedrfq import run
+from fedrfq import experiment, run
 from fedrfq.errors import UserError
-from fedrfq.experiment import experiment
 from fedrfq.files.locks import locked, taken
 from fedrfq.runs.session import Session
 from support.command import SMALL, fedrfq, small_session, started

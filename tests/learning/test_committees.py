@@ -1,4 +1,4 @@
-"""Committees in the round loop: what is learned is the same whoever lies, and every round says how it was agreed on."""
+"""Committees in the round loop: learning is the same whoever lies, and it is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Malicious clients in whole federations: who they are, when they begin, what is refused, what is recorded of it all."""
+"""Malicious clients in whole federations: who they are, when they begin, what is refused."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_garbage_is_refused_with_a_reason_and_the_round_goes_on(
 
 
 def test_a_class_of_refused_clients_alone_keeps_its_global_prototype(mnist: Dataset) -> None:
-    """Attackers behave in the first round; a class that only they hold is from then on as they left it."""
+    """Attackers behave in round 1; then a class that only they hold stays as they left it."""
 
     def theirs(seed: int) -> set[int]:
         made = tiny(seed=seed, attack=garbage(start_round=2), model=MLP)
@@ -163,7 +163,7 @@ def test_a_prototype_that_is_no_number_is_refused(
     monkeypatch.setattr(engine, "class_means", broken)
     state, rounds = run([tiny(model=MLP)], mnist, 2)
     for (outcome,) in rounds:
-        assert outcome.record.refused == {"2": "20 values are no numbers"}
+        assert outcome.record.refused == {"2": "20 values are not numbers"}
         assert [row["verdict"] for row in outcome.clients] == [
             "kept",
             "kept",
@@ -172,7 +172,7 @@ def test_a_prototype_that_is_no_number_is_refused(
             "kept",
             "kept",
         ]
-        assert outcome.clients[2]["reason"] == "20 values are no numbers"
+        assert outcome.clients[2]["reason"] == "20 values are not numbers"
     assert [uploads.clients for uploads in sent] == [(0, 1, 3, 4, 5)] * 2
     assert (np.abs(state.globals_[0].floats()) < 8).all()
 
@@ -269,7 +269,7 @@ def few(mnist: Dataset) -> Dataset:
 def test_flipped_labels_reach_the_attackers_alone(
     mnist: Dataset, method: str, sent: list[Uploads]
 ) -> None:
-    """Honest clients that hold the same pictures keep the right labels, and everyone is tested with those."""
+    """Honest clients with the same images keep the right labels, and all are tested with these."""
     dataset = few(mnist)
     experiment = tiny(
         attack={"name": "label-flip", "clients": 2},
@@ -355,7 +355,7 @@ def test_honest_figures_and_reasons_by_hand_from_the_files(tmp_path: Path) -> No
             assert (row["score"] == "") == refused
             assert (row["verdict"] == "filtered") == (int(row["client"]) in record["filtered"])
         assert len(record["filtered"]) == 2
-    # Dropped: 2 in the first round, 2 and 2 refused in the others. Attacks: none, then 2 and 2, all of them refused.
+    # Dropped: 2 in the first round, then 2 and 2 refused. Attacks: none, then 2 and 2, all refused.
     assert result["detector_precision"] == pytest.approx(4 / 10)
     assert result["detector_recall"] == 1
     last = rounds[-1]
@@ -427,7 +427,7 @@ def test_a_malicious_client_whose_training_diverges_is_refused_and_the_round_goe
 
 
 def test_an_attack_by_nobody_is_a_mistake() -> None:
-    with pytest.raises(UserError, match="'swap' by no client: set attack"):
+    with pytest.raises(UserError, match="attack 'swap' has no attackers: set attack"):
         tiny(attack={"name": "swap"})
 
 

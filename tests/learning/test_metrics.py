@@ -46,7 +46,7 @@ def test_nearest_among_the_classes_allowed() -> None:
 
 
 def test_without_a_class_allowed_no_guess_is_right() -> None:
-    """A client none of whose classes has a global prototype yet cannot be right, not even on class 0."""
+    """A client whose classes have no global prototypes yet cannot be right, not even on class 0."""
     guess = metrics.nearest(torch.ones(1, 3, 3), torch.tensor([[False, False, False]]))
     y = torch.tensor([[0, 1, 2]])
     assert metrics.accuracies(guess, y, torch.ones(1, 3)).tolist() == [0]
@@ -110,7 +110,7 @@ def test_prototype_failure_of_runs_is_each_ones_alone_and_padding_is_no_sample()
 
 
 def test_clients_whose_prototypes_are_nothing_or_whose_features_are_alike_have_collapsed() -> None:
-    """With one class to tell, alike is as it should be; a healthy client's padding is not looked at."""
+    """With one class to tell, alike is healthy; padding of a healthy client does not count."""
     nothing = torch.zeros(4, 2)
     alike = torch.tensor([[1.0, 0.5]] * 4)
     healthy = torch.eye(2).repeat(2, 1)

@@ -1,4 +1,4 @@
-"""The round loop: the same twice, stacked or alone, by hand from stock models; who takes part, and what is recorded."""
+"""The round loop: the same twice, stacked or alone, against stock models; and what is recorded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_same_experiment_twice_is_the_same(mnist: Dataset, method: str) -> N
 
 
 def test_runs_stacked_are_each_alone(mnist: Dataset) -> None:
-    """Seeds, λ and aggregation may differ: each run has its own partition, start, orders and prototypes."""
+    """Seeds, λ and aggregation may differ: each run has its own partition, start and prototypes."""
     first = tiny(seed=0)
     second = tiny(seed=1, method={"lam": 0.2, "aggregate": "mean"})
     both, rows = run([first, second], mnist, 2)
@@ -101,7 +101,7 @@ def test_runs_stacked_are_each_alone(mnist: Dataset) -> None:
     ],
 )
 def test_runs_of_different_programs_are_not_stacked(mnist: Dataset, other: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="stacked only if"):
+    with pytest.raises(UserError, match="cannot be stacked"):
         RoundLoop([tiny(), tiny(**other)], mnist, CPU)
 
 
@@ -120,7 +120,7 @@ def test_a_round_leaves_the_given_state_alone(mnist: Dataset) -> None:
 
 
 def test_rounds_are_the_plain_loop(mnist: Dataset) -> None:
-    """Each client of the slow twin: its own key of seed, client and round, the round's global prototypes, λ."""
+    """Train each client in the slow twin, with its key, the round's global prototypes and λ."""
     experiment = tiny(seed=3, method={"lam": 0.5})
     loop = RoundLoop([experiment], mnist, CPU)
     state = loop.start()
@@ -167,7 +167,7 @@ def test_starts_are_each_clients_own_or_the_same(mnist: Dataset) -> None:
 def test_uploads_are_the_quantised_means_of_the_pooled_features(
     mnist: Dataset, sent: list[Uploads]
 ) -> None:
-    """Over each client's training data, with the trained model, dropout off: V = 24 of 50 values."""
+    """Means are over the training data, by the trained model, without dropout: V = 24 of 50."""
     loop = RoundLoop([tiny()], mnist, CPU)
     state, outcomes = loop.advance(loop.start())
     (uploads,) = sent
@@ -295,7 +295,7 @@ def test_epochs_count_as_samples(mnist: Dataset) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_it_learns(mnist: Dataset, method: str) -> None:
-    """Five rounds of 60 shots a class: far above the third that guessing gives, or the tenth with one head for all."""
+    """Five rounds of 60 shots per class: far above the third or the tenth that guessing gives."""
     experiment = from_table({"clients": 8, "method": {"name": method}, "partition": {"shots": 60}})
     _, rows = run([experiment], mnist, 5)
     found = [row.record for (row,) in rows]
@@ -418,7 +418,7 @@ def test_cohorts_of_one_model_are_no_cohorts(mnist: Dataset, participation: floa
 
 
 def grouped(mnist: Dataset, with_test: list[int]) -> Dataset:
-    """Eight writers of 60 training images; test images, of writers `with_test` alone, have the next digit's label."""
+    """Make eight writers; only `with_test` have test images, labelled with the next digit."""
     pick = np.random.default_rng(0).permutation(len(mnist.train_y))[:480]
     writers = np.arange(480) % 8
     if with_test:
@@ -452,7 +452,7 @@ def by_writers(seed: int = 0) -> Experiment:
 def test_writers_without_test_samples_hold_some_back(
     mnist: Dataset, with_test: list[int], held_out: bool
 ) -> None:
-    """Tested on their own training images they are mostly right, on the mislabelled test images hardly ever."""
+    """They are mostly right on their own images, and hardly ever on the mislabelled test images."""
     dataset = grouped(mnist, with_test)
     experiment = by_writers()
     loop = RoundLoop([experiment], dataset, CPU)
@@ -463,7 +463,7 @@ def test_writers_without_test_samples_hold_some_back(
 
 
 def test_seeds_that_test_on_different_arrays_are_each_as_alone(mnist: Dataset) -> None:
-    """Some writers have test samples, some do not: whether a run holds samples back depends on whom its seed draws."""
+    """Some writers have no test samples: the seed decides whether a run holds samples back."""
     dataset = grouped(mnist, [0, 1, 2, 3, 4, 5])
     by_kind: dict[bool, Experiment] = {}
     for seed in range(40):
@@ -535,7 +535,7 @@ def test_dead_features_are_counted(mnist: Dataset) -> None:
 
 
 def test_a_client_none_of_whose_classes_was_sent_is_not_right_by_prototype(mnist: Dataset) -> None:
-    """One client sends; another holds class 0 and none of the sender's: it has no prototype to go by."""
+    """One client sends; another holds class 0 and none of the sender's: it has no prototypes."""
 
     def strangers(seed: int) -> list[int]:
         classes = deal(tiny(participation=0.01, seed=seed), mnist).classes

@@ -1,4 +1,4 @@
-"""Validation: settings are chosen on samples held back from training, and no test sample is looked at."""
+"""Validation: settings are chosen on samples held back from training, never on test samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def with_validation(share: float = 0.3, seed: int = 0) -> Experiment:
 
 
 def test_each_client_is_tested_on_a_share_of_its_own_training_samples(mnist: Dataset) -> None:
-    """Of every class as much, and the rest is what it trains on: 2 of 7 held back at three tenths."""
+    """Of every class the same share is held back, 2 of 7 at 0.3; the rest is trained on."""
     plain = deal(tiny(), mnist)
     held = deal(with_validation(), mnist)
     assert (plain.held_out, held.held_out) == (False, True)

@@ -1,4 +1,4 @@
-"""What holds for every method there is, and for every one that is added: a file and a line are all it takes."""
+"""What holds for every method, including those added later with a file and a line."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_clients_of_different_models_exchange_prototypes_or_nothing(
     cohorts = [{"clients": 2, "channels": 18}, {"clients": 4}]
     if METHODS[name]().centres:
         with pytest.raises(
-            UserError, match=f"'{name}' averages models, so all clients hold the same: no cohorts"
+            UserError, match=f"'{name}' averages models, so all clients must hold the same model"
         ):
             tiny(method={"name": name}, cohorts=cohorts)
         return
@@ -152,7 +152,7 @@ def test_clients_of_different_models_exchange_prototypes_or_nothing(
 @pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if kind().centres])
 def test_cohorts_of_one_model_are_refused_where_models_are_averaged(name: str) -> None:
     """They would be two averages, not one."""
-    with pytest.raises(UserError, match="no cohorts"):
+    with pytest.raises(UserError, match="remove the cohorts"):
         tiny(method={"name": name}, cohorts=[{"clients": 2}, {"clients": 4}])
 
 
@@ -193,7 +193,7 @@ def rota(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def resumed(experiments: list[Experiment], folder: Path, dataset: Dataset) -> tuple[Path, Path]:
-    """Directories of the last run: never stopped, and stopped after round 3 with a checkpoint of round 2."""
+    """Return the last run's directories: never stopped, and resumed from a snapshot of round 2."""
     experiments = [replace(experiment, rounds=5, checkpoint=2) for experiment in experiments]
     whole = Session.begin(experiments, CPU, folder / "whole", dataset)
     list(whole.advance())
@@ -229,7 +229,7 @@ def resumed(experiments: list[Experiment], folder: Path, dataset: Dataset) -> tu
 def test_resumed_runs_end_in_the_same_bytes(
     mnist: Dataset, tmp_path: Path, changes: dict[str, Any], rota: None
 ) -> None:
-    """Two stacked: centres, and what a detector remembers, are in the checkpoint, each run's own."""
+    """Of two stacked runs, each finds its own centres and detector state in the snapshot."""
     experiments = [tiny(seed=seed, model=MLP, **changes) for seed in (0, 1)]
     one, other = resumed(experiments, tmp_path, mnist)
     assert_same_run(one, other)

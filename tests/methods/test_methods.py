@@ -66,7 +66,8 @@ def batch(p: list[list[float]], y: list[int], weight: list[float], classes: int 
     )
 
 
-# Samples: class 0 at distance 5 and 10 from (0, 0), class 1 at distance 1 from (1, 1), class 2 unknown, and padding.
+# Samples: class 0 at distance 5 and 10 from (0, 0), class 1 at distance 1 from (1, 1), class 2
+# unknown, and padding.
 HAND = batch([[3, 4], [6, 8], [1, 2], [9, 9], [7, 7]], [0, 0, 1, 2, 1], [1, 1, 1, 1, 0])
 KNOWN = globals_((0, 0), (1, 1), None)
 
@@ -114,7 +115,7 @@ def test_moments_of_batch_norm_have_no_proximal_term() -> None:
 
 @pytest.mark.parametrize("power", [1, 2])
 def test_separation_by_hand(power: int) -> None:
-    """Of the two classes with a prototype alone; samples of the third have no such term, but count in the mean."""
+    """It is over the two classes with a prototype; samples of the third count in the mean only."""
     method = FedRFQLean(power=power, lam=2.0, separation=3.0, temperature=4.0)
     to_0 = [5.0, 10.0, sqrt(5)]  # of the three samples of known classes, to (0, 0) and to (1, 1)
     to_1 = [sqrt(4 + 9), sqrt(25 + 49), 1.0]
@@ -208,7 +209,7 @@ def cnn_batch(method: Method) -> tuple[Params, Batch]:
 
 @pytest.mark.parametrize("name", EXCHANGING)
 def test_prototype_loss_is_alive_where_there_are_globals_and_only_there(name: str) -> None:
-    """It reaches the first layer, and not the decision layer; with nothing received it is zero, gradient and all."""
+    """It reaches the first layer, not the decision layer; with nothing received it is zero."""
     method = METHODS[name]()
     for present in (True, False):
         params, given = cnn_batch(method)

@@ -1,4 +1,4 @@
-"""Models: the stock ones' keys, starts and outputs; both layouts alike; BatchNorm that does not count padding."""
+"""Models: keys, starts and outputs of the stock ones; equal layouts; BatchNorm without padding."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_each_kind_of_machine_has_its_layout() -> None:
 def forward_and_gradients(
     model: Model, layout: Layout, params: Params, x: Tensor, step: TrainingStep | None
 ) -> list[Tensor]:
-    """C, the logits, the gradients of both in all that is trained, and the buffers after the pass."""
+    """Return C, the logits, the gradients of both in all trained parameters, and the buffers."""
     own = {name: p.clone().requires_grad_(trained(name)) for name, p in params.items()}
     c, logits = model.forward(layout, own, x, step)
     leaves = [p for name, p in own.items() if trained(name)]
@@ -268,7 +268,7 @@ def test_dropout_is_by_channel_and_after_the_prototype() -> None:
 @pytest.mark.parametrize("side", [(15, 28), (28, 15)])
 def test_images_too_small_for_the_cnn_are_refused(side: tuple[int, int]) -> None:
     CNN().start((1, 16, 16), 2, torch.Generator())
-    with pytest.raises(UserError, match="at least 16×16 pixels, these have a side of 15"):
+    with pytest.raises(UserError, match="at least 16×16 pixels, but these have a side of 15"):
         CNN().start((1, *side), 2, torch.Generator())
 
 

@@ -1,4 +1,4 @@
-"""Prototypes on the wire: rounding, the one canonical layout and everything it refuses, exact aggregation."""
+"""Prototypes on the wire: rounding, the canonical layout, what it refuses, exact aggregation."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_grids() -> None:
     ]
     assert [p.step * (p.most + 1) for p in map(Precision, BITS)] == [8 * ONE, 8 * ONE, 64 * ONE]
     for bits in (0, 4, 12, 32):
-        with pytest.raises(UserError, match=r"method.bits is 8, 16 or 24"):
+        with pytest.raises(UserError, match=r"method.bits must be 8, 16 or 24"):
             Precision(bits)
 
 
@@ -185,7 +185,7 @@ def test_a_message_of_another_length_is_refused(sent: Sent, data: st.DataObject)
 @settings(deadline=None)
 @given(uploads(), st.data())
 def test_bytes_that_are_accepted_are_canonical(sent: Sent, data: st.DataObject) -> None:
-    """Whatever byte is altered: it is refused, or it says something else that is encoded in just these bytes."""
+    """Whichever byte is altered, it is refused, or the canonical encoding of something else."""
     message = bytearray(encode(*sent))
     (classes, length) = sent[3].shape
     precision = sent[4]
@@ -358,7 +358,8 @@ BEFORE = Globals(np.array([True, False, False, True]), array([[1, 1], [2, 2], [3
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        # class 0: (3·10 + 21) / 4 = 12.75, (−21 − 8) / 4 = −7.25; class 1: (14 − 30) / 7 = −2.29, −2/7
+        # class 0: (3·10 + 21) / 4 = 12.75, (−21 − 8) / 4 = −7.25
+        # class 1: (14 − 30) / 7 = −2.29, −2/7
         ("weighted", [[12, -8], [-3, -1], [-3, 4], [4, 4]]),
         # class 0: 31/2, −15/2; class 1: 1/2, −1/2
         ("mean", [[15, -8], [0, -1], [-3, 4], [4, 4]]),

@@ -1,4 +1,4 @@
-"""Pooling against plain loops over windows, its limits, its gradient, torch's own pools, and what it refuses."""
+"""Pooling against plain loops over windows: its limits, its gradient, and what it refuses."""
 
 from __future__ import annotations
 
@@ -211,13 +211,13 @@ def test_adaptive_pools_cover_values_the_stride_leaves_out() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Pool("median"), "pool.name = 'median' is unknown; choose one of softpool, avg"),
-        (lambda: Pool(rows=0), "pool.rows = 0 must be at least 1"),
-        (lambda: Pool(kernel=-1), "pool.kernel = -1 must be at least 1"),
-        (lambda: Pool(stride=0), "pool.stride = 0 must be at least 1"),
-        (lambda: Pool(rows=3).check(50), "50 values has no map of 3 rows"),
-        (lambda: Pool(rows=3).size(50), "50 values has no map of 3 rows"),
-        (lambda: Pool(rows=3)(torch.zeros(2, 50)), "50 values has no map of 3 rows"),
+        (lambda: Pool("median"), "pool.name must be one of softpool, avg"),
+        (lambda: Pool(rows=0), "pool.rows must be at least 1, not 0"),
+        (lambda: Pool(kernel=-1), "pool.kernel must be at least 1, not -1"),
+        (lambda: Pool(stride=0), "pool.stride must be at least 1, not 0"),
+        (lambda: Pool(rows=3).check(50), "50 values cannot be folded into 3 rows"),
+        (lambda: Pool(rows=3).size(50), "50 values cannot be folded into 3 rows"),
+        (lambda: Pool(rows=3)(torch.zeros(2, 50)), "50 values cannot be folded into 3 rows"),
         (lambda: Pool(kernel=3).check(50), "3×3 pooling kernel is larger than the 2×25 map"),
         (
             lambda: Pool(rows=25, kernel=3).check(50),

@@ -1,4 +1,4 @@
-"""What every server decides of a round's uploads: whose cannot be taken, who is kept, and what follows. Plain integers."""
+"""What every server decides about a round's uploads: who is refused, who is kept, what follows."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_class_that_loses_all_its_clients_keeps_its_last_global_prototype() ->
 
 
 def test_counts_are_those_that_senders_may_claim() -> None:
-    """Cut to the lower median of the class's holders before they weigh; a lone class held back counts for nothing."""
+    """Counts are cut to the holders' lower median; a lone class held back counts for nothing."""
     sent = spoilt(three(), 1, "count", 1000)
     found = decide(Drop(client=9, clip=True), "weighted", {"calls": array([0])}, NONE, sent)
     assert found.uploads.counts_KJ.tolist() == [[1, 0], [1, 1], [1, 1]]

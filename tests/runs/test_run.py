@@ -12,7 +12,7 @@ import torch
 from support.command import SMALL, assert_same_run, clients, command, fedrfq, only_run, records, sets, small_session, started
 
 from fedrfq import UserError, data, run
-from fedrfq.experiment import experiment
+from fedrfq import experiment
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import pick_device
 

@@ -191,7 +191,7 @@ BAD = {
     'seeds = [0]\nmethods = ["local"]\nsettings = {}': "settings is sections",
     'seeds = [0]\nmethods = ["local"]\ntarget = 300': "target is an accuracy",
     'seeds = [0]\nmethods = ["local"]\nagainst = ["fedproto"]': "against is a list of labels",
-    'seeds = [0]\nname = "a/b"\nmethods = ["local"]': "name is a folder's",
+    'seeds = [0]\nname = "a/b"\nmethods = ["local"]': "name must be a plain folder name",
     "seeds = [0]\n[methods.fedrfq]\nmethod = {lamb = 1}": "did you mean lam?",
     "seeds = [0]\n[methods.local]\nseed = 4": "seed is not set here",
     "seeds = [0]\n[methods.fedprotto]": "did you mean fedproto?",

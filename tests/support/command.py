@@ -14,8 +14,8 @@ from unittest import mock
 
 import torch
 
+from fedrfq import experiment
 from fedrfq.cli import main
-from fedrfq.experiment import experiment
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session
 

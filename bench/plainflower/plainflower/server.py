@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from fedrfq.experiment import experiment
+from fedrfq import experiment
 
 app = ServerApp()
 LOG = logging.getLogger("flwr")

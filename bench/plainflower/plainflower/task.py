@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from fedrfq import data
+from fedrfq import data, experiment
 from fedrfq.data.client_data import normalised
 from fedrfq.data.partition import Ints, Partition
-from fedrfq.experiment import Experiment, experiment
+from fedrfq.experiment import Experiment
 from fedrfq.learning.round_loop import deal
 
 CLASSES = 10

@@ -61,7 +61,7 @@ def run(
 
     Example: fedrfq run examples/mnist.toml --set method.lam=0.5 --seed 1
     """
-    from fedrfq.experiment import experiment
+    from fedrfq import experiment
     from fedrfq.runs.session import Session, pick_device
 
     first = experiment.load(file, sets or [], seed=seed[0] if seed else None)
@@ -104,7 +104,7 @@ def config(file: File = None, sets: Sets = None) -> None:
 
     Example: fedrfq config --set data.name=mnist > mine.toml
     """
-    from fedrfq.experiment import experiment
+    from fedrfq import experiment
     from fedrfq.files import toml
 
     sys.stdout.write(toml.dump(experiment.load(file, sets or []).table()))

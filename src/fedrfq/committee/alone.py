@@ -18,6 +18,7 @@ import numpy as np
 from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings
 from fedrfq.errors import UserError, nearest
 from fedrfq.federation import codec
+from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision, decide
 from fedrfq.robust.detectors import State, Verdict
@@ -28,8 +29,12 @@ DOWN = "the server is down"
 
 @dataclass(frozen=True)
 class Alone(Committee):
-    behaviour: str = "honest"
-    at: int = 10
+    behaviour: str = option("honest", "What the server does to its clients", one_of(BEHAVIOURS))
+    at: int = option(
+        10,
+        "Round from which it crashes, or number of rounds after which it forgets, again and again",
+        "1 or more",
+    )
 
     def __post_init__(self) -> None:
         if self.behaviour not in BEHAVIOURS:

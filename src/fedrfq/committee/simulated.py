@@ -14,6 +14,7 @@ from fedrfq.consensus.roster import MOST_SERVERS, faults
 from fedrfq.errors import UserError, nearest
 from fedrfq.federation import signatures
 from fedrfq.federation.federation_file import Federation, Timings
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.detectors import State
 
@@ -29,10 +30,22 @@ TIMINGS = Timings(
 class Simulated(Committee):
     """`faulty` of the servers do what `behaviour` says; `network` names what becomes of messages on their way."""
 
-    servers: int = 4
-    faulty: int = 0
-    behaviour: str = "lie"
-    network: str = "calm"
+    servers: int = option(
+        4,
+        "Servers in the committee; 3f + 1 of them tolerate f faulty ones",
+        f"1, or 4 to {MOST_SERVERS}",
+    )
+    faulty: int = option(
+        0, "Servers that are faulty, drawn by the run's seed", "0 to (servers - 1) / 3"
+    )
+    behaviour: str = option(
+        "lie",
+        "What faulty servers do",
+        "one of silent, crash, twins, equivocate, censor, forge, wrong, mutate, replay, flood, lie, hoard",
+    )
+    network: str = option(
+        "calm", "What happens to messages on their way", "one of calm, lossy, partitioned"
+    )
 
     def __post_init__(self) -> None:
         from fedrfq.simulator.adversaries import BEHAVIOURS

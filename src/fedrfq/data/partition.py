@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedrfq.data.dataset import Dataset
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 
 Ints = NDArray[np.int64]
 
@@ -71,12 +72,18 @@ class Classes:
     clients unless `share`; test samples may always be shared.
     """
 
-    ways: int = 3
-    spread: int = 2
-    shots: int = 100
-    test_shots: int = 40
-    draw: str = "uniform"
-    share: bool = False
+    ways: int = option(3, "Classes that a client holds on average", "1 to the dataset's classes")
+    spread: int = option(
+        2,
+        "How far a client's number of classes may be from ways: half-range or deviation, by draw",
+        "0 or more",
+    )
+    shots: int = option(100, "Training samples of each class that a client holds", "1 or more")
+    test_shots: int = option(40, "Test samples of each class that a client holds", "1 or more")
+    draw: str = option(
+        "uniform", "Distribution of the number of classes a client holds", "uniform or normal"
+    )
+    share: bool = option(False, "Whether several clients may hold the same training sample")
 
     def __post_init__(self) -> None:
         _check_positive(self, "ways", "shots", "test_shots")
@@ -125,10 +132,14 @@ class Dirichlet:
     proportions of the client's training samples.
     """
 
-    alpha: float = 0.5
-    samples: int = 300
-    test_samples: int = 100
-    share: bool = False
+    alpha: float = option(
+        0.5,
+        "Concentration of the Dirichlet distribution: the smaller, the more clients differ",
+        "above 0",
+    )
+    samples: int = option(300, "Training samples of each client", "1 or more")
+    test_samples: int = option(100, "Test samples of each client", "1 or more")
+    share: bool = option(False, "Whether several clients may hold the same training sample")
 
     def __post_init__(self) -> None:
         _check_positive(self, "samples", "test_samples")
@@ -155,9 +166,9 @@ class Dirichlet:
 class Iid:
     """Each client holds `samples` training samples, drawn uniformly, and test samples drawn so from its classes."""
 
-    samples: int = 300
-    test_samples: int = 100
-    share: bool = False
+    samples: int = option(300, "Training samples of each client", "1 or more")
+    test_samples: int = option(100, "Test samples of each client", "1 or more")
+    share: bool = option(False, "Whether several clients may hold the same training sample")
 
     def __post_init__(self) -> None:
         _check_positive(self, "samples", "test_samples")
@@ -183,7 +194,7 @@ class Groups:
     of its own samples, drawn at random.
     """
 
-    groups_per_client: int = 1
+    groups_per_client: int = option(1, "Writers whose samples make up one client", "1 or more")
 
     def __post_init__(self) -> None:
         _check_positive(self, "groups_per_client")

@@ -1,4 +1,4 @@
-"""Small computations on one thread: several would mostly wait for each other, and for whatever else the machine does."""
+"""Small computations on one thread, where several threads would mostly wait for each other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
+    """Run PyTorch's kernels on one thread inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,409 +1,267 @@
-"""An experiment: everything that decides a run, as frozen dataclasses, and as one TOML file.
+"""An experiment as frozen dataclasses: everything that decides a run.
 
-Settings come from `--set`, then the file, then what suits the data, then the defaults here. An unknown key is an error
-that names the nearest known one.
+A value of `Experiment` is checked when it is made, so that whoever holds one can run it.
+`fedrfq.experiment.reading` makes it from a TOML file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import dataclass, fields
 
-from fedrfq.committee import COMMITTEES, Committee, Direct
-from fedrfq.data import DATASETS, at_path
-from fedrfq.data.partition import PARTITIONS, Classes, Kind
-from fedrfq.engine.engine import TrainingOptions
-from fedrfq.errors import UserError, nearest
+from fedrfq.committee import Committee, Direct
+from fedrfq.data.partition import Classes, Kind
+from fedrfq.engine.program import TrainingOptions
+from fedrfq.errors import UserError
+from fedrfq.experiment.kinds import KINDS, PLAIN_SECTIONS, SECTIONS, name_of
 from fedrfq.files import toml
+from fedrfq.files.options import one_of, option
 from fedrfq.files.toml import Table
 from fedrfq.methods import METHODS, Method
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.models import MODELS, Model
 from fedrfq.models.cnn import CNN
-from fedrfq.prototypes.fixed_point import MOST_VALUES
+from fedrfq.prototypes.fixed_point import MAX_VALUES
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.robust.attacks import ATTACKS, Attack
 from fedrfq.robust.attacks.none import NoAttack
-from fedrfq.robust.detectors import DETECTORS, Detector
+from fedrfq.robust.detectors import Detector
 from fedrfq.robust.detectors.none import NoDetection
 
-T = TypeVar("T")
-_PLAIN = re.compile(r"\w[\w .-]*")
-_LONGEST_NAME = 200  # bytes
 STARTS = ("own", "same")
+# A run's name is that of its directory: one plain path component, on any file system.
+_PLAIN_NAME = re.compile(r"\w[\w .-]*")
+_MAX_NAME_BYTES = 200
 
 
 @dataclass(frozen=True)
 class Data:
-    name: str = "mnist5k"
-    augment: bool = False
+    """The dataset, and what is done to its training images."""
+
+    name: str = option(
+        "mnist5k",
+        "Dataset: a name that `fedrfq data list` shows, or the path of your own",
+    )
+    augment: bool = option(False, "Whether training images are cropped and flipped at random")
 
 
 @dataclass(frozen=True)
 class Cohort:
     """Clients that hold one and the same model."""
 
-    clients: int
-    model: Model
+    clients: int = option(help="Number of clients that hold this model", range="1 or more")
+    model: Model = option(help="The model they hold: its name and the keys of [model]")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run. Sections with a `name` are one of several kinds, each with options of its own."""
+    """One run: sections with a `name` are one of several kinds, each with its own options."""
 
-    name: str = "run"
-    seed: int = 0
-    rounds: int = 100
-    clients: int = 20
-    participation: float = 1.0  # the share of clients that train in a round
-    init: str = "own"  # each client its own random start, or the same for all
-    checkpoint: int = 10  # rounds between checkpoints
-    validation: float = 0.0  # of each client's training samples, held back: it is tested on them, not on test samples
-    data: Data = field(default_factory=Data)
-    partition: Kind = field(default_factory=Classes)
-    model: Model = field(default_factory=CNN)
-    cohorts: tuple[Cohort, ...] = ()  # none: every client holds `model`
-    pool: Pool = field(default_factory=Pool)
-    method: Method = field(default_factory=FedRFQ)
-    train: TrainingOptions = field(default_factory=TrainingOptions)
-    attack: Attack = field(default_factory=NoAttack)
-    detector: Detector = field(default_factory=NoDetection)
-    committee: Committee = field(default_factory=Direct)
+    name: str = option(
+        "run",
+        "Name of the run and of its directory; made from the data and the method if not set",
+        f"letters, digits, spaces, '.', '_', '-'; at most {_MAX_NAME_BYTES} bytes",
+    )
+    seed: int = option(0, "Seed of everything random in the run", "0 or more")
+    rounds: int = option(100, "Number of rounds", "1 or more")
+    clients: int = option(20, "Number of clients", "1 or more")
+    participation: float = option(
+        1.0, "Share of the clients that train in a round, drawn at random", "above 0, at most 1"
+    )
+    init: str = option(
+        "own",
+        "Whether each client starts from its own random model or all from one",
+        one_of(STARTS),
+    )
+    checkpoint: int = option(10, "Number of rounds between two snapshots of the run", "1 or more")
+    validation: float = option(
+        0.0,
+        "Share of each client's training samples held back and tested on instead of test samples",
+        "0 to below 1",
+    )
+    data: Data = option(help="The dataset", factory=Data)
+    partition: Kind = option(help="How the samples are dealt to the clients", factory=Classes)
+    model: Model = option(help="The model that clients train", factory=CNN)
+    cohorts: tuple[Cohort, ...] = option(
+        (), "Groups of clients with different models; without any, every client holds [model]"
+    )
+    pool: Pool = option(help="How prototypes are pooled before they are uploaded", factory=Pool)
+    method: Method = option(help="The federated learning method", factory=FedRFQ)
+    train: TrainingOptions = option(
+        help="How clients train between exchanges", factory=TrainingOptions
+    )
+    attack: Attack = option(help="What malicious clients do", factory=NoAttack)
+    detector: Detector = option(
+        help="How servers find and drop malicious uploads", factory=NoDetection
+    )
+    committee: Committee = option(
+        help="The servers that turn a round's uploads into the next global prototypes",
+        factory=Direct,
+    )
 
     def __post_init__(self) -> None:
         for key, least in (("rounds", 1), ("clients", 1), ("checkpoint", 1), ("seed", 0)):
             if getattr(self, key) < least:
-                raise UserError(f"{key} must be at least {least}, it is {getattr(self, key)}")
-        if not _PLAIN.fullmatch(self.name) or len(self.name.encode()) > _LONGEST_NAME:
+                raise UserError(f"{key} must be at least {least}, not {getattr(self, key)}")
+        if not _PLAIN_NAME.fullmatch(self.name) or len(self.name.encode()) > _MAX_NAME_BYTES:
             raise UserError(
-                f"name is a folder's: letters, digits, spaces, '.', '_' and '-', {_LONGEST_NAME} at most, not {self.name!r}"
+                f"name must be a plain folder name of at most {_MAX_NAME_BYTES} bytes "
+                f"(letters, digits, spaces, '.', '_', '-'), not {self.name!r}"
             )
         if not 0 < self.participation <= 1:
-            raise UserError(f"participation is a share in (0, 1], not {self.participation}")
-        if not 0 <= self.validation < 1:
-            raise UserError(f"validation is a share in [0, 1), not {self.validation}")
-        if self.init not in STARTS:
-            raise UserError(f"init is one of {', '.join(STARTS)}, not '{self.init}'")
-        if self.pool.name != "none" and not self.method.pools:
             raise UserError(
-                f"method '{name_of(METHODS, self.method)}' does not pool: set pool.name = \"none\", or use fedrfq"
+                f"participation must be above 0 and at most 1, not {self.participation}"
             )
+        if not 0 <= self.validation < 1:
+            raise UserError(f"validation must be at least 0 and below 1, not {self.validation}")
+        if self.init not in STARTS:
+            raise UserError(f"init must be one of {', '.join(STARTS)}, not '{self.init}'")
+        self._check_method()
         self._check_attack()
         self._check_cohorts()
+        self._check_prototypes()
 
     def _check_attack(self) -> None:
-        if self.attack.clients > self.clients:
+        """Refuse an attack without attackers, or by more clients than there are."""
+        attack = self.attack
+        if attack.clients > self.clients:
             raise UserError(
-                f"attack.clients = {self.attack.clients} of {self.clients} clients: there are not so many"
+                f"attack.clients is {attack.clients}, but the experiment has only "
+                f"{self.clients} clients: lower attack.clients or raise clients"
             )
+        if attack.harms and not attack.clients:
+            raise UserError(
+                f"attack '{name_of(ATTACKS, attack)}' has no attackers: "
+                "set attack.clients to their number"
+            )
+
+    def _check_method(self) -> None:
+        """Refuse what needs prototypes where the method exchanges none."""
         method = name_of(METHODS, self.method)
-        if self.attack.on_uploads and not self.method.exchanges:
+        if self.pool.name != "none" and not self.method.pools:
             raise UserError(
-                f"attack '{name_of(ATTACKS, self.attack)}' is on prototypes, and '{method}' exchanges none"
+                f"method '{method}' does not pool prototypes: "
+                'set pool.name = "none" or method.name = "fedrfq"'
             )
-        if not isinstance(self.detector, NoDetection) and not self.method.exchanges:
+        if self.method.exchanges:
+            return
+        if self.attack.on_uploads:
             raise UserError(
-                f"detectors judge prototypes, and '{method}' exchanges none: set detector.name = \"none\""
+                f"attack '{name_of(ATTACKS, self.attack)}' changes uploaded prototypes, "
+                f"but method '{method}' uploads none: choose another attack or method"
             )
-        if self.attack.harms and not self.attack.clients:
+        if not isinstance(self.detector, NoDetection):
             raise UserError(
-                f"attack '{name_of(ATTACKS, self.attack)}' by no client: set attack.clients to how many attack"
+                f"detectors judge uploaded prototypes, but method '{method}' uploads none: "
+                'set detector.name = "none"'
             )
-        if not isinstance(self.committee, Direct) and not self.method.exchanges:
+        if not isinstance(self.committee, Direct):
             raise UserError(
-                f"a committee agrees on prototypes only, and '{method}' exchanges none: set committee.name = \"direct\""
+                f"a committee agrees on prototypes, but method '{method}' uploads none: "
+                'set committee.name = "direct"'
             )
 
     def _check_cohorts(self) -> None:
+        """Refuse cohorts of the wrong size, and different models where models are averaged."""
         if self.cohorts and sum(cohort.clients for cohort in self.cohorts) != self.clients:
-            found = " + ".join(str(cohort.clients) for cohort in self.cohorts)
+            sizes = " + ".join(str(cohort.clients) for cohort in self.cohorts)
             raise UserError(
-                f"the cohorts have {found} clients, the experiment {self.clients}: make them equal"
+                f"the cohorts have {sizes} clients, but the experiment has {self.clients}: "
+                "make them equal"
             )
-        if len(self.cohorts) > 1 and self.method.centres:
+        if not self.method.centres:
+            return
+        method = name_of(METHODS, self.method)
+        if len(self.cohorts) > 1:
             raise UserError(
-                f"'{name_of(METHODS, self.method)}' averages models, so all clients hold the same: no cohorts"
+                f"method '{method}' averages models, so all clients must hold the same model: "
+                "remove the cohorts"
             )
         if self.method.centres > self.clients:
             raise UserError(
-                f"{self.method.centres} global models for {self.clients} clients: lower method.clusters"
+                f"method.clusters is {self.method.centres}, but the experiment has only "
+                f"{self.clients} clients: lower method.clusters"
             )
-        if self.train.alone and self.method.centres:
+        if self.train.alone:
             raise UserError(
-                f"'{name_of(METHODS, self.method)}' averages models, which lie in one stack: no train.alone"
+                f"method '{method}' averages models, which are trained in one stack: "
+                "set train.alone = false"
             )
+
+    def _check_prototypes(self) -> None:
+        """Refuse prototypes that cannot be pooled, compared or uploaded."""
         lengths = {cohort.model.features() for cohort in self.models()}
         if len(lengths) > 1:
             raise UserError(
-                f"the cohorts' prototypes have {sorted(lengths)} values: they must have one length"
+                f"the cohorts' prototypes have {sorted(lengths)} values: "
+                "choose models whose prototypes have the same length"
             )
         self.pool.check(min(lengths))
-        if self.prototype_size() > MOST_VALUES:
+        if self.prototype_size() > MAX_VALUES:
             raise UserError(
-                f"a prototype has {self.prototype_size()} values, more than the {MOST_VALUES} an upload can hold"
+                f"a prototype has {self.prototype_size()} values, "
+                f"more than the {MAX_VALUES} an upload can hold: choose a smaller model"
             )
 
     def models(self) -> tuple[Cohort, ...]:
-        """Clients that are computed in one program, cohort after cohort: those of one model, or each client alone."""
+        """Return what one program computes: a cohort each, or, if they train alone, each client."""
         if not self.train.alone:
-            return self._alike()
+            return self._cohorts()
         return tuple(
-            Cohort(1, cohort.model) for cohort in self._alike() for _ in range(cohort.clients)
+            Cohort(1, cohort.model) for cohort in self._cohorts() for _ in range(cohort.clients)
         )
 
     def place(self, client: int) -> tuple[int, Model]:
-        """The first client that holds the same model as this one, and that model."""
+        """Return the first client that holds the same model as this one, and that model."""
         first = 0
-        for cohort in self._alike():
+        for cohort in self._cohorts():
             if first <= client < first + cohort.clients:
                 return first, cohort.model
             first += cohort.clients
-        raise UserError(f"client {client}: the experiment has clients 0 to {self.clients - 1}")
+        raise UserError(
+            f"there is no client {client}: the experiment has clients 0 to {self.clients - 1}"
+        )
 
-    def _alike(self) -> tuple[Cohort, ...]:
+    def _cohorts(self) -> tuple[Cohort, ...]:
+        """Return the cohorts, where there are none one of all clients."""
         return self.cohorts or (Cohort(self.clients, self.model),)
 
     def prototype_size(self) -> int:
-        """V: the values of a pooled prototype."""
+        """Return V, the number of values of a pooled prototype."""
         return self.pool.size(self.models()[0].model.features())
 
     def table(self) -> Table:
-        """The whole experiment as plain values; `from_table` reads it back."""
+        """Return the whole experiment as plain values; `from_table` reads it back."""
         table: Table = {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SECTIONS
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in SECTIONS
         }
-        table |= {key: dict(vars(getattr(self, key))) for key in ("data", "pool", "train")}
+        for key in PLAIN_SECTIONS:
+            table[key] = dict(vars(getattr(self, key)))
         if not self.train.alone:
-            del table["train"][
-                "alone"
-            ]  # so that hashes, and runs' ids, from before there was the option stay
-        for key, kinds in _KINDS.items():
+            # Experiments from before there was the option keep their hashes, and runs their ids.
+            del table["train"]["alone"]
+        for key, kinds in KINDS.items():
             value = getattr(self, key)
             table[key] = {"name": name_of(kinds, value), **vars(value)}
         if self.cohorts:
-            rows = [
-                {"clients": c.clients, "name": name_of(MODELS, c.model), **vars(c.model)}
-                for c in self.cohorts
-            ]
-            table["cohorts"] = rows
+            table["cohorts"] = [_cohort_table(cohort) for cohort in self.cohorts]
         return table
 
     def hash(self) -> str:
-        """One trusted server is left out of it: checkpoints from before there were committees are still its own."""
+        """Return the hash that a run's directory and its snapshots are known by.
+
+        The committee is left out where it is one trusted server: snapshots from before there were
+        committees still belong to their experiments.
+        """
         table = self.table()
         if isinstance(self.committee, Direct):
             del table["committee"]
         return hashlib.sha256(toml.dump(table).encode()).hexdigest()
 
 
-_KINDS: dict[str, Mapping[str, type[Any]]] = {
-    "partition": PARTITIONS,
-    "model": MODELS,
-    "method": METHODS,
-    "attack": ATTACKS,
-    "detector": DETECTORS,
-    "committee": COMMITTEES,
-}
-_DEFAULT_KIND = {
-    "partition": "classes",
-    "model": "cnn",
-    "method": "fedrfq",
-    "attack": "none",
-    "detector": "none",
-    "committee": "direct",
-}
-_SECTIONS = (
-    "data",
-    "partition",
-    "model",
-    "cohorts",
-    "pool",
-    "method",
-    "train",
-    "attack",
-    "detector",
-    "committee",
-)
-
-
-def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Experiment:
-    """The experiment of a file (or the default one) with `--set`s and top-level keys applied."""
-    over: Table = {}
-    for assignment in sets:
-        over = toml.assign(over, assignment)
-    over = toml.merge(over, {key: value for key, value in top.items() if value is not None})
-    return from_table(toml.merge(switched(toml.read(path), over) if path else {}, over))
-
-
-def switched(table: Table, over: Mapping[str, Any]) -> Table:
-    """The file's table without what belongs to its own kinds, where others are set over them."""
-    for key, kinds in _KINDS.items():
-        section = _section(table, key)
-        before = section.get("name", _DEFAULT_KIND[key])
-        if isinstance(over.get(key), Mapping):
-            chosen = over[key].get("name", before)
-        else:
-            chosen = before
-        if chosen == before or chosen not in list(kinds) or before not in list(kinds):
-            continue
-        table = {**table, key: _without(section, kinds[before], kinds[chosen])}
-        if key == "method" and kinds[before].pool != kinds[chosen].pool:
-            table.pop("pool", None)
-        if key == "method" and table.get("name") == _automatic(_section(table, "data"), before):
-            table.pop("name")
-    return table
-
-
-def _without(section: Table, before: type[Any], chosen: type[Any]) -> Table:
-    """A section's settings less the old kind's defaults, and less what the new kind does not know."""
-    old = {f.name: f.default for f in fields(before)}
-    gone = {name for name, value in section.items() if name in old and old[name] == value}
-    unknown = set(old) - {f.name for f in fields(chosen)}
-    return {name: value for name, value in section.items() if name not in gone | unknown}
-
-
-def _automatic(data: Mapping[str, Any], method: str) -> str:
-    """The name of a run that was given none."""
-    plain = re.sub(r"[^\w.-]", "-", Path(str(data.get("name", Data.name))).stem).lstrip(".-")
-    return f"{plain or 'own'}-{method}"
-
-
-def from_table(given: Mapping[str, Any]) -> Experiment:
-    """The experiment a table describes; what it leaves open is filled with what suits its data."""
-    known(given, [f.name for f in fields(Experiment)], "")
-    data = {"name": Data.name, **_section(given, "data")}
-    _typed(data["name"], str, "data.name")
-    if data["name"] not in DATASETS and (path := at_path(data["name"])):
-        data["name"] = str(path.resolve())  # so that the run can be resumed from anywhere
-    if data["name"] in DATASETS:
-        suits = DATASETS[data["name"]].settings
-    else:
-        suits = {}
-    method = _kind("method", given, suits)
-    sections: Table = {
-        "data": _build(Data, data, "data", suits.get("data", {})),
-        "train": _build(TrainingOptions, _section(given, "train"), "train", suits.get("train", {})),
-        "partition": _kind("partition", given, suits),
-        "model": _kind("model", given, suits),
-        "cohorts": _cohorts(given, suits),
-        "method": method,
-        "pool": _build(Pool, _section(given, "pool"), "pool", method.pool),
-        "attack": _kind("attack", given, suits),
-        "detector": _kind("detector", given, suits),
-        "committee": _kind("committee", given, suits),
-    }
-    top = {key: value for key, value in given.items() if key not in _SECTIONS}
-    name = _automatic(data, name_of(METHODS, method))
-    return _build(Experiment, top, "", {"name": name, **suits, **sections})
-
-
-def _section(given: Mapping[str, Any], key: str) -> Table:
-    section = given.get(key, {})
-    if not isinstance(section, Mapping):
-        raise UserError(
-            f"{key} is a section, such as [{key}] or --set {key}.name=…, not the value {section!r}"
-        )
-    return dict(section)
-
-
-def _kind(key: str, given: Mapping[str, Any], suits: Mapping[str, Any]) -> Any:
-    """A section that names its kind: the kind's dataclass, built from the rest."""
-    return _of_kind(key, _section(given, key), suits.get(key, {}), key)
-
-
-def _of_kind(key: str, section: Table, suits: Mapping[str, Any], path: str) -> Any:
-    kinds = _KINDS[key]
-    name = _typed(section.pop("name", suits.get("name", _DEFAULT_KIND[key])), str, f"{path}.name")
-    if name not in kinds:
-        raise UserError(
-            f"{path}.name is one of {', '.join(kinds)}, not {name!r}{nearest(str(name), kinds)}"
-        )
-    _check_owner(section, name, kinds, path)
-    return _build(kinds[name], section, path, suits)
-
-
-def _check_owner(
-    section: Mapping[str, Any], name: str, kinds: Mapping[str, type[Any]], path: str
-) -> None:
-    """That no setting is one of other kinds only."""
-    names = {kind: {f.name for f in fields(kinds[kind])} for kind in kinds}
-    for key in section:
-        owners = [kind for kind in kinds if key in names[kind]]
-        if owners and name not in owners:
-            raise UserError(
-                f"unknown key {path}.{key} of {name}: it belongs to {path}.name = {' or '.join(owners)}"
-            )
-
-
-def _cohorts(given: Mapping[str, Any], suits: Mapping[str, Any]) -> tuple[Cohort, ...]:
-    """Each cohort's own settings laid over those of `model`."""
-    rows = given.get("cohorts", [])
-    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
-        raise UserError(
-            "cohorts is a list of tables: [[cohorts]] with clients = … and a model's settings"
-        )
-    cohorts = []
-    for i, row in enumerate(rows):
-        clients = _typed(row.get("clients"), int, f"cohorts[{i}].clients")
-        own = {key: value for key, value in row.items() if key != "clients"}
-        shared = _section(given, "model")
-        common = shared.get("name", suits.get("model", {}).get("name", _DEFAULT_KIND["model"]))
-        if own.get("name", common) == common:
-            under = shared
-        else:
-            under = {}
-        model = _of_kind("model", {**under, **own}, suits.get("model", {}), f"cohorts[{i}]")
-        if clients < 1:
-            raise UserError(f"cohorts[{i}].clients must be at least 1, it is {clients}")
-        cohorts.append(Cohort(clients, model))
-    return tuple(cohorts)
-
-
-def _build(cls: type[T], given: Mapping[str, Any], path: str, suits: Mapping[str, Any]) -> T:
-    """A dataclass from the given values (strictly its fields) and those of `suits` that it has."""
-    hints = get_type_hints(cls)
-    names = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-    known(given, names, path)
-    values = {name: suits[name] for name in names if name in suits}
-    for key, value in given.items():
-        values[key] = _typed(value, hints[key], f"{path}.{key}" if path else key)
-    return cls(**values)
-
-
-def _typed(value: Any, hint: Any, path: str) -> Any:
-    """The value, if it is of the type; a whole number will do for a float."""
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is not hint:
-        expected = {
-            int: "a whole number",
-            float: "a number",
-            str: "a string",
-            bool: "true or false",
-        }.get(hint, str(hint))
-        raise UserError(f"{path} must be {expected}, not {value!r}")
-    return value
-
-
-def known(given: Mapping[str, Any], names: Sequence[str], path: str) -> None:
-    for key in given:
-        if key not in names:
-            if path:
-                full = f"{path}.{key}"
-            else:
-                full = key
-            if names:
-                known = f": {', '.join(names)}"
-            else:
-                known = ""
-            raise UserError(
-                f"unknown key {full}{nearest(key, names)}; known here{known or ' are none'}"
-            )
-
-
-def name_of(kinds: Mapping[str, type[Any]], value: object) -> str:
-    return next(name for name, kind in kinds.items() if kind is type(value))
+def _cohort_table(cohort: Cohort) -> Table:
+    model = cohort.model
+    return {"clients": cohort.clients, "name": name_of(MODELS, model), **vars(model)}

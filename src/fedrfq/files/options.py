@@ -6,6 +6,7 @@ fails where one is missing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, field, fields
 from typing import Any, NamedTuple
 
@@ -17,32 +18,47 @@ class Described(NamedTuple):
     type: str
     default: Any  # MISSING where a value must be given
     help: str
-    range: str
+    range: str  # in words; "" where every value of the type will do
 
 
-def option(default: Any = MISSING, help: str = "", range: str = "", factory: Any = MISSING) -> Any:
-    """A dataclass field with a one-line description and, where it has one, its range in words."""
+# The return type is Any, as that of `dataclasses.field`: a type checker sees `key: int = option(1)`
+# as a plain assignment.
+def option(
+    default: Any = MISSING,
+    help: str = "",
+    range: str = "",
+    *,
+    factory: Callable[[], Any] | None = None,
+) -> Any:
+    """Return a dataclass field with a one-line description and, if it has one, its range.
+
+    A default that may not be shared between instances is given as a `factory` instead.
+    """
     metadata = {"help": help, "range": range}
-    if factory is not MISSING:
+    if factory is not None:
         return field(default_factory=factory, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
+def one_of(names: Iterable[str]) -> str:
+    """Return the range of an option that takes one of several names."""
+    return f"one of {', '.join(names)}"
+
+
 def described(cls: type[Any]) -> list[Described]:
-    """The options of a dataclass, in the order in which they are declared."""
-    found = []
-    for one in fields(cls):
-        default = one.default
-        if one.default_factory is not MISSING:
-            default = one.default_factory()
-        metadata = one.metadata
-        found.append(
+    """Return the options of a dataclass, in the order in which they are declared."""
+    options = []
+    for member in fields(cls):
+        default = member.default
+        if member.default_factory is not MISSING:
+            default = member.default_factory()
+        options.append(
             Described(
-                one.name,
-                str(one.type),
-                default,
-                metadata.get("help", ""),
-                metadata.get("range", ""),
+                name=member.name,
+                type=str(member.type),
+                default=default,
+                help=member.metadata.get("help", ""),
+                range=member.metadata.get("range", ""),
             )
         )
-    return found
+    return options

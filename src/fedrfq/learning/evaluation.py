@@ -1,9 +1,9 @@
-"""What is known of a run after a round: the record, and each client's figures."""
+"""How a round is evaluated: its record, and the figures of each client."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -24,42 +24,46 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """One round of one run. Accuracies are in percent; ± is the true standard deviation over clients. What has a default is
-    missing in records from before there were committees."""
+    """One round of one run.
+
+    Accuracies are in percent; the standard deviations are those over clients. Fields with a default
+    are missing in records from before there were committees.
+    """
 
     round: int
     accuracy_mean: float
     accuracy_std: float
-    accuracy_std_running: (
-        float  # FedProto's figure, to explain gaps: the std of running averages over the clients
-    )
-    prototype_accuracy_mean: float | None  # nearest global prototype, over all classes
+    # FedProto's figure, to explain gaps: the deviation of running averages over the clients.
+    accuracy_std_running: float
+    # By the nearest global prototype: among all classes, and among those the client holds.
+    prototype_accuracy_mean: float | None
     prototype_accuracy_std: float | None
-    prototype_accuracy_own_mean: float | None  # … over the classes the client holds
+    prototype_accuracy_own_mean: float | None
     prototype_failure: float | None
-    honest_accuracy_mean: float | None  # over the clients that are not malicious
+    # Over the clients that are not malicious.
+    honest_accuracy_mean: float | None
     honest_prototype_accuracy_mean: float | None
     loss: float
     loss_classification: float
-    loss_prototype: float | None  # with what else a method of prototypes adds to it
+    loss_prototype: float | None  # including other terms that a method of prototypes adds
     participants: int
     samples: int
     parameters_up: int
     parameters_down: int
     bytes_up: int
     bytes_down: int
-    saturated: int
+    saturated: int  # values cut to the fixed-point range
     attackers: int  # malicious clients that attacked and took part
     attackers_filtered: int
-    filtered: list[int]  # clients whose upload did not count, by the detector's verdict
-    refused: dict[str, str]  # … because it could not be taken, and why
-    view: int | None = (
-        None  # in which the committee agreed; more than 0: leaders were replaced. None with one trusted server
-    )
+    filtered: list[int]  # clients whose upload the detector dropped
+    refused: dict[str, str]  # clients whose upload could not be admitted, and why
+    # The view in which the committee agreed: above 0, leaders were replaced. None with one server.
+    view: int | None = None
     leader: int | None = None
-    committee_messages: int | None = None  # among servers and clients, and their bytes
+    # Messages among servers and clients, and their bytes.
+    committee_messages: int | None = None
     committee_bytes: int | None = None
-    evidence: int | None = None  # proofs that somebody misbehaved
+    evidence: int | None = None  # proofs that a party misbehaved
     collapsed_clients: int
     seconds_train: float
     seconds: float
@@ -67,17 +71,17 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """A round's record with each client's figures, one row a client, the committee's report, and what the clients sent."""
+    """A round's record, with what is behind it."""
 
     record: RoundRecord
-    clients: list[dict[str, Any]]
-    report: AgreementReport | None
+    clients: list[dict[str, Any]]  # a row of figures for each client
+    report: AgreementReport | None  # of the committee
     sent: Uploads
 
 
 @dataclass(frozen=True)
 class Tested:
-    """Clients' test samples through their models; rows are padded to the longest, with weight 0."""
+    """What clients' models make of their test samples; rows are padded, with weight 0."""
 
     logits_KNJ: Tensor
     c_KND: Tensor
@@ -86,80 +90,85 @@ class Tested:
     weight_KN: Tensor
 
     def rows(self, rows: slice) -> Tested:
+        """Return the part of some clients."""
         return Tested(*(tensor[rows] for tensor in vars(self).values()))
 
     def vectors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Pooled and unpooled prototypes and labels of all real samples."""
+        """Return the pooled and unpooled prototypes and the labels of all real samples."""
         real = self.weight_KN.bool()
         return self.p_KNV[real], self.c_KND[real], self.y_KN[real]
 
 
 def side_by_side(cohorts: Sequence[Tested], runs: int) -> Tested:
-    """Cohorts, each run after run, as all of the first run's clients, then the next one's, padded to the longest."""
-    longest = max(part.y_KN.shape[1] for part in cohorts)
-    columns = zip(*(vars(part).values() for part in cohorts), strict=True)
-    return Tested(
-        *(_joined([_padded(tensor, longest) for tensor in column], runs) for column in columns)
-    )
+    """Join cohorts, each of which has its clients run after run, into one.
 
+    The result has all clients of the first run, then those of the next, padded to the longest row.
+    """
+    longest = max(cohort.y_KN.shape[1] for cohort in cohorts)
 
-def _joined(cohorts: Sequence[Tensor], runs: int) -> Tensor:
-    return torch.cat([rows.reshape(runs, -1, *rows.shape[1:]) for rows in cohorts], 1).flatten(0, 1)
+    def joined(name: str) -> Tensor:
+        padded = [_padded(getattr(cohort, name), longest) for cohort in cohorts]
+        by_run = [rows.reshape(runs, -1, *rows.shape[1:]) for rows in padded]
+        return torch.cat(by_run, 1).flatten(0, 1)
+
+    return Tested(*(joined(field.name) for field in fields(Tested)))
 
 
 def _padded(tensor_KN: Tensor, size: int) -> Tensor:
+    """Pad the rows with zeros to a size."""
     missing = (0, 0) * (tensor_KN.dim() - 2) + (0, size - tensor_KN.shape[1])
     return F.pad(tensor_KN, missing)
 
 
 @dataclass(frozen=True)
 class Round:
-    """All that a round of one run left behind."""
+    """Everything about a round of one run that its record is made of."""
 
     number: int
     experiment: Experiment
     partition: Partition
     malicious: list[int]
-    who: list[int]
+    who: list[int]  # clients that trained
     losses_K3: Tensor  # total, classification, prototype
     sent: Uploads
     decision: Decision
     report: AgreementReport | None
-    values: int  # that a client sends of its parameters, where those are exchanged
+    values: int  # parameters that a client sends, where parameters are exchanged
     seconds_train: float
     seconds: float
 
 
 @dataclass(frozen=True)
 class RunAccuracies:
-    """One run's accuracies: by the own head; by the nearest global prototype, among all and among the own classes."""
+    """One run's accuracies, client by client; None where no prototypes are exchanged."""
 
-    head_K: Floats
-    collapsed: int
-    all_K: Floats | None
-    own_K: Floats | None
+    head_K: Floats  # by the client's own decision layer
+    collapsed: int  # number of clients
+    all_K: Floats | None  # by the nearest global prototype among all classes
+    own_K: Floats | None  # … and among the classes the client holds
     failure: float | None
 
 
 def measure(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[RoundOutcome]:
-    """Each run's outcome of a round. What needs the samples is computed for all runs at once."""
-    return [
-        outcome(done, figures)
-        for done, figures in zip(rounds, _figures(rounds, tested, held_KJ), strict=True)
-    ]
+    """Return each run's outcome of a round; all runs' samples are evaluated at once."""
+    accuracies = _accuracies(rounds, tested, held_KJ)
+    return [outcome(done, run) for done, run in zip(rounds, accuracies, strict=True)]
 
 
-def _figures(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[RunAccuracies]:
+def _accuracies(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[RunAccuracies]:
+    """Return each run's accuracies; `held_KJ` says which classes each client holds."""
     runs = len(rounds)
-    heads = np.split(
-        metrics.accuracies(tested.logits_KNJ.argmax(-1), tested.y_KN, tested.weight_KN), runs
-    )
-    dead_K = metrics.collapsed(tested.c_KND, tested.p_KNV, tested.weight_KN, held_KJ.sum(1))
-    dead = dead_K.view(runs, -1).sum(1).tolist()
+
+    def by_run(guess_KN: Tensor) -> list[Floats]:
+        return np.split(metrics.accuracies(guess_KN, tested.y_KN, tested.weight_KN), runs)
+
+    heads = by_run(tested.logits_KNJ.argmax(-1))
+    collapsed_K = metrics.collapsed(tested.c_KND, tested.p_KNV, tested.weight_KN, held_KJ.sum(1))
+    collapsed = collapsed_K.view(runs, -1).sum(1).tolist()
     if not rounds[0].experiment.method.exchanges:
         return [
-            RunAccuracies(head_K, collapsed, None, None, None)
-            for head_K, collapsed in zip(heads, dead, strict=True)
+            RunAccuracies(heads[r], collapsed[r], all_K=None, own_K=None, failure=None)
+            for r in range(runs)
         ]
     globals_ = [done.decision.globals_ for done in rounds]
     values_RJV = torch.from_numpy(np.stack([g.floats() for g in globals_])).to(tested.p_KNV)
@@ -167,25 +176,22 @@ def _figures(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[R
     clients = len(held_KJ) // runs
     distance_KNJ = metrics.distances(tested.p_KNV, values_RJV.repeat_interleave(clients, 0))
     present_KJ = present_RJ.repeat_interleave(clients, 0)
-    guesses = (
-        metrics.nearest(distance_KNJ, allowed_KJ)
-        for allowed_KJ in (present_KJ, held_KJ & present_KJ)
-    )
-    everything, own = (
-        np.split(metrics.accuracies(guess, tested.y_KN, tested.weight_KN), runs)
-        for guess in guesses
-    )
-    distance_RNJ, y_RN, weight_RN = (
-        t.reshape(runs, -1, *t.shape[2:]) for t in (distance_KNJ, tested.y_KN, tested.weight_KN)
-    )
-    failures = metrics.prototype_failure(distance_RNJ, y_RN, weight_RN.bool(), present_RJ).tolist()
+    among_all = by_run(metrics.nearest(distance_KNJ, present_KJ))
+    among_own = by_run(metrics.nearest(distance_KNJ, held_KJ & present_KJ))
+    failures = metrics.prototype_failure(
+        distance_KNJ.reshape(runs, -1, distance_KNJ.shape[2]),
+        tested.y_KN.reshape(runs, -1),
+        tested.weight_KN.reshape(runs, -1).bool(),
+        present_RJ,
+    ).tolist()
     return [
-        RunAccuracies(*found) for found in zip(heads, dead, everything, own, failures, strict=True)
+        RunAccuracies(heads[r], collapsed[r], among_all[r], among_own[r], failures[r])
+        for r in range(runs)
     ]
 
 
 def outcome(done: Round, figures: RunAccuracies) -> RoundOutcome:
-    """A round's record, and its rows of clients, from what it left behind and how its clients were tested."""
+    """Return a round's record and its rows of clients."""
     record = RoundRecord(
         round=done.number,
         **_head(done, figures.head_K),
@@ -207,50 +213,56 @@ def outcome(done: Round, figures: RunAccuracies) -> RoundOutcome:
 
 
 def _samples(done: Round) -> int:
+    """Return how many samples were trained on, in all passes."""
     epochs = done.experiment.method.epochs(done.experiment.train.epochs)
     return sum(len(done.partition.train[k]) for k in done.who) * epochs
 
 
 def _losses(done: Round) -> dict[str, Any]:
     total, classification, prototype = done.losses_K3[done.who].mean(0).tolist()
-    exchanges = done.experiment.method.exchanges
+    if not done.experiment.method.exchanges:
+        prototype = None
     return {
         "loss": total,
         "loss_classification": classification,
-        "loss_prototype": prototype if exchanges else None,
+        "loss_prototype": prototype,
     }
 
 
 def _head(done: Round, head_K: Floats) -> dict[str, Any]:
     counts = np.array([len(test) for test in done.partition.test])
-    running = metrics.running_std(head_K, counts)
     return {
         "accuracy_mean": float(head_K.mean()),
         "accuracy_std": float(head_K.std()),
-        "accuracy_std_running": running,
+        "accuracy_std_running": metrics.running_std(head_K, counts),
     }
 
 
-def _prototypes(found: RunAccuracies) -> dict[str, Any]:
+def _prototypes(figures: RunAccuracies) -> dict[str, Any]:
+    deviation = None
+    if figures.all_K is not None:
+        deviation = float(figures.all_K.std())
     return {
-        "prototype_accuracy_mean": _mean(found.all_K),
-        "prototype_accuracy_std": None if found.all_K is None else float(found.all_K.std()),
-        "prototype_accuracy_own_mean": _mean(found.own_K),
-        "prototype_failure": found.failure,
+        "prototype_accuracy_mean": _mean(figures.all_K),
+        "prototype_accuracy_std": deviation,
+        "prototype_accuracy_own_mean": _mean(figures.own_K),
+        "prototype_failure": figures.failure,
     }
 
 
-def _honest(done: Round, found: RunAccuracies) -> dict[str, Any]:
-    honest_K = ~np.isin(np.arange(len(found.head_K)), done.malicious)
+def _honest(done: Round, figures: RunAccuracies) -> dict[str, Any]:
+    honest_K = ~np.isin(np.arange(len(figures.head_K)), done.malicious)
+    by_prototype = None
+    if figures.all_K is not None:
+        by_prototype = _mean(figures.all_K[honest_K])
     return {
-        "honest_accuracy_mean": _mean(found.head_K[honest_K]),
-        "honest_prototype_accuracy_mean": None
-        if found.all_K is None
-        else _mean(found.all_K[honest_K]),
+        "honest_accuracy_mean": _mean(figures.head_K[honest_K]),
+        "honest_prototype_accuracy_mean": by_prototype,
     }
 
 
 def _mean(values_K: Floats | None) -> float | None:
+    """Return the mean; NaN of no values, as where every client is malicious."""
     if values_K is None:
         return None
     if len(values_K):
@@ -259,7 +271,10 @@ def _mean(values_K: Floats | None) -> float | None:
 
 
 def _traffic(done: Round) -> dict[str, Any]:
-    """Values and bytes from all clients, and to all that took part; parameters travel as float32."""
+    """Return values and bytes from all clients, and to all that took part.
+
+    Parameters travel as float32.
+    """
     receivers = len(done.who)
     globals_ = done.decision.globals_
     method = done.experiment.method
@@ -283,15 +298,14 @@ def _traffic(done: Round) -> dict[str, Any]:
 
 def _detection(done: Round) -> dict[str, Any]:
     uploads = done.decision.uploads
-    refused = done.decision.uploads.refused
     kept_K = done.decision.verdict.kept_K.tolist()
     filtered = [client for client, kept in zip(uploads.clients, kept_K, strict=True) if not kept]
     attacking = attacking_in(done)
     return {
         "attackers": len(attacking),
-        "attackers_filtered": len(attacking & (set(filtered) | set(refused))),
+        "attackers_filtered": len(attacking & {*filtered, *uploads.refused}),
         "filtered": filtered,
-        "refused": {str(client): reason for client, reason in refused.items()},
+        "refused": {str(client): reason for client, reason in uploads.refused.items()},
     }
 
 
@@ -306,7 +320,7 @@ def _agreement(report: AgreementReport | None) -> dict[str, Any]:
 
 
 def attacking_in(done: Round) -> set[int]:
-    """The clients that attacked in the round, whatever came of it."""
+    """Return the clients that attacked in the round, successfully or not."""
     attack = done.experiment.attack
     if attack.harms and done.number >= attack.start_round:
         return set(done.malicious) & set(done.who)
@@ -314,33 +328,46 @@ def attacking_in(done: Round) -> set[int]:
 
 
 def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dict[str, Any]:
-    trained = k in done.who
-    exchanges = done.experiment.method.exchanges
-    verdict = done.decision.verdict
-    refused = done.decision.uploads.refused
-    if k in refused:
-        judged = "refused"
-    else:
-        if row is None:
-            judged = ""
-        else:
-            if verdict.kept_K[row]:
-                judged = "kept"
-            else:
-                judged = "filtered"
+    """Return client k's figures; `row` is where its upload stands, None without one."""
+    classification = None
+    prototype = None
+    if k in done.who:
+        classification = float(done.losses_K3[k, 1])
+        if done.experiment.method.exchanges:
+            prototype = float(done.losses_K3[k, 2])
+    score = None
+    if row is not None:
+        score = int(done.decision.verdict.score_K[row])
     return {
         "round": done.number,
         "client": k,
-        "trained": int(trained),
+        "trained": int(k in done.who),
         "classes": len(done.partition.classes[k]),
         "samples": len(done.partition.train[k]),
         "accuracy": float(figures.head_K[k]),
-        "prototype_accuracy": None if figures.all_K is None else float(figures.all_K[k]),
-        "prototype_accuracy_own": None if figures.own_K is None else float(figures.own_K[k]),
-        "loss_classification": float(done.losses_K3[k, 1]) if trained else None,
-        "loss_prototype": float(done.losses_K3[k, 2]) if trained and exchanges else None,
+        "prototype_accuracy": _at(figures.all_K, k),
+        "prototype_accuracy_own": _at(figures.own_K, k),
+        "loss_classification": classification,
+        "loss_prototype": prototype,
         "malicious": int(k in done.malicious),
-        "verdict": judged,
-        "score": None if row is None else int(verdict.score_K[row]),
-        "reason": refused.get(k, ""),
+        "verdict": _verdict(done, k, row),
+        "score": score,
+        "reason": done.decision.uploads.refused.get(k, ""),
     }
+
+
+def _verdict(done: Round, k: int, row: int | None) -> str:
+    """Return what became of client k's upload: refused, kept or filtered; "" without one."""
+    if k in done.decision.uploads.refused:
+        return "refused"
+    if row is None:
+        return ""
+    if done.decision.verdict.kept_K[row]:
+        return "kept"
+    return "filtered"
+
+
+def _at(values_K: Floats | None, k: int) -> float | None:
+    if values_K is None:
+        return None
+    return float(values_K[k])

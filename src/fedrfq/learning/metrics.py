@@ -1,4 +1,7 @@
-"""What is measured: accuracy, prototype failure, silhouette. Every function takes plain arrays and returns numbers."""
+"""Measures of a round: accuracy, prototype failure, collapse and silhouette.
+
+Every function takes plain arrays and returns numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_NEAR_ZERO = 1e-2  # healthy pooled prototypes have values around 0.5
-_ALIKE = 0.05  # of the vectors' size: the spread stays above a tenth of it while a client learns, and is below when it cannot
-_SILHOUETTE_SAMPLES = 5000  # the measure compares every pair: more samples are thinned to these
+# Healthy pooled prototypes have values around 0.5.
+_NEAR_ZERO = 1e-2
+# A share of the vectors' size: while a client learns, the spread stays above a tenth of it.
+_ALIKE = 0.05
+# The silhouette compares every pair: of more samples it takes these many at random.
+_SILHOUETTE_SAMPLES = 5000
 
 
 def accuracies(guess_KN: Tensor, y_KN: Tensor, weight_KN: Tensor) -> NDArray[np.float64]:
-    """Each client's share of right guesses, in percent."""
+    """Return each client's share of right guesses, in percent."""
     right_K = ((guess_KN == y_KN).float() * weight_KN).sum(1)
     return (100 * right_K.double() / weight_KN.sum(1)).cpu().numpy()
 
 
 def running_std(accuracy_K: NDArray[np.float64], counts_K: NDArray[np.int64]) -> float:
-    """FedProto's printed "std": its counters are never reset, so it is that of running averages over the clients."""
+    """Return FedProto's printed "std", that of running averages over the clients.
+
+    Its reference code never resets its counters between clients.
+    """
     right = np.cumsum(accuracy_K * counts_K)
     return float(np.std(right / np.cumsum(counts_K)))
 
 
 def distances(p_KNV: Tensor, globals_JV: Tensor) -> Tensor:
-    """L2 distance of every prototype to every global prototype: K × N × J."""
+    """Return the L2 distance of every prototype to every global prototype: K × N × J."""
     return torch.cdist(
         p_KNV,
         globals_JV.expand(p_KNV.shape[0], -1, -1),
@@ -34,7 +43,10 @@ def distances(p_KNV: Tensor, globals_JV: Tensor) -> Tensor:
 
 
 def nearest(distance_KNJ: Tensor, allowed_KJ: Tensor) -> Tensor:
-    """The class of the nearest global prototype among those allowed to each client; −1 where none is allowed."""
+    """Return the class of the nearest global prototype among those allowed to each client.
+
+    It is −1 where none is allowed.
+    """
     guess_KN = distance_KNJ.masked_fill(~allowed_KJ[:, None], float("inf")).argmin(-1)
     return guess_KN.where(allowed_KJ.any(1, keepdim=True), -1)
 
@@ -42,11 +54,15 @@ def nearest(distance_KNJ: Tensor, allowed_KJ: Tensor) -> Tensor:
 def prototype_failure(
     distance_RNJ: Tensor, y_RN: Tensor, real_RN: Tensor, present_RJ: Tensor
 ) -> NDArray[np.float64]:
-    """Each run's prototype failure as a share: of all pairs of a prototype of class j and one of another class, how many
-    have the first one farther from the global prototype of j than the second (L2(Z₁,H₁) > L2(Z₂,H₁))."""
+    """Return each run's prototype failure, as a share of pairs.
+
+    A pair is a prototype Z₁ of class j and a prototype Z₂ of another class. It fails if Z₁ is
+    farther from the global prototype H₁ of j than Z₂ is: L2(Z₁,H₁) > L2(Z₂,H₁).
+    """
     classes_J1 = torch.arange(present_RJ.shape[1], device=y_RN.device)[:, None]
     own_RJN = (y_RN[:, None] == classes_J1) & present_RJ[..., None] & real_RN[:, None]
     distance_RJN = distance_RNJ.mT.contiguous()
+    # Sorted, so that one search counts how many of the others are nearer than each prototype.
     others_RJN = distance_RJN.masked_fill(own_RJN | ~real_RN[:, None], torch.inf).sort(2).values
     nearer_RJN = torch.searchsorted(others_RJN, distance_RJN)
     failed_R = (nearer_RJN * own_RJN).sum((1, 2)).double()
@@ -56,8 +72,11 @@ def prototype_failure(
 
 
 def collapsed(c_KND: Tensor, p_KNV: Tensor, weight_KN: Tensor, classes_K: Tensor) -> Tensor:
-    """Which clients' training collapsed: their pooled prototypes are all near 0, or, though they hold several classes,
-    the feature vectors of all their samples are alike."""
+    """Return which clients' training collapsed.
+
+    Their pooled prototypes are all near 0, or the feature vectors of all their samples are alike
+    although they hold several classes.
+    """
     weight_KN1 = weight_KN[..., None]
     mean_K1D = (c_KND * weight_KN1).sum(1, keepdim=True) / weight_KN1.sum(1, keepdim=True)
     spread_K = ((c_KND - mean_K1D).square() * weight_KN1).sum((1, 2)).sqrt()
@@ -67,7 +86,10 @@ def collapsed(c_KND: Tensor, p_KNV: Tensor, weight_KN: Tensor, classes_K: Tensor
 
 
 def silhouette(vectors_NV: Tensor, y_N: Tensor, seed: int) -> float:
-    """Mean silhouette coefficient of the vectors, by class: 1 for tight and far apart, below 0 for mixed up."""
+    """Return the mean silhouette coefficient of the vectors, by class.
+
+    It is 1 for classes that are tight and far apart, below 0 for classes that are mixed up.
+    """
     if len(y_N) > _SILHOUETTE_SAMPLES:
         chosen = np.random.default_rng(seed).permutation(len(y_N))[:_SILHOUETTE_SAMPLES]
         vectors_NV = vectors_NV[chosen]
@@ -83,5 +105,6 @@ def silhouette(vectors_NV: Tensor, y_N: Tensor, seed: int) -> float:
     others_N = size_J[y_N] - 1
     within_N = own_N / others_N.clamp_min(1)
     nearest_N = (sums_NJ / size_J).masked_fill(member_NJ.bool(), torch.inf).amin(1)
-    found_N = (nearest_N - within_N) / torch.maximum(nearest_N, within_N)
-    return float(found_N.nan_to_num(0).where(others_N > 0, 0).mean())
+    silhouette_N = (nearest_N - within_N) / torch.maximum(nearest_N, within_N)
+    # A lone sample of its class counts 0, as in scikit-learn.
+    return float(silhouette_N.nan_to_num(0).where(others_N > 0, 0).mean())

@@ -1,4 +1,4 @@
-"""The methods by name. A new one is a file beside these and a line here."""
+"""The methods by name. A new method is a file beside these and a line here."""
 
 from fedrfq.methods.fedavg import FedAvg
 from fedrfq.methods.fedper import FedPer

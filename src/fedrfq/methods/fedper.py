@@ -1,9 +1,11 @@
-"""FedPer: Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
+"""FedPer averages all layers but the last.
 
-FedAvg of all layers but the last: every client keeps a decision layer of its own, which never leaves it, and trains it
-together with the shared layers below.
+Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
 
-Departures: one personal layer, the decision layer, as FedProto's comparison has it.
+Every client keeps its own decision layer, which never leaves it, and trains it together with the
+shared layers below. The shared layers are averaged as in FedAvg.
+
+Departures: there is one personal layer, the decision layer, as in FedProto's comparison.
 """
 
 from __future__ import annotations
@@ -15,5 +17,7 @@ from fedrfq.methods.fedavg import FedAvg
 
 @dataclass(frozen=True)
 class FedPer(FedAvg):
+    """FedAvg of everything below the decision layer."""
+
     def shared(self, head: bool) -> bool:
         return not head

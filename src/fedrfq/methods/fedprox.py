@@ -1,9 +1,13 @@
-"""FedProx: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+"""FedProx keeps clients near the global model while they train.
 
-FedAvg in which a client's loss has a proximal term, μ/2 times the squared distance between its parameters and those it
-started the round from, so that clients with unlike data do not drift apart. With μ = 0 it is FedAvg.
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 
-Departures: every client does its full epoch (the paper also lets slow ones do less), and μ is one number for all rounds.
+FedAvg in which a client's loss has a proximal term: μ/2 times the squared distance between its
+parameters and those it started the round from, so that clients with different data do not drift
+apart. With μ = 0 it is FedAvg.
+
+Departures: every client does its full epochs (the paper also lets slow clients do fewer), and μ is
+one number for all rounds.
 """
 
 from __future__ import annotations
@@ -15,23 +19,25 @@ import torch
 from torch import Tensor
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.methods.fedavg import FedAvg
-from fedrfq.methods.method import MOST_WEIGHT, Batch, Guide, cross_entropy
+from fedrfq.methods.method import MAX_WEIGHT, Batch, Guide, cross_entropy
 from fedrfq.models.stacked import Params, trained
 from fedrfq.prototypes.fixed_point import Globals
 
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    mu: float = 0.01
+    """FedAvg with a proximal term in the clients' loss."""
+
+    mu: float = option(0.01, "Weight of the proximal term (μ)", f"0 to {MAX_WEIGHT:g}")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mu <= MOST_WEIGHT:
-            raise UserError(
-                f"method.mu must be a number from 0 to {MOST_WEIGHT:g}, it is {self.mu}"
-            )
+        if not 0 <= self.mu <= MAX_WEIGHT:
+            raise UserError(f"method.mu must be a number from 0 to {MAX_WEIGHT:g}, not {self.mu}")
 
     def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
+        """Return μ and the parameters at the start of the round, which the loss compares with."""
         clients = len(next(iter(own.values())))
         return {
             "mu_K": torch.full((clients,), self.mu),
@@ -40,12 +46,12 @@ class FedProx(FedAvg):
 
     def losses(self, batch: Batch, guide: Guide) -> tuple[Tensor, Tensor, Tensor]:
         classification = batch.mean(cross_entropy(batch))
-        moved = [
+        squares = [
             (batch.params[name] - start).square().flatten(1).sum(1)
             for name, start in guide.items()
             if name != "mu_K"
         ]
-        proximal = torch.stack(moved).sum(0) / 2
+        proximal = torch.stack(squares).sum(0) / 2
         return classification + guide["mu_K"] * proximal, classification, proximal
 
     def program(self) -> Hashable:

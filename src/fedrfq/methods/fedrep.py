@@ -1,10 +1,14 @@
-"""FedRep: Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021.
+"""FedRep trains the decision layer first, then the shared layers.
 
-As FedPer, every client keeps its own decision layer and shares the rest. A round has two phases: first the decision layer
-alone is trained for `head_epochs` passes over the data, then the shared layers alone for the experiment's epochs.
+Collins et al., "Exploiting Shared Representations for Personalized Federated Learning", ICML 2021.
 
-Departures: one pass for the decision layer, where the paper takes ten, so that a round costs a client at most twice what
-it costs the other methods; the phases have momentum of their own, and BatchNorm's moments follow the data in both.
+As in FedPer, every client keeps its own decision layer and shares the rest. A round has two phases:
+first the decision layer alone is trained for `head_epochs` passes over the data, then the shared
+layers alone for the experiment's epochs.
+
+Departures: one pass for the decision layer, where the paper takes ten, so that a round costs a
+client at most twice what it costs with the other methods. Each phase starts its own momentum, and
+BatchNorm's moments follow the data in both.
 """
 
 from __future__ import annotations
@@ -12,16 +16,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.methods.fedper import FedPer
 
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    head_epochs: int = 1
+    """FedPer whose clients train the decision layer and the rest one after the other."""
+
+    head_epochs: int = option(
+        1,
+        "Passes over the data that train the decision layer, before train.epochs for the rest",
+        "1 or more",
+    )
 
     def __post_init__(self) -> None:
         if self.head_epochs < 1:
-            raise UserError(f"method.head_epochs must be at least 1, it is {self.head_epochs}")
+            raise UserError(f"method.head_epochs must be at least 1, not {self.head_epochs}")
 
     def epochs(self, epochs: int) -> int:
         return self.head_epochs + epochs

@@ -1,4 +1,4 @@
-"""Local: every client trains alone on its own data. The baseline that no exchange must beat."""
+"""Local training: every client trains alone on its own data. Exchange must beat this baseline."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The models by name. A new one is a file beside these and a line here."""
+"""The models by name. A new model is a file beside these and a line here."""
 
 from fedrfq.models.cnn import CNN
 from fedrfq.models.mlp import MLP

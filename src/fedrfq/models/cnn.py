@@ -1,9 +1,10 @@
-"""The paper's CNN for MNIST and FEMNIST, with the layers of FedProto's reference implementation (Tan et al., 2022).
+"""The paper's CNN for MNIST and FEMNIST.
 
-conv 5×5, max-pool 2, ReLU; conv 5×5, dropout by channel, max-pool 2, ReLU; linear to 50, ReLU; dropout; linear to the
-classes. The prototype of a sample is the vector of 50 after the ReLU and before the dropout. 21,840 parameters with ten
-classes and 28×28 grey images. Clients with other numbers of channels in the second convolution may be mixed: their
-prototypes have the same length.
+Its layers are those of FedProto's reference implementation (Tan et al., 2022): conv 5×5, max-pool
+2, ReLU; conv 5×5, dropout by channel, max-pool 2, ReLU; linear to 50, ReLU; dropout; linear to the
+classes. The prototype of a sample is the vector of 50 after the ReLU and before the dropout. There
+are 21,840 parameters with ten classes and 28×28 grey images. Clients with different numbers of
+channels in the second convolution may be mixed: their prototypes have the same length.
 """
 
 from __future__ import annotations
@@ -14,20 +15,25 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.models.model import Model, at_least_one, start_conv, start_linear
 from fedrfq.models.stacked import Layout, Params, TrainingStep, linear
 
 
 @dataclass(frozen=True)
 class CNN(Model):
-    channels: int = 20
-    hidden: int = 50
-    drop: float = 0.5
+    """Two convolutions, a hidden layer whose values are the prototype, and the decision layer."""
+
+    channels: int = option(20, "Channels of the second convolution", "1 or more")
+    hidden: int = option(
+        50, "Values of an unpooled prototype: the width of the last hidden layer", "1 or more"
+    )
+    drop: float = option(0.5, "Dropout rate", "0 to below 1")
 
     def __post_init__(self) -> None:
         at_least_one(self, "channels", "hidden")
         if not 0 <= self.drop < 1:
-            raise UserError(f"model.drop is a rate in [0, 1), not {self.drop}")
+            raise UserError(f"model.drop must be at least 0 and below 1, not {self.drop}")
 
     def head(self, name: str) -> bool:
         return name.startswith("fc2.")
@@ -40,7 +46,7 @@ class CNN(Model):
 
     def start(self, shape: tuple[int, int, int], classes: int, generator: Generator) -> Params:
         colours, height, width = shape
-        flat = self.channels * _after(height) * _after(width)
+        flat = self.channels * _side_after(height) * _side_after(width)
         return {
             **start_conv("conv1", colours, 10, 5, generator),
             **start_conv("conv2", 10, self.channels, 5, generator),
@@ -51,30 +57,29 @@ class CNN(Model):
     def forward(
         self, layout: Layout, params: Params, x_KBCHW: Tensor, step: TrainingStep | None
     ) -> tuple[Tensor, Tensor]:
-        clients = x_KBCHW.shape[0]
-        if step is None:
-            keep = None
-        else:
-            keep = step.keep_KBU
+        keep_KBU = None
+        if step is not None:
+            keep_KBU = step.keep_KBU
         h = layout.conv(layout.enter(x_KBCHW), params["conv1.weight"], params["conv1.bias"], 1, 0)
         h = F.relu(layout.max_pool(h, 2, 2, 0))
         h = layout.conv(h, params["conv2.weight"], params["conv2.bias"], 1, 0)
-        if keep is not None:
-            h = h * layout.samples(keep[..., : self.channels])
-        h = layout.leave(F.relu(layout.max_pool(h, 2, 2, 0)), clients)
+        # A sample's dropout factors: first one for each channel, then one for each hidden unit.
+        if keep_KBU is not None:
+            h = h * layout.samples(keep_KBU[..., : self.channels])
+        h = layout.leave(F.relu(layout.max_pool(h, 2, 2, 0)), x_KBCHW.shape[0])
         c_KBD = F.relu(linear(h, params["fc1.weight"], params["fc1.bias"]))
-        if keep is None:
-            h = c_KBD
-        else:
-            h = c_KBD * keep[..., self.channels :]
+        h = c_KBD
+        if keep_KBU is not None:
+            h = c_KBD * keep_KBU[..., self.channels :]
         return c_KBD, linear(h, params["fc2.weight"], params["fc2.bias"])
 
 
-def _after(side: int) -> int:
-    """The side of the map after two rounds of conv 5×5 and max-pool 2."""
+def _side_after(side: int) -> int:
+    """Return the side of the map after two rounds of conv 5×5 and max-pool 2."""
     left = ((side - 4) // 2 - 4) // 2
     if left < 1:
         raise UserError(
-            f"model 'cnn' needs images of at least 16×16 pixels, these have a side of {side}: use model 'mlp'"
+            f"model 'cnn' needs images of at least 16×16 pixels, but these have a side of {side}: "
+            'set model.name = "mlp"'
         )
     return left

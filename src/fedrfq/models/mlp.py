@@ -1,4 +1,4 @@
-"""A multi-layer perceptron: one hidden layer and the prototype layer, for small images and quick trials."""
+"""A multi-layer perceptron with two hidden layers, for small images and quick trials."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from math import prod
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from fedrfq.files.options import option
 from fedrfq.models.model import Model, at_least_one, start_linear
 from fedrfq.models.stacked import Layout, Params, TrainingStep, linear
 
 
 @dataclass(frozen=True)
 class MLP(Model):
-    width: int = 200
-    hidden: int = 50
+    """Two hidden layers, of which the second one's values are the prototype."""
+
+    width: int = option(200, "Units of the first hidden layer", "1 or more")
+    hidden: int = option(
+        50, "Values of an unpooled prototype: the width of the last hidden layer", "1 or more"
+    )
 
     def __post_init__(self) -> None:
         at_least_one(self, "width", "hidden")

@@ -1,4 +1,4 @@
-"""What a model is to the engine: a start for one client, and a forward pass for many."""
+"""The interface of a model: initial parameters for one client, and a forward pass for many."""
 
 from __future__ import annotations
 
@@ -13,44 +13,55 @@ from fedrfq.models.stacked import Layout, Params, TrainingStep
 
 
 def at_least_one(model: Model, *names: str) -> None:
+    """Raise UserError where one of the named options is below 1."""
     for name in names:
         if getattr(model, name) < 1:
-            raise UserError(f"model.{name} must be at least 1, it is {getattr(model, name)}")
+            raise UserError(f"model.{name} must be at least 1, not {getattr(model, name)}")
 
 
 @dataclass(frozen=True)
 class Model(ABC):
-    """Frozen, so equal settings are the same model. Fields are what an experiment may set under `model`."""
+    """A model by its settings: equal settings are the same model.
+
+    Fields are the options that an experiment may set under `model`.
+    """
 
     @abstractmethod
     def features(self) -> int:
-        """The length of the unpooled feature vector C."""
+        """Return the length of the unpooled feature vector C."""
 
     @abstractmethod
     def head(self, name: str) -> bool:
-        """Whether a parameter belongs to the decision layer."""
+        """Return whether a parameter belongs to the decision layer."""
 
     @abstractmethod
     def start(self, shape: tuple[int, int, int], classes: int, generator: Generator) -> Params:
-        """One client's parameters before training, initialised as PyTorch does by default."""
+        """Return one client's parameters before training, initialised as PyTorch does by default.
+
+        `shape` is that of an image: channels, height, width.
+        """
 
     @abstractmethod
     def forward(
         self, layout: Layout, params: Params, x_KBCHW: Tensor, step: TrainingStep | None
     ) -> tuple[Tensor, Tensor]:
-        """The feature vectors C (K × B × features) and the logits made from them. Without `step`: evaluation."""
+        """Return the feature vectors C (K × B × features) and the logits made from them.
+
+        Without a `step` it evaluates: no dropout, and BatchNorm uses its running moments.
+        """
 
     def dropout(self) -> tuple[float, int]:
-        """The rate, and how many random factors a sample needs in a training step."""
+        """Return the dropout rate, and how many random factors a sample needs in a step."""
         return 0.0, 0
 
 
 def uniform(shape: tuple[int, ...], fan_in: int, generator: Generator) -> Tensor:
-    """PyTorch's default start of linear and convolution layers: uniform within ±1/√fan_in."""
+    """Draw PyTorch's default start of linear and convolution layers: uniform in ±1/√fan_in."""
     return torch.empty(shape).uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
 
 
 def start_linear(name: str, inputs: int, outputs: int, generator: Generator) -> Params:
+    """Return the initial parameters of a linear layer."""
     return {
         f"{name}.weight": uniform((outputs, inputs), inputs, generator),
         f"{name}.bias": uniform((outputs,), inputs, generator),
@@ -58,6 +69,7 @@ def start_linear(name: str, inputs: int, outputs: int, generator: Generator) -> 
 
 
 def start_conv(name: str, inputs: int, outputs: int, kernel: int, generator: Generator) -> Params:
+    """Return the initial parameters of a convolution with a bias."""
     fan_in = inputs * kernel * kernel
     return {
         f"{name}.weight": uniform((outputs, inputs, kernel, kernel), fan_in, generator),

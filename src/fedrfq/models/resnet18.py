@@ -1,12 +1,13 @@
 """ResNet18 (He et al., 2016), the paper's model for CIFAR-10, under torchvision's key names.
 
-The 7×7 stem and the max-pool are kept for 32×32 images, as FedProto's reference does; the prototype is the vector of
-512 before the last layer. With `weights = "imagenet"` every client starts from torchvision's ImageNet weights except
-conv1, bn1 and fc, which start at random; with "imagenet-stem" from ImageNet's conv1 and bn1, too. All layers are trained.
-`stem` and `pool` are the strides of the first convolution and of the max-pool: cohorts may differ in them (2, 2 or 1, 4).
+The 7×7 stem and the max-pool are kept for 32×32 images, as in FedProto's reference. The prototype
+is the vector of 512 before the last layer. With `weights = "imagenet"` every client starts from
+torchvision's ImageNet weights except conv1, bn1 and fc, which start at random; with "imagenet-stem"
+conv1 and bn1 start from ImageNet's weights too. All layers are trained. `stem` and `pool` are the
+strides of the first convolution and of the max-pool: cohorts may differ in them (2, 2 or 1, 4).
 
-A batch of one sample has no variance in the last block of a 32×32 image (one pixel): it is normalised to 0 there, where
-PyTorch would refuse.
+Departure: in the last block of a 32×32 image, which has one pixel, a batch of one sample has no
+variance. It is normalised to 0 there, where PyTorch would refuse.
 """
 
 from __future__ import annotations
@@ -18,27 +19,36 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import one_of, option
 from fedrfq.models.model import Model, at_least_one, start_linear
 from fedrfq.models.stacked import Layout, Params, TrainingStep, batch_norm, linear, mean_pixels
 
 _WIDTHS = (64, 128, 256, 512)
+# By the value of `weights`, the parameters that ImageNet's weights do not replace.
 _AT_RANDOM = {
     "imagenet": ("conv1.", "bn1.", "fc."),
     "imagenet-stem": ("fc.",),
-}  # what ImageNet's weights do not replace
+}
+_WEIGHTS = ("none", *_AT_RANDOM)
 
 
 @dataclass(frozen=True)
 class ResNet18(Model):
-    weights: str = "none"
-    stem: int = 2
-    pool: int = 2
+    """Torchvision's ResNet18, with the strides of its first layers as options."""
+
+    weights: str = option(
+        "none",
+        "Where clients start: at random, or from ImageNet's weights without or with the stem",
+        one_of(_WEIGHTS),
+    )
+    stem: int = option(2, "Stride of the first convolution, in pixels", "1 or more")
+    pool: int = option(2, "Stride of the max-pool after it, in pixels", "1 or more")
 
     def __post_init__(self) -> None:
         at_least_one(self, "stem", "pool")
-        if self.weights not in ("none", *_AT_RANDOM):
+        if self.weights not in _WEIGHTS:
             raise UserError(
-                f"model.weights is 'none', 'imagenet' or 'imagenet-stem', not '{self.weights}'"
+                f"model.weights must be one of {', '.join(_WEIGHTS)}, not '{self.weights}'"
             )
 
     def head(self, name: str) -> bool:
@@ -65,17 +75,20 @@ class ResNet18(Model):
         h = layout.conv(layout.enter(x_KBCHW), params["conv1.weight"], None, self.stem, 3)
         h = F.relu(batch_norm(layout, h, params, "bn1", step))
         h = layout.max_pool(h, 3, self.pool, 1)
-        for layer in range(1, 5):
-            h = _block(layout, h, params, f"layer{layer}.0", step, stride=1 if layer == 1 else 2)
+        for layer, stride in ((1, 1), (2, 2), (3, 2), (4, 2)):
+            h = _block(layout, h, params, f"layer{layer}.0", step, stride=stride)
             h = _block(layout, h, params, f"layer{layer}.1", step, stride=1)
         c_KBD = mean_pixels(layout, h, x_KBCHW.shape[0])
         return c_KBD, linear(c_KBD, params["fc.weight"], params["fc.bias"])
 
 
 def _block(
-    layout: Layout, h: Tensor, params: Params, name: str, step: TrainingStep | None, stride: int
+    layout: Layout, h: Tensor, params: Params, name: str, step: TrainingStep | None, *, stride: int
 ) -> Tensor:
-    """Two 3×3 convolutions and the way around them, which is a 1×1 convolution where the shape changes."""
+    """Apply two 3×3 convolutions and the shortcut around them.
+
+    The shortcut is a 1×1 convolution where the shape changes.
+    """
     out = layout.conv(h, params[f"{name}.conv1.weight"], None, stride, 1)
     out = F.relu(batch_norm(layout, out, params, f"{name}.bn1", step))
     out = layout.conv(out, params[f"{name}.conv2.weight"], None, 1, 1)
@@ -100,13 +113,10 @@ def _start_block(name: str, inputs: int, outputs: int, generator: Generator) -> 
 
 
 def _start_conv(name: str, inputs: int, outputs: int, kernel: int, generator: Generator) -> Params:
-    """torchvision's start for ResNets: normal, scaled to the outputs (Kaiming, fan-out)."""
+    """Draw torchvision's start for ResNets: normal, scaled to the outputs (Kaiming, fan-out)."""
     spread = (2 / (outputs * kernel * kernel)) ** 0.5
-    return {
-        f"{name}.weight": torch.empty(outputs, inputs, kernel, kernel).normal_(
-            0, spread, generator=generator
-        )
-    }
+    weight = torch.empty(outputs, inputs, kernel, kernel)
+    return {f"{name}.weight": weight.normal_(0, spread, generator=generator)}
 
 
 def _start_norm(name: str, width: int) -> Params:
@@ -121,6 +131,7 @@ def _start_norm(name: str, width: int) -> Params:
 
 
 def _imagenet(params: Params, at_random: tuple[str, ...]) -> Params:
+    """Return ImageNet's weights of all parameters but those that start at random."""
     from fedrfq.data.weights import load_weights
 
     stored = load_weights("resnet18")

@@ -1,12 +1,12 @@
-"""The layers of many models at once: every tensor carries its clients (K) and is computed in one call for all of them.
+"""The layers of many models at once: every tensor has a row for each client (K).
 
-Two layouts, one for each kind of machine, with the same functions; a model is written once over them and, for K = 1,
-is the ordinary model.
+One call computes a layer for all clients. There are two layouts, one for each kind of machine, with
+the same functions. A model is written once over them and, for K = 1, is the ordinary model.
 
-- `Grouped` (CPU): a client is a group of channels, B × K·C × H × W, channels last in memory, where oneDNN's
-  grouped convolutions and the pooling are faster than on K·C planes (`bench/layouts.py`).
-- `Batched` (CUDA): K × C × B × H × W, and a convolution is im2col and one batched matrix product instead of
-  cuDNN's grouped convolutions.
+- `Grouped` (CPU): a client is a group of channels, B × K·C × H × W, channels last in memory, where
+  oneDNN's grouped convolutions and the pooling are faster than on K·C planes (`bench/layouts.py`).
+- `Batched` (CUDA): K × C × B × H × W, and a convolution is im2col and one batched matrix product
+  instead of cuDNN's grouped convolutions.
 
 Shapes are named in the suffix: K clients, B samples, C channels, I/O inputs and outputs.
 """
@@ -22,30 +22,46 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Params = dict[str, Tensor]
-BUFFERS = ("running_mean", "running_var")  # state that is not trained, by the end of its name
-# torch.nn.BatchNorm2d's
+# The ends of the names of state that is not trained.
+BUFFERS = ("running_mean", "running_var")
+# As in torch.nn.BatchNorm2d.
 _EPS = 1e-5
 _MOMENTUM = 0.1
 
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What a training step knows besides its samples: which are real (1) or padding (0), and the dropout's factors."""
+    """What a training step needs besides its samples."""
 
-    weight_KB: Tensor
-    keep_KBU: Tensor | None
+    weight_KB: Tensor  # 1 for a real sample, 0 for padding
+    keep_KBU: Tensor | None  # the factors of dropout; None for a model without it
 
 
 class Layout(Protocol):
-    def enter(self, x_KBCHW: Tensor) -> Tensor: ...
+    """How activations of K clients lie in memory, and the operations that depend on it."""
+
+    def enter(self, x_KBCHW: Tensor) -> Tensor:
+        """Bring images into the layout."""
+
     def conv(
         self, h: Tensor, w_KOIHW: Tensor, b_KO: Tensor | None, stride: int, padding: int
-    ) -> Tensor: ...
-    def max_pool(self, h: Tensor, kernel: int, stride: int, padding: int) -> Tensor: ...
-    def channels(self, v_KC: Tensor) -> Tensor: ...
-    def samples(self, v_KBC: Tensor) -> Tensor: ...
-    def sum(self, h: Tensor, clients: int) -> Tensor: ...
-    def leave(self, h: Tensor, clients: int) -> Tensor: ...
+    ) -> Tensor:
+        """Convolve each client's activations with its own filters."""
+
+    def max_pool(self, h: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+        """Take the maximum of each window."""
+
+    def channels(self, v_KC: Tensor) -> Tensor:
+        """Shape one value per client and channel so that it broadcasts over activations."""
+
+    def samples(self, v_KBC: Tensor) -> Tensor:
+        """Shape one value per client, sample and channel so that it broadcasts over activations."""
+
+    def sum(self, h: Tensor, clients: int) -> Tensor:
+        """Sum over samples and pixels: K × C."""
+
+    def leave(self, h: Tensor, clients: int) -> Tensor:
+        """Flatten each sample's activations: K × B × features."""
 
 
 class Grouped:
@@ -53,16 +69,14 @@ class Grouped:
 
     def enter(self, x_KBCHW: Tensor) -> Tensor:
         k, b, c, h, w = x_KBCHW.shape
-        return (
-            x_KBCHW.permute(1, 3, 4, 0, 2).reshape(b, h, w, k * c).contiguous().permute(0, 3, 1, 2)
-        )
+        x_BHWN = x_KBCHW.permute(1, 3, 4, 0, 2).reshape(b, h, w, k * c).contiguous()
+        return x_BHWN.permute(0, 3, 1, 2)
 
     def conv(
         self, h: Tensor, w_KOIHW: Tensor, b_KO: Tensor | None, stride: int, padding: int
     ) -> Tensor:
-        if b_KO is None:
-            bias = None
-        else:
+        bias = None
+        if b_KO is not None:
             bias = b_KO.flatten()
         return F.conv2d(h, w_KOIHW.flatten(0, 1), bias, stride, padding, groups=w_KOIHW.shape[0])
 
@@ -114,40 +128,39 @@ class Batched:
 
 
 class _Convolution(torch.autograd.Function):
-    """Convolution of K × C × B × H × W by K sets of filters: one product of the filters with the columns of windows."""
+    """Convolution of K × C × B × H × W by K sets of filters.
+
+    It is one batched product of the filters with the columns of windows (im2col).
+    """
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, w_KOIHW: Tensor, stride: int, padding: int) -> Tensor:
         kernel = w_KOIHW.shape[-1]
+        clients, _, batch = h.shape[:3]
+        padded = h
         if padding:
             padded = F.pad(h, (padding,) * 4)
-        else:
-            padded = h
         windows = padded.unfold(3, kernel, stride).unfold(4, kernel, stride)  # K C B H' W' k k
         rows, cols = windows.shape[3:5]
-        columns = windows.permute(0, 1, 5, 6, 2, 3, 4).reshape(
-            h.shape[0], -1, h.shape[2] * rows * cols
-        )
+        columns = windows.permute(0, 1, 5, 6, 2, 3, 4).reshape(clients, -1, batch * rows * cols)
         ctx.save_for_backward(columns, w_KOIHW)
         ctx.geometry = (h.shape, stride, padding)
-        return torch.bmm(w_KOIHW.flatten(2), columns).view(
-            *w_KOIHW.shape[:2], h.shape[2], rows, cols
-        )
+        out = torch.bmm(w_KOIHW.flatten(2), columns)
+        return out.view(*w_KOIHW.shape[:2], batch, rows, cols)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         columns, w_KOIHW = ctx.saved_tensors
         grad = grad.flatten(2)
         grad_w = torch.bmm(grad, columns.mT).view_as(w_KOIHW)
-        if ctx.needs_input_grad[0]:
+        grad_h = None
+        if ctx.needs_input_grad[0]:  # not for the first layer, whose input is the images
             grad_h = _fold(torch.bmm(w_KOIHW.flatten(2).mT, grad), w_KOIHW, *ctx.geometry)
-        else:
-            grad_h = None
         return grad_h, grad_w, None, None
 
 
 def _fold(columns: Tensor, w_KOIHW: Tensor, shape: torch.Size, stride: int, padding: int) -> Tensor:
-    """Each window's gradients added back where the window stood."""
+    """Add each window's gradients back where the window stood."""
     clients, channels, batch, height, width = shape
     kernel = w_KOIHW.shape[-1]
     columns = columns.view(clients, channels, kernel * kernel, batch, -1).transpose(2, 3)
@@ -159,13 +172,17 @@ LAYOUTS: Mapping[str, Layout] = {"cpu": Grouped(), "cuda": Batched()}
 
 
 def linear(x_KBI: Tensor, w_KOI: Tensor, b_KO: Tensor) -> Tensor:
+    """Apply each client's linear layer to its samples."""
     return torch.baddbmm(b_KO[:, None], x_KBI, w_KOI.mT)
 
 
 def batch_norm(
     layout: Layout, h: Tensor, params: Params, name: str, step: TrainingStep | None
 ) -> Tensor:
-    """BatchNorm2d in which padding samples do not count. In training it updates the running moments in place."""
+    """Apply BatchNorm2d, in which padding samples do not count.
+
+    In training it updates the running moments in place.
+    """
     gain = params[f"{name}.weight"]
     shift = params[f"{name}.bias"]
     running_mean = params[f"{name}.running_mean"]
@@ -182,18 +199,21 @@ def batch_norm(
     var_KC = layout.sum(centred * centred * weight, clients) / count_K1
     with torch.no_grad():
         running_mean.lerp_(mean_KC, _MOMENTUM)
+        # PyTorch normalises by the biased variance, and remembers the unbiased one.
         running_var.lerp_(var_KC * count_K1 / (count_K1 - 1).clamp_min(1), _MOMENTUM)
     return centred * layout.channels(gain * torch.rsqrt(var_KC + _EPS)) + layout.channels(shift)
 
 
 def mean_pixels(layout: Layout, h: Tensor, clients: int) -> Tensor:
-    """Average over each channel's pixels: K × B × C."""
+    """Average over the pixels of each channel: K × B × C."""
     return layout.leave(h.mean((-2, -1), keepdim=True), clients)
 
 
 def stack(models: list[Params]) -> Params:
+    """Stack clients' parameters, so that each tensor has a row for each client."""
     return {name: torch.stack([model[name] for model in models]) for name in models[0]}
 
 
 def trained(name: str) -> bool:
+    """Return whether SGD trains a parameter of this name, or it is state of BatchNorm."""
     return not name.endswith(BUFFERS)

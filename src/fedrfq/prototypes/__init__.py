@@ -1,1 +1,1 @@
-"""Class prototypes: class means of features, pooling, and the fixed-point form that leaves a client."""
+"""Class prototypes: class means of features, pooling, and the fixed-point form of uploads."""

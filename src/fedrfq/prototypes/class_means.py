@@ -1,4 +1,4 @@
-"""From the features of a client's samples to what it uploads: each class's mean, as fixed-point integers."""
+"""What a client uploads: the mean prototype of each class, as fixed-point integers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from fedrfq.prototypes.fixed_point import FRACTION_BITS, WHOLE, Ints, Precision
 def class_means(
     p_KNV: Tensor, y_KN: Tensor, weight_KN: Tensor, classes: int
 ) -> tuple[Tensor, Tensor]:
-    """P̄ of Eq. 9's inputs: each client's mean pooled prototype a class, and the number of samples behind it."""
+    """Return P̄, the inputs of Eq. 9, and the number of samples behind each.
+
+    P̄ is the mean pooled prototype of each class, for each client; 0 for classes it does not hold.
+    """
     member_KNJ = torch.nn.functional.one_hot(y_KN, classes).to(p_KNV.dtype) * weight_KN[..., None]
     counts_KJ = member_KNJ.sum(1)
     sums_KJV = torch.bmm(member_KNJ.mT, p_KNV)
@@ -19,7 +22,10 @@ def class_means(
 
 
 def quantise(values_KJV: Tensor, precision: Precision = WHOLE) -> tuple[Ints, Ints, Ints]:
-    """Nearest integers of the precision, cut to its range; per client how many were cut, and how many were no number."""
+    """Return the nearest integers of the precision, cut to its range.
+
+    Also return, for each client, how many values were cut, and how many were not numbers.
+    """
     finite_KJV = torch.isfinite(values_KJV)
     scaled = torch.round(values_KJV.double() * 2.0**FRACTION_BITS / precision.step)
     cut = scaled.nan_to_num().clamp(-precision.most, precision.most)

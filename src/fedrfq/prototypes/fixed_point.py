@@ -1,8 +1,12 @@
-"""Prototypes as they leave a client and as they come back: fixed-point integers, so that every sum over them is exact.
+"""Prototypes as they are exchanged: fixed-point integers, so that every sum over them is exact.
 
-A value v is the integer round(v · 2¹⁴), with |q| < 2²⁰ (so |v| < 64). Honest machines then agree to the bit on what they
-aggregate, whatever their hardware (floating-point sums would differ), and a server can check a range instead of hoping.
-Fewer bits a value make a coarser grid on the same scale, and a shorter message.
+A value v is the integer q = round(v · 2¹⁴), with |q| < 2²⁰ (so |v| < 64). Honest machines then
+agree to the bit on what they aggregate, whatever their hardware (floating-point sums would differ),
+and a server can check the range of what it gets. Fewer bits per value make a coarser grid on the
+same scale, and a shorter message.
+
+An upload is a header, then for each class the client holds, in ascending order: the class, the
+number of samples, and the values, all little-endian.
 """
 
 from __future__ import annotations
@@ -19,16 +23,20 @@ from numpy.typing import NDArray
 from fedrfq.errors import UserError
 
 FRACTION_BITS = 14
-LIMIT = 2**20  # |q| stays below it
-MOST_VALUES = 2**16 - 1  # of a prototype
-MOST_COUNT = 2**20  # samples of a class that a client may claim
-_HEADER = struct.Struct(
-    "<4sBBIIHH"
-)  # magic, version, bits a value, round, client, classes, values each
-_CLASS = struct.Struct("<HI")  # class, count
+# Every |q| stays below it.
+LIMIT = 2**20
+# The most values of a prototype: the header counts them in 16 bits.
+MAX_VALUES = 2**16 - 1
+# The most samples of a class that a client may claim.
+MOST_COUNT = 2**20
+# Magic, version, bits per value, round, client, number of classes, values per class.
+_HEADER = struct.Struct("<4sBBIIHH")
+# Class, count.
+_CLASS = struct.Struct("<HI")
 _MAGIC = b"FRFQ"
 _VERSION = 2
-# Highest bytes of values that are in range whatever the others are: all but those of the lowest values.
+# By bits, the highest bytes of values that are in range whatever their other bytes are. A value
+# with another highest byte may still be in range.
 _TOPS = {
     8: bytes({*range(256)} - {128}),
     16: bytes({*range(256)} - {128}),
@@ -43,29 +51,33 @@ Rows = NDArray[np.void]
 
 @dataclass(frozen=True)
 class Precision:
-    """The grid of the values: multiples of `step`, up to `most` of them in either direction."""
+    """The grid of the values: multiples of `step`, up to `most` steps in either direction."""
 
     bits: int = 24
 
     def __post_init__(self) -> None:
         if self.bits not in (8, 16, 24):
-            raise UserError(f"method.bits is 8, 16 or 24, not {self.bits}")
+            raise UserError(f"method.bits must be 8, 16 or 24, not {self.bits}")
 
     @property
     def step(self) -> int:
-        """8 bits are sixteenths up to 8, 16 bits 4096ths up to 8, 24 bits the whole range."""
+        """Return the distance of neighbouring values, as an integer q.
+
+        8 bits are sixteenths up to 8, 16 bits are 4096ths up to 8, 24 bits are the whole range.
+        """
         if self.bits == 24:
             return 1
         return 1 << (FRACTION_BITS + 4 - self.bits)
 
     @property
     def most(self) -> int:
+        """Return the largest value, in steps."""
         if self.bits == 24:
             return LIMIT - 1
         return int(2 ** (self.bits - 1) - 1)
 
     def rounded(self, values: Ints) -> Ints:
-        """The nearest values of the grid, halves upward."""
+        """Return the nearest values of the grid; halves are rounded up."""
         steps: Ints = np.clip((values + self.step // 2) // self.step, -self.most, self.most)
         return steps * self.step
 
@@ -75,34 +87,32 @@ WHOLE = Precision()
 
 @dataclass(frozen=True)
 class Uploads:
-    """All that left the clients in a round: per client and class the number of samples (0: not held) and P̄, quantised.
-
-    `refused` are clients whose message could not be taken, and why; they have no row.
-    """
+    """What the clients upload in a round: a row for each client."""
 
     clients: tuple[int, ...]
-    counts_KJ: Ints
-    values_KJV: Ints
+    counts_KJ: Ints  # samples of each class; 0: not held
+    values_KJV: Ints  # P̄ of each class, quantised
     saturated: int = 0  # values that had to be cut to the fixed-point range
+    # Clients whose message could not be admitted, and why; they have no row.
     refused: Mapping[int, str] = field(default_factory=dict)
     precision: Precision = WHOLE
 
     @property
     def held_KJ(self) -> Bools:
-        """Which classes each client sent a prototype of."""
+        """Return which classes each client sent a prototype of."""
         held: Bools = self.counts_KJ > 0
         return held
 
     def parameters(self) -> int:
-        """Values uploaded by all clients together, as the paper's tables count them."""
+        """Return the values that all clients upload together, as the paper's tables count them."""
         return int(self.held_KJ.sum() * self.values_KJV.shape[2])
 
     def length(self) -> int:
-        """The length of all messages together."""
+        """Return the length of all messages together, in bytes."""
         return size(self.held_KJ.sum(1), self.values_KJV.shape[2], self.precision)
 
     def encoded(self, round_: int) -> list[bytes]:
-        """Each client's message in the one canonical layout."""
+        """Return each client's message in its canonical layout."""
         rows = zip(self.clients, self.counts_KJ, self.values_KJV, strict=True)
         return [
             encode(round_, client, counts, values, self.precision)
@@ -110,7 +120,7 @@ class Uploads:
         ]
 
     def only(self, keep_K: Bools) -> Uploads:
-        """Those of some clients."""
+        """Return the uploads of some clients."""
         if keep_K.all():
             return self
         clients = tuple(client for client, keep in zip(self.clients, keep_K, strict=True) if keep)
@@ -122,26 +132,26 @@ class Uploads:
         )
 
     def checked(self) -> Uploads:
-        """Without the clients whose numbers no message can carry; the reasons are kept."""
-        if self._all_right():
+        """Return the uploads less those of clients whose numbers no message can carry."""
+        if self._all_valid():
             return self
-        end = self.precision.most * self.precision.step
         step = self.precision.step
+        end = self.precision.most * step
         counts_KJ = self.counts_KJ
         values_KJV = self.values_KJV
-        right_K = (counts_KJ.min(1, initial=0) >= 0) & (counts_KJ.max(1, initial=0) <= MOST_COUNT)
-        right_K &= (values_KJV.min((1, 2), initial=0) >= -end) & (
-            values_KJV.max((1, 2), initial=0) <= end
-        )
+        valid_K = counts_KJ.min(1, initial=0) >= 0
+        valid_K &= counts_KJ.max(1, initial=0) <= MOST_COUNT
+        valid_K &= values_KJV.min((1, 2), initial=0) >= -end
+        valid_K &= values_KJV.max((1, 2), initial=0) <= end
         if step > 1:
-            right_K &= ~(values_KJV % step).any((1, 2))
-        wrong = {self.clients[row]: self._reason(row) for row in np.flatnonzero(~right_K).tolist()}
-        return replace(self.only(right_K), refused={**self.refused, **wrong})
+            valid_K &= ~(values_KJV % step).any((1, 2))
+        wrong = {self.clients[row]: self._reason(row) for row in np.flatnonzero(~valid_K).tolist()}
+        return replace(self.only(valid_K), refused={**self.refused, **wrong})
 
-    def _all_right(self) -> bool:
-        """Whether no number of any client is wrong, which takes less time to find out than whose is."""
-        end = self.precision.most * self.precision.step
+    def _all_valid(self) -> bool:
+        """Return whether all numbers are valid, which is faster to find out than whose are not."""
         step = self.precision.step
+        end = self.precision.most * step
         counts = self.counts_KJ
         values = self.values_KJV
         inside = counts.min(initial=0) >= 0 and counts.max(initial=0) <= MOST_COUNT
@@ -149,6 +159,7 @@ class Uploads:
         return bool(inside and (step == 1 or not (values % step).any()))
 
     def _reason(self, row: int) -> str:
+        """Return what is wrong with a client's numbers."""
         counts_J = self.counts_KJ[row]
         values_JV = self.values_KJV[row]
         for count in (counts_J.min(initial=0), counts_J.max(initial=0)):
@@ -170,23 +181,26 @@ class Globals:
 
     @staticmethod
     def none(classes: int, values: int) -> Globals:
+        """Return the global prototypes before the first round: there are none."""
         return Globals(
             np.zeros(classes, dtype=np.bool_), np.zeros((classes, values), dtype=np.int64)
         )
 
     def floats(self) -> NDArray[np.float32]:
+        """Return the values as clients train with them."""
         return (self.values_JV / 2.0**FRACTION_BITS).astype(np.float32)
 
     def parameters(self) -> int:
+        """Return the number of values of the prototypes there are."""
         return int(self.present_J.sum() * self.values_JV.shape[1])
 
     def length(self, precision: Precision) -> int:
-        """The length of the message that brings them to a client."""
+        """Return the length of the message that brings them to a client, in bytes."""
         return size(self.present_J.sum(keepdims=True), self.values_JV.shape[1], precision)
 
 
 def size(classes_K: Ints, values: int, precision: Precision) -> int:
-    """The length of messages with so many classes each."""
+    """Return the length of messages with so many classes each, in bytes."""
     return int(
         _HEADER.size * len(classes_K)
         + classes_K.sum() * (_CLASS.size + values * precision.bits // 8)
@@ -196,26 +210,29 @@ def size(classes_K: Ints, values: int, precision: Precision) -> int:
 def encode(
     round_: int, client: int, counts_J: Ints, values_JV: Ints, precision: Precision = WHOLE
 ) -> bytes:
-    """One client's upload: a header, then for each class it holds, in order, the class, the count and the values."""
+    """Return one client's upload."""
     held = np.flatnonzero(counts_J)
     width = precision.bits // 8
-    parts = [
-        _HEADER.pack(
-            _MAGIC, _VERSION, precision.bits, round_, client, len(held), values_JV.shape[1]
-        )
-    ]
+    parts = [_header(round_, client, len(held), values_JV.shape[1], precision)]
     for j in held:
-        body = (
-            (values_JV[j] // precision.step).astype("<i4").view(np.uint8).reshape(-1, 4)[:, :width]
-        )
-        parts += [_CLASS.pack(int(j), int(counts_J[j])), body.tobytes()]
+        words = (values_JV[j] // precision.step).astype("<i4")
+        # The lowest bytes of each word: two's complement, so the sign is in the highest of them.
+        digits = words.view(np.uint8).reshape(-1, 4)[:, :width]
+        parts += [_CLASS.pack(int(j), int(counts_J[j])), digits.tobytes()]
     return b"".join(parts)
+
+
+def _header(round_: int, client: int, held: int, values: int, precision: Precision) -> bytes:
+    return _HEADER.pack(_MAGIC, _VERSION, precision.bits, round_, client, held, values)
 
 
 def decode(
     message: bytes, classes: int, values: int, precision: Precision = WHOLE
 ) -> tuple[int, int, Ints, Ints]:
-    """Round, client, counts and values of an upload; any bytes but those `encode` writes are refused."""
+    """Return round, client, counts and values of an upload.
+
+    Any bytes but those that `encode` writes are a UserError.
+    """
     round_, client, rows, steps = _read(message, classes, values, precision)
     counts_J = np.zeros(classes, np.int64)
     values_JV = np.zeros((classes, values), np.int64)
@@ -227,24 +244,27 @@ def decode(
 def _read(
     message: bytes, classes: int, values: int, precision: Precision
 ) -> tuple[int, int, Rows, Words]:
-    """Round, client, rows as they stand and their values in steps: all that can be wrong with an upload is found here."""
+    """Return round and client of an upload, its rows, and their values in steps.
+
+    Everything that can be wrong with an upload is found here.
+    """
     if len(message) < _HEADER.size:
         raise UserError(
             f"an upload of {len(message)} bytes is shorter than its header of {_HEADER.size}"
         )
     magic, version, bits, round_, client, held, length = _HEADER.unpack_from(message)
-    if (magic, version, bits, length) != (
-        _MAGIC,
-        _VERSION,
-        precision.bits,
-        values,
-    ) or held > classes:
-        form = f"{values} values of {precision.bits} bits in at most {classes} classes"
-        raise UserError(f"not an upload of version {_VERSION} with {form}")
+    form = (magic, version, bits, length)
+    if form != (_MAGIC, _VERSION, precision.bits, values) or held > classes:
+        raise UserError(
+            f"not an upload of version {_VERSION} with {values} values of {precision.bits} bits "
+            f"in at most {classes} classes"
+        )
     row = _row(values, bits)
-    if len(message) != _HEADER.size + held * row.itemsize:
-        whole = _HEADER.size + held * row.itemsize
-        raise UserError(f"an upload of {held} classes has {whole} bytes, this one {len(message)}")
+    expected = _HEADER.size + held * row.itemsize
+    if len(message) != expected:
+        raise UserError(
+            f"an upload of {held} classes has {expected} bytes, this one {len(message)}"
+        )
     rows = np.frombuffer(message, row, held, _HEADER.size)
     last = -1
     for j, count in zip(rows["class"].tolist(), rows["count"].tolist(), strict=True):
@@ -261,12 +281,15 @@ def _read(
 
 @lru_cache(8)
 def _row(values: int, bits: int) -> np.dtype[np.void]:
-    """What a message has of a class."""
+    """Return the layout of a class in a message."""
     return np.dtype([("class", "<u2"), ("count", "<u4"), ("digits", np.uint8, (values, bits // 8))])
 
 
 def _signed(digits: NDArray[np.uint8]) -> Words:
-    """The numbers of so many bytes each: moved to the upper end of a word, and back with their sign."""
+    """Return numbers from their bytes, the last axis.
+
+    They are moved to the upper end of a word, and shifted back with their sign.
+    """
     width = digits.shape[-1]
     words = np.zeros((*digits.shape[:-1], 4), np.uint8)
     words[..., 4 - width :] = digits
@@ -275,7 +298,8 @@ def _signed(digits: NDArray[np.uint8]) -> Words:
 
 
 def _within(steps: Words, precision: Precision) -> bool:
-    """Whether no value is further from 0 than allowed; one that is too low is, without its sign, too high."""
+    """Return whether no value is farther from 0 than allowed."""
+    # One comparison instead of two: moved up by `most`, what is too low wraps around to very high.
     return bool(
         (steps + np.int32(precision.most)).view(np.uint32).max(initial=0) <= 2 * precision.most
     )
@@ -284,37 +308,41 @@ def _within(steps: Words, precision: Precision) -> bool:
 def _plainly_right(
     round_: int, client: int, message: bytes, classes: int, values: int, precision: Precision
 ) -> bool:
-    """Whether it is right beyond doubt. Servers ask this of every message, and of a single one numpy takes longer to tell.
-    Where something is wrong, or a value so low that it may be, `_read` finds out what."""
+    """Return whether a message is right beyond doubt.
+
+    Servers ask this of every message, and for a single one numpy takes longer. Where something is
+    wrong, or a value so low that it may be, `_read` finds out what.
+    """
     width = precision.bits // 8
     row = _packed_row(values * width)
     held, rest = divmod(len(message) - _HEADER.size, row.size)
     if rest or not 0 < held <= classes:
         return False
-    if not message.startswith(
-        _HEADER.pack(_MAGIC, _VERSION, precision.bits, round_, client, held, values)
-    ):
+    if not message.startswith(_header(round_, client, held, values, precision)):
         return False
     class_R, count_R, digits_R = zip(*row.iter_unpack(message[_HEADER.size :]), strict=True)
     ordered = all(map(lt, class_R, class_R[1:])) and class_R[-1] < classes
     counted = min(count_R) > 0 and max(count_R) <= MOST_COUNT
-    return (
-        ordered
-        and counted
-        and not b"".join(digits_R)[width - 1 :: width].translate(None, _TOPS[precision.bits])
-    )
+    if not ordered or not counted:
+        return False
+    # Of all values only the highest bytes, less those that are beyond doubt: nothing may be left.
+    highest = b"".join(digits_R)[width - 1 :: width]
+    return not highest.translate(None, _TOPS[precision.bits])
 
 
 @lru_cache(8)
 def _packed_row(length: int) -> struct.Struct:
-    """As `_row`, with the values in one piece."""
+    """Return the layout of `_row` for the struct module, with the values in one piece."""
     return struct.Struct(f"{_CLASS.format}{length}s")
 
 
 def refuses(
     round_: int, client: int, message: bytes, classes: int, values: int, precision: Precision
 ) -> str | None:
-    """Why a client's message cannot be taken: it is not well-formed, or of another round or client. None where it can."""
+    """Return why a client's message is refused; None where it is admitted.
+
+    It is refused if it is not well-formed, or of another round or client.
+    """
     if _plainly_right(round_, client, message, classes, values, precision):
         return None
     try:
@@ -322,24 +350,27 @@ def refuses(
     except UserError as error:
         return str(error)
     if (number, author) != (round_, client):
-        return f"it is of round {number} and client {author}, not of round {round_} and client {client}"
+        return (
+            f"it is of round {number} and client {author}, "
+            f"not of round {round_} and client {client}"
+        )
     return None
 
 
 def admit(
     round_: int, messages: Mapping[int, bytes], classes: int, values: int, precision: Precision
 ) -> Uploads:
-    """The uploads in the clients' messages, less those that are refused."""
-    found = _together(round_, messages, classes, values, precision)
-    if found is not None:
-        return found
-    why = {
-        client: refuses(round_, client, messages[client], classes, values, precision)
-        for client in sorted(messages)
-    }
-    refused = {client: reason for client, reason in why.items() if reason is not None}
-    taken = {client: message for client, message in messages.items() if client not in refused}
-    rest = _together(round_, taken, classes, values, precision)
+    """Return the uploads in the clients' messages, less those that are refused."""
+    uploads = _together(round_, messages, classes, values, precision)
+    if uploads is not None:
+        return uploads
+    refused = {}
+    for client in sorted(messages):
+        reason = refuses(round_, client, messages[client], classes, values, precision)
+        if reason is not None:
+            refused[client] = reason
+    admitted = {client: message for client, message in messages.items() if client not in refused}
+    rest = _together(round_, admitted, classes, values, precision)
     assert rest is not None, "each by itself is right, so all are"
     return replace(rest, refused=refused)
 
@@ -347,21 +378,28 @@ def admit(
 def _together(
     round_: int, messages: Mapping[int, bytes], classes: int, values: int, precision: Precision
 ) -> Uploads | None:
-    """As `decode` reads them, but all at once, which takes a tenth of the time; none if any is not as it should be."""
+    """Read messages as `decode` does, but all at once, which takes a tenth of the time.
+
+    Return None if any is not as it should be.
+    """
     clients = tuple(sorted(messages))
     row = _row(values, precision.bits)
-    helds = [(len(messages[client]) - _HEADER.size) // row.itemsize for client in clients]
-    for client, held in zip(clients, helds, strict=True):
-        if not 0 <= held <= classes or len(messages[client]) != _HEADER.size + held * row.itemsize:
+    held_K = []
+    bodies = []
+    for client in clients:
+        message = messages[client]
+        held, rest = divmod(len(message) - _HEADER.size, row.itemsize)
+        if rest or not 0 <= held <= classes:
             return None
-        if not messages[client].startswith(
-            _HEADER.pack(_MAGIC, _VERSION, precision.bits, round_, client, held, values)
-        ):
+        if not message.startswith(_header(round_, client, held, values, precision)):
             return None
-    rows = np.frombuffer(b"".join([messages[client][_HEADER.size :] for client in clients]), row)
-    row_R = np.repeat(np.arange(len(clients)), helds)
+        held_K.append(held)
+        bodies.append(message[_HEADER.size :])
+    rows = np.frombuffer(b"".join(bodies), row)
+    row_R = np.repeat(np.arange(len(clients)), held_K)
     class_R = rows["class"]
     steps_RV = _signed(rows["digits"])
+    # Classes ascend within each message, and messages follow one another: one comparison for all.
     ordered = (np.diff(row_R * classes + class_R) > 0).all() and class_R.max(initial=0) < classes
     counted = rows["count"].min(initial=1) > 0 and rows["count"].max(initial=1) <= MOST_COUNT
     if not ordered or not counted or not _within(steps_RV, precision):

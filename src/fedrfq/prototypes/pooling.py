@@ -1,4 +1,7 @@
-"""Pooling of prototypes (Eq. 6-8): a prototype C of D values, seen as a 2D map, becomes a prototype P of V values."""
+"""Pooling of prototypes (Eq. 6-8).
+
+A prototype C of D values, seen as a 2D map, becomes a prototype P of V values.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +15,43 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 
 
 @dataclass(frozen=True)
 class Pool:
-    """How prototypes are pooled: C as a map of `rows` rows, `kernel`×`kernel` windows every `stride`, no padding."""
+    """How prototypes are pooled.
 
-    name: str = "softpool"
-    rows: int = 2
-    kernel: int = 2
-    stride: int = 1
+    C is seen as a map of `rows` rows, with `kernel`×`kernel` windows every `stride`, no padding.
+    """
+
+    name: str = option(
+        "softpool",
+        "How the values in a window become one",
+        "one of softpool, avg, max, adaptive-avg, adaptive-max, none",
+    )
+    rows: int = option(
+        2, "Rows of the 2D map that a prototype is folded into", "1 or more; divides the prototype"
+    )
+    kernel: int = option(
+        2, "Side of a square pooling window, in values", "1 or more; at most the map's sides"
+    )
+    stride: int = option(1, "Values from one window to the next", "1 or more")
 
     def __post_init__(self) -> None:
         if self.name not in POOLS:
-            raise UserError(
-                f"pool.name = {self.name!r} is unknown; choose one of {', '.join(POOLS)}"
-            )
+            raise UserError(f"pool.name must be one of {', '.join(POOLS)}, not {self.name!r}")
         for field in ("rows", "kernel", "stride"):
             if getattr(self, field) < 1:
-                raise UserError(f"pool.{field} = {getattr(self, field)} must be at least 1")
+                raise UserError(f"pool.{field} must be at least 1, not {getattr(self, field)}")
 
     def __call__(self, c: Tensor) -> Tensor:
-        """P [..., V] of C [..., D], in C's dtype; no host synchronisation."""
+        """Pool C [..., D] to P [..., V], in C's dtype; without synchronising host and device."""
         self.check(c.shape[-1])
         return POOLS[self.name](c, self)
 
     def size(self, d: int) -> int:
-        """V, the number of values that `d` values are pooled to."""
+        """Return V, the number of values that `d` values are pooled to."""
         self.check(d)
         if self.name == "none":
             return d
@@ -46,33 +59,37 @@ class Pool:
         return height * width
 
     def output(self, d: int) -> tuple[int, int]:
-        """Height and width of the pooled map of `d` values."""
-        return (self.rows - self.kernel) // self.stride + 1, (
-            d // self.rows - self.kernel
-        ) // self.stride + 1
+        """Return height and width of the pooled map of `d` values."""
+        columns = d // self.rows
+        height = (self.rows - self.kernel) // self.stride + 1
+        width = (columns - self.kernel) // self.stride + 1
+        return height, width
 
     def check(self, d: int) -> None:
-        """Raises UserError where prototypes of `d` values cannot be pooled so."""
+        """Raise UserError where prototypes of `d` values cannot be pooled like this."""
         if self.name == "none":
             return
         if d % self.rows:
             raise UserError(
-                f"a prototype of {d} values has no map of {self.rows} rows; let pool.rows divide {d}"
+                f"a prototype of {d} values cannot be folded into {self.rows} rows: "
+                f"choose a pool.rows that divides {d}"
             )
-        if self.kernel > min(self.rows, d // self.rows):
-            kernel = f"{self.kernel}×{self.kernel}"
-            found = f"{self.rows}×{d // self.rows}"
+        columns = d // self.rows
+        if self.kernel > min(self.rows, columns):
             raise UserError(
-                f"a {kernel} pooling kernel is larger than the {found} map; lower pool.kernel or set pool.rows"
+                f"the {self.kernel}×{self.kernel} pooling kernel is larger than the "
+                f"{self.rows}×{columns} map: lower pool.kernel or change pool.rows"
             )
 
 
 def softpool(c: Tensor, pool: Pool) -> Tensor:
-    """Eq. 7-8: each window's values weighted by their softmax; half types are accumulated in float32."""
+    """Apply Eq. 7-8: the sum of each window's values, weighted by their softmax.
+
+    Half types are accumulated in float32.
+    """
+    wide = c
     if c.dtype in (torch.float16, torch.bfloat16):
         wide = c.float()
-    else:
-        wide = c
     pooled: Tensor = _SoftPool.apply(wide, pool)  # type: ignore[no-untyped-call]
     return pooled.to(c.dtype)
 
@@ -80,8 +97,9 @@ def softpool(c: Tensor, pool: Pool) -> Tensor:
 class _SoftPool(torch.autograd.Function):
     """SoftPool with its gradient in closed form, dP/dc_i = w_i (1 + c_i − P).
 
-    The place in the window is the first axis, where softmax and sums vectorise: forward and backward of 8,000
-    prototypes take a CPU less than half the time that F.unfold under autograd takes, and of 80 no longer.
+    The place in the window is the first axis, where softmax and sums vectorise: forward and
+    backward of 8,000 prototypes take a CPU less than half the time that F.unfold under autograd
+    takes, and of 80 no longer.
     """
 
     @staticmethod
@@ -104,51 +122,57 @@ class _SoftPool(torch.autograd.Function):
         total = terms.new_zeros(ctx.shape)
         targets = _windows(total, ctx.pool)
         places = [place for row in targets.unbind() for place in row.unbind()]
-        # Windows overlap, but their values at one and the same place do not: each place is one plain addition.
+        # Windows overlap, but their values at one place in the window do not: each place is one
+        # plain addition.
         for place, term in zip(places, terms.view(-1, *targets.shape[2:]).unbind(), strict=True):
             place.add_(term)
         return total, None
 
 
 def _windows(c: Tensor, pool: Pool) -> Tensor:
-    """A view [kernel, kernel, N, height, width] of contiguous C: first the place in the window, then the window."""
+    """Return a view [kernel, kernel, N, height, width] of contiguous C.
+
+    The first two axes are the place in the window, the others the window.
+    """
     d = c.shape[-1]
     columns = d // pool.rows
-    (height, width) = pool.output(d)
+    height, width = pool.output(d)
     sizes = (pool.kernel, pool.kernel, c.numel() // d, height, width)
     return c.as_strided(sizes, (columns, 1, d, columns * pool.stride, pool.stride))
 
 
 def avg(c: Tensor, pool: Pool) -> Tensor:
-    """Each window's mean."""
+    """Return the mean of each window."""
     return _flat(F.avg_pool2d(_map(c, pool), pool.kernel, pool.stride), c)
 
 
 def maximum(c: Tensor, pool: Pool) -> Tensor:
-    """Each window's largest value."""
+    """Return the largest value of each window."""
     return _flat(F.max_pool2d(_map(c, pool), pool.kernel, pool.stride), c)
 
 
 def adaptive_avg(c: Tensor, pool: Pool) -> Tensor:
-    """The means of windows spread evenly over the whole map, as many as there are windows with the stride."""
+    """Return the means of windows spread evenly over the map, as many as with the stride."""
     return _flat(F.adaptive_avg_pool2d(_map(c, pool), pool.output(c.shape[-1])), c)
 
 
 def adaptive_max(c: Tensor, pool: Pool) -> Tensor:
-    """The largest values of windows spread evenly over the whole map, as many as there are with the stride."""
+    """Return the maxima of windows spread evenly over the map, as many as with the stride."""
     return _flat(F.adaptive_max_pool2d(_map(c, pool), pool.output(c.shape[-1])), c)
 
 
 def none(c: Tensor, pool: Pool) -> Tensor:
-    """C itself: the ablation without pooling."""
+    """Return C itself: the ablation without pooling."""
     return c
 
 
 def _map(c: Tensor, pool: Pool) -> Tensor:
+    """Return each prototype as a map, in the shape that torch's pooling takes."""
     return c.reshape(-1, 1, pool.rows, c.shape[-1] // pool.rows)
 
 
 def _flat(pooled: Tensor, c: Tensor) -> Tensor:
+    """Return pooled maps as prototypes, in the leading shape of C."""
     return pooled.reshape(*c.shape[:-1], pooled.shape[-2] * pooled.shape[-1])
 
 

@@ -1,4 +1,7 @@
-"""What every server computes of a round's uploads: who is kept, and the next global prototypes. Integers, exact, pure."""
+"""What every server computes from a round's uploads: who is kept, and the next global prototypes.
+
+It is exact and pure, on integers: servers that saw the same uploads decide the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,31 @@ from fedrfq.robust.detectors.detector import Detector, State, Verdict
 
 @dataclass(frozen=True)
 class Decision:
-    """A round's outcome: the uploads as they counted before the filter, the verdict on them, and what follows from it."""
+    """The outcome of a round."""
 
-    uploads: Uploads
+    uploads: Uploads  # as they counted before the filter
     verdict: Verdict
-    state: State
+    state: State  # of the detector, for the next round
     globals_: Globals
 
 
 def decide(
     detector: Detector, rule: str, state: State, globals_: Globals, uploads: Uploads
 ) -> Decision:
-    """Check, judge, filter, aggregate. A class that loses all its clients keeps its last global prototype."""
-    taken = detector.admitted(uploads.checked())
-    state, verdict = detector.judge(state, globals_, taken)
-    return Decision(taken, verdict, state, combine(globals_, taken.only(verdict.kept_K), rule))
+    """Check, judge, filter and aggregate a round's uploads.
+
+    A class that loses all its clients keeps its last global prototype.
+    """
+    admitted = detector.admitted(uploads.checked())
+    state, verdict = detector.judge(state, globals_, admitted)
+    return Decision(
+        admitted, verdict, state, combine(globals_, admitted.only(verdict.kept_K), rule)
+    )
 
 
 def combine(previous: Globals, uploads: Uploads, rule: str) -> Globals:
-    """The global prototypes, by one of the rules; a class nobody sent keeps its last one."""
+    """Return the global prototypes by one of the rules; a class nobody sent keeps its last one."""
     present_J = np.asarray(uploads.held_KJ.any(0))
-    values_JV = np.where(
-        present_J[:, None], uploads.precision.rounded(RULES[rule](uploads)), previous.values_JV
-    )
+    centres_JV = uploads.precision.rounded(RULES[rule](uploads))
+    values_JV = np.where(present_J[:, None], centres_JV, previous.values_JV)
     return Globals(present_J | previous.present_J, values_JV)

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedrfq import experiment
 from fedrfq.cli.founding import addresses
 from fedrfq.errors import UserError
-from fedrfq.experiment import experiment
 from fedrfq.federation.federation_file import Federation, Timings
 from fedrfq.federation.members import Member, Members, endpoint
 from fedrfq.federation.signatures import Ed25519Signer

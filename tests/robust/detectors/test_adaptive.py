@@ -41,7 +41,7 @@ def test_honest_clients_are_kept_however_they_agree(spread: float) -> None:
 
 
 def test_swapped_classes_are_found_where_distances_tell_nothing() -> None:
-    """Spread in 24 directions, honest prototypes are as far from their centre as those of the nearest class are."""
+    """In 24 directions, honest prototypes are as far from their centre as the nearest class's."""
     liars = {1, 8, 12, 17}
     state, gone = after_rounds(Clusters(1, spread=0.3), 8, sorted(liars))
     assert gone[-1] == liars
@@ -50,7 +50,7 @@ def test_swapped_classes_are_found_where_distances_tell_nothing() -> None:
 
 
 def test_a_common_small_step_toward_another_class_is_found() -> None:
-    """A quarter of the way from the honest mean, less than the honest spread: neither far nor misplaced."""
+    """A quarter of the way from the honest mean is within the spread: neither far nor misplaced."""
     world = Clusters(1, spread=0.15)
     detector = AdaptiveDetector()
     liars = [1, 8, 12, 17]
@@ -96,7 +96,7 @@ def test_a_class_that_nobody_sent_changes_nothing() -> None:
 
 
 def test_one_class_with_honest_clients_clears_the_others() -> None:
-    """Two liars against one client in class 0, where they agree; classes 1 and 2 have more clients."""
+    """Two liars face one client in class 0, where they agree; classes 1 and 2 have more clients."""
     honest: list[list[int | None]] = [
         [10, ONE, 3 * ONE],
         *[[None, ONE + d, 3 * ONE + d] for d in (-300, -150, 0, 150, 300)],
@@ -145,7 +145,7 @@ def test_copies_of_a_client_have_one_vote() -> None:
 
 
 def test_those_who_agree_best_do_not_shut_the_others_out() -> None:
-    """Copies that differ in a bit vote on their own and win the medians; what is typical is still everyone's."""
+    """Copies that differ in a bit vote and win the medians; what is typical is everyone's."""
     world = Clusters(6, spread=0.3)
     detector = AdaptiveDetector()
     model = int(world.held_KJ.sum(1).argmax())

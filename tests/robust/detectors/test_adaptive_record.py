@@ -86,7 +86,7 @@ def test_the_limit_is_at_1024() -> None:
 
 
 def test_distance_by_hand() -> None:
-    """Distances 64, 0 and 192 from the median of three, stretched by 3/2, and one unremarkable class added."""
+    """64, 0 and 192 from the median of three, stretched by 3/2, and an unremarkable class added."""
     uploads = lines([[0], [64], [256]])
     state, verdict = AdaptiveDetector().judge(
         AdaptiveDetector().start(3), nowhere(uploads), uploads
@@ -97,8 +97,11 @@ def test_distance_by_hand() -> None:
 
 
 def test_few_votes_are_drawn_along_more() -> None:
-    """Class 0: both are 100 from their mean, 200 from each other. Class 1: 200, 0, 200 of three, so 300, 0, 300. Class 2:
-    100 from each other. The median of 200, 200, 300, 0, 300, 100, 100 is 200."""
+    """The distances 200, 200, 300, 0, 300, 100, 100 have the median 200.
+
+    Class 0: both are 100 from their mean, 200 from each other. Class 1: 200, 0, 200 of three, so
+    300, 0, 300. Class 2: 100 from each other.
+    """
     uploads = lines(
         [[0, None, None], [200, None, None], [None, -200, 0], [None, 0, 100], [None, 200, None]]
     )

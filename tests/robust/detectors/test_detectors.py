@@ -1,4 +1,4 @@
-"""Detectors: the contract that all keep, and hand-made rounds where those that know how many to drop are right or wrong."""
+"""Detectors: the contract of all, and hand-made rounds for those that know how many to drop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrfq.errors import UserError
-from fedrfq.prototypes.fixed_point import LIMIT, MOST_VALUES, Globals, Uploads
+from fedrfq.prototypes.fixed_point import LIMIT, MAX_VALUES, Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS, Detector
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.robust.detectors.bft import BFT
@@ -103,7 +103,7 @@ def test_a_client_without_classes_and_a_class_without_clients(detector: Detector
 
 @ALL
 def test_the_largest_messages_do_not_overflow(detector: Detector) -> None:
-    values = LIMIT - 1 - np.random.default_rng(0).integers(0, 4096, (5, 2, MOST_VALUES))
+    values = LIMIT - 1 - np.random.default_rng(0).integers(0, 4096, (5, 2, MAX_VALUES))
     values[0] *= -1
     verdict = judged(detector, sent(values))
     assert verdict.score_K.min() >= 0
@@ -139,7 +139,7 @@ def test_roots_about_squares_are_exact(root: int) -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.sampled_from([1, 24, 2**13, 2**13 + 1, MOST_VALUES]), st.integers(0, 2**32))
+@given(st.sampled_from([1, 24, 2**13, 2**13 + 1, MAX_VALUES]), st.integers(0, 2**32))
 def test_distances_are_exact(values: int, seed: int) -> None:
     """Against Python's own integers; beyond 2¹³ values, of the values without their last bits."""
     rows = np.random.default_rng(seed).choice(
@@ -181,7 +181,7 @@ def test_the_sum_over_classes_is_unfair_to_clients_with_many() -> None:
 
 
 def test_the_paper_believes_counts() -> None:
-    """An attacker with most of the samples is the aggregate itself; clipped, it is one of several."""
+    """An attacker with most samples is the aggregate itself; clipped, it is one of several."""
     uploads = replace(
         lines([[100], [0], [1], [-1]]), counts_KJ=np.array([[10**6], [10], [10], [10]], np.int64)
     )
@@ -212,11 +212,11 @@ def test_a_lone_holder_has_no_neighbours() -> None:
 
 
 def test_medoids_sums_of_many_large_squares_fit() -> None:
-    """Sums of squares before dividing would pass 2⁶³ here, and the farthest would seem the nearest."""
-    values = np.random.default_rng(0).integers(-2000, 2000, (160, 1, MOST_VALUES))
+    """Sums of squares before dividing would pass 2⁶³, and the farthest would seem the nearest."""
+    values = np.random.default_rng(0).integers(-2000, 2000, (160, 1, MAX_VALUES))
     values[7] = LIMIT - 1
     uploads = Uploads(tuple(range(160)), np.ones((160, 1), np.int64), values)
-    _, verdict = DETECTORS["medoid"]().judge({}, Globals.none(1, MOST_VALUES), uploads)
+    _, verdict = DETECTORS["medoid"]().judge({}, Globals.none(1, MAX_VALUES), uploads)
     assert np.flatnonzero(~verdict.kept_K).tolist() == [7]
     assert (verdict.score_K >= 0).all()
 
@@ -240,7 +240,7 @@ def test_ties_go_by_the_number_of_the_client(kind: type[Farthest]) -> None:
 
 @KNOWING
 def test_a_negative_number_to_drop_is_refused(kind: type[Farthest]) -> None:
-    with pytest.raises(UserError, match=r"detector\.psi must be at least 0, it is -1"):
+    with pytest.raises(UserError, match=r"detector\.psi must be at least 0, not -1"):
         kind(psi=-1)
 
 
@@ -269,5 +269,5 @@ def test_a_lone_class_can_be_held_back(detector: Detector) -> None:
         [1, 0, 1],
     ]
     assert detector.admitted(uploads).held_KJ.tolist() == uploads.held_KJ.tolist()
-    with pytest.raises(UserError, match=r"detector\.lone is one of keep, hold, not 'no'"):
+    with pytest.raises(UserError, match=r"detector\.lone must be one of keep, hold, not 'no'"):
         replace(detector, lone="no")

@@ -83,9 +83,9 @@ def purpose(
     """Of an experiment's file (or the default one) with `--set`s applied, for so many parties; as many clients as it says
     unless given. Its committee becomes one of that size and honest: `fedrfq run` then simulates what the real one does.
     Needs PyTorch."""
+    from fedrfq import experiment
     from fedrfq.committee import Simulated
     from fedrfq.data import DATASETS, load
-    from fedrfq.experiment import experiment
     from fedrfq.learning.round_loop import mandate
 
     found = replace(experiment.load(file, sets, clients=clients), committee=Simulated(servers))

@@ -1,4 +1,4 @@
-"""The attacks by name. A new one is a file beside these and a line here."""
+"""The attacks by name. A new attack is a file beside these and a line here."""
 
 from fedrfq.robust.attacks.adaptive import AdaptiveAttack
 from fedrfq.robust.attacks.alie import Alie

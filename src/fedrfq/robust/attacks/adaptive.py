@@ -1,14 +1,15 @@
-"""Adaptive: attackers who know the detector and go as far as it lets them. No paper's rule.
+"""Adaptive: attackers who know the detector and go as far as it lets them. Ours.
 
-For each of its classes an attacker sends c + γ · (n − c): c is the class's centre, the mean over its honest holders (or,
-without any, its global prototype, or else the attacker's own prototype), n the nearest centre of another class. γ = 1
-is that other class, the direction in which a class is mistaken for another soonest. All attackers use one γ, the
-largest up to `strength`, 3 unless set, with which the detector keeps them all: the detector itself is asked, at most ten
-times, with the honest uploads, the state and the global prototypes of the round. If they are not even kept at γ = 0, they
-send their honest prototypes.
+For each of its classes an attacker sends c + γ · (n − c). Here c is the centre of the class, the
+mean over its honest holders (without any, its global prototype, or else the attacker's own
+prototype), and n is the nearest centre of another class. γ = 1 is that other class: in this
+direction a class is mistaken for another soonest. All attackers use one γ, the largest up to
+`strength` (default 3) with which the detector keeps them all. They ask the detector itself, at most
+ten times, with the honest uploads, the state and the global prototypes of the round. If they are
+not even kept at γ = 0, they send their honest prototypes.
 
-Departures from the largest: γ is found by halving, so to within strength / 256, and as if a detector that keeps some γ
-also kept every smaller one.
+Departures from the largest γ: it is found by bisection, so to within strength / 256, and as if a
+detector that keeps some γ also kept every smaller one.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Bools, Uploads
 from fedrfq.robust.attacks.attack import (
+    STRENGTHS,
     Attack,
     Floats,
     Scene,
@@ -34,7 +37,13 @@ HALVINGS = 8
 
 @dataclass(frozen=True)
 class AdaptiveAttack(Attack):
-    strength: float = 3.0
+    """Moves classes toward their nearest neighbours, as far as the detector tolerates."""
+
+    strength: float = option(
+        3.0,
+        "Most that attackers move toward the nearest other class; 1 is that class",
+        STRENGTHS,
+    )
 
     on_uploads: ClassVar[bool] = True
 
@@ -44,35 +53,37 @@ class AdaptiveAttack(Attack):
         centre_AJV, known_J = centres(scene)
         direction_AJV = np.array([_to_nearest(centre_JV, known_J) for centre_JV in centre_AJV])
 
-        def sent(gamma: float) -> Uploads:
+        def uploads(gamma: float) -> Uploads:
             return replaced(scene, centre_AJV + gamma * direction_AJV)
 
         low = 0.0
         high = self.strength
-        if not all_kept(scene, sent(low)):
+        if not all_kept(scene, uploads(low)):
             return scene.uploads
-        if all_kept(scene, sent(high)):
-            return sent(high)
+        if all_kept(scene, uploads(high)):
+            return uploads(high)
+        # Invariant: the attackers are all kept at `low`, and not at `high`.
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            if all_kept(scene, sent(middle)):
+            if all_kept(scene, uploads(middle)):
                 low = middle
-                high = high
             else:
-                low = low
                 high = middle
-        return sent(low)
+        return uploads(low)
 
 
 def all_kept(scene: Scene, uploads: Uploads) -> bool:
-    """Whether the detector keeps all attackers if these uploads are sent."""
+    """Return whether the detector keeps all attackers if these uploads are sent."""
     detector = scene.detector
     _, verdict = detector.judge(scene.state, scene.globals_, detector.admitted(uploads))
     return bool(verdict.kept_K[scene.malicious_K].all())
 
 
 def centres(scene: Scene) -> tuple[Floats, Bools]:
-    """The centre of each class as every attacker sees it, and which are not just its own prototype."""
+    """Return each class's centre as every attacker sees it, and which are known to all of them.
+
+    The others are just the attacker's own prototype.
+    """
     mean_AJV, _ = honest_moments(scene)
     held_J = scene.honest.held_KJ.any(0)
     present_J = scene.globals_.present_J
@@ -83,7 +94,7 @@ def centres(scene: Scene) -> tuple[Floats, Bools]:
 
 
 def _to_nearest(centre_JV: Floats, known_J: Bools) -> Floats:
-    """From each class's centre to the nearest other that is known; nowhere if there is none."""
+    """Return the way from each class's centre to the nearest other known one; 0 without any."""
     other_JJ = ~np.eye(len(centre_JV), dtype=np.bool_)
     distance_JJ = np.where(known_J & other_JJ, squared_distances(centre_JV), np.inf)
     nearest_J = distance_JJ.argmin(1)

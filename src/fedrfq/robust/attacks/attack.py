@@ -1,7 +1,7 @@
-"""What an attack is: what malicious clients do to their data, and to what they send. Both are nothing unless overridden.
+"""The interface of an attack: what malicious clients do to their data and to what they send.
 
-Attackers are as strong as the setting allows: they collude, see the honest uploads of the round before they send
-(rushing), and know the global prototypes, the detector and its state.
+Attackers are as strong as the setting allows: they collude, see the honest uploads of the round
+before they send (rushing), and know the global prototypes, the detector and its state.
 """
 
 from __future__ import annotations
@@ -14,65 +14,76 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import LIMIT, Bools, Globals, Ints, Uploads
 from fedrfq.robust.detectors.detector import Detector, State
 
 Floats = NDArray[np.float64]
-MOST_STRENGTH = 1_000_000
+MAX_STRENGTH = 1_000_000
+STRENGTHS = f"0 to {MAX_STRENGTH:,}"
 
 
 @dataclass(frozen=True)
 class Scene:
-    """All that the attackers know when they send. `uploads` has what everyone would send honestly, they themselves too."""
+    """Everything that the attackers know when they send."""
 
-    uploads: Uploads
-    malicious_K: Bools  # which rows of the uploads are theirs
+    uploads: Uploads  # what everyone, attackers included, would send honestly
+    malicious_K: Bools  # which rows of the uploads are the attackers'
     globals_: Globals  # of the round before
     detector: Detector
     state: State
 
     @property
     def honest(self) -> Uploads:
+        """Return the uploads of the clients that are not malicious."""
         return self.uploads.only(~self.malicious_K)
 
     @property
     def theirs(self) -> Uploads:
-        """What the attackers would send if they were honest. Their rows are counted by A."""
+        """Return what the attackers would send if they were honest; A counts their rows."""
         return self.uploads.only(self.malicious_K)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`clients`: how many are malicious, drawn by the run's seed; `strength`: what it means is the attack's own;
-    `start_round`: the first round in which they attack."""
+    """An attack that does nothing: a subclass overrides `poison`, `corrupt` or both.
 
-    clients: int = 0
-    strength: float = 1.0
-    start_round: int = 1
+    What `strength` means differs from attack to attack.
+    """
+
+    clients: int = option(0, "Number of malicious clients, drawn by the run's seed", "0 to clients")
+    strength: float = option(1.0, "How strong the attack is", STRENGTHS)
+    start_round: int = option(1, "First round in which they attack", "1 or more")
 
     harms: ClassVar[bool] = True  # whether its clients are to be found
     on_uploads: ClassVar[bool] = False  # whether it needs prototypes to be exchanged
 
     def __post_init__(self) -> None:
-        if self.clients < 0 or self.start_round < 1:
-            raise UserError("attack.clients must be at least 0 and attack.start_round at least 1")
-        if not 0 <= self.strength <= MOST_STRENGTH:
+        if self.clients < 0:
+            raise UserError(f"attack.clients must be at least 0, not {self.clients}")
+        if self.start_round < 1:
+            raise UserError(f"attack.start_round must be at least 1, not {self.start_round}")
+        if not 0 <= self.strength <= MAX_STRENGTH:
             raise UserError(
-                f"attack.strength must be a number from 0 to {MOST_STRENGTH:,}, it is {self.strength}"
+                f"attack.strength must be a number from 0 to {MAX_STRENGTH:,}, not {self.strength}"
             )
 
     def poison(self, labels: Ints, classes: int, rng: Generator) -> Ints:
-        """The labels a malicious client trains with instead of its own."""
+        """Return the labels that a malicious client trains with instead of its own."""
         return labels
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
-        """The uploads as they are sent: rows of malicious clients may be anything, all others are as they were."""
+        """Return the uploads as they are sent: only rows of malicious clients may be changed."""
         return scene.uploads
 
 
 def replaced(scene: Scene, values_AJV: NDArray[np.floating[Any]] | Ints) -> Uploads:
-    """The uploads with the attackers' values of the classes they hold replaced, by the nearest that a message can carry."""
+    """Return the uploads with the attackers' values replaced, in the classes that they hold.
+
+    The new values are the nearest that a message can carry.
+    """
     theirs = scene.theirs
+    # Cut as floats: what is beyond an integer's range would wrap around.
     whole_AJV = np.clip(np.rint(values_AJV), -LIMIT, LIMIT).astype(np.int64)
     values_KJV = scene.uploads.values_KJV.copy()
     values_KJV[scene.malicious_K] = np.where(
@@ -82,8 +93,11 @@ def replaced(scene: Scene, values_AJV: NDArray[np.floating[Any]] | Ints) -> Uplo
 
 
 def honest_moments(scene: Scene) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of each class's values over its honest holders, each counting once, as every attacker
-    sees them: where a class has no honest holder, the attacker's own value and 0."""
+    """Return mean and standard deviation of each class's values over its honest holders.
+
+    Each holder counts once. Where a class has no honest holder, an attacker takes its own values
+    for the mean, and 0 for the deviation.
+    """
     honest = scene.honest
     held_KJV = honest.held_KJ[..., None]
     holders_JV = held_KJV.sum(0)
@@ -94,7 +108,7 @@ def honest_moments(scene: Scene) -> tuple[Floats, Floats]:
 
 
 def squared_distances(rows_HV: Floats) -> Floats:
-    """Between all pairs of rows."""
+    """Return the squared distances between all pairs of rows."""
     gram_HH = rows_HV @ rows_HV.T
     squares_H = gram_HH.diagonal()
     distances_HH: Floats = squares_H[:, None] + squares_H - 2 * gram_HH

@@ -1,9 +1,11 @@
-"""Framing: attackers hold on to the past so that honest clients seem to stray, and are dropped in their stead. Ours.
+"""Framing: attackers hold on to the past, so that honest clients seem to stray. Ours.
 
-Each claims every class that has a global prototype, with as many samples as it has of one of its own, and sends that
-prototype back with every value moved by up to `strength` steps of the grid, one unless set: so they are no copies of each
-other. They need not see what others send. The centres that a detector takes from all uploads then stay where they were,
-while honest clients go on learning. In the first round there is nothing to hold on to, and they are honest.
+Each attacker claims every class that has a global prototype, with as many samples as it has of its
+largest class. It sends that prototype back with every value moved by up to `strength` steps of the
+grid (default 1), so that the attackers are no copies of each other. They need not see what others
+send. The centres that a detector takes from all uploads then stay where they were, while honest
+clients go on learning, and are dropped. In the first round there is nothing to hold on to, and the
+attackers are honest.
 """
 
 from __future__ import annotations
@@ -14,26 +16,32 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import LIMIT, Uploads
-from fedrfq.robust.attacks.attack import Attack, Scene
+from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene
 
 
 @dataclass(frozen=True)
 class Frame(Attack):
+    """Sends the last global prototypes back, slightly changed."""
+
+    strength: float = option(
+        1.0, "Most steps of the fixed-point grid by which each value is moved", STRENGTHS
+    )
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
         theirs = scene.theirs
         present_J = scene.globals_.present_J
         steps = min(round(self.strength), LIMIT)
-        moved_AJV = (
-            rng.integers(-steps, steps, theirs.values_KJV.shape, endpoint=True)
-            * theirs.precision.step
-        )
+        moved_AJV = rng.integers(-steps, steps, theirs.values_KJV.shape, endpoint=True)
+        moved_AJV *= theirs.precision.step
         false_AJV = theirs.precision.rounded(scene.globals_.values_JV + moved_AJV)
-        counts_KJ = scene.uploads.counts_KJ.copy()
-        values_KJV = scene.uploads.values_KJV.copy()
+        # An attacker without samples claims one: 0 would mean that it does not hold the class.
         claimed_A1 = np.maximum(theirs.counts_KJ.max(1, keepdims=True, initial=0), 1)
+        counts_KJ = scene.uploads.counts_KJ.copy()
         counts_KJ[scene.malicious_K] = np.where(present_J, claimed_A1, theirs.counts_KJ)
+        values_KJV = scene.uploads.values_KJV.copy()
         values_KJV[scene.malicious_K] = np.where(present_J[:, None], false_AJV, theirs.values_KJV)
         return replace(scene.uploads, counts_KJ=counts_KJ, values_KJV=values_KJV)

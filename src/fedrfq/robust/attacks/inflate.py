@@ -1,8 +1,8 @@
-"""Inflated counts: attackers claim to have many more samples than they have, and swap their classes.
+"""Inflated counts: attackers claim many more samples than they have, and swap their classes.
 
-Claimed counts are the weights of the average, so they give an attacker the say over a class. That only hurts if it has
-something bad to say: the values are those of `swap`. Counts are multiplied by `strength`, 1000 unless set, and cut to
-what a message can carry.
+Claimed counts are the weights of the average, so they give an attacker control over a class. That
+only hurts if it sends something bad, so the values are those of `swap`. Counts are multiplied by
+`strength` (default 1000) and cut to what a message can carry.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import MOST_COUNT, Uploads
-from fedrfq.robust.attacks.attack import Attack, Scene, replaced
+from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene, replaced
 from fedrfq.robust.attacks.swap import swapped
 
 
 @dataclass(frozen=True)
 class Inflate(Attack):
-    strength: float = 1000.0
+    """Swaps classes and multiplies the claimed counts."""
+
+    strength: float = option(
+        1000.0, "Factor by which claimed sample counts are multiplied", STRENGTHS
+    )
 
     on_uploads: ClassVar[bool] = True
 

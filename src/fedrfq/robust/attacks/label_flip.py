@@ -1,11 +1,14 @@
-"""Label flipping: Tolpegin et al., "Data Poisoning Attacks Against Federated Learning Systems", ESORICS 2020.
+"""Label flipping: attackers train on false labels and are honest otherwise.
 
-A malicious client trains on false labels and is honest otherwise. `to` says which label a class gets:
-"own"  another of the client's own classes, each class a different one (all of them in one random cycle), so that its
-       prototypes look like those of the classes it claims to hold; a client of a single class takes any other class;
-"any"  another class at random, of all there are, each class for itself;
-"one"  class 0, the same for all attackers; samples of class 0 keep it.
-`strength` is the share of the client's samples that are flipped, chosen at random: 1, all of them, unless set.
+Tolpegin et al., "Data Poisoning Attacks Against Federated Learning Systems", ESORICS 2020.
+
+`to` says which label a class gets:
+- "own": another of the client's own classes, each class a different one (all of them in one random
+  cycle), so that its prototypes look like those of the classes it claims to hold; a client of a
+  single class takes any other class;
+- "any": another class at random, of all there are, each class for itself;
+- "one": class 0, the same for all attackers; samples of class 0 keep it.
+`strength` is the share of the client's samples that are flipped, chosen at random (default 1).
 
 Departures: the paper flips one source class to one target class; here every class is flipped.
 """
@@ -18,6 +21,7 @@ import numpy as np
 from numpy.random import Generator
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Ints
 from fedrfq.robust.attacks.attack import Attack
 
@@ -26,19 +30,31 @@ TO = ("own", "any", "one")
 
 @dataclass(frozen=True)
 class LabelFlip(Attack):
-    to: str = "own"
+    """Trains on flipped labels."""
+
+    strength: float = option(
+        1.0, "Share of a malicious client's samples whose labels are flipped", "0 to 1"
+    )
+
+    to: str = option(
+        "own",
+        "Label of a flipped sample: another class of the client, any other class, or class 0",
+        one_of(TO),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.to not in TO:
-            raise UserError(f"attack.to is one of {', '.join(TO)}, not '{self.to}'")
+            raise UserError(f"attack.to must be one of {', '.join(TO)}, not '{self.to}'")
         if self.strength > 1:
             raise UserError(
-                f"attack.strength of label-flip is a share of samples, at most 1, it is {self.strength}"
+                "attack.strength of label-flip is a share of samples and must be at most 1, "
+                f"not {self.strength}"
             )
         if self.start_round != 1:
             raise UserError(
-                "attack.start_round must be 1 for label-flip: labels are flipped before the training starts"
+                "attack.start_round must be 1 for label-flip, because labels are flipped "
+                f"before the training starts, not {self.start_round}"
             )
 
     def poison(self, labels: Ints, classes: int, rng: Generator) -> Ints:
@@ -50,7 +66,7 @@ class LabelFlip(Attack):
         return poisoned
 
     def _target(self, held: Ints, classes: int, rng: Generator) -> Ints:
-        """The label that each class gets."""
+        """Return the label that each class gets."""
         if self.to == "one":
             return np.zeros(classes, np.int64)
         target_J: Ints = (np.arange(classes) + rng.integers(1, classes, classes)) % classes

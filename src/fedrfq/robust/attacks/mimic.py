@@ -1,12 +1,15 @@
-"""Mimicry: Karimireddy, He, Jaggi, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing", ICLR 2022.
+"""Mimicry: all attackers copy one honest client.
 
-All attackers send a copy of one honest client's upload, its classes, counts and values. Nothing about a copy is false,
-so nothing can be found, but that client counts many times and the others less, and the attackers' own classes are
-missing. It is the honest client with the most classes, of several the one with the lowest number. `strength` has no
-meaning here.
+Karimireddy, He, Jaggi, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing",
+ICLR 2022.
 
-Departures: the paper copies the client whose gradients vary most along a direction learnt in the first rounds. Without
-honest clients the attackers are honest.
+All attackers send a copy of one honest client's upload: its classes, counts and values. Nothing in
+a copy is false, so nothing can be detected, but that client counts many times and the others less,
+and the attackers' own classes are missing. They copy the honest client with the most classes, of
+several the one with the lowest number. `strength` has no meaning here.
+
+Departures: the paper copies the client whose gradients vary most along a direction learnt in the
+first rounds. Without honest clients the attackers are honest.
 """
 
 from __future__ import annotations
@@ -17,12 +20,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.robust.attacks.attack import Attack, Scene
+from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene
 
 
 @dataclass(frozen=True)
 class Mimic(Attack):
+    """Sends a copy of one honest client's upload."""
+
+    strength: float = option(1.0, "Has no effect on this attack", STRENGTHS)
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
@@ -30,12 +38,12 @@ class Mimic(Attack):
         if scene.malicious_K.all():
             return uploads
         classes_K = uploads.held_KJ.sum(1)
-        model = min(
+        copied = min(
             np.flatnonzero(~scene.malicious_K),
             key=lambda row: (-classes_K[row], uploads.clients[row]),
         )
         counts_KJ = uploads.counts_KJ.copy()
         values_KJV = uploads.values_KJV.copy()
-        counts_KJ[scene.malicious_K] = counts_KJ[model]
-        values_KJV[scene.malicious_K] = values_KJV[model]
+        counts_KJ[scene.malicious_K] = counts_KJ[copied]
+        values_KJV[scene.malicious_K] = values_KJV[copied]
         return replace(uploads, counts_KJ=counts_KJ, values_KJV=values_KJV)

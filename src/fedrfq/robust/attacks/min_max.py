@@ -1,13 +1,17 @@
-"""Min-max: Shejwalkar, Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for
-Federated Learning", NDSS 2021.
+"""Min-max: attackers go as far from the honest mean as honest prototypes are from each other.
 
-All attackers send, for a class, mean + γ · (−std) of the honest holders' prototypes, with the largest γ for which no
-honest prototype is farther away than the two farthest honest ones are from each other: the sent one is then no outlier
-by distance. `strength` multiplies that bound: 1 unless set. Below 1 even the mean may be outside: then it is what is sent.
+Shejwalkar, Houmansadr, "Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses
+for Federated Learning", NDSS 2021.
 
-Departures: prototypes in place of gradients, class by class. Of the paper's three directions only the inverse standard
-deviation. γ is solved for, the bound being a quadratic in it, where the paper searches by halving; rounding to the grid
-comes after. For a class with fewer than two honest holders an attacker is honest.
+All attackers send, for a class, mean + γ · (−std) of the honest holders' prototypes, with the
+largest γ for which no honest prototype is farther away than the two farthest honest ones are from
+each other: what they send is then no outlier by distance. `strength` multiplies that bound
+(default 1). Below 1 even the mean may be outside; then they send the mean.
+
+Departures: prototypes take the place of gradients, class by class. Of the paper's three directions
+there is only the inverse standard deviation. γ is solved for, because the bound is quadratic in it,
+where the paper searches by bisection; rounding to the grid comes after. For a class with fewer than
+two honest holders an attacker is honest.
 """
 
 from __future__ import annotations
@@ -18,8 +22,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import LIMIT, Uploads
 from fedrfq.robust.attacks.attack import (
+    STRENGTHS,
     Attack,
     Floats,
     Scene,
@@ -31,6 +37,12 @@ from fedrfq.robust.attacks.attack import (
 
 @dataclass(frozen=True)
 class MinMax(Attack):
+    """Sends the farthest point that is no outlier by distance."""
+
+    strength: float = option(
+        1.0, "Factor of the greatest distance between two honest prototypes", STRENGTHS
+    )
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
@@ -45,7 +57,11 @@ class MinMax(Attack):
 
 
 def largest(mean_V: Floats, direction_V: Floats, rows_HV: Floats, strength: float) -> float:
-    """The largest γ ≥ 0 with ‖mean + γ·direction − row‖ ≤ strength · the greatest distance between rows, for every row."""
+    """Return the largest γ ≥ 0 that keeps mean + γ·direction within the bound of every row.
+
+    The bound is ‖mean + γ·direction − row‖ ≤ strength · the greatest distance between rows. Its
+    square is a·γ² + 2b·γ + c ≤ 0.
+    """
     bound = min(strength, LIMIT) ** 2 * squared_distances(rows_HV).max()
     offset_HV = mean_V - rows_HV
     a = direction_V @ direction_V

@@ -1,7 +1,7 @@
 """Random values: attackers send noise in place of their prototypes.
 
-Every value is drawn uniformly from the range, from the least to the greatest, of all values that would honestly be
-sent in the round. `strength` stretches the range about its middle: 1, as it is, unless set.
+Every value is drawn uniformly from the range, from the lowest to the highest, of all values that
+would honestly be sent in the round. `strength` stretches the range about its middle (default 1).
 """
 
 from __future__ import annotations
@@ -11,12 +11,19 @@ from typing import ClassVar
 
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.robust.attacks.attack import Attack, Scene, replaced
+from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene, replaced
 
 
 @dataclass(frozen=True)
 class RandomValues(Attack):
+    """Sends uniform noise from the range of honest values."""
+
+    strength: float = option(
+        1.0, "Factor by which the honest range of values is stretched", STRENGTHS
+    )
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
@@ -25,6 +32,5 @@ class RandomValues(Attack):
         values = scene.uploads.values_KJV[scene.uploads.held_KJ]
         middle = (values.max() + values.min()) / 2
         half = (values.max() - values.min()) / 2
-        return replaced(
-            scene, middle + self.strength * half * rng.uniform(-1, 1, scene.theirs.values_KJV.shape)
-        )
+        noise_AJV = rng.uniform(-1, 1, scene.theirs.values_KJV.shape)
+        return replaced(scene, middle + self.strength * half * noise_AJV)

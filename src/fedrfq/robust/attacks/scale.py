@@ -1,4 +1,4 @@
-"""Scaling: attackers send `strength` × their own prototypes, by default five times."""
+"""Scaling: attackers send `strength` × their own prototypes (default 5)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import ClassVar
 
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.robust.attacks.attack import Attack, Scene, replaced
+from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene, replaced
 
 
 @dataclass(frozen=True)
 class Scale(Attack):
-    strength: float = 5.0
+    """Multiplies the attacker's own prototypes."""
+
+    strength: float = option(
+        5.0, "Factor by which attackers multiply their own prototypes", STRENGTHS
+    )
 
     on_uploads: ClassVar[bool] = True
 

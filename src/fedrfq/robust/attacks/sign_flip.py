@@ -1,4 +1,4 @@
-"""Sign flip: attackers send −`strength` × their own prototypes, by default their exact opposites (1)."""
+"""Sign flip: attackers send −`strength` × their own prototypes (default 1)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from typing import ClassVar
 
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.robust.attacks.attack import Attack, Scene, replaced
+from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene, replaced
 
 
 @dataclass(frozen=True)
 class SignFlip(Attack):
+    """Negates the attacker's own prototypes."""
+
+    strength: float = option(
+        1.0, "Factor of the negated own prototypes that attackers send", STRENGTHS
+    )
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:

@@ -1,8 +1,9 @@
-"""Class swap: attackers send each of their classes the prototype of another, so that the classes' centres mix.
+"""Class swap: attackers send each of their classes the prototype of another.
 
-An attacker's own prototypes move on by one place along a random cycle of the classes it holds. One with a single class
-sends the global prototype of another class, at random, and is honest while there is none. `strength` is how far the
-prototypes move on the line from the true one to the false one: 1, all the way, unless set; 0.5 is the middle.
+The classes' centres then mix. An attacker's own prototypes move on by one place along a random
+cycle of the classes it holds. An attacker with a single class sends the global prototype of another
+class, at random, and is honest while there is none. `strength` is how far the prototypes move on
+the line from the true one to the false one: 1 (default) is all the way, 0.5 the middle.
 """
 
 from __future__ import annotations
@@ -13,12 +14,21 @@ from typing import ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
-from fedrfq.robust.attacks.attack import Attack, Scene, replaced
+from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene, replaced
 
 
 @dataclass(frozen=True)
 class Swap(Attack):
+    """Exchanges the prototypes of the attacker's classes."""
+
+    strength: float = option(
+        1.0,
+        "Share of the way from the true to the false prototype; 1 is all of it",
+        STRENGTHS,
+    )
+
     on_uploads: ClassVar[bool] = True
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
@@ -27,7 +37,7 @@ class Swap(Attack):
 
 
 def swapped(scene: Scene, rng: Generator) -> Ints:
-    """The attackers' values, each class's taken from another class."""
+    """Return the attackers' values, those of each class taken from another class."""
     rows = [
         _swapped(*row, scene.globals_, rng)
         for row in zip(scene.theirs.held_KJ, scene.theirs.values_KJV, strict=True)
@@ -36,6 +46,7 @@ def swapped(scene: Scene, rng: Generator) -> Ints:
 
 
 def _swapped(held_J: Bools, own_JV: Ints, globals_: Globals, rng: Generator) -> Ints:
+    """Return one attacker's values."""
     values_JV = own_JV.copy()
     cycle = rng.permutation(np.flatnonzero(held_J))
     others = np.flatnonzero(globals_.present_J & ~held_J)

@@ -1,4 +1,4 @@
-"""The detectors by name. A new one is a file beside these and a line here."""
+"""The detectors by name. A new detector is a file beside these and a line here."""
 
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.robust.detectors.bft import BFT

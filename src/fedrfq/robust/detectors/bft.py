@@ -1,16 +1,21 @@
-"""BFT-detect, by the letter of the FedRFQ paper (Section "BFT-detect", prototype quality detection).
+"""BFT-detect, by the letter of the FedRFQ paper.
 
-The global prototypes of all uploads together are computed (Eq. 9, weights that sum to 1); a client's discrepancy is the
-L2 distance of each of its prototypes to its class's, summed over its classes; the ψ clients with the largest are dropped.
+Section "BFT-detect", prototype quality detection.
 
-Known weakness: the sum grows with the number of classes a client holds, so honest clients with many classes are dropped
-first. Counts are believed, since the paper says nothing of limiting them.
+The detector computes the global prototypes of all uploads together (Eq. 9, with weights that sum to
+1). A client's discrepancy is the L2 distance of each of its prototypes to that of its class, summed
+over its classes. The ψ clients with the largest discrepancy are dropped. Counts are believed, since
+the paper does not limit them.
+
+Known weakness: the sum grows with the number of classes a client holds, so honest clients with many
+classes are dropped first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust import centres
 from fedrfq.robust.detectors.distances import to_centres
@@ -19,7 +24,11 @@ from fedrfq.robust.detectors.farthest import Farthest
 
 @dataclass(frozen=True)
 class BFT(Farthest):
-    clip: bool = False
+    """Drops the ψ clients with the largest summed distance from the weighted means."""
+
+    clip: bool = option(
+        False, "Whether claimed sample counts are cut to the median of the class's holders"
+    )
 
     def scores(self, uploads: Uploads) -> Ints:
         summed_K: Ints = to_centres(uploads, centres.weighted(uploads)).sum(1)

@@ -1,7 +1,10 @@
-"""BFT-detect with the mean over a client's classes in place of the sum, so that holding many is no offence.
+"""BFT-detect with the mean over a client's classes in place of the sum.
 
-A client's score is the mean L2 distance of its prototypes to its classes' global ones, the count-weighted means of all
-uploads; the ψ clients with the highest are dropped. What it measures from still moves with what the attackers send.
+A client's score is the mean L2 distance of its prototypes to the global ones of its classes, which
+are the count-weighted means of all uploads. The ψ clients with the highest scores are dropped.
+
+Departure from BFT-detect: because of the mean, clients with many classes do not look worse. The
+centres still move with what the attackers send.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from fedrfq.robust.detectors.farthest import Farthest
 
 @dataclass(frozen=True)
 class BFTMean(Farthest):
-    centre: ClassVar[str] = "weighted"
+    """Drops the ψ clients with the largest mean distance from their classes' centres."""
+
+    centre: ClassVar[str] = "weighted"  # one of RULES
 
     def scores(self, uploads: Uploads) -> Ints:
         return mean_over_classes(to_centres(uploads, RULES[self.centre](uploads)), uploads)

@@ -1,8 +1,9 @@
-"""What a detector is: a pure function of integers that says of every upload whether it is kept, and how bad it looks.
+"""The interface of a detector: it decides which uploads are kept, and scores how bad each looks.
 
-`judge(state, globals, uploads) -> (state, verdict)`: no clock, no randomness, no floating-point rounding, so that any
-two servers that saw the same uploads agree to the bit. What it remembers of earlier rounds is its state, which the
-servers agree on with everything else.
+A detector is a pure function of integers, `judge(state, globals, uploads) -> (state, verdict)`: no
+clock, no randomness, no floating-point rounding, so that any two servers that saw the same uploads
+agree to the bit. What it remembers of earlier rounds is its state, on which the servers agree along
+with everything else.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
 
 State = Mapping[str, Ints]
@@ -22,50 +24,58 @@ LONE = ("keep", "hold")
 
 @dataclass(frozen=True)
 class Verdict:
-    """Per row of the uploads: whether the client is kept, and its score: the higher the worse, in the detector's own unit."""
+    """What a detector decided, for each row of the uploads."""
 
     kept_K: Bools
-    score_K: Ints
+    score_K: Ints  # the higher the worse, in the detector's own unit
 
 
 @dataclass(frozen=True)
 class Detector(ABC):
-    """`lone`: a class that a single client sent cannot be judged by comparison: "keep" it, or "hold" it back.
-    `clip`: a client's claimed counts, which are weights, are cut to the median of those who sent the class."""
+    """A detector by its settings; fields are its options in an experiment file.
 
-    lone: str = "keep"
-    clip: bool = True
+    A class that a single client sent cannot be judged by comparison, so `lone` says what becomes of
+    it. Claimed counts are weights, so `clip` limits them.
+    """
+
+    lone: str = option(
+        "keep",
+        "What happens to a class that only one client sent: keep it, or hold it back",
+        one_of(LONE),
+    )
+    clip: bool = option(
+        True, "Whether claimed sample counts are cut to the median of the class's holders"
+    )
 
     def __post_init__(self) -> None:
         if self.lone not in LONE:
-            raise UserError(f"detector.lone is one of {', '.join(LONE)}, not '{self.lone}'")
+            raise UserError(f"detector.lone must be one of {', '.join(LONE)}, not '{self.lone}'")
 
     def start(self, clients: int) -> State:
-        """What is remembered before the first round, of so many clients."""
+        """Return the state before the first round, for that many clients."""
         return {}
 
     @abstractmethod
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
-        """The verdict on a round's uploads, given the global prototypes of the round before."""
+        """Judge a round's uploads, given the global prototypes of the round before."""
 
     def admitted(self, uploads: Uploads) -> Uploads:
-        """The uploads with what their senders may claim: counts clipped, lone classes held back."""
+        """Return the uploads that are judged: counts clipped, lone classes held back."""
+        counts_KJ = uploads.counts_KJ
         if self.clip:
-            counts_KJ = clipped(uploads.counts_KJ)
-        else:
-            counts_KJ = uploads.counts_KJ
+            counts_KJ = clipped(counts_KJ)
         if self.lone == "hold":
             counts_KJ = np.where(uploads.held_KJ.sum(0) == 1, 0, counts_KJ)
         return replace(uploads, counts_KJ=counts_KJ)
 
 
 def clipped(counts_KJ: Ints) -> Ints:
-    """Counts cut to the (lower) median of the class's holders."""
-    ordered = np.sort(np.where(counts_KJ > 0, counts_KJ, np.iinfo(np.int64).max), axis=0)
+    """Cut counts to the (lower) median of those of the class's holders."""
+    if not len(counts_KJ):
+        return counts_KJ
+    # Clients that do not hold a class are sorted to the end, out of the median's way.
+    ordered_KJ = np.sort(np.where(counts_KJ > 0, counts_KJ, np.iinfo(np.int64).max), axis=0)
     middle_J = np.maximum((counts_KJ > 0).sum(0) - 1, 0) // 2
-    if len(ordered):
-        most_J = ordered[middle_J, np.arange(counts_KJ.shape[1])]
-    else:
-        most_J = np.zeros(counts_KJ.shape[1], np.int64)
-    cut: Ints = np.minimum(counts_KJ, most_J)
-    return cut
+    median_J = ordered_KJ[middle_J, np.arange(counts_KJ.shape[1])]
+    cut_KJ: Ints = np.minimum(counts_KJ, median_J)
+    return cut_KJ

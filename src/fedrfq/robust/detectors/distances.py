@@ -1,4 +1,7 @@
-"""Distances between prototypes, exact on integers: 65,535 squares of differences below 2²¹ add up to less than 2⁵⁸."""
+"""Distances between prototypes, exact on integers.
+
+Nothing overflows: 65,535 squares of differences below 2²¹ add up to less than 2⁵⁸.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,16 @@ from numpy.typing import NDArray
 
 from fedrfq.prototypes.fixed_point import LIMIT, Ints, Uploads
 
-_EXACT = (
-    2**53
-)  # float64 holds all whole numbers up to it: sums of such that stay below are exact, in any order
+# float64 holds all whole numbers up to here: sums of whole numbers that stay below are exact, in
+# whatever order a BLAS adds them.
+_EXACT = 2**53
 
 
 def isqrt(squares: Ints) -> Ints:
-    """The whole part of the root, exactly; of squares below 2⁶².
+    """Return the whole part of the square root, exactly, of numbers below 2⁶².
 
-    float64 is off by less than 2⁻²² there: it can reach the next whole number, but not fall below one that is the root.
+    float64 is off by less than 2⁻²² there: it can reach the next whole number, but not fall below
+    one that is the root.
     """
     root = np.sqrt(squares.astype(np.float64)).astype(np.int64)
     root -= root * root > squares
@@ -25,16 +29,15 @@ def isqrt(squares: Ints) -> Ints:
 
 
 def to_centres(uploads: Uploads, centres_JV: Ints) -> Ints:
-    """Every client's distance to the centre of each class it holds, 0 for the others."""
+    """Return every client's distance to the centre of each class it holds, 0 for the others."""
     difference_KJV = uploads.values_KJV - centres_JV
-    distance_KJ: Ints = (
-        isqrt(np.einsum("kjv,kjv->kj", difference_KJV, difference_KJV)) * uploads.held_KJ
-    )
+    square_KJ = np.einsum("kjv,kjv->kj", difference_KJV, difference_KJV)
+    distance_KJ: Ints = isqrt(square_KJ) * uploads.held_KJ
     return distance_KJ
 
 
 def mean_over_classes(score_KJ: Ints, uploads: Uploads) -> Ints:
-    """The mean over the classes a client holds; 0 for one that holds none."""
+    """Return the mean over the classes each client holds; 0 for one that holds none."""
     mean_K: Ints = (score_KJ * uploads.held_KJ).sum(1) // np.maximum(uploads.held_KJ.sum(1), 1)
     return mean_K
 
@@ -43,7 +46,8 @@ def mean_over_classes(score_KJ: Ints, uploads: Uploads) -> Ints:
 class Points:
     """Prototypes as whole numbers in float64, for fast and still exact products.
 
-    Values of more than 2¹³ a prototype are shifted down so that sums of products stay exact: their last bit or two is lost.
+    Prototypes of more than 2¹³ values are shifted down so that sums of products stay exact: the
+    last bit or two of each value is lost.
     """
 
     values_NV: NDArray[np.float64]
@@ -52,15 +56,16 @@ class Points:
 
     @staticmethod
     def of(values_NV: Ints) -> Points:
-        shift = next(
-            bits for bits in range(21) if values_NV.shape[1] * (LIMIT >> bits) ** 2 <= _EXACT
-        )
-        floats_NV = (values_NV >> shift if shift else values_NV).astype(np.float64)
-        return Points(
-            floats_NV, np.einsum("nv,nv->n", floats_NV, floats_NV).astype(np.int64), shift
-        )
+        """Return the prototypes, shifted down by as few bits as needed."""
+        width = values_NV.shape[1]
+        shift = next(bits for bits in range(21) if width * (LIMIT >> bits) ** 2 <= _EXACT)
+        if shift:  # which is rare: the usual prototypes are spared a pass over all values
+            values_NV = values_NV >> shift
+        floats_NV = values_NV.astype(np.float64)
+        square_N = np.einsum("nv,nv->n", floats_NV, floats_NV).astype(np.int64)
+        return Points(floats_NV, square_N, shift)
 
     def squares_to(self, others: Points) -> Ints:
-        """Squared distances from each to each of the others."""
+        """Return the squared distances from each point to each of the others."""
         product_NM = (self.values_NV @ others.values_NV.T).astype(np.int64)
         return (self.square_N[:, None] + others.square_N - 2 * product_NM) << 2 * self.shift

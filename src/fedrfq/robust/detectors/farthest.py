@@ -1,4 +1,7 @@
-"""Detectors that know how many to drop: the ψ clients with the highest scores, ties by the lower client number."""
+"""Detectors that know how many to drop: the ψ clients with the highest scores.
+
+Of equal scores, the client with the lower number is dropped first.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrfq.errors import UserError
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.detectors.detector import Detector, State, Verdict
 
 
 @dataclass(frozen=True)
 class Farthest(Detector):
-    """`psi`: how many are dropped every round, all of them if there are no more (the classes then keep their globals)."""
+    """Drops ψ clients every round, or all if there are no more; classes then keep their globals."""
 
-    psi: int = 1
+    psi: int = option(1, "Number of clients dropped every round (ψ)", "0 or more")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.psi < 0:
-            raise UserError(f"detector.psi must be at least 0, it is {self.psi}")
+            raise UserError(f"detector.psi must be at least 0, not {self.psi}")
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         score_K = self.scores(uploads)
@@ -32,4 +36,4 @@ class Farthest(Detector):
 
     @abstractmethod
     def scores(self, uploads: Uploads) -> Ints:
-        """How bad each client's upload looks."""
+        """Return how bad each client's upload looks."""

@@ -1,6 +1,7 @@
-"""BFT-detect's mean distance, from the coordinate-wise median of a class's uploads: a minority cannot drag it far.
+"""BFT-detect's mean distance, measured from the coordinate-wise median of a class's uploads.
 
-The median as a centre: Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018.
+The median as a centre: Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal
+Statistical Rates", ICML 2018. A minority cannot drag it far.
 """
 
 from __future__ import annotations
@@ -13,4 +14,6 @@ from fedrfq.robust.detectors.bft_mean import BFTMean
 
 @dataclass(frozen=True)
 class Median(BFTMean):
+    """Drops the ψ clients with the largest mean distance from the medians."""
+
     centre: ClassVar[str] = "median"

@@ -1,4 +1,4 @@
-"""No detection: every upload is kept, and counts are believed. What the others are compared with."""
+"""No detection, the baseline: every upload is kept, and counts are believed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.detectors.detector import Detector, State, Verdict
 
 
 @dataclass(frozen=True)
 class NoDetection(Detector):
-    clip: bool = False
+    """Keeps every upload, with a score of 0."""
+
+    clip: bool = option(
+        False, "Whether claimed sample counts are cut to the median of the class's holders"
+    )
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         clients = len(uploads.clients)

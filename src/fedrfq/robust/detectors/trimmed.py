@@ -1,7 +1,7 @@
-"""BFT-detect's mean distance, from the coordinate-wise trimmed mean of a class's uploads, a third off at either end.
+"""BFT-detect's mean distance, measured from the coordinate-wise trimmed mean of a class's uploads.
 
-The trimmed mean as a centre: Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
-ICML 2018.
+The trimmed mean as a centre: Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal
+Statistical Rates", ICML 2018. A third is cut off at either end.
 """
 
 from __future__ import annotations
@@ -14,4 +14,6 @@ from fedrfq.robust.detectors.bft_mean import BFTMean
 
 @dataclass(frozen=True)
 class Trimmed(BFTMean):
+    """Drops the ψ clients with the largest mean distance from the trimmed means."""
+
     centre: ClassVar[str] = "trimmed"

@@ -1,0 +1,88 @@
+"""What the clients of one program have in common: model, method, pooling and training options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedrfq.errors import UserError
+from fedrfq.files.options import option
+from fedrfq.methods.method import Batch, Method
+from fedrfq.models.model import Model
+from fedrfq.models.stacked import LAYOUTS, Params, TrainingStep
+from fedrfq.prototypes.pooling import Pool
+
+# float32 holds it.
+_MAX_RATE = 1e38
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Local SGD with momentum, reset every round."""
+
+    epochs: int = option(1, "Passes of a client over its data in a round", "1 or more")
+    batch_size: int = option(4, "Samples in a step of SGD", "1 or more")
+    lr: float = option(0.01, "Learning rate of SGD", f"above 0, at most {_MAX_RATE:g}")
+    momentum: float = option(
+        0.5, "Momentum of SGD, which starts at 0 in every round", "0 to below 1"
+    )
+    alone: bool = option(
+        False, "Train each client by itself on one thread: slower, the same bytes in any company"
+    )
+
+    def __post_init__(self) -> None:
+        for key in ("epochs", "batch_size"):
+            if getattr(self, key) < 1:
+                raise UserError(f"train.{key} must be at least 1, not {getattr(self, key)}")
+        if not 0 < self.lr <= _MAX_RATE:
+            raise UserError(f"train.lr must be above 0 and at most {_MAX_RATE:g}, not {self.lr}")
+        if not 0 <= self.momentum < 1:
+            raise UserError(f"train.momentum must be at least 0 and below 1, not {self.momentum}")
+
+    @contextmanager
+    def kernels(self) -> Iterator[None]:
+        """Run kernels on one thread inside the block if clients train alone, else on all."""
+        before = torch.get_num_threads()
+        if self.alone:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            if self.alone:
+                torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is computed for every sample: clients of one program differ in numbers, not in code."""
+
+    model: Model
+    method: Method
+    pool: Pool
+    train: TrainingOptions
+
+    def batch(self, params: Params, x: Tensor, y_KB: Tensor, step: TrainingStep) -> Batch:
+        """Return a step's samples with what the clients' models make of them."""
+        c_KBD, logits_KBJ = self.model.forward(LAYOUTS[x.device.type], params, x, step)
+        return Batch(logits_KBJ, c_KBD, self.pool(c_KBD), y_KB, step.weight_KB, params)
+
+    def epochs(self) -> int:
+        """Return the passes over the data in a round, in all its phases."""
+        return self.method.epochs(self.train.epochs)
+
+    def phases(self) -> list[list[float]] | None:
+        """Return two flags for each pass, 1 or 0: the layers below the head train, and it does.
+
+        None if everything trains in every pass.
+        """
+        phases = [
+            [float(self.method.trains(epoch, head)) for head in (False, True)]
+            for epoch in range(self.epochs())
+        ]
+        if any(0.0 in phase for phase in phases):
+            return phases
+        return None

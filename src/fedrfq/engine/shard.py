@@ -1,0 +1,129 @@
+"""Clients that are trained together, step by step, in one stack."""
+
+from __future__ import annotations
+
+from threading import Event
+
+import torch
+from torch import Tensor
+
+from fedrfq.data.client_data import ClientData
+from fedrfq.engine.program import Program
+from fedrfq.engine.schedule import Schedule, augmented, schedule, widths
+from fedrfq.methods.method import Guide
+from fedrfq.models.stacked import Params, TrainingStep, trained
+
+# The most CUDA graphs that are kept; further widths run eagerly.
+_MAX_GRAPHS = 24
+# Steps of one width before it is captured: they also warm up the libraries.
+_EAGER_RUNS = 3
+
+
+class Shard:
+    """Clients trained together, and on CUDA the buffers and graphs of their steps.
+
+    Buffers and graphs live as long as the run.
+    """
+
+    def __init__(self, program: Program, data: ClientData, stop: Event) -> None:
+        self.program = program
+        self.data = data
+        self.stop = stop
+        self.params: Params
+        self.guide: Guide
+        self.schedule: Schedule
+        self.loaded: list[Tensor]
+        self.momentum: list[Tensor]
+        self.losses_K3: Tensor
+        # The number of the step is a tensor, so that a captured graph can count it.
+        self.step_1 = torch.zeros(1, dtype=torch.int64, device=data.x.device)
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.runs: dict[int, int] = {}
+
+    def train(
+        self, params: Params, guide: Guide, part: list[int], keys_K: Tensor
+    ) -> tuple[Params, Tensor]:
+        """Train the clients in `part` for a round.
+
+        Return their new parameters, in that order, and each one's mean losses: total, and its two
+        parts.
+        """
+        self._load(params, guide, schedule(self.program, self.data, part, keys_K))
+        for width in widths(self.program, self.data, part):
+            if self.stop.is_set():
+                raise KeyboardInterrupt
+            self._advance(width)
+        # Cloned, because the next round writes into the same memory.
+        trained_params = {name: p.clone() for name, p in self.params.items()}
+        return trained_params, self.losses_K3 / self.schedule.weight_SKB.sum((0, 2))[:, None]
+
+    def _load(self, params: Params, guide: Guide, steps: Schedule) -> None:
+        """Load the round's numbers into the buffers.
+
+        Once graphs have recorded where the buffers lie, it is into the same memory.
+        """
+        new = [*params.values(), *guide.values(), *steps.tensors()]
+        if self.graphs and [t.shape for t in new] == [t.shape for t in self.loaded]:
+            torch._foreach_copy_(self.loaded, new)
+            torch._foreach_zero_([*self.momentum, self.losses_K3, self.step_1])
+            return
+        self.graphs.clear()
+        self.params = params
+        self.guide = guide
+        self.schedule = steps
+        self.loaded = new
+        self.momentum = [torch.zeros_like(p) for name, p in params.items() if trained(name)]
+        self.losses_K3 = torch.zeros(steps.index_SKB.shape[1], 3, device=self.step_1.device)
+        self.step_1.zero_()
+
+    def _advance(self, width: int) -> None:
+        """Train the first `width` clients for one step."""
+        if width in self.graphs:
+            self.graphs[width].replay()
+            return
+        self._step(width)
+        self.runs[width] = self.runs.get(width, 0) + 1
+        warm = self.runs[width] >= _EAGER_RUNS
+        if self.step_1.is_cuda and warm and len(self.graphs) < _MAX_GRAPHS:
+            self._capture(width)
+
+    def _capture(self, width: int) -> None:
+        """Record a step of this width; recording does not run it."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step(width)
+        self.graphs[width] = graph
+
+    def _step(self, width: int) -> None:
+        step = self.schedule.step(self.step_1, width)
+        train = self.program.train
+        x = self.data.x[step.index_KB]
+        y_KB = self.data.y[step.index_KB]
+        if step.crop_KB3 is not None and self.data.black_C is not None:
+            x = augmented(x, step.crop_KB3, self.data.black_C)
+        params = {n: p[:width].detach().requires_grad_(trained(n)) for n, p in self.params.items()}
+        leaves = [p for name, p in params.items() if trained(name)]
+        guide = {name: g[:width] for name, g in self.guide.items()}
+        batch = self.program.batch(params, x, y_KB, TrainingStep(step.weight_KB, step.keep_KBU))
+        losses = self.program.method.losses(batch, guide)
+        # The sum over clients: no client's loss depends on another's parameters.
+        grads = torch.autograd.grad(losses[0].sum(), leaves)
+        with torch.no_grad():
+            momentum = [m[:width] for m in self.momentum]
+            torch._foreach_mul_(momentum, train.momentum)
+            torch._foreach_add_(momentum, self._masked(list(grads), step.phase_K2))
+            torch._foreach_add_(leaves, self._masked(momentum, step.phase_K2), alpha=-train.lr)
+            samples_K1 = step.weight_KB.sum(1, keepdim=True)
+            self.losses_K3[:width] += torch.stack(losses, 1).detach() * samples_K1
+            self.step_1 += 1
+
+    def _masked(self, of_leaves: list[Tensor], phase_K2: Tensor | None) -> list[Tensor]:
+        """Return a tensor for each trained parameter, 0 for layers that rest in the phase."""
+        if phase_K2 is None:
+            return of_leaves
+        heads = [int(self.program.model.head(name)) for name in self.params if trained(name)]
+        factors = [
+            phase_K2[:, head].view(-1, *[1] * (t.dim() - 1))
+            for head, t in zip(heads, of_leaves, strict=True)
+        ]
+        return list(torch._foreach_mul(of_leaves, factors))

@@ -1,0 +1,40 @@
+"""The sections of an experiment whose `name` chooses one of several kinds, and those kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedrfq.committee import COMMITTEES
+from fedrfq.data.partition import PARTITIONS
+from fedrfq.methods import METHODS
+from fedrfq.models import MODELS
+from fedrfq.robust.attacks import ATTACKS
+from fedrfq.robust.detectors import DETECTORS
+
+# By section, the dataclass of each kind. The order is that of the written TOML file, which is
+# hashed: a new section goes last.
+KINDS: Mapping[str, Mapping[str, type[Any]]] = {
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "method": METHODS,
+    "attack": ATTACKS,
+    "detector": DETECTORS,
+    "committee": COMMITTEES,
+}
+DEFAULT_KINDS: Mapping[str, str] = {
+    "partition": "classes",
+    "model": "cnn",
+    "method": "fedrfq",
+    "attack": "none",
+    "detector": "none",
+    "committee": "direct",
+}
+# Sections without a choice of kinds: their keys are the fields of one dataclass.
+PLAIN_SECTIONS = ("data", "pool", "train")
+SECTIONS = (*PLAIN_SECTIONS, *KINDS, "cohorts")
+
+
+def name_of(kinds: Mapping[str, type[Any]], value: object) -> str:
+    """Return the name under which a registry holds the value's class."""
+    return next(name for name, kind in kinds.items() if kind is type(value))

@@ -1,0 +1,78 @@
+"""What a run's seed decides: the partition, the first models, who takes part, and who attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.random import Generator
+
+from fedrfq.data import Dataset
+from fedrfq.data.partition import Ints, Partition
+from fedrfq.engine import counter_rng
+from fedrfq.engine.counter_rng import Purpose
+from fedrfq.experiment import Experiment
+from fedrfq.models.stacked import Params
+
+
+def deal(experiment: Experiment, dataset: Dataset) -> Partition:
+    """Return which samples each client holds."""
+    rng = generator(experiment, Purpose.PARTITION)
+    partition = experiment.partition.deal(dataset, experiment.clients, rng)
+    return validated(experiment, partition, dataset)
+
+
+def validated(experiment: Experiment, partition: Partition, dataset: Dataset) -> Partition:
+    """Return the partition, with samples held back if the experiment asks for it."""
+    if not experiment.validation:
+        return partition
+    rng = generator(experiment, Purpose.VALIDATION)
+    return partition.validated(experiment.validation, dataset.train_y, rng)
+
+
+def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:
+    """Return a client's random model before the first round.
+
+    It is the client's own, or with `init = "same"` that of the first client of its cohort.
+    """
+    first, model = experiment.place(client)
+    who = first
+    if experiment.init == "own":
+        who = client
+    seed = counter_rng.integer(experiment.seed, Purpose.START, who)
+    rng = torch.Generator().manual_seed(seed)
+    return model.start(dataset.shape, len(dataset.classes), rng)
+
+
+def participants(experiment: Experiment, number: int) -> list[int]:
+    """Return who trains in a round: a random share of the clients, in ascending order."""
+    size = max(1, round(experiment.participation * experiment.clients))
+    return _drawn(experiment, Purpose.PARTICIPATION, size, number)
+
+
+def attackers(experiment: Experiment) -> list[int]:
+    """Return the malicious clients, in ascending order."""
+    return _drawn(experiment, Purpose.MALICIOUS, experiment.attack.clients)
+
+
+def believed_labels(
+    experiment: Experiment, partition: Partition, malicious: Sequence[int], dataset: Dataset
+) -> list[Ints]:
+    """Return the labels each client trains with: the true ones, or those an attacker makes up."""
+    labels = [dataset.train_y[index] for index in partition.train]
+    for k in malicious:
+        rng = generator(experiment, Purpose.POISON, k)
+        labels[k] = experiment.attack.poison(labels[k], len(dataset.classes), rng)
+    return labels
+
+
+def generator(experiment: Experiment, purpose: Purpose, *more: int) -> Generator:
+    """Return the numpy generator for one purpose, and for a client or a round where it has one."""
+    return np.random.default_rng(counter_rng.integer(experiment.seed, purpose, *more))
+
+
+def _drawn(experiment: Experiment, purpose: Purpose, size: int, *more: int) -> list[int]:
+    """Draw `size` clients: those with the smallest of random words."""
+    words = counter_rng.bits(counter_rng.key(experiment.seed, *more), purpose, experiment.clients)
+    return sorted(words.argsort(stable=True)[:size].tolist())
