@@ -236,7 +236,7 @@ REFUSALS = {
         header("03") + "0200" + "02000000" + ("01000000" + "d3" * 32) * 2 + SIGNED_HEX,
     ),
     "a flag of 2": (
-        "2 where 0 or 1",
+        "flag 2: expected",
         header("07") + "04000000" + "0200" + "02" + "00" + SIGNED_HEX,
     ),
     "evidence in evidence": (
@@ -314,7 +314,7 @@ PROMISES = {
 def test_a_promise_costs_nothing(name: str, count: str) -> None:
     data = bytes.fromhex(PROMISES[name].format(count) + "00" * 200)
     why = str(refusal(data))
-    assert ("items announced" if name in SMALL else "bytes expected") in why
+    assert ("items announced" if name in SMALL else "bytes at offset") in why
     assert peak(data) < 10 * len(data) + 2**13
 
 
@@ -350,9 +350,9 @@ def test_memory_follows_the_input(sent: Message, data: st.DataObject) -> None:
 def test_a_reader_stops_at_its_end() -> None:
     reader = Reader(b"abc")
     assert (reader.take(2), reader.left(), reader.take(0)) == (b"ab", 1, b"")
-    with pytest.raises(Refused, match="2 bytes expected at offset 2, 1 are there"):
+    with pytest.raises(Refused, match="expected 2 bytes at offset 2, but only 1 are left"):
         reader.take(2)
-    with pytest.raises(Refused, match="1 bytes too many"):
+    with pytest.raises(Refused, match="1 unexpected bytes"):
         reader.end()
 
 

@@ -69,7 +69,7 @@ def test_it_follows_is_silent_for_two_rounds_and_then_speaks_again() -> None:
     cluster.lose(0, NONCE)
     cluster.sent.clear()
     cluster.settle()
-    assert (cluster.parties[0].nonce, cluster.parties[0].abstains, cluster.parties[0].round) == (
+    assert (cluster.parties[0].nonce, cluster.parties[0].abstains_through, cluster.parties[0].round) == (
         None,
         4,
         3,
@@ -105,7 +105,7 @@ def test_the_highest_round_of_n_minus_f_answers_counts() -> None:
     assert cluster.parties[0].nonce == NONCE
     effects = cluster.give(0, Received(3, answer(cluster, 0)))
     assert Persist(cluster.rules.unsigned(Part(5, PartKind.STANDING, NONCE))) in effects
-    assert cluster.parties[0].abstains == 5
+    assert cluster.parties[0].abstains_through == 5
 
 
 def test_silence_ends_at_once_where_the_others_are_far_beyond() -> None:
@@ -190,7 +190,7 @@ def test_what_it_alone_decided_before_is_covered() -> None:
         cluster.train(2)
     cluster.expire(Timer.DEADLINE)
     cluster.settle()
-    assert cluster.parties[0].abstains == 2
+    assert cluster.parties[0].abstains_through == 2
     assert cluster.parties[0].round == cluster.parties[1].round == 3
     assert cluster.said(0, Kind.LIST) == before
 
