@@ -70,7 +70,7 @@ def test_a_signature_holds_for_its_key_and_bytes_only(
 def test_what_was_found_right_before_is_right_for_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(signatures, "_REMEMBERED", 3)
+    monkeypatch.setattr(signatures, "_MAX_REMEMBERED", 3)
     for number in range(5):
         signer = Ed25519Signer(bytes([number]) * 32)
         other = Ed25519Signer(bytes([number + 1]) * 32)
@@ -79,7 +79,7 @@ def test_what_was_found_right_before_is_right_for_nothing_else(
             assert SCHEME.verify(signer.public, b"message", signature)
             assert not SCHEME.verify(signer.public, b"another", signature)
             assert not SCHEME.verify(other.public, b"message", signature)
-        assert len(signatures._right) <= 3
+        assert len(signatures._valid) <= 3
 
 
 def test_what_a_simulated_party_signs_is_known_to_be_right_and_that_alone(
