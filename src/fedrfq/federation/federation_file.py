@@ -58,10 +58,10 @@ class Federation:
         if self.network is not None:
             _check_network(self.network, self.experiment, len(self.servers), len(keys))
         if self.couriers and self.network is None:
-            raise UserError("a simulated federation has no couriers: remove them")
+            raise UserError("only a federation on a network has couriers: remove them")
         # The roster checks the keys of servers and clients; couriers are not in it.
         if self.couriers and len(set(keys)) < len(keys):
-            raise UserError("a courier has the key of another party: give each its own")
+            raise UserError("two parties have the same key: give each courier a key of its own")
 
     @cached_property
     def members(self) -> dict[int, Member]:
