@@ -77,7 +77,7 @@ def test_a_log_or_bodies_of_another_run_are_recognised(copy: Path, tmp_path: Pat
     (copy / "audit.log").write_bytes(b"")
     for payload in theirs:
         hash_chain.append(copy / "audit.log", rules(copy).run, payload)
-    assert "a CERT of this run is due" in failure(copy).why
+    assert "a CERT of this run is expected" in failure(copy).why
 
 
 def test_rounds_out_of_order_or_twice_are_found(copy: Path) -> None:
@@ -174,7 +174,7 @@ def evidence_of_nothing(messages: list[Message]) -> list[Message]:
         (set_of_another_round, 4, "not the certified one"),
         (altered_list, 2, "not one that server"),
         (one_list_twice, 4, "two lists are of one server"),
-        (list_missing, 3, "a LIST of this run is due here"),
+        (list_missing, 3, "a LIST of this run is expected here"),
         (evidence_of_nothing, 5, "proves nothing"),
     ],
 )
@@ -193,7 +193,7 @@ def test_forged_entries_are_found_at_their_message(
 def test_a_run_has_all_of_every_round(copy: Path, keep: list[int]) -> None:
     """Only a party on a network may not have seen the lists, or the set."""
     changed(copy, "audit.log", 2, lambda messages: [messages[number] for number in keep])
-    assert "due" in failure(copy).why
+    assert "expected" in failure(copy).why
 
 
 def test_a_signed_list_that_makes_another_union_is_found(copy: Path) -> None:
