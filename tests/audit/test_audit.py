@@ -1,4 +1,4 @@
-"""`fedrfq verify`: what holds, holds; every byte of it counts; and the command says so."""
+"""`fedrfq verify` accepts a true log, finds every changed byte, and says what it found."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ def test_a_run_holds_with_and_without_its_bodies(run: Path) -> None:
         found = list(Audit(run, recompute).rounds())
         assert [audited.round for audited in found] == [1, 2, 3]
         assert all(len(audited.entries) == 3 for audited in found)
-        assert (
-            len({charge.who for audited in found for charge in audited.charges}) == 1
-        )  # the faulty one, and nobody else
+        # The faulty server is charged, and nobody else.
+        assert len({charge.who for audited in found for charge in audited.charges}) == 1
     shutil.copytree(run, run.parent / "bare")
     (run.parent / "bare" / "bodies.bin").unlink()
     (run.parent / "bare" / "rounds.jsonl").unlink()
@@ -49,7 +48,7 @@ def test_a_run_holds_with_and_without_its_bodies(run: Path) -> None:
 
 @pytest.mark.parametrize("name", ["audit.log", "bodies.bin"])
 def test_every_byte_counts(tmp_path: Path, name: str) -> None:
-    """Any one of them changed is found, in its own entry."""
+    """A change of any byte is found, in the entry that the byte belongs to."""
     copy = written(tmp_path / "small", Simulated(), 2, clients=1)
     whole = (copy / name).read_bytes()
     places = offsets(copy, name)

@@ -1,4 +1,4 @@
-"""`fedrfq verify` on messages forged, left out or certified by liars: all is found, and where."""
+"""`fedrfq verify` finds messages that are forged, left out or certified by liars, and where."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 
 def changed(path: Path, name: str, number: int, change: Change) -> None:
-    """One round's messages replaced, and all hashes made anew: what a forger who cannot sign can do."""
+    """Replace one round's messages and redo all hashes, as a forger who cannot sign can do."""
     root = rules(path).run
     payloads = [entry.payload for entry in hash_chain.entries(path / name, root)]
     payloads[number - 1] = pack(change([placed.message for placed in unpack(payloads[number - 1])]))
@@ -222,7 +222,7 @@ def tampered_upload(messages: list[Message]) -> list[Message]:
 
 
 def second_upload(messages: list[Message]) -> list[Message]:
-    """The client signed another one for the same round, too."""
+    """Put in another upload that the client signed for the same round."""
     upload = messages[0].body
     assert isinstance(upload, Upload)
     other = Upload(
@@ -280,8 +280,8 @@ def test_forged_bodies_are_found(copy: Path, change: Change, place: int | None, 
 
 
 def test_a_quorum_that_lies_together_is_found_by_computing_anew(copy: Path) -> None:
-    """More than f servers certify prototypes that nobody comes to: the log holds, what it certifies does not follow."""
-    law = rules(copy)
+    """More than f servers certify wrong prototypes: only computing them anew shows it."""
+    run_rules = rules(copy)
     false = bytes(3) + bytes(48)
 
     def certify(messages: list[Message]) -> list[Message]:
@@ -289,12 +289,13 @@ def test_a_quorum_that_lies_together_is_found_by_computing_anew(copy: Path) -> N
             _certificate(messages).record, globals_=part_digest(PartKind.GLOBALS, false)
         )
         votes = [
-            signed(copy, Commit(3, 0, record.value(law.run), k), "server", k) for k in range(3)
+            signed(copy, Commit(3, 0, record.value(run_rules.run), k), "server", k)
+            for k in range(3)
         ]
-        return _certified(messages, law.certificate(votes, record))
+        return _certified(messages, run_rules.certificate(votes, record))
 
     def replaced(messages: list[Message]) -> list[Message]:
-        return [*messages[:3], law.unsigned(Part(3, PartKind.GLOBALS, false)), *messages[4:]]
+        return [*messages[:3], run_rules.unsigned(Part(3, PartKind.GLOBALS, false)), *messages[4:]]
 
     changed(copy, "audit.log", 3, certify)
     changed(copy, "bodies.bin", 3, replaced)
@@ -305,8 +306,8 @@ def test_a_quorum_that_lies_together_is_found_by_computing_anew(copy: Path) -> N
 
 
 def test_a_quorum_that_takes_an_upload_of_another_round_is_found(copy: Path) -> None:
-    law = rules(copy)
-    (_, old), *_ = unpack(next(hash_chain.entries(copy / "bodies.bin", law.run)).payload)
+    run_rules = rules(copy)
+    (_, old), *_ = unpack(next(hash_chain.entries(copy / "bodies.bin", run_rules.run)).payload)
 
     def certify(messages: list[Message]) -> list[Message]:
         listed = messages[4].body
@@ -320,10 +321,11 @@ def test_a_quorum_that_takes_an_upload_of_another_round_is_found(copy: Path) -> 
             _certificate(messages).record, set_=part_digest(PartKind.SET, write_entries(entries))
         )
         votes = [
-            signed(copy, Commit(2, 0, record.value(law.run), k), "server", k) for k in range(3)
+            signed(copy, Commit(2, 0, record.value(run_rules.run), k), "server", k)
+            for k in range(3)
         ]
-        cert = law.unsigned(Cert(2, law.certificate(votes, record)))
-        return [cert, *lists, law.unsigned(Part(2, PartKind.SET, write_entries(entries)))]
+        cert = run_rules.unsigned(Cert(2, run_rules.certificate(votes, record)))
+        return [cert, *lists, run_rules.unsigned(Part(2, PartKind.SET, write_entries(entries)))]
 
     changed(copy, "audit.log", 2, certify)
     changed(copy, "bodies.bin", 2, lambda messages: [old, *messages[1:]])

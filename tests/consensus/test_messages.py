@@ -1,4 +1,7 @@
-"""The layout of the committee's messages: one encoding of each, all other bytes refused, nothing allocated on a promise."""
+"""The layout of the committee's messages.
+
+Each has one encoding, all other bytes are refused, and an announced length allocates nothing.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.wire import Reader, Refused, sized
 from support.strategies import BODIES, RUN, any_message, entries, message, messages
 
-# The layout, by hand: numbers are little-endian, lengths and counts are u32, signed messages end with 64 bytes.
+# The layout, by hand: numbers are little-endian, lengths and counts are u32, and signed messages
+# end with 64 bytes.
 
 
 def fill(byte: str, size: int = 32) -> bytes:
@@ -118,7 +122,7 @@ GOLDEN: dict[Kind, tuple[AnyMessage, str]] = {
 
 
 def refusal(data: bytes) -> str | None:
-    """Why these bytes are refused; where they are not, they are the only ones for their message."""
+    """Return why bytes are refused; if they are not, check that no others encode the message."""
     try:
         found = decode(data)
     except Refused as why:
@@ -286,7 +290,7 @@ def test_any_bytes_are_a_set_or_refused(content: bytes) -> None:
 
 
 def peak(data: bytes) -> int:
-    """Bytes allocated at most while these are decoded."""
+    """Return how many bytes are allocated at most while these are decoded."""
     tracemalloc.start()
     try:
         with suppress(Refused):
@@ -318,9 +322,8 @@ def test_a_promise_costs_nothing(name: str, count: str) -> None:
     assert peak(data) < 10 * len(data) + 2**13
 
 
-SMALL: dict[
-    str, tuple[Callable[[int], bytes], int]
-] = {  # the smallest item of each kind, and the bytes after the last
+# The smallest item of each kind, and the number of bytes after the last item.
+SMALL: dict[str, tuple[Callable[[int], bytes], int]] = {
     "list": (lambda i: struct.pack("<I32x", i), 64),
     "lists": (lambda i: sized(said(UploadList(7, i, ())).wire), 68),
     "changes": (lambda i: sized(said(ViewChange(7, 1, i, None, None)).wire), 64),
@@ -330,7 +333,7 @@ SMALL: dict[
 
 @pytest.mark.parametrize("name", SMALL)
 def test_many_small_items_cost_a_small_multiple_of_their_bytes(name: str) -> None:
-    (item, after) = SMALL[name]
+    item, after = SMALL[name]
     number = 20_000
     items = b"".join(map(item, range(number)))
     data = (

@@ -1,4 +1,4 @@
-"""What is evidence against its author, and what the honest say."""
+"""What is evidence against its author, and what honest parties may sign."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from support.strategies import seal
 
 
 def said_by_one(name: str) -> dict[Kind, AnyMessage]:
-    """One body of each kind, of round 6 and view 1, by server 1 or client 1: two names, two different things said."""
+    """Return a body of each kind, of round 6 and view 1, by server 1 or client 1.
+
+    Bodies of two names conflict if anything does.
+    """
     rules = committee()
     what = record(name)
     signed = sign(rules, UploadList(ROUND, 1, (entry(1, name),)))
