@@ -224,10 +224,19 @@ def _compared(
 
 def _remembered(machine: Any) -> dict[str, Any]:
     """All of its state, but for what it shares with others, the lists of the round before, and silence long over."""
-    shared = ("rules", "roster", "signer", "application", "effects", "moved", "ignored", "holdings")
+    shared = (
+        "rules",
+        "roster",
+        "signer",
+        "application",
+        "effects",
+        "state_changed",
+        "ignored",
+        "holdings",
+    )
     state = {
         name: value
         for name, value in attributes(machine).items()
-        if name not in (*shared, "last_lists", "abstains")
+        if name not in (*shared, "last_lists", "abstains_through")
     }
     return state | vars(getattr(machine, "holdings", SimpleNamespace()))
