@@ -57,6 +57,7 @@ class Fork:
 
 def fork(logs: Sequence[Log]) -> Fork | None:
     """Return the first round for which two logs of one run have different values, if any."""
+    # Logs need not start or end with the same round, so they are compared round by round.
     all_rounds = [(audit, audited) for audit, rounds in logs for audited in rounds]
     first_seen: dict[int, tuple[Audit, Audited]] = {}
     for audit, audited in sorted(all_rounds, key=lambda pair: pair[1].round):
@@ -66,8 +67,8 @@ def fork(logs: Sequence[Log]) -> Fork | None:
     return None
 
 
-def _place(found: tuple[Audit, Audited]) -> str:
-    audit, audited = found
+def _place(side: tuple[Audit, Audited]) -> str:
+    audit, audited = side
     return f"{audit.path / LOG}, byte {audited.offset}"
 
 

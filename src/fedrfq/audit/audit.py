@@ -69,6 +69,7 @@ class Audit:
 
     def expected(self) -> int:
         """Return how many rounds the run has once it is finished; 0 if that is unknown."""
+        # The file may be anybody's, so even the type of a value is checked.
         rounds = self.experiment.get("rounds")
         if isinstance(rounds, int):
             return rounds
@@ -87,17 +88,18 @@ class Audit:
             bodies = self._entries(BODIES)
         for entry in self._entries(LOG):
             with self._located(LOG, entry, done + 1):
-                found = audited(self.auditor, done, previous, entry.payload)
-            found = replace(found, offset=entry.offset)
+                audited_round = audited(self.auditor, done, previous, entry.payload)
+            audited_round = replace(audited_round, offset=entry.offset)
             if self.recompute:
                 # After a gap in a client's log, what the round started from is unknown.
-                if found.round != done + 1:
+                if audited_round.round != done + 1:
                     before = None
-                before, is_recomputed = self._recompute(found, before, next(bodies, None))
-                found = replace(found, recomputed=is_recomputed)
-            yield found
-            previous = found.certificate.record.value(self.rules.run)
-            done = found.round
+                before, is_recomputed = self._recompute(audited_round, before, next(bodies, None))
+                audited_round = replace(audited_round, recomputed=is_recomputed)
+            yield audited_round
+            # The chain: each record must name the value of the one before it.
+            previous = audited_round.certificate.record.value(self.rules.run)
+            done = audited_round.round
             end = entry.end
         if self.network is None:
             self._check_end(done, end, bodies)
@@ -109,6 +111,7 @@ class Audit:
 
         What else is in the log need not hold.
         """
+        # Evidence proves itself, so it counts even in a log that does not hold.
         with suppress(Failed, Refused):
             for entry in self._entries(LOG):
                 for _, message in unpack(entry.payload):
@@ -160,14 +163,14 @@ class Audit:
             return False
 
     def _recompute(
-        self, found: Audited, before: Outcome | None, entry: Entry | None
+        self, audited_round: Audited, before: Outcome | None, entry: Entry | None
     ) -> tuple[Outcome | None, bool]:
         """Return a round's outcome, and whether it was computed anew."""
         if entry is None:
             end = (self.path / BODIES).stat().st_size
-            raise Failed(BODIES, end, found.round, "the file ends before this round")
-        with self._located(BODIES, entry, found.round):
-            return recomputed(self.auditor, self.application, found, before, entry.payload)
+            raise Failed(BODIES, end, audited_round.round, "the file ends before this round")
+        with self._located(BODIES, entry, audited_round.round):
+            return recomputed(self.auditor, self.application, audited_round, before, entry.payload)
 
     @contextmanager
     def _located(self, file: str, entry: Entry, round_: int) -> Iterator[None]:
@@ -181,6 +184,7 @@ class Audit:
             raise Failed(file, offset, round_, str(error)) from error
 
     def _entries(self, name: str) -> Iterator[Entry]:
+        # Counted here, as a broken entry cannot say which round it was of.
         number = 1
         try:
             for entry in hash_chain.entries(self._regular_file(name), self.rules.run):

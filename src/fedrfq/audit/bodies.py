@@ -42,6 +42,8 @@ def recomputed(
         return outcome([placed.message for placed in parts]), False
     with located():
         computed = application.decide(audited.round, before, uploads)
+    # The log's own parts are checked above. This compares with the certified digests, because a
+    # quorum of liars can certify any outcome, but not make it follow from the uploads.
     for what, content in zip(OUTCOME, computed, strict=True):
         if part_digest(what, content) != digests[what]:
             at = _offset_of(parts, what)
@@ -64,6 +66,7 @@ def _split(
     if auditor.partial:
         expected_kinds = [what for what in OUTCOME if what in kinds]
         allowed_uploads.append(0)
+    # In one fixed order, so that a round has a single valid entry.
     if (
         messages[: len(uploads)] != uploads
         or len(kinds) != len(parts)

@@ -184,6 +184,7 @@ def _check_list(rules: Rules, round_: int, upload_list: PlacedMessage) -> None:
 
 
 def _check_union(rules: Rules, lists: list[PlacedMessage], entries: Entries) -> None:
+    # One server's list, repeated, could hide that others were left out.
     if len({author(placed.message.body) for placed in lists}) != len(lists):
         raise Refused("two lists are of one server")
     single, _ = rules.union(placed.message for placed in lists)

@@ -73,6 +73,7 @@ def _common_decision(honest: Sequence[SimulatedParty], round_: int) -> Decided:
             f"the simulated servers decided differently in round {round_}: this is a bug, please"
             " report it"
         )
+    # A server that was shown a certificate has seen no lists; the one that has most has them all.
     return max(decisions, key=lambda decided: len(decided.lists))
 
 

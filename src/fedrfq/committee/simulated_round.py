@@ -106,6 +106,7 @@ class SimulatedRound:
         """Return a world in which all parties have started and clients have their uploads."""
         servers = range(len(self.federation.servers))
         clients = range(len(self.federation.clients))
+        # A round's randomness depends on nothing before it, so that a resumed run repeats itself.
         rng = Random(f"{self.seed}, round {self.round}")
         world = World(len(servers), len(clients), self.links, rng)
         world.measured = True

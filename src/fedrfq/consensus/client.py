@@ -114,6 +114,7 @@ class Client:
 
     def _sign_upload(self, round_: int, content: bytes) -> None:
         """Sign and send the upload of this round, once."""
+        # Two uploads of one round would be evidence against us.
         if round_ != self.round or self.upload is not None:
             return
         self.upload = self.rules.signed(Upload(round_, self.me, content), self.signer)
@@ -164,6 +165,7 @@ class Client:
 
     def _on_cert(self, peer: int, body: Cert) -> None:
         certificate = body.certificate
+        # A later round than ours is welcome: its certificate proves all rounds before it.
         if certificate.record.round < self.round:
             self.ignored["old round"] += 1
         elif not self.rules.certifies(certificate, COMMIT):
@@ -181,6 +183,7 @@ class Client:
             Persist(self.rules.unsigned(Cert(record.round, certificate))),
             Decided(certificate, None, ()),
         ]
+        # Receipts of an earlier round are of no use: servers no longer have its lists.
         self.promises = {}
         if record.round == self.round:
             self.promises = self.receipts
@@ -212,6 +215,7 @@ class Client:
     def _on_receipt(self, message: Message) -> None:
         body = message.body
         assert isinstance(body, Receipt)
+        # Verified last, so that receipts of others cost nothing.
         is_ours = self.upload is not None and (body.round, body.client, body.digest) == (
             self.round,
             self.me,
@@ -223,6 +227,7 @@ class Client:
             self.ignored["not a receipt of ours"] += 1
 
     def _on_part(self, body: Part) -> None:
+        # A part is unsigned: that the certified record names its digest is its proof.
         digest = part_digest(body.what, body.content)
         fetch = next((fetch for fetch in self.lacking() if fetch.digest == digest), None)
         if fetch is None:

@@ -29,6 +29,7 @@ def compacted(messages: Sequence[Message]) -> list[Message]:
     last = 0
     part_names: tuple[bytes, ...] = ()
     last_mark = None
+    # The log is in order, so the last decision and the last mark are those that count.
     for message in messages:
         body = message.body
         if isinstance(body, Cert) and _is_decision(body):
@@ -44,6 +45,7 @@ def compacted(messages: Sequence[Message]) -> list[Message]:
             return message is last_mark and (isinstance(body, Fetch) or body.round > last)
         if isinstance(body, Cert) and _is_decision(body):
             return True
+        # Of the last round only the certified parts: a server may have computed others too.
         if isinstance(body, Part) and body.round == last:
             return part_digest(body.what, body.content) in part_names
         return body.round > last or (isinstance(body, Evidence) and body.round == last)

@@ -144,6 +144,8 @@ Effect = Send | Broadcast | Publish | Persist | SetTimer | Decided | Accused | W
 class Outcome(NamedTuple):
     """The result of a round, in the application's own bytes."""
 
+    # In the order of `records.PARTS`, after the set of uploads.
+
     globals_: bytes
     verdicts: bytes
     state: bytes

@@ -227,6 +227,7 @@ class Inbox(Rejoining):
     def _on_list(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, UploadList)
+        # The same list comes again in every proposal that it justifies.
         held = self.lists.get(body.server)
         if held is message or (held is not None and held == message):
             return
@@ -300,6 +301,7 @@ class Inbox(Rejoining):
     def _on_evidence(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, Evidence)
+        # Older evidence is no longer told from new: `accused` forgets it.
         if not self.round - 1 <= body.round <= self.round:
             self._ignore("evidence of another round")
         elif not self.rules.proves(body):
@@ -337,6 +339,7 @@ class Inbox(Rejoining):
         if fetch.what not in _FETCHED_BY_ROUND:
             part = self.parts.get(fetch.digest) or self.last_parts.get(fetch.digest)
             if part is not None:
+                # Or a client could get the private state under the name of another part.
                 if part.what == fetch.what:
                     return self.rules.unsigned(part)
                 return None

@@ -294,6 +294,7 @@ class Evidence:
     @staticmethod
     def read(round_: int, r: Reader) -> Evidence:
         """Read a body."""
+        # Only signed kinds, which excludes evidence in evidence and so bounds the depth.
         return Evidence(round_, _read_message(r, SIGNED), _read_message(r, SIGNED))
 
 
@@ -355,6 +356,7 @@ AnyMessage = (
     | Fetch
     | Part
 )
+# Sets of exact types: they are looked up for every message that is made.
 _SERVER_BODIES = (Receipt, UploadList, PrePrepare, Prepare, Commit, ViewChange)
 _BY_SERVERS = frozenset(_SERVER_BODIES)
 _IN_VIEWS = frozenset((PrePrepare, Prepare, Commit, ViewChange))
@@ -407,7 +409,7 @@ class Message:
         self.verified_by: object = None  # the signature
         self.checked_by: object = None  # the body
         self._digest: bytes | None = None
-        # Copies of the body's fields that are read for every message, whatever its kind.
+        # Copies of fields that not all bodies have, but that are read for every message.
         self.author: int | None = None
         self.server = -1
         self.view = 0
@@ -456,6 +458,7 @@ class Message:
         )
 
     def __hash__(self) -> int:
+        # Without the signature, which may not be made yet.
         return hash(self.raw)
 
     def __repr__(self) -> str:
@@ -491,14 +494,17 @@ def _decode(data: bytes, allowed: Container[int]) -> Message:
         end -= SIGNATURE
     if end < _HEADER.size:
         raise Refused("the signature is missing")
+    # The signature is cut off before the body is read, so that no field can reach into it.
     raw = data[:end]
     reader = Reader(raw)
     reader.at = _HEADER.size
     body = KINDS[kind].read(round_, reader)
     reader.end()
+    # A message is of one run, and so is all that it carries.
     for nested in nested_in(body):
         if nested.run != run:
             raise Refused("a message of one run inside a message of another")
+    # With the bytes as they came: what was signed is never encoded again.
     return Message(run, body, raw, data[end:])
 
 
@@ -556,6 +562,7 @@ def _read_optional(r: Reader) -> Certificate | None:
 
 
 def _read_part_kind(r: Reader, allowed: tuple[PartKind, ...]) -> PartKind:
+    # Compared as a number: making a PartKind of an unknown one would raise another error.
     what = r.u8()
     if what not in allowed:
         raise Refused(f"nothing of kind {what} can be fetched")

@@ -71,6 +71,7 @@ class Rejoining(ReplicaState):
         is_other_server = 0 <= peer < self.roster.n and peer != self.me
         if self.nonce is None or not is_other_server or not self._ours(body):
             return None
+        # What follows the nonce is a certificate, or nothing.
         if len(body.content) == DIGEST:
             return 0  # it has decided no round yet
         try:
@@ -89,6 +90,7 @@ class Rejoining(ReplicaState):
 
     def _count_answer(self, peer: int, last: int) -> None:
         """Count each server's first answer; n − f of them tell how long we must be silent."""
+        # The first one stays, so that a server cannot take back what it has shown.
         self.answers.setdefault(peer, last)
         if self.nonce is not None and self._enough_answers():
             self._abstain(self.nonce)
@@ -98,6 +100,7 @@ class Rejoining(ReplicaState):
 
     def _abstain(self, nonce: bytes) -> None:
         """Stop asking, and be silent for as long as the answers require."""
+        # Its round is the last silent one. From the log, it ends our question after a restart too.
         mark = Part(self._bound(), PartKind.STANDING, nonce)
         self._recall_standing(mark)
         self.state_changed = True

@@ -3,7 +3,7 @@
 There is one PBFT instance per round, and time is an event. A step takes in one event and then
 applies the rules, one after the other, until none applies any more: close the round, join a
 higher view, start the view's timer, propose, prepare, commit, decide. The same set of messages
-leads to the same state in whatever order they come.
+leads to the same state in any order.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class Replica(Inbox):
 
     def step(self, event: Event) -> list[Effect]:
         """Take in one event, and return the effects to carry out, in order."""
+        # By exact type, the most frequent first: this is the hottest path of a server.
         if type(event) is Received:
             self._receive(event.peer, event.message)
         elif type(event) is Expired:
@@ -108,6 +109,7 @@ class Replica(Inbox):
 
         Deciding needs no signature of ours, so a silent server does it too.
         """
+        # Each rule is guarded by the cheapest condition without which it cannot apply.
         while (
             (self.to_replay and self._replay())
             or (not self.silent and self._speak())
@@ -117,6 +119,8 @@ class Replica(Inbox):
 
     def _speak(self) -> bool:
         """Apply the first of the rules that sign something; return whether one applied."""
+        # Joining a view comes before acting in one, so that nothing is signed in a view which we
+        # are about to leave.
         return (
             (LIST not in self.own and self._close())
             or (bool(self.changes) and self._join())
@@ -129,6 +133,7 @@ class Replica(Inbox):
         return (not self.timing and self._time()) or (self.leader == self.me and self._propose())
 
     def _vote(self) -> bool:
+        # One vote of each kind in a view; what was signed in a later view counts as signed too.
         if self._signed(PREPARE):
             return not self._signed(COMMIT) and self._commit()
         # Without the last round's outcome nothing can be computed.
@@ -149,6 +154,7 @@ class Replica(Inbox):
         held = self.holdings.held
         if held < len(self.roster.clients) and not self._overdue(held):
             return False
+        # From here on no receipt is given for a new upload: this list is the only one we ever sign.
         self._sign(UploadList(self.round, self.me, self.holdings.entries()))
         self._fetch_listed()
         return True
@@ -207,6 +213,7 @@ class Replica(Inbox):
         if self.view == 0:
             needed = self.roster.n - self.roster.f
             return len(self.lists) >= needed and len(self._usable_lists()) >= needed
+        # A sender's later view change has replaced the one to this view, so it counts too.
         in_view = [s for s, message in self.changes.items() if message.view >= self.view]
         return self.rules.enough(in_view)
 
@@ -220,11 +227,13 @@ class Replica(Inbox):
 
     def _propose(self) -> bool:
         """Propose, as leader, what is prepared if anything is, else what n − f lists yield."""
+        # A second proposal in one view would be evidence against us.
         if self.outcome is None or self._signed(PREPREPARE):
             return False
         changes = self._changes_for_view()
         if self.view > 0 and not self.rules.enough([change.server for change in changes]):
             return False
+        # Some server may have decided what is prepared, so it must be proposed again as it is.
         bound = self.rules.bound(changes)
         if bound is not None:
             self._sign(PrePrepare(self.round, self.view, self.me, bound.record, (), changes))
@@ -321,6 +330,7 @@ class Replica(Inbox):
         votes = self._votes(self.prepares, own_vote.view, own_vote.value)
         if proposal is None or not self.rules.enough([vote.server for vote in votes]):
             return False
+        # After a restart we know our vote, but a faulty leader may have sent another proposal.
         value = proposal.record.value(self.rules.run)
         if value != own_vote.value:
             return False
@@ -334,7 +344,8 @@ class Replica(Inbox):
         return [vote for vote in slots.values() if vote.view == view and vote.value == value]
 
     def _decide(self) -> bool:
-        """Decide on a quorum of commits of one view for one value, whatever view we are in."""
+        """Decide on a quorum of commits of one view for one value, no matter in which view we are."""
+        # Sorted, so that the result does not depend on the order in which votes came.
         for view, value in sorted({(vote.view, vote.value) for vote in self.commits.values()}):
             votes = self._votes(self.commits, view, value)
             record = self._record(value)
@@ -377,6 +388,7 @@ class Replica(Inbox):
         if self.application.refuses(body) is None:
             message = self.rules.signed(body, self.signer)
             self.own[UPLOAD] = message
+            # It persists the upload, which must come before the broadcast.
             self._store_upload((body.client, message.digest), message)
             self.effects.append(Broadcast(message))
 
@@ -394,6 +406,7 @@ class Replica(Inbox):
     def _expire(self, timer: Timer) -> None:
         if timer is RESEND:
             self._resend()
+        # A view's timer may ring late, when we have left the view or the round.
         elif timer is VIEW and self.timing and not self.silent:
             self._leave_for(self.view + 1)
         elif timer is DEADLINE:
@@ -426,6 +439,7 @@ class Replica(Inbox):
         if self.roster.n > 1 and not self.timing:
             peer = (self.me + 1 + self.resends % (self.roster.n - 1)) % self.roster.n
             self.effects.append(Send(peer, self.rules.unsigned(Fetch(self.round, PartKind.WORDS))))
+        # The server that we asked may not have answered: the next one ahead of us is asked again.
         self.certificate_requested = False
         self.effects.append(SetTimer(RESEND, self.roster.wait_ms(self.resends)))
         self.resends += 1
@@ -457,6 +471,7 @@ class Replica(Inbox):
         elif isinstance(body, Upload):
             self._recall_upload(message, body)
         else:
+            # What we signed in a view binds us to it: we must not go back to an earlier one.
             self.own[body.kind] = message
             self._enter_view(max(self.view, message.view))
             self._handle(self.me, message)

@@ -14,7 +14,8 @@ from fedrfq.errors import UserError
 MOST_SERVERS = 1000
 MOST_CLIENTS = 2**20
 MAX_MS = 2**32 - 1
-# A view's timeout grows to at most 2⁶ times the first, a resend's to at most 2⁴ times.
+# Doubling adapts to a slow network, and the cap bounds the wait after an outage: a view's timeout
+# grows to at most 2⁶ times the first, a resend's to at most 2⁴ times.
 _MAX_TIMEOUT_DOUBLINGS = 6
 _MAX_RESEND_DOUBLINGS = 4
 
@@ -146,6 +147,8 @@ class Roster:
     @cached_property
     def run(self) -> bytes:
         """The run's id."""
+        # The order and the widths are part of the run's id: a change here is a new version. Keys
+        # are written with their lengths, so that no two rosters give the same bytes.
         numbers = (
             self.n,
             len(self.clients),
@@ -180,6 +183,7 @@ class Roster:
 
     def person(self, party: int) -> int:
         """Return the party behind a number: server s for ~(K + s), any other party itself."""
+        # The inverse of `mover`, for party ~(K + s).
         server = ~party - len(self.clients)
         if 0 <= server < self.n:
             return server

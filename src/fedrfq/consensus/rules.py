@@ -81,6 +81,7 @@ class Rules:
 
         Its signature is checked by `authentic`.
         """
+        # As with signatures, a success is remembered.
         if message.checked_by is self:
             return True
         body = message.body
@@ -100,6 +101,8 @@ class Rules:
         """Return the certificate that a quorum of votes of one kind, view and value makes up."""
         first = votes[0].body
         assert isinstance(first, Prepare | Commit)
+        # Exactly a quorum, the lowest servers first, so that certificates are no longer than
+        # needed.
         signatures = sorted([(vote.server, vote.signature) for vote in votes])
         return Certificate(first.kind, first.view, record, tuple(signatures[: self.roster.quorum]))
 
@@ -107,6 +110,8 @@ class Rules:
         """Return whether a quorum of distinct servers signed votes of this phase for the record."""
         if certificate.phase != phase:
             return False
+        # Equal certificates have equal signatures, so the cache cannot be poisoned. What fails is
+        # not remembered: anybody can make up failing certificates without end.
         if certificate in self._verified:
             return True
         servers = [server for server, _ in certificate.signatures]
@@ -144,6 +149,7 @@ class Rules:
         ordered = all(map(lt, body.entries, body.entries[1:]))
         # In an ordered list, three entries of one client make neighbours at distance two.
         thrice = any(map(eq, clients, clients[2:]))
+        # The highest client number is that of the last server, as author of change proposals.
         known = max(clients, default=0) < self.roster.mover(self.roster.n)
         return ordered and not thrice and known and self.registered(clients) >= self.roster.minimum
 
@@ -223,6 +229,7 @@ class Rules:
             return False
         if body.record.round != body.round or not self.proper_changes(body):
             return False
+        # What is bound needs no lists: they have justified it in the view in which it was prepared.
         bound = self.bound(body.changes)
         if bound is not None:
             return body.record == bound.record and not body.lists
@@ -285,6 +292,7 @@ class Rules:
         """Return whether evidence holds two authentic messages of its round that conflict."""
         first = evidence.first
         second = evidence.second
+        # The signatures last, as they take longest.
         return (
             evidence.round == first.body.round
             and self.conflict(first.body, second.body)

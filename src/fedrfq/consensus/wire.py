@@ -70,6 +70,7 @@ class Reader:
 
     def many(self, min_size: int, read: Callable[[], T]) -> tuple[T, ...]:
         """Read items preceded by their number, each of which takes at least `min_size` bytes."""
+        # A list first: making a tuple from a generator takes longer.
         return tuple([read() for _ in range(self.count(min_size))])
 
     def end(self) -> None:
