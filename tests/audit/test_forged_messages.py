@@ -83,7 +83,7 @@ def test_a_log_or_bodies_of_another_run_are_recognised(copy: Path, tmp_path: Pat
 def test_rounds_out_of_order_or_twice_are_found(copy: Path) -> None:
     root = rules(copy).run
     one, two, three = (entry.payload for entry in hash_chain.entries(copy / "audit.log", root))
-    for order, number, said in (
+    for order, number, reason in (
         ((one, three), 2, "of round 3"),
         ((one, two, two), 3, "of round 2"),
         ((two,), 1, "of round 2"),
@@ -93,7 +93,7 @@ def test_rounds_out_of_order_or_twice_are_found(copy: Path) -> None:
             hash_chain.append(copy / "audit.log", root, payload)
         found = failure(copy)
         assert found.round == number
-        assert said in found.why
+        assert reason in found.why
 
 
 def _certificate(messages: list[Message]) -> Certificate:
@@ -164,7 +164,7 @@ def evidence_of_nothing(messages: list[Message]) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    ("change", "place", "said"),
+    ("change", "place", "reason"),
     [
         (fewer_votes, 0, "3 servers must have signed"),
         (another_view, 0, "certificate does not hold"),
@@ -179,11 +179,11 @@ def evidence_of_nothing(messages: list[Message]) -> list[Message]:
     ],
 )
 def test_forged_entries_are_found_at_their_message(
-    copy: Path, change: Change, place: int, said: str
+    copy: Path, change: Change, place: int, reason: str
 ) -> None:
     changed(copy, "audit.log", 2, change)
     found = failure(copy)
-    assert said in found.why
+    assert reason in found.why
     assert (found.file, found.round) == ("audit.log", 2)
     entry = list(hash_chain.entries(copy / "audit.log", rules(copy).run))[1]
     assert found.offset == entry.at(unpack(entry.payload)[place].at)
@@ -256,7 +256,7 @@ def fewer_uploads(messages: list[Message]) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    ("change", "place", "said"),
+    ("change", "place", "reason"),
     [
         (tampered_upload, 0, "client 0 is not one that it signed"),
         (second_upload, 0, "not the upload of client 0 that is in the set"),
@@ -267,10 +267,12 @@ def fewer_uploads(messages: list[Message]) -> list[Message]:
         (lambda messages: [], None, "does not have the set's uploads"),
     ],
 )
-def test_forged_bodies_are_found(copy: Path, change: Change, place: int | None, said: str) -> None:
+def test_forged_bodies_are_found(
+    copy: Path, change: Change, place: int | None, reason: str
+) -> None:
     changed(copy, "bodies.bin", 2, change)
     found = failure(copy, recompute=True)
-    assert said in found.why
+    assert reason in found.why
     assert (found.file, found.round) == ("bodies.bin", 2)
     entry = list(hash_chain.entries(copy / "bodies.bin", rules(copy).run))[1]
     assert found.offset == (

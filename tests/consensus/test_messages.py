@@ -82,7 +82,7 @@ CHANGE_HEX = header("07") + "04000000" + "0200" + ("01" + PREPARED_HEX) + "00" +
 VOTE_HEX = "04000000" + "ee" * 32 + "0300"
 
 
-def said(body: AnyMessage) -> Message:
+def signed_message(body: AnyMessage) -> Message:
     return message(body, fill("5a", 64))
 
 
@@ -101,7 +101,7 @@ GOLDEN: dict[Kind, tuple[AnyMessage, str]] = {
     ),
     Kind.LIST: (LIST, LIST_HEX),
     Kind.PREPREPARE: (
-        PrePrepare(7, 4, 3, RECORD, (said(LIST),), (said(CHANGE),)),
+        PrePrepare(7, 4, 3, RECORD, (signed_message(LIST),), (signed_message(CHANGE),)),
         header("04")
         + ("04000000" + "0300" + RECORD_HEX)
         + ("01000000" + sized_hex(LIST_HEX))
@@ -113,7 +113,7 @@ GOLDEN: dict[Kind, tuple[AnyMessage, str]] = {
     Kind.VIEWCHANGE: (CHANGE, CHANGE_HEX),
     Kind.CERT: (Cert(7, COMMITTED), header("08") + COMMITTED_HEX),
     Kind.EVIDENCE: (
-        Evidence(7, said(LIST), said(CHANGE)),
+        Evidence(7, signed_message(LIST), signed_message(CHANGE)),
         header("09") + sized_hex(LIST_HEX) + sized_hex(CHANGE_HEX),
     ),
     Kind.FETCH: (Fetch(7, PartKind.STATE, fill("dd")), header("0a") + "06" + "dd" * 32),
@@ -135,7 +135,7 @@ def refusal(data: bytes) -> str | None:
 @pytest.mark.parametrize("kind", Kind)
 def test_the_layout_is_as_written_down(kind: Kind) -> None:
     body, text = GOLDEN[kind]
-    assert said(body).wire.hex() == text
+    assert signed_message(body).wire.hex() == text
     found = decode(bytes.fromhex(text))
     assert (found.body, found.run, found.body.kind) == (body, RUN, kind)
 
@@ -150,7 +150,7 @@ def test_values_and_digests_are_as_written_down() -> None:
         == "ead2185dcbe866d4ec9d7cc669926479290e1549a3c8101c16b076f5f810ba2f"
     )
     assert (
-        said(LIST).digest.hex()
+        signed_message(LIST).digest.hex()
         == "57ef576ff8b358aaed991b94e5f975d1180c3a1eb663295476cf290b2a33c38b"
     )
     assert len({part_digest(what, b"abc") for what in PARTS}) == len(PARTS)
@@ -187,7 +187,7 @@ def test_one_byte_changed(sent: Message, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_every_byte_changed_in_every_bit(kind: Kind) -> None:
-    wire = said(GOLDEN[kind][0]).wire
+    wire = signed_message(GOLDEN[kind][0]).wire
     for at in range(len(wire)):
         for bit in range(8):
             refusal(wire[:at] + bytes([wire[at] ^ 1 << bit]) + wire[at + 1 :])
@@ -195,7 +195,7 @@ def test_every_byte_changed_in_every_bit(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_no_part_of_a_message_and_nothing_longer_is_one(kind: Kind) -> None:
-    wire = said(GOLDEN[kind][0]).wire
+    wire = signed_message(GOLDEN[kind][0]).wire
     assert all(refusal(wire[:size]) for size in range(len(wire)))
     assert all(
         refusal(wire + fill(byte, size)) for byte in ("00", "ff") for size in (1, 2, 64, 100)
@@ -325,8 +325,8 @@ def test_a_promise_costs_nothing(name: str, count: str) -> None:
 # The smallest item of each kind, and the number of bytes after the last item.
 SMALL: dict[str, tuple[Callable[[int], bytes], int]] = {
     "list": (lambda i: struct.pack("<I32x", i), 64),
-    "lists": (lambda i: sized(said(UploadList(7, i, ())).wire), 68),
-    "changes": (lambda i: sized(said(ViewChange(7, 1, i, None, None)).wire), 64),
+    "lists": (lambda i: sized(signed_message(UploadList(7, i, ())).wire), 68),
+    "changes": (lambda i: sized(signed_message(ViewChange(7, 1, i, None, None)).wire), 64),
     "certificate": (lambda i: struct.pack("<H64x", i), 0),
 }
 
@@ -373,12 +373,12 @@ def test_who_must_have_signed(kind: Kind) -> None:
 
 
 def test_messages_are_equal_by_their_bytes() -> None:
-    one = said(LIST)
+    one = signed_message(LIST)
     other = message(LIST, fill("5b", 64))
-    assert one == said(LIST)
+    assert one == signed_message(LIST)
     assert one != other
     assert one.digest == other.digest
-    assert len({one, said(LIST), other}) == 2
+    assert len({one, signed_message(LIST), other}) == 2
     assert one != LIST
     assert (
         unsigned(RUN, Fetch(7, PartKind.CERT)).wire

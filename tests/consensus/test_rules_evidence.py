@@ -30,7 +30,7 @@ from support.handmade import ROUND, committee, digest, entry, record, sign
 from support.strategies import seal
 
 
-def said_by_one(name: str) -> dict[Kind, AnyMessage]:
+def bodies_of_one_author(name: str) -> dict[Kind, AnyMessage]:
     """Return a body of each kind, of round 6 and view 1, by server 1 or client 1.
 
     Bodies of two names conflict if anything does.
@@ -54,8 +54,8 @@ def said_by_one(name: str) -> dict[Kind, AnyMessage]:
 
 
 PAIRS = [*product(Kind, Kind)]
-ONE = said_by_one("x")
-OTHER = said_by_one("y")
+ONE = bodies_of_one_author("x")
+OTHER = bodies_of_one_author("y")
 CONFLICTS = {
     (k, k)
     for k in (Kind.UPLOAD, Kind.LIST, Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
