@@ -92,7 +92,7 @@ class Inbox(Rejoining):
         body = message.body
         if body.round > self.round:
             self._learn_decision(peer, body)
-        # Only now: learning that this round is decided has moved us to the next.
+        # Only now: learning that this round is decided moves us to the next.
         ahead = body.round - self.round
         if ahead == 0:
             self._handle(peer, message)
