@@ -1,4 +1,4 @@
-"""`fedrfq verify`: what holds, holds; every byte of it counts; and the command says so."""
+"""`fedrfq verify` accepts a true log, finds every changed byte, and says what it found."""
 
 from __future__ import annotations
 
@@ -35,9 +35,8 @@ def test_a_run_holds_with_and_without_its_bodies(run: Path) -> None:
         found = list(Audit(run, recompute).rounds())
         assert [audited.round for audited in found] == [1, 2, 3]
         assert all(len(audited.entries) == 3 for audited in found)
-        assert (
-            len({charge.who for audited in found for charge in audited.charges}) == 1
-        )  # the faulty one, and nobody else
+        # The faulty server is charged, and nobody else.
+        assert len({charge.who for audited in found for charge in audited.charges}) == 1
     shutil.copytree(run, run.parent / "bare")
     (run.parent / "bare" / "bodies.bin").unlink()
     (run.parent / "bare" / "rounds.jsonl").unlink()
@@ -49,7 +48,7 @@ def test_a_run_holds_with_and_without_its_bodies(run: Path) -> None:
 
 @pytest.mark.parametrize("name", ["audit.log", "bodies.bin"])
 def test_every_byte_counts(tmp_path: Path, name: str) -> None:
-    """Any one of them changed is found, in its own entry."""
+    """A change of any byte is found, in the entry that the byte belongs to."""
     copy = written(tmp_path / "small", Simulated(), 2, clients=1)
     whole = (copy / name).read_bytes()
     places = offsets(copy, name)
@@ -82,7 +81,7 @@ def test_a_log_cut_anywhere_is_torn_there(copy: Path) -> None:
 def test_bodies_cut_off_are_torn_or_missing(copy: Path) -> None:
     whole = (copy / "bodies.bin").read_bytes()
     places = offsets(copy, "bodies.bin")
-    for size, said in (
+    for size, reason in (
         (places[2], "ends before this round"),
         (places[2] + 10, "torn"),
         (len(whole) - 1, "torn"),
@@ -90,7 +89,7 @@ def test_bodies_cut_off_are_torn_or_missing(copy: Path) -> None:
         (copy / "bodies.bin").write_bytes(whole[:size])
         found = failure(copy, recompute=True)
         assert (found.file, found.offset, found.round) == ("bodies.bin", places[2], 3)
-        assert said in found.why
+        assert reason in found.why
     list(Audit(copy).rounds())  # which needs no bodies
 
 
@@ -109,11 +108,11 @@ def test_more_after_the_end_is_found(copy: Path) -> None:
 
 def test_the_command_says_what_it_found(run: Path) -> None:
     done = fedrfq("verify", run, "--recompute", "--json")
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said["holds"] is True
-    assert (said["rounds"], said["recomputed"], said["servers"]) == (ROUNDS, True, 4)
-    assert said["run"] == rules(run).run.hex()
-    assert {charge["who"] for charge in said["evidence"]} <= {f"server {k}" for k in range(4)}
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["holds"] is True
+    assert (report["rounds"], report["recomputed"], report["servers"]) == (ROUNDS, True, 4)
+    assert report["run"] == rules(run).run.hex()
+    assert {charge["who"] for charge in report["evidence"]} <= {f"server {k}" for k in range(4)}
     assert f"{ROUNDS} of {ROUNDS}, recomputed" in done.stdout
     assert "holds" in done.stdout
 
@@ -126,8 +125,8 @@ def test_the_command_points_at_the_first_byte_that_does_not_hold(copy: Path) -> 
     done = fedrfq("verify", copy, "--json", expect=1)
     (line,) = [line for line in done.stderr.splitlines() if "does not hold" in line]
     assert f"audit.log, byte {places[1]}, round 2" in line
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert said == {
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report == {
         "holds": False,
         "file": "audit.log",
         "offset": places[1],

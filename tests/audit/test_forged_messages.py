@@ -1,4 +1,4 @@
-"""`fedrfq verify` on messages forged, left out or certified by liars: all is found, and where."""
+"""`fedrfq verify` finds messages that are forged, left out or certified by liars, and where."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 
 def changed(path: Path, name: str, number: int, change: Change) -> None:
-    """One round's messages replaced, and all hashes made anew: what a forger who cannot sign can do."""
+    """Replace one round's messages and redo all hashes, as a forger who cannot sign can do."""
     root = rules(path).run
     payloads = [entry.payload for entry in hash_chain.entries(path / name, root)]
     payloads[number - 1] = pack(change([placed.message for placed in unpack(payloads[number - 1])]))
@@ -77,13 +77,13 @@ def test_a_log_or_bodies_of_another_run_are_recognised(copy: Path, tmp_path: Pat
     (copy / "audit.log").write_bytes(b"")
     for payload in theirs:
         hash_chain.append(copy / "audit.log", rules(copy).run, payload)
-    assert "a CERT of this run is due" in failure(copy).why
+    assert "a CERT of this run is expected" in failure(copy).why
 
 
 def test_rounds_out_of_order_or_twice_are_found(copy: Path) -> None:
     root = rules(copy).run
     one, two, three = (entry.payload for entry in hash_chain.entries(copy / "audit.log", root))
-    for order, number, said in (
+    for order, number, reason in (
         ((one, three), 2, "of round 3"),
         ((one, two, two), 3, "of round 2"),
         ((two,), 1, "of round 2"),
@@ -93,7 +93,7 @@ def test_rounds_out_of_order_or_twice_are_found(copy: Path) -> None:
             hash_chain.append(copy / "audit.log", root, payload)
         found = failure(copy)
         assert found.round == number
-        assert said in found.why
+        assert reason in found.why
 
 
 def _certificate(messages: list[Message]) -> Certificate:
@@ -164,7 +164,7 @@ def evidence_of_nothing(messages: list[Message]) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    ("change", "place", "said"),
+    ("change", "place", "reason"),
     [
         (fewer_votes, 0, "3 servers must have signed"),
         (another_view, 0, "certificate does not hold"),
@@ -174,16 +174,16 @@ def evidence_of_nothing(messages: list[Message]) -> list[Message]:
         (set_of_another_round, 4, "not the certified one"),
         (altered_list, 2, "not one that server"),
         (one_list_twice, 4, "two lists are of one server"),
-        (list_missing, 3, "a LIST of this run is due here"),
+        (list_missing, 3, "a LIST of this run is expected here"),
         (evidence_of_nothing, 5, "proves nothing"),
     ],
 )
 def test_forged_entries_are_found_at_their_message(
-    copy: Path, change: Change, place: int, said: str
+    copy: Path, change: Change, place: int, reason: str
 ) -> None:
     changed(copy, "audit.log", 2, change)
     found = failure(copy)
-    assert said in found.why
+    assert reason in found.why
     assert (found.file, found.round) == ("audit.log", 2)
     entry = list(hash_chain.entries(copy / "audit.log", rules(copy).run))[1]
     assert found.offset == entry.at(unpack(entry.payload)[place].at)
@@ -193,7 +193,7 @@ def test_forged_entries_are_found_at_their_message(
 def test_a_run_has_all_of_every_round(copy: Path, keep: list[int]) -> None:
     """Only a party on a network may not have seen the lists, or the set."""
     changed(copy, "audit.log", 2, lambda messages: [messages[number] for number in keep])
-    assert "due" in failure(copy).why
+    assert "expected" in failure(copy).why
 
 
 def test_a_signed_list_that_makes_another_union_is_found(copy: Path) -> None:
@@ -222,7 +222,7 @@ def tampered_upload(messages: list[Message]) -> list[Message]:
 
 
 def second_upload(messages: list[Message]) -> list[Message]:
-    """The client signed another one for the same round, too."""
+    """Put in another upload that the client signed for the same round."""
     upload = messages[0].body
     assert isinstance(upload, Upload)
     other = Upload(
@@ -256,7 +256,7 @@ def fewer_uploads(messages: list[Message]) -> list[Message]:
 
 
 @pytest.mark.parametrize(
-    ("change", "place", "said"),
+    ("change", "place", "reason"),
     [
         (tampered_upload, 0, "client 0 is not one that it signed"),
         (second_upload, 0, "not the upload of client 0 that is in the set"),
@@ -267,10 +267,12 @@ def fewer_uploads(messages: list[Message]) -> list[Message]:
         (lambda messages: [], None, "does not have the set's uploads"),
     ],
 )
-def test_forged_bodies_are_found(copy: Path, change: Change, place: int | None, said: str) -> None:
+def test_forged_bodies_are_found(
+    copy: Path, change: Change, place: int | None, reason: str
+) -> None:
     changed(copy, "bodies.bin", 2, change)
     found = failure(copy, recompute=True)
-    assert said in found.why
+    assert reason in found.why
     assert (found.file, found.round) == ("bodies.bin", 2)
     entry = list(hash_chain.entries(copy / "bodies.bin", rules(copy).run))[1]
     assert found.offset == (
@@ -280,8 +282,8 @@ def test_forged_bodies_are_found(copy: Path, change: Change, place: int | None, 
 
 
 def test_a_quorum_that_lies_together_is_found_by_computing_anew(copy: Path) -> None:
-    """More than f servers certify prototypes that nobody comes to: the log holds, what it certifies does not follow."""
-    law = rules(copy)
+    """More than f servers certify wrong prototypes: only computing them anew shows it."""
+    run_rules = rules(copy)
     false = bytes(3) + bytes(48)
 
     def certify(messages: list[Message]) -> list[Message]:
@@ -289,12 +291,13 @@ def test_a_quorum_that_lies_together_is_found_by_computing_anew(copy: Path) -> N
             _certificate(messages).record, globals_=part_digest(PartKind.GLOBALS, false)
         )
         votes = [
-            signed(copy, Commit(3, 0, record.value(law.run), k), "server", k) for k in range(3)
+            signed(copy, Commit(3, 0, record.value(run_rules.run), k), "server", k)
+            for k in range(3)
         ]
-        return _certified(messages, law.certificate(votes, record))
+        return _certified(messages, run_rules.certificate(votes, record))
 
     def replaced(messages: list[Message]) -> list[Message]:
-        return [*messages[:3], law.unsigned(Part(3, PartKind.GLOBALS, false)), *messages[4:]]
+        return [*messages[:3], run_rules.unsigned(Part(3, PartKind.GLOBALS, false)), *messages[4:]]
 
     changed(copy, "audit.log", 3, certify)
     changed(copy, "bodies.bin", 3, replaced)
@@ -305,8 +308,8 @@ def test_a_quorum_that_lies_together_is_found_by_computing_anew(copy: Path) -> N
 
 
 def test_a_quorum_that_takes_an_upload_of_another_round_is_found(copy: Path) -> None:
-    law = rules(copy)
-    (_, old), *_ = unpack(next(hash_chain.entries(copy / "bodies.bin", law.run)).payload)
+    run_rules = rules(copy)
+    (_, old), *_ = unpack(next(hash_chain.entries(copy / "bodies.bin", run_rules.run)).payload)
 
     def certify(messages: list[Message]) -> list[Message]:
         listed = messages[4].body
@@ -320,10 +323,11 @@ def test_a_quorum_that_takes_an_upload_of_another_round_is_found(copy: Path) -> 
             _certificate(messages).record, set_=part_digest(PartKind.SET, write_entries(entries))
         )
         votes = [
-            signed(copy, Commit(2, 0, record.value(law.run), k), "server", k) for k in range(3)
+            signed(copy, Commit(2, 0, record.value(run_rules.run), k), "server", k)
+            for k in range(3)
         ]
-        cert = law.unsigned(Cert(2, law.certificate(votes, record)))
-        return [cert, *lists, law.unsigned(Part(2, PartKind.SET, write_entries(entries)))]
+        cert = run_rules.unsigned(Cert(2, run_rules.certificate(votes, record)))
+        return [cert, *lists, run_rules.unsigned(Part(2, PartKind.SET, write_entries(entries)))]
 
     changed(copy, "audit.log", 2, certify)
     changed(copy, "bodies.bin", 2, lambda messages: [old, *messages[1:]])

@@ -27,12 +27,15 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 
 def test_a_log_that_ends_early_is_found_where_the_run_has_its_result(copy: Path) -> None:
-    """The records are cut, too; without a result it is a run that was stopped, and says how many rounds are missing."""
+    """The records are cut too. Without a result this is a run that was stopped.
+
+    The command then says how many rounds are missing.
+    """
     for name in ("audit.log", "bodies.bin"):
         (copy / name).write_bytes((copy / name).read_bytes()[: offsets(copy, name)[2]])
     (copy / "rounds.jsonl").write_text("{}\n" * 2)
-    said = json.loads(fedrfq("verify", copy, "--recompute", "--json").stdout.splitlines()[-1])
-    assert (said["rounds"], said["expected"]) == (2, 3)
+    report = json.loads(fedrfq("verify", copy, "--recompute", "--json").stdout.splitlines()[-1])
+    assert (report["rounds"], report["expected"]) == (2, 3)
     (copy / "result.json").write_text("{}\n")
     found = failure(copy)
     assert (found.file, found.offset, found.round) == (

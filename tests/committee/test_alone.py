@@ -32,9 +32,9 @@ def globals_of(found: list[AgreedRound]) -> list[Globals]:
 
 @pytest.mark.parametrize("behaviour", ["honest", "forget", "crash"])
 def test_it_decides_as_a_trusted_server_until_it_misbehaves(behaviour: str) -> None:
-    asked = mandate(5)
+    settings = mandate(5)
     for mine, right in zip(
-        rounds(Alone(behaviour, at=3), asked, 2), rounds(Direct(), asked, 2), strict=True
+        rounds(Alone(behaviour, at=3), settings, 2), rounds(Direct(), settings, 2), strict=True
     ):
         assert same(mine.decision.globals_, right.decision.globals_)
         assert all(
@@ -45,10 +45,10 @@ def test_it_decides_as_a_trusted_server_until_it_misbehaves(behaviour: str) -> N
 
 
 def test_a_liar_gives_each_class_anothers_prototype_and_knows_what_is_right() -> None:
-    asked = mandate(5)
+    settings = mandate(5)
     for mine, right in zip(
-        globals_of(rounds(Alone("lie"), asked, 4)),
-        globals_of(rounds(Direct(), asked, 4)),
+        globals_of(rounds(Alone("lie"), settings, 4)),
+        globals_of(rounds(Direct(), settings, 4)),
         strict=True,
     ):
         assert right.present_J.all()
@@ -57,33 +57,33 @@ def test_a_liar_gives_each_class_anothers_prototype_and_knows_what_is_right() ->
 
 
 def test_a_liar_goes_on_from_what_is_right_for_a_class_that_nobody_sends() -> None:
-    asked = mandate(5)
+    settings = mandate(5)
     first = rounds(Alone("lie"), mandate(5), 1)[0]
-    sent = uploads(asked, 2)
+    sent = uploads(settings, 2)
     sent = replace(sent, counts_KJ=sent.counts_KJ * (np.arange(CLASSES) > 0))
     told = Alone("lie").decide(
-        asked, 2, first.last, first.decision.state, first.decision.globals_, sent
+        settings, 2, first.last, first.decision.state, first.decision.globals_, sent
     )
-    right = rounds(Direct(), asked, 1)[0].decision.globals_
+    right = rounds(Direct(), settings, 1)[0].decision.globals_
     assert np.array_equal(told.decision.globals_.values_JV[1], right.values_JV[0])
 
 
 def test_only_prototypes_that_are_there_are_swapped() -> None:
-    asked = mandate(5)
-    sent = uploads(asked, 1)
+    settings = mandate(5)
+    sent = uploads(settings, 1)
     sent = replace(sent, counts_KJ=sent.counts_KJ * (np.arange(CLASSES) != 1))
     nothing = Globals.none(CLASSES, VALUES)
-    memory = asked.task.detector.start(5)
-    told = Alone("lie").decide(asked, 1, b"", memory, nothing, sent).decision.globals_
-    right = Direct().decide(asked, 1, b"", memory, nothing, sent).decision.globals_
+    memory = settings.task.detector.start(5)
+    told = Alone("lie").decide(settings, 1, b"", memory, nothing, sent).decision.globals_
+    right = Direct().decide(settings, 1, b"", memory, nothing, sent).decision.globals_
     assert told.present_J.tolist() == [True, False, True]
     assert np.array_equal(told.values_JV[[0, 2]], right.values_JV[[2, 0]])
     assert not told.values_JV[1].any()
 
 
 def test_a_forgetful_one_loses_prototypes_and_memory_every_so_many_rounds() -> None:
-    asked = mandate(5, detector=AdaptiveDetector())
-    found = rounds(Alone("forget", at=2), asked, 5)
+    settings = mandate(5, detector=AdaptiveDetector())
+    found = rounds(Alone("forget", at=2), settings, 5)
     assert [bool(globals_.present_J.any()) for globals_ in globals_of(found)] == [
         True,
         False,
@@ -91,7 +91,7 @@ def test_a_forgetful_one_loses_prototypes_and_memory_every_so_many_rounds() -> N
         False,
         True,
     ]
-    start = asked.task.detector.start(5)
+    start = settings.task.detector.start(5)
     for agreed in (found[1], found[3]):
         assert all(np.array_equal(agreed.decision.state[key], start[key]) for key in start)
     assert any(not np.array_equal(found[0].decision.state[key], start[key]) for key in start)
@@ -107,10 +107,10 @@ def test_a_crashed_one_takes_nothing_and_everything_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [({"behaviour": "lye"}, "did you mean lie"), ({"at": 0}, "from 1 on")]
+    ("options", "reason"), [({"behaviour": "lye"}, "did you mean lie"), ({"at": 0}, "1 or later")]
 )
-def test_impossible_ones_are_refused(options: dict[str, object], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_impossible_ones_are_refused(options: dict[str, object], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
         Alone(**options)  # type: ignore[arg-type]
 
 
@@ -172,6 +172,5 @@ def test_the_recipe_sets_one_alone_against_four_of_whom_one_is_so() -> None:
     }
     for quick in (False, True):
         rounds_ = {e.rounds for e in Axes.of(Recipe.load("servers", quick)).experiments.values()}
-        assert all(
-            number > 4 and number % 4 for number in rounds_
-        )  # the last one is not one that was just forgotten
+        # The last round is not one that the forgetful server has just forgotten.
+        assert all(number > 4 and number % 4 for number in rounds_)

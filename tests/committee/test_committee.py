@@ -1,4 +1,7 @@
-"""What servers agree on, as bytes; and that a committee with liars comes to what one trusted server does, to the byte."""
+"""What servers agree on as bytes, and parity of committees.
+
+A committee with liars in it decides, byte for byte, what one trusted server decides.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from fedrfq.simulator.adversaries import BEHAVIOURS
 from fedrfq.simulator.network import NETWORKS
 from support.committees import CLASSES, VALUES, mandate, rounds, uploads
 
-# Layouts
+# Codecs
 
 
 @st.composite
@@ -87,14 +90,14 @@ def _reencoded(decoder: str, content: bytes) -> bytes:
         return codec.encode_state(codec.decode_state(content))
     if decoder in ("verdicts", "last verdicts"):
         rows = codec.encode_verdicts(*codec.decode_verdicts_without_successor(content))
-        following = codec.successor_in(content)
-        if following:
-            return codec.append_successor(rows, following)
+        successor = codec.successor_in(content)
+        if successor:
+            return codec.append_successor(rows, successor)
         return rows
     return pack(placed.message for placed in unpack(content))
 
 
-@pytest.mark.parametrize("decoder", ["globals", "state", "verdicts", "last verdicts", "journal"])
+@pytest.mark.parametrize("decoder", ["globals", "state", "verdicts", "last verdicts", "round log"])
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_are_refused_or_are_what_would_be_written(
@@ -107,7 +110,7 @@ def test_any_bytes_are_refused_or_are_what_would_be_written(
         "state": codec.encode_state({"far": np.arange(3), "near": np.zeros((0, 2), np.int64)}),
         "verdicts": verdicts,
         "last verdicts": codec.append_successor(verdicts, b"the next federation"),
-        "journal": pack(parts(bytes(32), 3, Outcome(b"a", b"", b"c"))),
+        "round log": pack(parts(bytes(32), 3, Outcome(b"a", b"", b"c"))),
     }[decoder]
     changed = bytearray(right)
     for _ in range(data.draw(st.integers(0, 2))):
@@ -137,11 +140,11 @@ def test_an_array_that_claims_more_than_there_is_is_refused_at_once() -> None:
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_the_application_is_what_one_trusted_server_computes(name: str) -> None:
-    asked = mandate(6, detector=DETECTORS[name]())
-    application = PrototypeApplication(asked.task)
-    before = PrototypeApplication(asked.task).start()
-    for number, agreed in enumerate(rounds(Direct(), asked, 3), start=1):
-        sent = uploads(asked, number)
+    run_settings = mandate(6, detector=DETECTORS[name]())
+    application = PrototypeApplication(run_settings.task)
+    before = PrototypeApplication(run_settings.task).start()
+    for number, agreed in enumerate(rounds(Direct(), run_settings, 3), start=1):
+        sent = uploads(run_settings, number)
         contents = [
             Upload(number, k, message)
             for k, message in zip(sent.clients, sent.encoded(number), strict=True)
@@ -159,9 +162,9 @@ def test_the_application_is_what_one_trusted_server_computes(name: str) -> None:
 
 
 def test_an_upload_of_another_round_or_client_or_form_is_refused_with_its_reason() -> None:
-    asked = mandate()
-    message = uploads(asked, 1).encoded(1)[2]
-    refuses = PrototypeApplication(asked.task).refuses
+    run_settings = mandate()
+    message = uploads(run_settings, 1).encoded(1)[2]
+    refuses = PrototypeApplication(run_settings.task).refuses
     assert refuses(Upload(1, 2, message)) is None
     assert "of round 1 and client 2, not of round 2" in str(refuses(Upload(2, 2, message)))
     assert "client 3" in str(refuses(Upload(1, 3, message)))
@@ -179,7 +182,7 @@ def test_any_content_is_refused_or_taken(content: bytes) -> None:
 
 
 def same(one: Decision, other: Decision) -> bool:
-    """Globals, verdicts, memory, and what was refused why."""
+    """Compare globals, verdicts, the detector's state, and what was refused and why."""
     a, b = (
         (
             codec.encode_globals(found.globals_),
@@ -193,12 +196,14 @@ def same(one: Decision, other: Decision) -> bool:
     return a == b
 
 
-def reports(committee: Simulated, asked: CommitteeSettings, number: int) -> list[AgreementReport]:
-    """Of rounds that end as one trusted server would end them."""
-    found = rounds(committee, asked, number)
+def reports(
+    committee: Simulated, run_settings: CommitteeSettings, number: int
+) -> list[AgreementReport]:
+    """Return the reports of rounds, which must end as one trusted server would end them."""
+    found = rounds(committee, run_settings, number)
     assert all(
         same(a.decision, b.decision)
-        for a, b in zip(found, rounds(Direct(), asked, number), strict=True)
+        for a, b in zip(found, rounds(Direct(), run_settings, number), strict=True)
     )
     return [agreed.report for agreed in found if agreed.report is not None]
 
@@ -221,12 +226,13 @@ def test_any_number_of_servers_comes_to_the_same(servers: int, faulty: int) -> N
 
 
 def test_who_misbehaves_how_changes_neither_the_runs_id_nor_a_certified_value() -> None:
-    asked = mandate()
+    run_settings = mandate()
     plain = Simulated()
     lying = Simulated(4, 1, "equivocate", "lossy")
-    assert plain.federation(asked).text == lying.federation(asked).text
+    assert plain.federation(run_settings).text == lying.federation(run_settings).text
     bodies = [
-        [report.bodies for report in reports(committee, asked, 3)] for committee in (plain, lying)
+        [report.bodies for report in reports(committee, run_settings, 3)]
+        for committee in (plain, lying)
     ]
     assert bodies[0] == bodies[1]
     tables = [
@@ -250,17 +256,17 @@ def test_the_same_seed_gives_the_same_bytes_and_another_other_keys() -> None:
 
 
 def test_absent_clients_are_waited_for_until_the_deadline_and_no_longer() -> None:
-    asked = mandate(5)
-    found = rounds(Simulated(4, 1, "silent"), asked, 3, absent=(1, 4))
-    direct = rounds(Direct(), asked, 3, absent=(1, 4))
+    run_settings = mandate(5)
+    found = rounds(Simulated(4, 1, "silent"), run_settings, 3, absent=(1, 4))
+    direct = rounds(Direct(), run_settings, 3, absent=(1, 4))
     assert all(same(a.decision, b.decision) for a, b in zip(found, direct, strict=True))
     assert found[0].decision.uploads.clients == (0, 2, 3)
     assert TIMINGS.deadline_ms < 60_000
 
 
 def test_what_no_message_can_carry_is_refused_for_the_reason_one_server_gives() -> None:
-    asked = mandate(5)
-    sent = uploads(asked, 1)
+    run_settings = mandate(5)
+    sent = uploads(run_settings, 1)
     counts_KJ = sent.counts_KJ.copy()
     values_KJV = sent.values_KJV.copy()
     counts_KJ[1, 0] = -1
@@ -268,10 +274,10 @@ def test_what_no_message_can_carry_is_refused_for_the_reason_one_server_gives() 
     wrong = replace(
         sent, counts_KJ=counts_KJ, values_KJV=values_KJV, refused={7: "3 values are no numbers"}
     )
-    memory = asked.task.detector.start(5)
+    memory = run_settings.task.detector.start(5)
     nothing = Globals.none(CLASSES, VALUES)
     one, many = (
-        c.decide(asked, 1, b"", memory, nothing, wrong).decision
+        c.decide(run_settings, 1, b"", memory, nothing, wrong).decision
         for c in (Direct(), Simulated(4, 1))
     )
     assert same(one, many)
@@ -279,15 +285,15 @@ def test_what_no_message_can_carry_is_refused_for_the_reason_one_server_gives() 
 
 
 def test_a_round_without_uploads_is_an_error_not_an_endless_wait() -> None:
-    asked = mandate(2)
+    run_settings = mandate(2)
     with pytest.raises(UserError, match="no upload of round 1"):
-        rounds(Simulated(), asked, 1, absent=(0, 1))
+        rounds(Simulated(), run_settings, 1, absent=(0, 1))
 
 
 def test_who_was_left_out_of_the_set_is_refused_with_a_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Client 3's upload never arrives: the others' count, and it is said so."""
+    """Client 3's upload never arrives: the others' uploads count, and its own is refused."""
     from fedrfq.consensus.client import Client
 
     true = Client.step
@@ -304,24 +310,24 @@ def test_who_was_left_out_of_the_set_is_refused_with_a_reason(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "reason"),
     [
         ({"servers": 3}, "1, or 4 to"),
         ({"servers": 0}, "1, or 4 to"),
         ({"servers": 10**6}, "1, or 4 to"),
-        ({"servers": 4, "faulty": 2}, "1 at most, since with a third or more"),
+        ({"servers": 4, "faulty": 2}, "1 at most, because with a third or more"),
         ({"servers": 1, "faulty": 1}, "0 at most"),
         ({"faulty": -1}, "faulty"),
-        ({"behaviour": "nice"}, "behaviour is one of silent"),
-        ({"network": "fast"}, "network is one of calm"),
+        ({"behaviour": "nice"}, "behaviour must be one of silent"),
+        ({"network": "fast"}, "network must be one of calm"),
     ],
 )
-def test_impossible_committees_are_refused(options: dict[str, object], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_impossible_committees_are_refused(options: dict[str, object], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
         Simulated(**options)  # type: ignore[arg-type]
 
 
-def test_direct_has_no_options_no_charter_and_no_report() -> None:
+def test_direct_has_no_options_no_federation_and_no_report() -> None:
     assert not vars(Direct())
     assert Direct().federation(mandate()) is None
     assert rounds(Direct(), mandate(), 1)[0].report is None
@@ -331,7 +337,7 @@ def test_direct_has_no_options_no_charter_and_no_report() -> None:
 # federation.toml
 
 
-def test_a_charter_is_read_back_and_any_other_text_refused() -> None:
+def test_a_federation_file_is_read_back_and_any_other_text_refused() -> None:
     federation = Simulated().federation(mandate(detector=DETECTORS["bft"]()))
     text = federation.text
     again = Federation.read(text, "here")
@@ -353,7 +359,7 @@ def test_a_charter_is_read_back_and_any_other_text_refused() -> None:
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_a_damaged_charter_is_another_run_or_an_error(data: st.DataObject) -> None:
+def test_a_damaged_federation_file_is_another_run_or_an_error(data: st.DataObject) -> None:
     federation = Simulated().federation(mandate())
     letters = list(federation.text)
     letters[data.draw(st.integers(0, len(letters) - 1))] = data.draw(
@@ -366,8 +372,8 @@ def test_a_damaged_charter_is_another_run_or_an_error(data: st.DataObject) -> No
 
 
 def test_an_outcome_is_three_parts_in_order() -> None:
-    made = Outcome(b"g", b"v", b"s")
-    messages = parts(bytes(32), 1, made)
-    assert outcome(messages) == made
+    expected = Outcome(b"g", b"v", b"s")
+    messages = parts(bytes(32), 1, expected)
+    assert outcome(messages) == expected
     assert outcome(messages[::-1]) is None
     assert outcome(messages[:2]) is None

@@ -1,4 +1,7 @@
-"""The layout of the committee's messages: one encoding of each, all other bytes refused, nothing allocated on a promise."""
+"""The layout of the committee's messages.
+
+Each has one encoding, all other bytes are refused, and an announced length allocates nothing.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.wire import Reader, Refused, sized
 from support.strategies import BODIES, RUN, any_message, entries, message, messages
 
-# The layout, by hand: numbers are little-endian, lengths and counts are u32, signed messages end with 64 bytes.
+# The layout, by hand: numbers are little-endian, lengths and counts are u32, and signed messages
+# end with 64 bytes.
 
 
 def fill(byte: str, size: int = 32) -> bytes:
@@ -78,7 +82,7 @@ CHANGE_HEX = header("07") + "04000000" + "0200" + ("01" + PREPARED_HEX) + "00" +
 VOTE_HEX = "04000000" + "ee" * 32 + "0300"
 
 
-def said(body: AnyMessage) -> Message:
+def signed_message(body: AnyMessage) -> Message:
     return message(body, fill("5a", 64))
 
 
@@ -97,7 +101,7 @@ GOLDEN: dict[Kind, tuple[AnyMessage, str]] = {
     ),
     Kind.LIST: (LIST, LIST_HEX),
     Kind.PREPREPARE: (
-        PrePrepare(7, 4, 3, RECORD, (said(LIST),), (said(CHANGE),)),
+        PrePrepare(7, 4, 3, RECORD, (signed_message(LIST),), (signed_message(CHANGE),)),
         header("04")
         + ("04000000" + "0300" + RECORD_HEX)
         + ("01000000" + sized_hex(LIST_HEX))
@@ -109,7 +113,7 @@ GOLDEN: dict[Kind, tuple[AnyMessage, str]] = {
     Kind.VIEWCHANGE: (CHANGE, CHANGE_HEX),
     Kind.CERT: (Cert(7, COMMITTED), header("08") + COMMITTED_HEX),
     Kind.EVIDENCE: (
-        Evidence(7, said(LIST), said(CHANGE)),
+        Evidence(7, signed_message(LIST), signed_message(CHANGE)),
         header("09") + sized_hex(LIST_HEX) + sized_hex(CHANGE_HEX),
     ),
     Kind.FETCH: (Fetch(7, PartKind.STATE, fill("dd")), header("0a") + "06" + "dd" * 32),
@@ -118,7 +122,7 @@ GOLDEN: dict[Kind, tuple[AnyMessage, str]] = {
 
 
 def refusal(data: bytes) -> str | None:
-    """Why these bytes are refused; where they are not, they are the only ones for their message."""
+    """Return why bytes are refused; if they are not, check that no others encode the message."""
     try:
         found = decode(data)
     except Refused as why:
@@ -131,7 +135,7 @@ def refusal(data: bytes) -> str | None:
 @pytest.mark.parametrize("kind", Kind)
 def test_the_layout_is_as_written_down(kind: Kind) -> None:
     body, text = GOLDEN[kind]
-    assert said(body).wire.hex() == text
+    assert signed_message(body).wire.hex() == text
     found = decode(bytes.fromhex(text))
     assert (found.body, found.run, found.body.kind) == (body, RUN, kind)
 
@@ -146,7 +150,7 @@ def test_values_and_digests_are_as_written_down() -> None:
         == "ead2185dcbe866d4ec9d7cc669926479290e1549a3c8101c16b076f5f810ba2f"
     )
     assert (
-        said(LIST).digest.hex()
+        signed_message(LIST).digest.hex()
         == "57ef576ff8b358aaed991b94e5f975d1180c3a1eb663295476cf290b2a33c38b"
     )
     assert len({part_digest(what, b"abc") for what in PARTS}) == len(PARTS)
@@ -183,7 +187,7 @@ def test_one_byte_changed(sent: Message, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_every_byte_changed_in_every_bit(kind: Kind) -> None:
-    wire = said(GOLDEN[kind][0]).wire
+    wire = signed_message(GOLDEN[kind][0]).wire
     for at in range(len(wire)):
         for bit in range(8):
             refusal(wire[:at] + bytes([wire[at] ^ 1 << bit]) + wire[at + 1 :])
@@ -191,7 +195,7 @@ def test_every_byte_changed_in_every_bit(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_no_part_of_a_message_and_nothing_longer_is_one(kind: Kind) -> None:
-    wire = said(GOLDEN[kind][0]).wire
+    wire = signed_message(GOLDEN[kind][0]).wire
     assert all(refusal(wire[:size]) for size in range(len(wire)))
     assert all(
         refusal(wire + fill(byte, size)) for byte in ("00", "ff") for size in (1, 2, 64, 100)
@@ -236,7 +240,7 @@ REFUSALS = {
         header("03") + "0200" + "02000000" + ("01000000" + "d3" * 32) * 2 + SIGNED_HEX,
     ),
     "a flag of 2": (
-        "2 where 0 or 1",
+        "flag 2: expected",
         header("07") + "04000000" + "0200" + "02" + "00" + SIGNED_HEX,
     ),
     "evidence in evidence": (
@@ -286,7 +290,7 @@ def test_any_bytes_are_a_set_or_refused(content: bytes) -> None:
 
 
 def peak(data: bytes) -> int:
-    """Bytes allocated at most while these are decoded."""
+    """Return how many bytes are allocated at most while these are decoded."""
     tracemalloc.start()
     try:
         with suppress(Refused):
@@ -314,23 +318,22 @@ PROMISES = {
 def test_a_promise_costs_nothing(name: str, count: str) -> None:
     data = bytes.fromhex(PROMISES[name].format(count) + "00" * 200)
     why = str(refusal(data))
-    assert ("items announced" if name in SMALL else "bytes expected") in why
+    assert ("items announced" if name in SMALL else "bytes at offset") in why
     assert peak(data) < 10 * len(data) + 2**13
 
 
-SMALL: dict[
-    str, tuple[Callable[[int], bytes], int]
-] = {  # the smallest item of each kind, and the bytes after the last
+# The smallest item of each kind, and the number of bytes after the last item.
+SMALL: dict[str, tuple[Callable[[int], bytes], int]] = {
     "list": (lambda i: struct.pack("<I32x", i), 64),
-    "lists": (lambda i: sized(said(UploadList(7, i, ())).wire), 68),
-    "changes": (lambda i: sized(said(ViewChange(7, 1, i, None, None)).wire), 64),
+    "lists": (lambda i: sized(signed_message(UploadList(7, i, ())).wire), 68),
+    "changes": (lambda i: sized(signed_message(ViewChange(7, 1, i, None, None)).wire), 64),
     "certificate": (lambda i: struct.pack("<H64x", i), 0),
 }
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_many_small_items_cost_a_small_multiple_of_their_bytes(name: str) -> None:
-    (item, after) = SMALL[name]
+    item, after = SMALL[name]
     number = 20_000
     items = b"".join(map(item, range(number)))
     data = (
@@ -350,9 +353,9 @@ def test_memory_follows_the_input(sent: Message, data: st.DataObject) -> None:
 def test_a_reader_stops_at_its_end() -> None:
     reader = Reader(b"abc")
     assert (reader.take(2), reader.left(), reader.take(0)) == (b"ab", 1, b"")
-    with pytest.raises(Refused, match="2 bytes expected at offset 2, 1 are there"):
+    with pytest.raises(Refused, match="expected 2 bytes at offset 2, but only 1 are left"):
         reader.take(2)
-    with pytest.raises(Refused, match="1 bytes too many"):
+    with pytest.raises(Refused, match="1 unexpected bytes"):
         reader.end()
 
 
@@ -370,12 +373,12 @@ def test_who_must_have_signed(kind: Kind) -> None:
 
 
 def test_messages_are_equal_by_their_bytes() -> None:
-    one = said(LIST)
+    one = signed_message(LIST)
     other = message(LIST, fill("5b", 64))
-    assert one == said(LIST)
+    assert one == signed_message(LIST)
     assert one != other
     assert one.digest == other.digest
-    assert len({one, said(LIST), other}) == 2
+    assert len({one, signed_message(LIST), other}) == 2
     assert one != LIST
     assert (
         unsigned(RUN, Fetch(7, PartKind.CERT)).wire

@@ -1,4 +1,4 @@
-"""A server that has lost its log, and logs cut to what matters of them."""
+"""A server that has lost its log, and the compaction of logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def advanced(rounds: int) -> Cluster:
 
 
 def answer(cluster: Cluster, round_: int, nonce: bytes = NONCE) -> Message:
-    """That of a server whose last round was this."""
+    """Return the answer of a server whose last decided round is this one."""
     if round_:
         proof = cluster.parties[1].chain[round_].write()
     else:
@@ -36,10 +36,10 @@ def answer(cluster: Cluster, round_: int, nonce: bytes = NONCE) -> Message:
 
 def signed(effects: list[Effect], server: int) -> list[Message]:
     found = [e.message for e in effects if isinstance(e, Send | Broadcast | Persist)]
-    return [m for m in found if m.body.kind in SIGNED and cluster_person(m) == server]
+    return [m for m in found if m.body.kind in SIGNED and signing_party(m) == server]
 
 
-def cluster_person(message: Message) -> int | None:
+def signing_party(message: Message) -> int | None:
     if message.author is None:
         return None
     return roster().person(message.author)
@@ -69,11 +69,8 @@ def test_it_follows_is_silent_for_two_rounds_and_then_speaks_again() -> None:
     cluster.lose(0, NONCE)
     cluster.sent.clear()
     cluster.settle()
-    assert (cluster.parties[0].nonce, cluster.parties[0].abstains, cluster.parties[0].round) == (
-        None,
-        4,
-        3,
-    )
+    rejoined = cluster.parties[0]
+    assert (rejoined.nonce, rejoined.abstains_through, rejoined.round) == (None, 4, 3)
     for round_ in (3, 4):
         cluster.give(0, Submit(round_, b"5"))
         cluster.train(round_)
@@ -85,7 +82,7 @@ def test_it_follows_is_silent_for_two_rounds_and_then_speaks_again() -> None:
         assert cluster.parties[0].round == round_ + 1
         if round_ == 3:
             cluster.restart(0)
-    assert not [m for s, _, m in cluster.sent if cluster_person(m) == 0 and s == 0]
+    assert not [m for s, _, m in cluster.sent if signing_party(m) == 0 and s == 0]
     assert cluster.globals_(4)[0] == cluster.globals_(4)[1]
     cluster.train(5)
     cluster.settle()
@@ -105,7 +102,7 @@ def test_the_highest_round_of_n_minus_f_answers_counts() -> None:
     assert cluster.parties[0].nonce == NONCE
     effects = cluster.give(0, Received(3, answer(cluster, 0)))
     assert Persist(cluster.rules.unsigned(Part(5, PartKind.STANDING, NONCE))) in effects
-    assert cluster.parties[0].abstains == 5
+    assert cluster.parties[0].abstains_through == 5
 
 
 def test_silence_ends_at_once_where_the_others_are_far_beyond() -> None:
@@ -165,7 +162,10 @@ def test_who_asks_itself_does_not_answer_and_clients_are_not_told() -> None:
 
 
 def test_what_it_alone_decided_before_is_covered() -> None:
-    """It decides round 1 alone, signs its list of round 2, and loses its log: the others know of no round at all."""
+    """It decides round 1 alone, signs its list of round 2, and loses its log.
+
+    The others know of no decided round at all.
+    """
     cluster = Cluster(minimum=2)
     cluster.passes = lambda s, r, m: (
         not (s >= 0 and r > 0 and m.body.kind in (Kind.COMMIT, Kind.CERT))
@@ -190,7 +190,7 @@ def test_what_it_alone_decided_before_is_covered() -> None:
         cluster.train(2)
     cluster.expire(Timer.DEADLINE)
     cluster.settle()
-    assert cluster.parties[0].abstains == 2
+    assert cluster.parties[0].abstains_through == 2
     assert cluster.parties[0].round == cluster.parties[1].round == 3
     assert cluster.said(0, Kind.LIST) == before
 
@@ -202,11 +202,11 @@ def test_one_server_alone_cannot_rejoin() -> None:
         lost(Rules(roster(4)), b"short")
 
 
-# What matters of a log
+# Compaction
 
 
-def test_the_essence_of_a_log() -> None:
-    """Of two rounds and a half: nothing that was said in the first two, but for what they came to."""
+def test_a_compacted_log() -> None:
+    """Of two and a half rounds, the first two leave only their decisions and the last outcome."""
     cluster = advanced(2)
     cluster.give(0, Submit(3, b"5"))
     cluster.train(3, [b"1"])

@@ -1,4 +1,4 @@
-"""The replica where all goes well, case by case, as in Castro and Liskov's paper: a round is closed, voted on and decided."""
+"""The normal case (section 4.2 of the PBFT paper): a round is closed, voted on and decided."""
 
 from __future__ import annotations
 
@@ -14,28 +14,23 @@ from fedrfq.consensus.events import Broadcast, Expired, Persist, Received, Send,
 from fedrfq.consensus.messages import Kind, Message, PartKind, PrePrepare
 from support.cluster import Cluster
 
+IMPURE = ("time", "random", "socket", "os", "datetime", "secrets")
+
 
 def test_standard_library_only() -> None:
     for path in Path(fedrfq.consensus.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = []
             if isinstance(node, ast.Import):
-                names = [a.name for a in node.names]
-            else:
-                names = []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
             for name in names:
                 inside = name.startswith("fedrfq.consensus") or name == "fedrfq.errors"
                 assert inside or name.split(".")[0] in sys.stdlib_module_names, (
                     f"{path.name} imports {name}"
                 )
-                assert name.split(".")[0] not in (
-                    "time",
-                    "random",
-                    "socket",
-                    "os",
-                    "datetime",
-                    "secrets",
-                ), path.name
+                assert name.split(".")[0] not in IMPURE, path.name
 
 
 class TestNormalCase:
@@ -98,7 +93,7 @@ class TestNormalCase:
         assert cluster.parties[0].chain[2].record.previous == later.record.value(cluster.rules.run)
 
     def test_no_vote_without_the_bodies(self) -> None:
-        """Server 0 hears no client and gets no answer: it must not prepare, and does once it is told what it lacks."""
+        """Server 0 gets no uploads: it must not prepare, but asks for them."""
         cluster = Cluster()
         cluster.passes = lambda s, r, m: not (r == 0 and m.body.kind == Kind.UPLOAD)
         cluster.train(1)

@@ -1,4 +1,4 @@
-"""What one faulty server or client once could do to the others."""
+"""Attacks by one faulty server or client that once succeeded."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ from support.cluster import Cluster, key, signer
 
 
 def hoarding(cluster: Cluster) -> ViewChange:
-    """Round 3, led by server 3, which is faulty and alone hears client 3: servers 0 and 1 vote for its proposal, and it keeps
-    its own vote, and so the certificate, to itself. In view 1 all compute another record, and the votes for it are lost."""
+    """Let a faulty server withhold a prepared certificate; return the view change that shows it.
+
+    Round 3 is led by server 3, which is faulty and alone hears client 3. Servers 0 and 1 vote for
+    its proposal, but it keeps its own vote, and so the certificate, to itself. In view 1 all
+    compute another record, and the votes for it are lost.
+    """
     for round_ in (1, 2):
         cluster.train(round_)
         cluster.settle()
     cluster.passes = lambda s, r, m: (
         not (
             (s == ~3 and r != 3)
-            or (
-                s == 2 and r == 3 and m.body.kind == Kind.LIST
-            )  # so that it proposes the lists of 0, 1 and 3
+            # so that server 3 proposes the lists of 0, 1 and 3
+            or (s == 2 and r == 3 and m.body.kind == Kind.LIST)
             or (s == 3 and m.body.kind not in (Kind.UPLOAD, Kind.LIST, Kind.PREPREPARE))
             or (s == 3 and r == 2 and m.body.kind == Kind.PREPREPARE)
         )
@@ -63,7 +66,10 @@ def hoarding(cluster: Cluster) -> ViewChange:
 
 
 def test_a_certificate_that_only_a_faulty_server_holds_binds_and_the_round_still_ends() -> None:
-    """Who voted hands out the set, although it has computed another since: the faulty server does not."""
+    """A server that voted hands out the set, although it has computed another since.
+
+    The faulty server does not.
+    """
     cluster = Cluster()
     change = cluster.say(3, hoarding(cluster))
     cluster.passes = lambda s, r, m: 3 not in (s, r)
@@ -110,7 +116,7 @@ def test_a_list_that_gives_uploads_to_other_clients_makes_nobody_send_them_aroun
 
 
 def test_after_its_deadline_a_server_with_too_few_uploads_fetches_what_others_list() -> None:
-    """Client 2 reaches servers 1 and 2 and is gone; server 3 is silent, so that server 0 is needed."""
+    """Client 2 reaches servers 1 and 2 only; server 3 is silent, so that server 0 is needed."""
     cluster = Cluster(minimum=3)
     cluster.passes = lambda s, r, m: 3 not in (s, r) and not (s == ~2 and r == 0)
     cluster.train(1, [b"1", b"2", b"3"])
@@ -125,7 +131,10 @@ def test_after_its_deadline_a_server_with_too_few_uploads_fetches_what_others_li
 def test_who_hands_out_the_certificate_first_cannot_keep_the_verdicts_from_a_client_left_out() -> (
     None
 ):
-    """Server 2 breaks its promise, tells the client of the decision before anyone else, and is silent from then on."""
+    """Server 2 breaks its promise, and is the first to tell the client of the decision.
+
+    From then on it is silent.
+    """
     cluster = Cluster()
     cluster.parties[~3] = Client(
         cluster.rules, 3, signer(key("client", 3)), (), (PartKind.VERDICTS,)
@@ -161,7 +170,10 @@ def test_who_hands_out_the_certificate_first_cannot_keep_the_verdicts_from_a_cli
 
 
 def test_an_outcome_that_was_told_is_there_after_a_restart_although_it_never_voted_for_it() -> None:
-    """Server 0 computes from the lists of a leader that lies about the result, and then is shown the others' certificate."""
+    """Server 0 computes the outcome although its leader lies about the result.
+
+    Then it is shown the others' certificate.
+    """
     cluster = Cluster()
     cluster.passes = lambda s, r, m: m.body.kind != Kind.PREPREPARE
     cluster.train(1)

@@ -1,4 +1,4 @@
-"""What others send a replica: what counts of it, what is evidence against them, and what is ignored."""
+"""What others send a replica: what counts, what is evidence against them, what is ignored."""
 
 from __future__ import annotations
 
@@ -75,14 +75,16 @@ class TestClients:
         assert convicted.first.server == 2
 
     def test_a_client_left_out_shows_its_receipts(self) -> None:
-        """Server 2 gives a receipt and lists others; the client is told that the set is without it, and complains, once."""
+        """Server 2 gives client 3 a receipt and does not list its upload.
+
+        The client is told that it was left out, and shows the receipt, once.
+        """
         cluster = Cluster()
         entries = tuple(sorted((c, cluster.upload(c, 1, b"%d" % (c + 1)).digest) for c in range(3)))
         cluster.passes = lambda s, r, m: (
             not (s == 2 and isinstance(m.body, UploadList) and m.body.entries != entries)
-            and not (
-                s == 2 and isinstance(m.body, Evidence)
-            )  # our server 2 is honest, and finds two lists of its own
+            # our server 2 is honest, and finds two lists of its own
+            and not (s == 2 and isinstance(m.body, Evidence))
             and not (s == ~3 and r != 2 and m.body.kind == Kind.UPLOAD)
         )
         cluster.train(1)

@@ -1,4 +1,4 @@
-"""Servers that speak as clients, and a run that ends."""
+"""Servers' change proposals, and a run that ends."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_nobody_moves_in_anothers_name() -> None:
 
 
 def ended() -> Cluster:
-    """The first round's outcome is the last."""
+    """Return a cluster whose run ends with its first round, of which server 3 knows nothing yet."""
     cluster = Cluster()
     cluster.passes = lambda s, r, m: not (r == 3 and m.body.kind in (Kind.COMMIT, Kind.CERT))
     cluster.train(1, [b"1", b"2", b"3", b"93"])

@@ -1,16 +1,16 @@
-"""What is said again when messages may have got lost, and to whom."""
+"""What is sent again when messages may have got lost, and to whom."""
 
 from __future__ import annotations
 
 import pytest
 
-from fedrfq.consensus.events import Received, Send, Submit, Timer
+from fedrfq.consensus.events import Effect, Received, Send, Submit, Timer
 from fedrfq.consensus.messages import Commit, Fetch, Kind, Message, PartKind, Prepare
 from support.cluster import Cluster
 
 
 def stuck(change_proposal: bool = False) -> Cluster:
-    """All have closed the first round, and nothing that was said after that came anywhere."""
+    """Return a cluster where all have closed the first round, and all messages since are lost."""
     cluster = Cluster()
     cluster.passes = lambda sender, receiver, message: message.body.kind == Kind.UPLOAD
     if change_proposal:
@@ -22,7 +22,7 @@ def stuck(change_proposal: bool = False) -> Cluster:
 
 
 def again(cluster: Cluster, server: int, kind: Kind) -> list[int]:
-    """To whom a server says something of this kind again."""
+    """Return to whom a server resends messages of this kind."""
     cluster.sent.clear()
     cluster.expire(Timer.RESEND, server)
     return [to for sender, to, message in cluster.sent if message.body.kind == kind]
@@ -78,21 +78,21 @@ def test_a_vote_of_a_round_that_is_over_is_not_worth_a_look_at_its_signature(
 def test_what_is_wanted_is_asked_of_a_new_views_leader_alone_and_of_all_when_the_timer_rings() -> (
     None
 ):
-    """A list may name whatever it likes: a view change does not multiply that by the number of servers."""
+    """A list may name any number of uploads that do not exist.
+
+    A view change must not multiply the requests for them by the number of servers.
+    """
     cluster = stuck()
     fetch = Fetch(1, PartKind.UPLOAD, bytes(32))
     asked = cluster.rules.unsigned(fetch)
     for server in (0, 2):
         cluster.parties[server].wanted[fetch.digest] = fetch
         cluster.parties[server]._leave_for(1)
-    of_leader, by_leader = (
-        [
-            effect
-            for effect in cluster.parties[server].effects
-            if getattr(effect, "message", None) == asked
-        ]
-        for server in (0, 2)
-    )
-    assert of_leader == [Send(2, asked)]
-    assert not by_leader
+
+    def requests(server: int) -> list[Effect]:
+        effects = cluster.parties[server].effects
+        return [effect for effect in effects if getattr(effect, "message", None) == asked]
+
+    assert requests(0) == [Send(2, asked)]
+    assert not requests(2)  # the leader itself
     assert sorted(again(cluster, 2, Kind.FETCH)) == [0, 1, 3, 3]  # and of one for its words

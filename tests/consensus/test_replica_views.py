@@ -1,4 +1,4 @@
-"""The replica where leaders and servers fail, as in Castro and Liskov's paper: view changes, and recovery."""
+"""View changes (section 4.4 of the PBFT paper) and recovery: leaders and servers fail."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TestViewChange:
         assert cluster.parties[3].view == 4
 
     def test_what_one_server_may_have_decided_is_carried_over(self) -> None:
-        """All commit, one hears it; then the leader goes, and the new one must propose the same record."""
+        """All commit, but only one hears it; then the new leader must propose the same record."""
         cluster = Cluster()
         cluster.passes = lambda s, r, m: m.body.kind != Kind.COMMIT or r == 3
         cluster.train(1)
@@ -130,7 +130,7 @@ class TestViewChange:
 
 class TestRecovery:
     def test_a_restarted_server_says_the_same_again_and_nothing_else(self) -> None:
-        """Killed after every message it persisted, it ends with one LIST, one vote a view of each kind."""
+        """Servers that are restarted over and over sign one LIST, and one vote of a kind a view."""
         cluster = Cluster()
         cluster.train(1)
         delivered = 0

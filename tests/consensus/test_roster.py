@@ -1,4 +1,4 @@
-"""Who takes part, and what follows from their number."""
+"""The roster: quorums, leaders, timeouts, keys, the run's id, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.strategies import Seals
 
 
 def roster(n: int = 4, k: int = 3, **changed: Any) -> Roster:
-    """Of n servers and k clients, but for what is changed."""
+    """Return a roster of n servers and k clients, with some fields changed."""
     servers, clients = (
         tuple(b"%s %d" % (who, i) for i in range(number))
         for who, number in ((b"server", n), (b"client", k))
@@ -36,7 +36,10 @@ def test_a_quorum_is_the_least_that_meets_every_other_in_an_honest_server(n: int
     assert q <= n - f, "the honest alone make a quorum"
 
     def meet(size: int) -> bool:
-        """Whether any two sets of this size share f + 1 servers; by symmetry one of them is the first of all."""
+        """Return whether any two sets of this size share f + 1 servers.
+
+        By symmetry one of them may be fixed.
+        """
         first = set(range(size))
         return all(len(first.intersection(other)) > f for other in combinations(range(n), size))
 

@@ -1,4 +1,4 @@
-"""What holds by itself: signatures, certificates and lists made by hand, and each of their conditions broken alone."""
+"""Signatures, certificates and lists made by hand, and each of their conditions broken alone."""
 
 from __future__ import annotations
 
@@ -144,11 +144,12 @@ def test_votes_are_made_into_a_certificate(n: int, phase: Kind) -> None:
     votes = [
         sign(rules, vote(phase, 2, record(), server, rules.run)) for server in reversed(range(n))
     ]
-    made = rules.certificate(votes, record())
-    assert (made.phase, made.view, made.record) == (phase, 2, record())
-    assert [server for server, _ in made.signatures] == [*range(rules.roster.quorum)]
-    assert rules.certifies(made, phase)
-    assert decode(rules.unsigned(Cert(ROUND, made)).wire).body == Cert(ROUND, made)
+    certificate = rules.certificate(votes, record())
+    assert (certificate.phase, certificate.view, certificate.record) == (phase, 2, record())
+    assert [server for server, _ in certificate.signatures] == [*range(rules.roster.quorum)]
+    assert rules.certifies(certificate, phase)
+    cert = Cert(ROUND, certificate)
+    assert decode(rules.unsigned(cert).wire).body == cert
 
 
 # Lists
@@ -160,7 +161,7 @@ LISTS = {
     "one that sent two uploads": (True, [entry(1, "x"), entry(1, "y")]),
     "two that sent two": (True, [entry(0, "x"), entry(0, "y"), entry(2, "x"), entry(2, "y")]),
     "nobody": (False, []),
-    "with what two servers move": (True, [entry(0), entry(3), entry(6)]),
+    "with two change proposals": (True, [entry(0), entry(3), entry(6)]),
     "change proposals alone": (False, [entry(3), entry(4)]),
     "a stranger": (False, [entry(0), entry(7)]),
     "another stranger": (False, [entry(0), entry(2**32 - 1)]),

@@ -1,4 +1,4 @@
-"""What is evidence against its author, and what the honest say."""
+"""What is evidence against its author, and what honest parties may sign."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ from support.handmade import ROUND, committee, digest, entry, record, sign
 from support.strategies import seal
 
 
-def said_by_one(name: str) -> dict[Kind, AnyMessage]:
-    """One body of each kind, of round 6 and view 1, by server 1 or client 1: two names, two different things said."""
+def bodies_of_one_author(name: str) -> dict[Kind, AnyMessage]:
+    """Return a body of each kind, of round 6 and view 1, by server 1 or client 1.
+
+    Bodies of two names conflict if anything does.
+    """
     rules = committee()
     what = record(name)
     signed = sign(rules, UploadList(ROUND, 1, (entry(1, name),)))
@@ -51,8 +54,8 @@ def said_by_one(name: str) -> dict[Kind, AnyMessage]:
 
 
 PAIRS = [*product(Kind, Kind)]
-ONE = said_by_one("x")
-OTHER = said_by_one("y")
+ONE = bodies_of_one_author("x")
+OTHER = bodies_of_one_author("y")
 CONFLICTS = {
     (k, k)
     for k in (Kind.UPLOAD, Kind.LIST, Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)

@@ -24,7 +24,7 @@ from support.handmade import ROUND, SIZES, certified, committee, digest, entry, 
 
 
 def last(rules: Rules) -> Certificate:
-    """Of the round before."""
+    """Return a certificate of the previous round."""
     return certified(
         rules, Kind.COMMIT, range(rules.roster.quorum), what=record("before", ROUND - 1)
     )
@@ -118,13 +118,11 @@ def test_the_highest_prepared_view_binds() -> None:
 def lists(rules: Rules, number: int | None = None, round_: int = ROUND) -> tuple[Message, ...]:
     if number is None:
         number = rules.roster.n - rules.roster.f
-    else:
-        number = number
     return tuple(sign(rules, UploadList(round_, server, (entry(0),))) for server in range(number))
 
 
 def changes(rules: Rules, view: int, prepared: Certificate | None = None) -> tuple[Message, ...]:
-    """Of the last quorum of servers; the first of them has something prepared."""
+    """Return the last quorum of servers' view changes, the first of them with `prepared`."""
     servers = range(rules.roster.n - rules.roster.quorum, rules.roster.n)
     return tuple(
         sign(rules, change(rules, s, view, prepared if s == servers[0] else None)) for s in servers
@@ -132,13 +130,13 @@ def changes(rules: Rules, view: int, prepared: Certificate | None = None) -> tup
 
 
 def proposal(rules: Rules, view: int = 0, **changed: AnyMessage) -> PrePrepare:
-    """A free choice of the leader, but for what is changed."""
+    """Return a leader's free choice, with some fields changed."""
     leader = rules.roster.leader(ROUND, view)
+    view_changes: tuple[Message, ...] = ()
     if view:
-        justified = changes(rules, view)
-    else:
-        justified = ()
-    return replace(PrePrepare(ROUND, view, leader, record(), lists(rules), justified), **changed)
+        view_changes = changes(rules, view)
+    body = PrePrepare(ROUND, view, leader, record(), lists(rules), view_changes)
+    return replace(body, **changed)
 
 
 @pytest.mark.parametrize("n", SIZES)

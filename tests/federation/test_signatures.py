@@ -1,4 +1,4 @@
-"""Ed25519: what is signed is checked, what is not is refused, and keys that others could sign for are weak."""
+"""Ed25519: signatures are checked, and keys that others could sign for are weak."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from fedrfq.federation.signatures import Ed25519, Ed25519Signer, simulated
 
 SCHEME = Ed25519()
 P = 2**255 - 19
-# All points of order 1, 2, 4 and 8, and their other encodings (RFC 8032 allows one each; some libraries take more).
+# All points of order 1, 2, 4 and 8, and their other encodings: RFC 8032 allows one each, but some
+# libraries accept more.
 SMALL_ORDER = [
     "0000000000000000000000000000000000000000000000000000000000000000",
     "0100000000000000000000000000000000000000000000000000000000000000",
@@ -70,7 +71,7 @@ def test_a_signature_holds_for_its_key_and_bytes_only(
 def test_what_was_found_right_before_is_right_for_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(signatures, "_REMEMBERED", 3)
+    monkeypatch.setattr(signatures, "_MAX_REMEMBERED", 3)
     for number in range(5):
         signer = Ed25519Signer(bytes([number]) * 32)
         other = Ed25519Signer(bytes([number + 1]) * 32)
@@ -79,13 +80,13 @@ def test_what_was_found_right_before_is_right_for_nothing_else(
             assert SCHEME.verify(signer.public, b"message", signature)
             assert not SCHEME.verify(signer.public, b"another", signature)
             assert not SCHEME.verify(other.public, b"message", signature)
-        assert len(signatures._right) <= 3
+        assert len(signatures._valid) <= 3
 
 
 def test_what_a_simulated_party_signs_is_known_to_be_right_and_that_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A real party's signature is checked, and of a simulated one's whatever it did not sign."""
+    """A real party's signature is checked, and so is what a simulated party did not sign."""
     checked = list[bytes]()
     monkeypatch.setattr(
         signatures, "_opener", lambda: lambda signed, key: checked.append(signed) is not None
@@ -101,7 +102,10 @@ def test_what_a_simulated_party_signs_is_known_to_be_right_and_that_alone(
 
 
 def test_a_signature_moved_by_the_group_order_is_refused() -> None:
-    """S and S + L would verify alike if S were not checked to be canonical: the same vote, with other bytes."""
+    """S and S + L would both verify if S were not checked to be canonical.
+
+    That would be the same vote with other bytes.
+    """
     order = 2**252 + 27742317777372353535851937790883648493
     signer = simulated(0, "server", 0)
     signature = signer(b"vote")

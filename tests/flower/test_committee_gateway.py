@@ -94,7 +94,7 @@ def forgeries() -> dict[str, Message]:
 def test_servers_ignore_and_count_what_a_client_has_not_signed_for_the_round(name: str) -> None:
     last = carried(signed(1)).last
     uploads = {**signed(2), 2: forgeries()[name]}
-    world = COMMITTEE.sitting(MANDATE, 2, last).carried(uploads)
+    world = COMMITTEE.simulated_round(MANDATE, 2, last).run_signed(uploads)
     honest = [world.nodes[server].machine for server in world.servers if world.nodes[server].honest]
     assert len(honest) == 3
     for server in honest:
@@ -129,7 +129,7 @@ def test_who_reaches_no_server_is_left_out() -> None:
 
 @pytest.mark.parametrize("uploads", [{}, {2: forgeries()["altered"]}])
 def test_without_any_upload_nothing_is_decided(uploads: dict[int, Message]) -> None:
-    with pytest.raises(UserError, match="no upload of round 2 is one of its client"):
+    with pytest.raises(UserError, match="no upload of round 2 was signed"):
         carried(uploads, 2, carried(signed(1)).last)
 
 

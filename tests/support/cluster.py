@@ -1,4 +1,7 @@
-"""Replicas and clients of one committee on a network that does what the test says: nothing is lost or late unless asked."""
+"""Replicas and clients of one committee on a network that a test controls.
+
+Nothing is lost or late unless the test says so.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from fedrfq.consensus.rules import Rules
 
 
 class Hashed:
-    """Signatures that are hashes of key and data: anyone could make them, no test does so unasked."""
+    """Signatures that are hashes of key and data: anyone could make them, but only tests do."""
 
     def verify(self, key: bytes, data: bytes, signature: bytes) -> bool:
         return signer(key)(data) == signature
@@ -59,7 +62,10 @@ def roster(servers: int = 4, clients: int = 4, **settings: Any) -> Roster:
 
 
 class Sums:
-    """The application of these tests: contents are digits; the globals are all of them so far. A total of 99 is the end."""
+    """The application of these tests.
+
+    Contents are digits, and the globals are all of them so far. A total of 99 ends the run.
+    """
 
     def over(self, outcome: Outcome) -> bool:
         return outcome.state == b"99"
@@ -86,6 +92,8 @@ Filter = Callable[[int, int, Message], bool]
 
 
 class Cluster:
+    """A committee, its clients, and the messages under way."""
+
     def __init__(
         self, servers: int = 4, clients: int = 4, replica: type[Replica] = Replica, **settings: Any
     ) -> None:
@@ -109,7 +117,7 @@ class Cluster:
             self.give(party, Start())
 
     def give(self, party: int, event: Event) -> list[Effect]:
-        """One event to one party, and its effects carried out."""
+        """Give one event to one party, and carry out the effects."""
         effects: list[Effect] = self.parties[party].step(event)
         for effect in effects:
             self._carry_out(party, effect)
@@ -151,7 +159,7 @@ class Cluster:
     def train(
         self, round_: int, contents: Sequence[bytes | None] = (b"1", b"2", b"3", b"4")
     ) -> None:
-        """What each client uploads; none: it does not."""
+        """Let each client upload its content; a client with None sends nothing."""
         for client, content in enumerate(contents):
             if content is not None:
                 self.give(~client, Submit(round_, content))
@@ -161,7 +169,7 @@ class Cluster:
             self.give(party, Expired(timer))
 
     def restart(self, server: int) -> None:
-        """As after a crash: with what was persisted, and nothing else."""
+        """Restart a server, as after a crash, with what it persisted and nothing else."""
         log = list(self.logs[server])
         self.parties[server] = self.replica(
             self.rules, server, signer(key("server", server)), Sums(), log
@@ -169,7 +177,7 @@ class Cluster:
         self.give(server, Start())
 
     def lose(self, server: int, nonce: bytes) -> None:
-        """As after a crash that left nothing of the log, with a new start that knows it."""
+        """Restart a server that has lost its log and knows it."""
         self.logs[server] = [lost(self.rules, nonce)]
         self.parties[server] = self.replica(
             self.rules, server, signer(key("server", server)), Sums(), self.logs[server]
@@ -177,14 +185,14 @@ class Cluster:
         self.give(server, Start())
 
     def say(self, server: int, body: Any) -> Message:
-        """A message with this server's signature, whatever it says."""
+        """Return a message with this server's signature, true or not."""
         return self.rules.signed(body, signer(key("server", server)))
 
     def upload(self, client: int, round_: int, content: bytes) -> Message:
         return self.rules.signed(Upload(round_, client, content), signer(key("client", client)))
 
     def said(self, server: int, kind: Kind) -> list[Message]:
-        """The different messages of a kind that a server has sent, in order."""
+        """Return the distinct messages of a kind that a server has sent, in order."""
         return list(
             dict.fromkeys(
                 m for sender, _, m in self.sent if sender == server and m.body.kind == kind
@@ -192,7 +200,7 @@ class Cluster:
         )
 
     def globals_(self, round_: int) -> dict[int, bytes]:
-        """What each server came to in a round."""
+        """Return the global prototypes of a round by server."""
         found = {}
         for server in range(self.roster.n):
             for decision in self.decided[server]:
@@ -202,7 +210,7 @@ class Cluster:
 
 
 def among(*servers: int) -> Filter:
-    """Only these servers hear each other; clients reach everyone."""
+    """Return a filter by which only these servers hear each other; clients reach everyone."""
     return lambda sender, receiver, message: (
         sender < 0 or receiver < 0 or (sender in servers and receiver in servers)
     )

@@ -1,4 +1,4 @@
-"""The logs of several parties against each other: a round has one value, whoever wrote it down."""
+"""Compare the logs of several parties: a round has one value, no matter who wrote it down."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ from fedrfq.audit.log import Audited
 from fedrfq.consensus.messages import Certificate, Commit, Evidence, Message, encode
 from fedrfq.consensus.rules import Rules
 
-Log = tuple[Audit, Sequence[Audited]]  # one that holds by itself
+Log = tuple[Audit, Sequence[Audited]]  # a log that holds by itself, and its rounds
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Two values of one round, each certified by a quorum: more servers than a committee bears have lied."""
+    """Two values of one round, each certified by a quorum: more than f servers have lied."""
 
     one: tuple[Audit, Audited]
     other: tuple[Audit, Audited]
 
     @property
     def both(self) -> list[int]:
-        """The servers whose signatures stand under both."""
+        """The servers that signed both certificates."""
         return sorted(_signers(self.one[1].certificate) & _signers(self.other[1].certificate))
 
     @property
     def evidence(self) -> list[Message]:
-        """Of each of these its two votes, where they are of one view: nobody honest signs both."""
+        """The two votes of each of these servers, if they are of one view.
+
+        No honest server signs both. Votes of two views prove nothing: it may have changed its vote
+        for a good reason.
+        """
         rules = self.one[0].rules
         one = self.one[1].certificate
         other = self.other[1].certificate
@@ -37,32 +41,35 @@ class Fork:
         return [rules.unsigned(Evidence(one.record.round, *pair)) for pair in pairs]
 
     def why(self) -> str:
-        """What there is to say, on one line."""
-        places = [
-            f"{audit.path / LOG}, byte {found.offset}" for audit, found in (self.one, self.other)
-        ]
-        audit, found = self.one
-        f = audit.federation.roster.f
+        """Describe the fork on one line."""
+        audit, audited = self.one
         names = ", ".join(audit.auditor.name(server) for server in self.both)
+        views = "in two views"
         if self.evidence:
-            proof = "in one view, which is proof against each"
-        else:
-            proof = "in two views"
+            views = "in one view, which is proof against each"
         return (
-            f"round {found.round} is certified with two values: {places[0]}, and {places[1]}. MORE THAN {f} SERVERS HAVE"
-            f" LIED: nothing that this committee certifies is to be relied on. Both have signatures of {names}, {proof}"
+            f"round {audited.round} is certified with two values: {_place(self.one)}, and"
+            f" {_place(self.other)}. MORE THAN {audit.federation.roster.f} SERVERS HAVE LIED:"
+            " do not rely on anything that this committee certified. Both values carry the"
+            f" signatures of {names}, {views}"
         )
 
 
 def fork(logs: Sequence[Log]) -> Fork | None:
-    """The first round of which two logs of one run have different values, if there is one."""
-    seen: dict[int, tuple[Audit, Audited]] = {}
-    found = [(audit, audited) for audit, rounds in logs for audited in rounds]
-    for audit, audited in sorted(found, key=lambda pair: pair[1].round):
-        other = seen.setdefault(audited.round, (audit, audited))
+    """Return the first round for which two logs of one run have different values, if any."""
+    # Logs need not start or end with the same round, so they are compared round by round.
+    all_rounds = [(audit, audited) for audit, rounds in logs for audited in rounds]
+    first_seen: dict[int, tuple[Audit, Audited]] = {}
+    for audit, audited in sorted(all_rounds, key=lambda pair: pair[1].round):
+        other = first_seen.setdefault(audited.round, (audit, audited))
         if other[1].certificate.record != audited.certificate.record:
             return Fork(other, (audit, audited))
     return None
+
+
+def _place(side: tuple[Audit, Audited]) -> str:
+    audit, audited = side
+    return f"{audit.path / LOG}, byte {audited.offset}"
 
 
 def _signers(certificate: Certificate) -> set[int]:
@@ -70,6 +77,8 @@ def _signers(certificate: Certificate) -> set[int]:
 
 
 def _vote(rules: Rules, certificate: Certificate, server: int) -> Message:
+    """Return a server's vote as the message that it signed."""
     record = certificate.record
     body = Commit(record.round, certificate.view, record.value(rules.run), server)
-    return Message(rules.run, body, encode(rules.run, body), dict(certificate.signatures)[server])
+    signature = dict(certificate.signatures)[server]
+    return Message(rules.run, body, encode(rules.run, body), signature)

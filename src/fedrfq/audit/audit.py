@@ -1,4 +1,4 @@
-"""The directory of a run, or the folder of a party on a network, round by round, with nothing in it taken on trust."""
+"""Check a run's directory, or a party's folder, round by round, without trusting anything in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedrfq.audit.bodies import recomputed
-from fedrfq.audit.location import Misplaced
+from fedrfq.audit.location import RefusedAt
 from fedrfq.audit.log import Audited, Auditor, audited
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Evidence, Message
@@ -28,14 +28,13 @@ BODIES = "bodies.bin"
 EXPERIMENT = "experiment.toml"
 ROUNDS = "rounds.jsonl"
 RESULT = "result.json"
-_LONGEST = (
-    1 << 27
-)  # bytes of a file that is read as a whole: a federation of the most clients has fewer
+# Bytes of a file that is read as a whole: a federation of the most clients takes fewer.
+_MAX_BYTES = 1 << 27
 _CHUNK = 1 << 20
 
 
 class Failed(Exception):
-    """What does not hold: the file, the byte from which on, the round, and why."""
+    """Something does not hold: in which file, from which byte on, in which round, and why."""
 
     def __init__(self, file: str, offset: int, round_: int, why: str) -> None:
         super().__init__(f"{file}, byte {offset}, round {round_}: {why}")
@@ -46,56 +45,61 @@ class Failed(Exception):
 
 
 class Audit:
-    """`recompute`: with the bodies, too. `heritage` is what the run started from, where it follows another."""
+    """The audit of one run.
+
+    With `recompute` it reads the bodies too, and computes every outcome anew. `inherited` is what
+    the run started from, where it follows another.
+    """
 
     def __init__(
-        self, path: Path, recompute: bool = False, heritage: Outcome | None = None
+        self, path: Path, recompute: bool = False, inherited: Outcome | None = None
     ) -> None:
         self.path = path
         self.recompute = recompute
-        self.heritage = heritage
-        self.federation = Federation.read(self._text(FEDERATION), str(path / FEDERATION))
+        self.inherited = inherited
+        self.federation = Federation.read(self._read_text(FEDERATION), str(path / FEDERATION))
         self.network = self.federation.network
-        self.experiment = self._experiment()
+        self.experiment = self._read_experiment()
         self.rules = Rules(self.federation.roster)
         self.auditor = Auditor(self.federation, self.rules, partial=self.network is not None)
         if self.network is None:
             self.application = PrototypeApplication(self.federation.task)
         else:
-            self.application = reconfigurable(self.federation, heritage)
+            self.application = reconfigurable(self.federation, inherited)
 
     def expected(self) -> int:
-        """Rounds that the run has when it has ended."""
+        """Return how many rounds the run has once it is finished; 0 if that is unknown."""
+        # The file may be anybody's, so even the type of a value is checked.
         rounds = self.experiment.get("rounds")
         if isinstance(rounds, int):
             return rounds
         return 0
 
     def rounds(self) -> Iterator[Audited]:
-        """Each round once it was found to hold; Failed at the first that does not."""
-        if not self._is_the_experiment():
+        """Yield each round once it is found to hold; raise Failed at the first that does not."""
+        if not self._is_agreed_experiment():
             raise Failed(EXPERIMENT, 0, 0, f"it is not the experiment that {FEDERATION} names")
         previous = self.rules.run
         before = self._start()
         done = 0
         end = 0
+        bodies: Iterator[Entry] = iter(())
         if self.recompute:
             bodies = self._entries(BODIES)
-        else:
-            bodies = iter(())
         for entry in self._entries(LOG):
-            with self._within(LOG, entry, done + 1):
-                found = replace(
-                    audited(self.auditor, done, previous, entry.payload), offset=entry.offset
-                )
+            with self._located(LOG, entry, done + 1):
+                audited_round = audited(self.auditor, done, previous, entry.payload)
+            audited_round = replace(audited_round, offset=entry.offset)
             if self.recompute:
-                before, anew = self._recomputed(
-                    found, before if found.round == done + 1 else None, next(bodies, None)
-                )
-                found = replace(found, recomputed=anew)
-            yield found
-            previous = found.certificate.record.value(self.rules.run)
-            done = found.round
+                # After a gap in a client's log, what the round started from is unknown.
+                if audited_round.round != done + 1:
+                    before = None
+                before, is_recomputed = self._recompute(audited_round, before, next(bodies, None))
+                audited_round = replace(audited_round, recomputed=is_recomputed)
+            yield audited_round
+            # The chain: each record must name the value of the one before it.
+            previous = audited_round.certificate.record.value(self.rules.run)
+            done = audited_round.round
             end = entry.end
         if self.network is None:
             self._check_end(done, end, bodies)
@@ -103,7 +107,11 @@ class Audit:
             raise UserError(f"{self.path / LOG} has no round yet: there is nothing to verify")
 
     def evidence(self) -> Iterator[Message]:
-        """What proves itself in the log, whatever else is there; up to where it is damaged, if it is."""
+        """Yield the log's evidence that proves itself, up to where the log is damaged, if it is.
+
+        What else is in the log need not hold.
+        """
+        # Evidence proves itself, so it counts even in a log that does not hold.
         with suppress(Failed, Refused):
             for entry in self._entries(LOG):
                 for _, message in unpack(entry.payload):
@@ -111,118 +119,128 @@ class Audit:
                         yield message
 
     def _start(self) -> Outcome | None:
-        """What the first round starts from; none where it follows a run of which no state is known."""
+        """Return what the first round starts from.
+
+        It is None where the run follows another of which the state is unknown.
+        """
         start = self.application.start()
-        if (self._follows() and self.heritage is None) or not start.state:
+        if (self._follows() and self.inherited is None) or not start.state:
             return None
         return start
 
     def _follows(self) -> bool:
-        """Whether another run was before this one."""
+        """Return whether the run follows another."""
         return self.network is not None and bool(self.network.follows)
 
     def _check_end(self, done: int, end: int, bodies: Iterator[Entry]) -> None:
-        """That neither the run's own records nor the bodies are of more rounds. A party on a network has no such records, and
-        bodies one round ahead of its log when it is stopped in between."""
-        for file, recorded in ((ROUNDS, self._recorded()), (RESULT, self._finished())):
+        """Check that neither the run's own records nor the bodies have more rounds than the log.
+
+        This is not for parties on a network: they have no such records, and if one is stopped at
+        the wrong moment, its bodies are one round ahead of its log.
+        """
+        for file, recorded in ((ROUNDS, self._recorded_rounds()), (RESULT, self._finished())):
             if done < recorded:
                 raise Failed(
-                    LOG, end, done + 1, f"the log ends, and {file} is of {recorded} rounds"
+                    LOG, end, done + 1, f"the log ends, but {file} is of {recorded} rounds"
                 )
         for entry in bodies:
-            raise Failed(
-                BODIES,
-                entry.offset,
-                done + 1,
-                f"{LOG} has no such round (if the run was stopped: resume it)",
-            )
+            why = f"{LOG} has no such round (if the run was stopped: resume it)"
+            raise Failed(BODIES, entry.offset, done + 1, why)
 
-    def _experiment(self) -> toml.Table:
-        """Of a file that this program did not write, one that no federation names."""
+    def _read_experiment(self) -> toml.Table:
+        """Return the experiment, or an empty one, which nobody agreed on, if it is malformed."""
         try:
-            return toml.strict(
-                self._text(EXPERIMENT) if self.network is None else self.network.experiment
-            )
+            if self.network is not None:
+                return toml.strict(self.network.experiment)
+            return toml.strict(self._read_text(EXPERIMENT))
         except ValueError:
             return {}
 
-    def _is_the_experiment(self) -> bool:
+    def _is_agreed_experiment(self) -> bool:
         try:
             return experiment_digest(self.experiment) == self.federation.experiment
-        except AttributeError:  # a table that no experiment is written as
+        except AttributeError:  # the table is not shaped like an experiment
             return False
 
-    def _recomputed(
-        self, found: Audited, before: Outcome | None, entry: Entry | None
+    def _recompute(
+        self, audited_round: Audited, before: Outcome | None, entry: Entry | None
     ) -> tuple[Outcome | None, bool]:
+        """Return a round's outcome, and whether it was computed anew."""
         if entry is None:
-            raise Failed(
-                BODIES,
-                (self.path / BODIES).stat().st_size,
-                found.round,
-                "the file ends before this round",
-            )
-        with self._within(BODIES, entry, found.round):
-            return recomputed(self.auditor, self.application, found, before, entry.payload)
+            end = (self.path / BODIES).stat().st_size
+            raise Failed(BODIES, end, audited_round.round, "the file ends before this round")
+        with self._located(BODIES, entry, audited_round.round):
+            return recomputed(self.auditor, self.application, audited_round, before, entry.payload)
 
     @contextmanager
-    def _within(self, file: str, entry: Entry, number: int) -> Iterator[None]:
+    def _located(self, file: str, entry: Entry, round_: int) -> Iterator[None]:
+        """Turn a RefusedAt in the block into a Failed, with its offset in the file."""
         try:
             yield
-        except Misplaced as error:
-            raise Failed(
-                file, entry.offset if error.at is None else entry.at(error.at), number, str(error)
-            ) from error
+        except RefusedAt as error:
+            offset = entry.offset
+            if error.at is not None:
+                offset = entry.at(error.at)
+            raise Failed(file, offset, round_, str(error)) from error
 
     def _entries(self, name: str) -> Iterator[Entry]:
+        # Counted here, as a broken entry cannot say which round it was of.
         number = 1
         try:
-            for entry in hash_chain.entries(self._plain(name), self.rules.run):
+            for entry in hash_chain.entries(self._regular_file(name), self.rules.run):
                 yield entry
                 number += 1
         except BrokenChain as error:
             raise Failed(name, error.offset, number, str(error)) from error
         except FileNotFoundError:
             raise UserError(
-                f"{self.path} has no {name}: it has never run, or lost the file; restore it then"
+                f"{self.path} has no {name}: it has never run, or lost the file; if so, restore it"
             ) from None
         except OSError as error:
-            raise UserError(
-                f"{self.path / name} cannot be read ({error.strerror}): restore it"
-            ) from error
+            raise _unreadable(self.path / name, error) from error
 
-    def _text(self, name: str) -> str:
-        """Byte for byte: no end of line is made another."""
+    def _read_text(self, name: str) -> str:
+        """Return a file's text byte for byte, without translating line ends."""
+        path = self._regular_file(name)
         try:
-            if (path := self._plain(name)).stat().st_size > _LONGEST:
+            if path.stat().st_size > _MAX_BYTES:
                 raise UserError(f"{path} is longer than any that this program writes: restore it")
             return path.read_bytes().decode()
         except FileNotFoundError:
-            needed = 'only a party\'s folder, or the directory of a run with committee.name = "simulated", can be verified'
-            raise UserError(f"{self.path} has no {name}: {needed}") from None
+            raise UserError(
+                f"{self.path} has no {name}: only a party's folder, or the directory of a run with"
+                ' committee.name = "simulated", can be verified'
+            ) from None
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{self.path / name} cannot be read: {error}; restore it") from error
+            raise UserError(f"{path} cannot be read ({error}): restore it") from error
 
-    def _plain(self, name: str) -> Path:
-        """The path of a file. A pipe would be waited for in vain, and a device read without end."""
+    def _regular_file(self, name: str) -> Path:
+        """Return the path of a file, if it is missing or a regular one.
+
+        Opening a pipe would wait for ever, and a device could be read without end.
+        """
         path = self.path / name
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is not a file: restore it")
         return path
 
-    def _recorded(self) -> int:
-        """Rounds that the run's own records have; without them, none."""
-        path = self._plain(ROUNDS)
+    def _recorded_rounds(self) -> int:
+        """Return the number of rounds in the run's own records; 0 without them."""
+        path = self._regular_file(ROUNDS)
         try:
             with path.open("rb") as file:
                 return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
         except FileNotFoundError:
             return 0
         except OSError as error:
-            raise UserError(f"{path} cannot be read ({error.strerror}): restore it") from error
+            raise _unreadable(path, error) from error
 
     def _finished(self) -> int:
-        """All rounds, once the run has its result."""
+        """Return the number of all rounds if the run has its result; otherwise 0."""
         if (self.path / RESULT).exists():
             return self.expected()
         return 0
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be read ({error.strerror}): restore it")

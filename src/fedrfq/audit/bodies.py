@@ -1,8 +1,8 @@
-"""What must hold of a round's entry in bodies.bin: clients signed the uploads, and what was certified follows from them."""
+"""Check a round's entry in bodies.bin: the clients' signatures, and that the outcome follows."""
 
 from __future__ import annotations
 
-from fedrfq.audit.location import Misplaced, at
+from fedrfq.audit.location import RefusedAt, located
 from fedrfq.audit.log import Audited, Auditor
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Entry, Part, PartKind, Upload, part_digest
@@ -19,86 +19,99 @@ def recomputed(
     before: Outcome | None,
     payload: bytes,
 ) -> tuple[Outcome | None, bool]:
-    """The round's outcome, and whether it was made anew from its uploads; Misplaced where that is not what was certified. Of
-    a partial log, it may be the certified one, or none, for want of uploads or of what was before."""
-    with at():
+    """Return a round's outcome, and whether it was computed anew from the uploads.
+
+    RefusedAt is raised where the outcome is not the certified one. `before` is the previous round's
+    outcome. A partial log may lack that or the uploads: the outcome is then the certified one as
+    written there, or None.
+    """
+    with located():
         messages = unpack(payload)
-    uploads, parts = _shape(auditor, audited, messages)
-    taken = []
-    for one, named in zip(uploads, audited.entries or (), strict=False):
-        with at(one):
-            taken.append(_upload(auditor.rules, application, audited.round, one, named))
+    placed_uploads, parts = _split(auditor, audited, messages)
+    uploads = []
+    # A partial log may lack all uploads, so the lengths may differ.
+    for placed, entry in zip(placed_uploads, audited.entries or (), strict=False):
+        with located(placed):
+            uploads.append(_check_upload(auditor.rules, application, audited.round, placed, entry))
     record = audited.certificate.record
-    due = dict(zip(OUTCOME, (record.globals_, record.verdicts, record.state), strict=True))
-    for one in parts:
-        with at(one):
-            _check_part(auditor.rules, audited.round, one, due)
-    if before is None or not taken:
-        return outcome([one.message for one in parts]), False
-    with at():
-        computed = application.decide(audited.round, before, taken)
+    digests = dict(zip(OUTCOME, (record.globals_, record.verdicts, record.state), strict=True))
+    for placed in parts:
+        with located(placed):
+            _check_part(auditor.rules, audited.round, placed, digests)
+    if before is None or not uploads:
+        return outcome([placed.message for placed in parts]), False
+    with located():
+        computed = application.decide(audited.round, before, uploads)
+    # The log's own parts are checked above. This compares with the certified digests, because a
+    # quorum of liars can certify any outcome, but not make it follow from the uploads.
     for what, content in zip(OUTCOME, computed, strict=True):
-        if part_digest(what, content) != due[what]:
-            raise Misplaced(
-                _place(parts, what), f"computed anew, {what.name} is not what was certified"
-            )
+        if part_digest(what, content) != digests[what]:
+            at = _offset_of(parts, what)
+            raise RefusedAt(at, f"computed anew, {what.name} is not what was certified")
     return computed, True
 
 
-def _shape(
+def _split(
     auditor: Auditor, audited: Audited, messages: list[PlacedMessage]
 ) -> tuple[list[PlacedMessage], list[PlacedMessage]]:
-    """The set's uploads, and what was decided on them; in a partial log, all uploads or none, and some of the parts."""
-    uploads = [one for one in messages if isinstance(one.message.body, Upload)]
+    """Return the set's uploads and the parts of the outcome, which must come in this order.
+
+    A partial log has all uploads or none, and some of the parts.
+    """
+    uploads = [placed for placed in messages if isinstance(placed.message.body, Upload)]
     parts = messages[len(uploads) :]
-    found = [one.message.body.what for one in parts if isinstance(one.message.body, Part)]
-    due = list(OUTCOME)
-    numbers = [len(audited.entries or ())]
+    kinds = [p.message.body.what for p in parts if isinstance(p.message.body, Part)]
+    expected_kinds = list(OUTCOME)
+    allowed_uploads = [len(audited.entries or ())]
     if auditor.partial:
-        due = [what for what in OUTCOME if what in found]
-        numbers.append(0)
+        expected_kinds = [what for what in OUTCOME if what in kinds]
+        allowed_uploads.append(0)
+    # In one fixed order, so that a round has a single valid entry.
     if (
         messages[: len(uploads)] != uploads
-        or len(found) != len(parts)
-        or found != due
-        or len(uploads) not in numbers
+        or len(kinds) != len(parts)
+        or kinds != expected_kinds
+        or len(uploads) not in allowed_uploads
     ):
-        raise Misplaced(
+        raise RefusedAt(
             None, "the entry does not have the set's uploads and what was decided on them"
         )
     return uploads, parts
 
 
-def _place(parts: list[PlacedMessage], what: PartKind) -> int | None:
-    return next(
-        (
-            at
-            for at, message in parts
-            if isinstance(message.body, Part) and message.body.what == what
-        ),
-        None,
-    )
+def _offset_of(parts: list[PlacedMessage], what: PartKind) -> int | None:
+    for at, message in parts:
+        if isinstance(message.body, Part) and message.body.what == what:
+            return at
+    return None
 
 
-def _upload(
-    rules: Rules, application: PrototypeApplication, round_: int, one: PlacedMessage, named: Entry
+def _check_upload(
+    rules: Rules,
+    application: PrototypeApplication,
+    round_: int,
+    placed: PlacedMessage,
+    entry: Entry,
 ) -> Upload:
-    body = one.message.body
-    if not isinstance(body, Upload) or (body.client, one.message.digest) != named:
-        raise Refused(f"this is not the upload of client {named[0]} that is in the set")
-    if body.round != round_ or not rules.authentic(one.message):
+    """Check that an upload is the one of a set's entry, signed and admissible."""
+    message = placed.message
+    body = message.body
+    if not isinstance(body, Upload) or (body.client, message.digest) != entry:
+        raise Refused(f"this is not the upload of client {entry[0]} that is in the set")
+    if body.round != round_ or not rules.authentic(message):
         raise Refused(
             f"the upload of client {body.client} is not one that it signed for this round"
         )
     if (reason := application.refuses(body)) is not None:
-        raise Refused(f"the upload of client {body.client} is unfit: {reason}")
+        raise Refused(f"the upload of client {body.client} is not admissible: {reason}")
     return body
 
 
-def _check_part(rules: Rules, round_: int, one: PlacedMessage, due: dict[PartKind, bytes]) -> None:
-    body = one.message.body
+def _check_part(
+    rules: Rules, round_: int, placed: PlacedMessage, digests: dict[PartKind, bytes]
+) -> None:
+    body = placed.message.body
     assert isinstance(body, Part)
-    if (one.message.run, body.round) != (rules.run, round_) or part_digest(
-        body.what, body.content
-    ) != due[body.what]:
+    is_of_round = (placed.message.run, body.round) == (rules.run, round_)
+    if not is_of_round or part_digest(body.what, body.content) != digests[body.what]:
         raise Refused(f"{body.what.name} is not the certified one")

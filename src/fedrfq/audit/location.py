@@ -1,4 +1,4 @@
-"""Where something does not hold."""
+"""Where in an entry's payload something does not hold."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fedrfq.consensus.wire import Refused
 from fedrfq.federation.round_log import PlacedMessage
 
 
-class Misplaced(Exception):
-    """What does not hold, and at which byte of the payload; none: the payload as a whole."""
+class RefusedAt(Exception):
+    """Something in a payload does not hold, at byte `at`; None stands for the whole payload."""
 
     def __init__(self, at: int | None, why: str) -> None:
         super().__init__(why)
@@ -18,9 +18,12 @@ class Misplaced(Exception):
 
 
 @contextmanager
-def at(place: PlacedMessage | None = None) -> Iterator[None]:
-    """What is refused in here is refused there."""
+def located(placed: PlacedMessage | None = None) -> Iterator[None]:
+    """Give every `Refused` in the block the location of a message; None stands for the payload."""
     try:
         yield
     except Refused as error:
-        raise Misplaced(None if place is None else place.at, str(error)) from error
+        at = None
+        if placed is not None:
+            at = placed.at
+        raise RefusedAt(at, str(error)) from error

@@ -1,10 +1,11 @@
-"""What must hold of a round's entry in audit.log, given the public keys and the value of the round before."""
+"""Check a round's entry in audit.log, given the public keys and the value of the previous round."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from fedrfq.audit.location import Misplaced, at
+from fedrfq.audit.location import RefusedAt, located
 from fedrfq.consensus.messages import (
     Cert,
     Certificate,
@@ -39,10 +40,9 @@ class Audited:
 
     round: int
     certificate: Certificate
-    entries: (
-        Entries | None
-    )  # the set of uploads; none where the party that wrote this has not seen it
-    traced: bool  # the lists are there, and the set follows from them
+    # The set of uploads; None where the party that wrote the log has not seen it.
+    entries: Entries | None
+    traced: bool  # whether the lists are there, and the set follows from them
     charges: tuple[Charge, ...]
     offset: int = 0  # of the entry in its file
     recomputed: bool = False
@@ -50,14 +50,17 @@ class Audited:
 
 @dataclass(frozen=True)
 class Auditor:
-    """By whose rules, and what must be there: of a `partial` log, of one party on a network, what that party has seen."""
+    """What an audit goes by.
+
+    A `partial` log is that of one party on a network, and has only what that party has seen.
+    """
 
     federation: Federation
     rules: Rules
     partial: bool
 
     def name(self, party: int) -> str:
-        """Of a party, as people know it."""
+        """Return a party's name."""
         person = self.rules.roster.person(party)
         if self.federation.network is not None:
             return self.federation.members[person].name
@@ -66,81 +69,95 @@ class Auditor:
         return f"client {~person}"
 
 
+class _Entry(NamedTuple):
+    """The messages of an entry. A partial log may lack the lists, or the set and the lists."""
+
+    cert: PlacedMessage
+    lists: list[PlacedMessage]
+    set_: PlacedMessage | None
+    evidence: list[PlacedMessage]
+
+
 def audited(auditor: Auditor, done: int, previous: bytes, payload: bytes) -> Audited:
-    """The round in a payload, after so many with this value at their end; Misplaced where it does not hold."""
-    with at():
+    """Return the round in a payload; raise RefusedAt where it does not hold.
+
+    `done` is the last round before it in the log, and `previous` the value of that round.
+    """
+    with located():
         messages = unpack(payload)
     rules = auditor.rules
-    cert, lists, set_, evidence = _shape(auditor, messages)
-    with at(cert):
-        certificate = _certified(auditor, done, previous, cert)
+    entry = _split(auditor, messages)
+    with located(entry.cert):
+        certificate = _check_certificate(auditor, done, previous, entry.cert)
+    record = certificate.record
     entries = None
-    if set_ is not None:
-        with at(set_):
-            entries = _set(certificate.record, set_)
-    for one in lists:
-        with at(one):
-            _check_list(rules, certificate.record.round, one)
-    if lists and entries is not None:
-        with at(set_):
-            _check_union(rules, lists, entries)
+    if entry.set_ is not None:
+        with located(entry.set_):
+            entries = _check_set(record, entry.set_)
+    for upload_list in entry.lists:
+        with located(upload_list):
+            _check_list(rules, record.round, upload_list)
+    if entry.lists and entries is not None:
+        with located(entry.set_):
+            _check_union(rules, entry.lists, entries)
     charges = []
-    for one in evidence:
-        with at(one):
-            charges.append(_charge(auditor, one))
-    return Audited(certificate.record.round, certificate, entries, bool(lists), tuple(charges))
+    for evidence in entry.evidence:
+        with located(evidence):
+            charges.append(_charge(auditor, evidence))
+    return Audited(record.round, certificate, entries, bool(entry.lists), tuple(charges))
 
 
-def _shape(
-    auditor: Auditor, messages: list[PlacedMessage]
-) -> tuple[PlacedMessage, list[PlacedMessage], PlacedMessage | None, list[PlacedMessage]]:
-    """A CERT, n − f LISTs, a SET, and any number of EVIDENCEs, all of this run; in a partial log, LISTs and SET or not."""
+def _split(auditor: Auditor, messages: list[PlacedMessage]) -> _Entry:
+    """Check that the messages are of the right kinds and of this run, and tell them apart."""
     rules = auditor.rules
     lists = rules.roster.n - rules.roster.f
-    due = [Kind.CERT, *[Kind.LIST] * lists, Kind.BODY]
-    if auditor.partial:
-        if len(messages) > 1:
-            second = messages[1].message.body.kind
-        else:
-            second = None
-        if second == Kind.LIST:
-            due = due
-        else:
-            if second == Kind.BODY:
-                due = [Kind.CERT, Kind.BODY]
-            else:
-                due = [Kind.CERT]
-    for number, (place, message) in enumerate(messages):
-        if number < len(due):
-            kind = due[number]
-        else:
-            kind = Kind.EVIDENCE
+    kinds = _expected_kinds(auditor, messages, lists)
+    for number, (at, message) in enumerate(messages):
+        # After the others there may be any number of EVIDENCEs.
+        kind = kinds[number] if number < len(kinds) else Kind.EVIDENCE
         if message.body.kind != kind or message.run != rules.run:
-            raise Misplaced(place, f"a {kind.name} of this run is due here")
-    if len(messages) < len(due):
-        raise Misplaced(
-            None, f"the entry has {len(messages)} messages: a CERT, {lists} LISTs and a SET are due"
+            raise RefusedAt(at, f"a {kind.name} of this run is expected here")
+    if len(messages) < len(kinds):
+        raise RefusedAt(
+            None,
+            f"the entry has {len(messages)} messages: a CERT, {lists} LISTs and a SET are expected",
         )
-    rest = messages[len(due) :]
-    return (
-        messages[0],
-        messages[1 : len(due) - 1],
-        messages[len(due) - 1] if len(due) > 1 else None,
-        rest,
-    )
+    set_ = None
+    if len(kinds) > 1:
+        set_ = messages[len(kinds) - 1]
+    return _Entry(messages[0], messages[1 : len(kinds) - 1], set_, messages[len(kinds) :])
 
 
-def _certified(auditor: Auditor, done: int, previous: bytes, cert: PlacedMessage) -> Certificate:
+def _expected_kinds(auditor: Auditor, messages: list[PlacedMessage], lists: int) -> list[Kind]:
+    """Return the kinds of messages that an entry must start with: CERT, LISTs and SET.
+
+    In a partial log the second message tells whether lists follow, the set alone, or neither.
+    """
+    complete = [Kind.CERT, *[Kind.LIST] * lists, Kind.BODY]
+    if not auditor.partial:
+        return complete
+    second = None
+    if len(messages) > 1:
+        second = messages[1].message.body.kind
+    if second == Kind.LIST:
+        return complete
+    if second == Kind.BODY:
+        return [Kind.CERT, Kind.BODY]
+    return [Kind.CERT]
+
+
+def _check_certificate(
+    auditor: Auditor, done: int, previous: bytes, cert: PlacedMessage
+) -> Certificate:
     body = cert.message.body
     rules = auditor.rules
     assert isinstance(body, Cert)
     record = body.certificate.record
-    later = (
-        auditor.partial and record.round > done + 1
-    )  # a client that was away, and has not seen those in between
-    if body.round != record.round or not (record.round == done + 1 or later):
-        raise Refused(f"the certificate is of round {record.round}")
-    if record.previous != previous and not later:
+    # A client that was away has not seen the rounds in between.
+    is_after_gap = auditor.partial and record.round > done + 1
+    if body.round != record.round or not (record.round == done + 1 or is_after_gap):
+        raise Refused(f"the certificate is of round {record.round}, not of round {done + 1}")
+    if record.previous != previous and not is_after_gap:
         raise Refused("the certificate does not follow from the value of the round before")
     if not rules.certifies(body.certificate, Kind.COMMIT):
         raise Refused(
@@ -149,33 +166,38 @@ def _certified(auditor: Auditor, done: int, previous: bytes, cert: PlacedMessage
     return body.certificate
 
 
-def _set(record: Record, set_: PlacedMessage) -> Entries:
+def _check_set(record: Record, set_: PlacedMessage) -> Entries:
     body = set_.message.body
     assert isinstance(body, Part)
-    if (body.round, body.what) != (record.round, PartKind.SET) or part_digest(
-        PartKind.SET, body.content
-    ) != record.set_:
+    is_set = (body.round, body.what) == (record.round, PartKind.SET)
+    if not is_set or part_digest(PartKind.SET, body.content) != record.set_:
         raise Refused("the set of uploads is not the certified one")
     return decode_entries(body.content)
 
 
-def _check_list(rules: Rules, number: int, one: PlacedMessage) -> None:
-    body = one.message.body
+def _check_list(rules: Rules, round_: int, upload_list: PlacedMessage) -> None:
+    message = upload_list.message
+    body = message.body
     assert isinstance(body, UploadList)
-    if body.round != number or not rules.proper_list(body) or not rules.authentic(one.message):
+    if body.round != round_ or not rules.proper_list(body) or not rules.authentic(message):
         raise Refused(f"the list is not one that server {body.server} signed for this round")
 
 
 def _check_union(rules: Rules, lists: list[PlacedMessage], entries: Entries) -> None:
-    if len({author(one.message.body) for one in lists}) != len(lists):
+    # One server's list, repeated, could hide that others were left out.
+    if len({author(placed.message.body) for placed in lists}) != len(lists):
         raise Refused("two lists are of one server")
-    if rules.union(one.message for one in lists)[0] != entries:
+    single, _ = rules.union(placed.message for placed in lists)
+    if single != entries:
         raise Refused("the set of uploads is not the union of the lists")
 
 
-def _charge(auditor: Auditor, one: PlacedMessage) -> Charge:
-    """It may be of the next round: servers that were done with this one were in it already."""
-    body = one.message.body
+def _charge(auditor: Auditor, evidence: PlacedMessage) -> Charge:
+    """Return what evidence proves.
+
+    It may be of the next round, in which servers that were done with this one were already.
+    """
+    body = evidence.message.body
     assert isinstance(body, Evidence)
     if not auditor.rules.proves(body):
         raise Refused("the evidence proves nothing")

@@ -1,12 +1,14 @@
-"""One server with nobody beside it that misbehaves, simulated: what it can cost to trust one.
+"""A single simulated server that misbehaves, to show what it can cost to trust one.
 
-It decides as a trusted server does, with no agreement and no signatures, and `behaviour` says what it does to its clients:
+It decides as a trusted server does, without agreement or signatures. `behaviour` says what it
+does to its clients:
 
 - `honest`: nothing.
-- `lie`: every class gets another class's global prototype.
-- `forget`: in round `at`, and in every `at`-th after it, it loses the global prototypes and the detector's memory: clients
-  train the next round without.
-- `crash`: from round `at` on it answers nothing. No upload counts any more, and clients go on with what they got last.
+- `lie`: it gives every class another class's global prototype.
+- `forget`: in round `at`, and in every `at`-th round after it, it loses the global prototypes and
+  the detector's state, so that clients train the next round without prototypes.
+- `crash`: from round `at` on it answers nothing. No upload counts any more, and clients go on
+  with what they got last.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ DOWN = "the server is down"
 
 @dataclass(frozen=True)
 class Alone(Committee):
+    """One server without others beside it; `at` is the round in which it forgets or crashes."""
+
     behaviour: str = option("honest", "What the server does to its clients", one_of(BEHAVIOURS))
     at: int = option(
         10,
@@ -38,59 +42,62 @@ class Alone(Committee):
 
     def __post_init__(self) -> None:
         if self.behaviour not in BEHAVIOURS:
-            found = self.behaviour
             raise UserError(
-                f"committee.behaviour is one of {', '.join(BEHAVIOURS)}, not '{found}'{nearest(found, BEHAVIOURS)}"
+                f"committee.behaviour must be one of {', '.join(BEHAVIOURS)},"
+                f" not '{self.behaviour}'{nearest(self.behaviour, BEHAVIOURS)}"
             )
         if self.at < 1:
-            raise UserError(f"committee.at is a round, from 1 on, not {self.at}")
+            raise UserError(f"committee.at must be a round, 1 or later, not {self.at}")
 
     def about(self) -> str:
-        when = {"forget": f" every {self.at} rounds", "crash": f" in round {self.at}"}.get(
-            self.behaviour, ""
-        )
+        """Describe the server in a few words."""
+        when = ""
+        if self.behaviour == "forget":
+            when = f" every {self.at} rounds"
+        elif self.behaviour == "crash":
+            when = f" in round {self.at}"
         return f"one server alone ({self.behaviour}{when})"
 
     def decide(
         self,
-        mandate: CommitteeSettings,
+        settings: CommitteeSettings,
         round_: int,
         last: bytes,
         memory: State,
         globals_: Globals,
         uploads: Uploads,
     ) -> AgreedRound:
+        """Decide a round as `behaviour` says. Only a liar leaves something in `last`."""
         if self.behaviour == "crash" and round_ >= self.at:
-            return AgreedRound(_unanswered(memory, globals_, uploads))
-        task = mandate.task
+            return AgreedRound(_unchanged(memory, globals_, uploads))
+        task = settings.task
+        # A liar goes on from the true prototypes, not from those that it handed out.
+        true_globals = globals_
         if last:
-            known = codec.decode_globals(last, task.classes, task.values)
-        else:
-            known = globals_
-        right = decide(task.detector, task.rule, memory, known, uploads)
-        if self.behaviour == "lie":  # it goes on from what is right, not from what it said
-            return AgreedRound(
-                replace(right, globals_=_swapped(right.globals_)),
-                codec.encode_globals(right.globals_),
-            )
+            true_globals = codec.decode_globals(last, task.classes, task.values)
+        decision = decide(task.detector, task.rule, memory, true_globals, uploads)
+        if self.behaviour == "lie":
+            lie = replace(decision, globals_=_swap(decision.globals_))
+            return AgreedRound(lie, codec.encode_globals(decision.globals_))
         if self.behaviour == "forget" and round_ % self.at == 0:
-            nothing = Globals.none(task.classes, task.values)
-            return AgreedRound(
-                replace(right, state=task.detector.start(task.clients), globals_=nothing)
+            decision = replace(
+                decision,
+                state=task.detector.start(task.clients),
+                globals_=Globals.none(task.classes, task.values),
             )
-        return AgreedRound(right)
+        return AgreedRound(decision)
 
 
-def _unanswered(memory: State, globals_: Globals, uploads: Uploads) -> Decision:
-    """No upload was taken, and everything is as it was."""
-    nobody = uploads.only(np.zeros(len(uploads.clients), np.bool_))
+def _unchanged(memory: State, globals_: Globals, uploads: Uploads) -> Decision:
+    """Return the decision that takes no upload and leaves everything as it was."""
+    none_K = np.zeros(len(uploads.clients), np.bool_)
     refused = {**uploads.refused, **dict.fromkeys(uploads.clients, DOWN)}
     verdict = Verdict(np.zeros(0, np.bool_), np.zeros(0, np.int64))
-    return Decision(replace(nobody, refused=refused), verdict, memory, globals_)
+    return Decision(replace(uploads.only(none_K), refused=refused), verdict, memory, globals_)
 
 
-def _swapped(globals_: Globals) -> Globals:
-    """Each class that has a prototype gets that of the one before it, the first one the last one's."""
+def _swap(globals_: Globals) -> Globals:
+    """Give each class with a prototype that of the one before it, and the first the last's."""
     present = np.flatnonzero(globals_.present_J)
     values_JV = globals_.values_JV.copy()
     values_JV[present] = globals_.values_JV[np.roll(present, 1)]

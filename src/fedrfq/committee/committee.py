@@ -1,5 +1,7 @@
-"""What a committee is to the round loop: it takes a round's uploads and gives back what was decided, with what is known of
-how it came about. Nothing of it changes in between: what one round leaves to the next is a value like any other."""
+"""What the round loop sees of a committee: a round's uploads go in, what was decided comes out.
+
+A committee keeps no state. What one round leaves to the next is a value like any other.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ from fedrfq.robust.detectors import State
 
 @dataclass(frozen=True)
 class CommitteeSettings:
-    """What a run asks of its committee, in every round: the task, and what keys and the run's id are made of."""
+    """What a run asks of its committee in every round.
+
+    The seed and the experiment determine the keys and the run's id.
+    """
 
     task: Task
     seed: int
@@ -30,15 +35,19 @@ class AgreementReport:
     view: int
     leader: int
     messages: int  # sent among servers and clients
-    length: int  # … of all of them, in bytes
+    length: int  # bytes of all these messages
     evidence: int  # proofs that somebody misbehaved
-    entry: bytes  # of audit.log
-    bodies: bytes  # … and of bodies.bin
+    entry: bytes  # for audit.log
+    bodies: bytes  # for bodies.bin
 
 
 @dataclass(frozen=True)
 class AgreedRound:
-    """A round's decision; `last` is what the committee goes on from, and the report is missing where nobody had to agree."""
+    """A round's decision.
+
+    `last` is what the committee goes on from in the next round. There is no report where one server
+    decided by itself.
+    """
 
     decision: Decision
     last: bytes = b""
@@ -47,25 +56,28 @@ class AgreedRound:
 
 @dataclass(frozen=True)
 class Committee(ABC):
-    """Fields are the options of the experiment's section."""
+    """A kind of committee; its fields are the options of the experiment's committee section."""
 
-    def federation(self, mandate: CommitteeSettings) -> Federation | None:
-        """By what its decisions can be checked; none where one has to believe it."""
+    def federation(self, settings: CommitteeSettings) -> Federation | None:
+        """Return the federation by which to check decisions; None where they must be trusted."""
         return None
 
     def about(self) -> str:
-        """Who it is, in a few words."""
+        """Describe the committee in a few words."""
         return "one server, trusted"
 
     @abstractmethod
     def decide(
         self,
-        mandate: CommitteeSettings,
+        settings: CommitteeSettings,
         round_: int,
         last: bytes,
         memory: State,
         globals_: Globals,
         uploads: Uploads,
     ) -> AgreedRound:
-        """Round `round_`'s outcome, after one that left `last` (nothing before the first), the detector's memory and the
-        global prototypes."""
+        """Decide a round.
+
+        `last` is what the previous round left to the committee (b"" before the first), `memory` the
+        detector's state and `globals_` the global prototypes after that round.
+        """

@@ -1,4 +1,4 @@
-"""One server that everybody trusts: it decides by itself."""
+"""One server that everybody trusts, and that decides by itself."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from fedrfq.robust.detectors import State
 
 @dataclass(frozen=True)
 class Direct(Committee):
+    """One trusted server."""
+
     def decide(
         self,
-        mandate: CommitteeSettings,
+        settings: CommitteeSettings,
         round_: int,
         last: bytes,
         memory: State,
         globals_: Globals,
         uploads: Uploads,
     ) -> AgreedRound:
-        task = mandate.task
+        """Decide a round without any agreement."""
+        task = settings.task
         return AgreedRound(decide(task.detector, task.rule, memory, globals_, uploads))

@@ -1,8 +1,11 @@
-"""Servers that agree on every round over a simulated network, some of them faulty. Keys come from the run's seed."""
+"""Servers that agree on every round over a simulated network, some of them faulty.
+
+All keys follow from the run's seed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -21,14 +24,17 @@ from fedrfq.robust.detectors import State
 if TYPE_CHECKING:
     from fedrfq.committee.simulated_round import SimulatedRound
 
-TIMINGS = Timings(
-    deadline_ms=10_000
-)  # of virtual time: longer than any of the networks misbehaves for
+# In virtual time, and longer than any of the networks misbehaves.
+TIMINGS = Timings(deadline_ms=10_000)
 
 
 @dataclass(frozen=True)
 class Simulated(Committee):
-    """`faulty` of the servers do what `behaviour` says; `network` names what becomes of messages on their way."""
+    """A simulated committee.
+
+    `faulty` of the servers behave as `behaviour` says, and `network` names what happens to
+    messages on their way.
+    """
 
     servers: int = option(
         4,
@@ -48,87 +54,110 @@ class Simulated(Committee):
     )
 
     def __post_init__(self) -> None:
+        # Imported here, as in the methods below: the simulator is not needed to read an experiment
+        # with another committee.
         from fedrfq.simulator.adversaries import BEHAVIOURS
         from fedrfq.simulator.network import NETWORKS
 
         if self.servers != 1 and not 4 <= self.servers <= MOST_SERVERS:
             raise UserError(
-                f"committee.servers is 1, or 4 to {MOST_SERVERS} (3f + 1 bear f faults), not {self.servers}"
+                f"committee.servers must be 1, or 4 to {MOST_SERVERS} (3f + 1 tolerate f faulty"
+                f" ones), not {self.servers}"
             )
-        if not 0 <= self.faulty <= faults(self.servers):
+        max_faulty = faults(self.servers)
+        if not 0 <= self.faulty <= max_faulty:
             raise UserError(
-                f"committee.faulty = {self.faulty} of {self.servers} servers: {faults(self.servers)} at most, "
-                f"since with a third or more of them faulty nothing can be agreed on"
+                f"committee.faulty = {self.faulty} of {self.servers} servers: {max_faulty} at most,"
+                " because with a third or more of them faulty no agreement is possible"
             )
-        for key, known in (("behaviour", BEHAVIOURS), ("network", NETWORKS)):
-            if getattr(self, key) not in known:
-                found = getattr(self, key)
-                raise UserError(
-                    f"committee.{key} is one of {', '.join(known)}, not '{found}'{nearest(found, known)}"
-                )
+        _check_choice("behaviour", self.behaviour, BEHAVIOURS)
+        _check_choice("network", self.network, NETWORKS)
 
     def about(self) -> str:
+        """Describe the committee in a few words."""
         if self.servers == 1:
             return super().about()
+        faulty = "none faulty"
         if self.faulty:
-            lying = f"{self.faulty} faulty ({self.behaviour})"
-        else:
-            lying = "none faulty"
-        return f"{self.servers} servers, {lying}, on a {self.network} network"
+            faulty = f"{self.faulty} faulty ({self.behaviour})"
+        return f"{self.servers} servers, {faulty}, on a {self.network} network"
 
-    def federation(self, mandate: CommitteeSettings) -> Federation:
-        return _charter(self.servers, mandate)
+    def federation(self, settings: CommitteeSettings) -> Federation:
+        """Return the federation by which decisions can be checked."""
+        return _federation(self.servers, settings)
 
     def decide(
         self,
-        mandate: CommitteeSettings,
+        settings: CommitteeSettings,
         round_: int,
         last: bytes,
         memory: State,
         globals_: Globals,
         uploads: Uploads,
     ) -> AgreedRound:
-        """The outcome that a quorum certified. The round before is taken from `last`, where it is certified too."""
+        """Return the outcome that a quorum certified.
+
+        What the previous round left is taken from `last`, where it is certified too.
+        """
         from fedrfq.committee.round_result import round_result
 
-        # what no message can carry is not sent
-        sitting = self.sitting(mandate, round_, last)
+        simulated_round = self.simulated_round(settings, round_, last)
+        # Uploads that no message could carry are refused here, as nobody could send them.
         sent = uploads.checked()
-        return round_result(sitting, sitting.held(sent), sent)
+        return round_result(simulated_round, simulated_round.run(sent), sent)
 
     def carry(
-        self, mandate: CommitteeSettings, round_: int, last: bytes, uploads: Mapping[int, Message]
+        self, settings: CommitteeSettings, round_: int, last: bytes, uploads: Mapping[int, Message]
     ) -> AgreedRound:
-        """The same of uploads that come signed, by client. None of the clients' keys is needed for it, and what is not
-        signed by them the servers ignore."""
+        """Decide a round on uploads that their clients have signed, by client.
+
+        This takes none of the clients' keys, and the servers ignore what the clients did not sign.
+        """
         from fedrfq.committee.round_result import round_result, taken
 
-        sitting = self.sitting(mandate, round_, last)
-        sent = taken(sitting.rules, mandate.task, round_, uploads)
+        simulated_round = self.simulated_round(settings, round_, last)
+        sent = taken(simulated_round.rules, settings.task, round_, uploads)
         if not sent.clients:
             raise UserError(
-                f"no upload of round {round_} is one of its client, and the committee waits for one at least"
+                f"no upload of round {round_} was signed by its client for this round, but the"
+                " committee needs at least one: check which keys the clients sign with"
             )
-        return round_result(sitting, sitting.carried(uploads), sent)
+        return round_result(simulated_round, simulated_round.run_signed(uploads), sent)
 
-    def sitting(self, mandate: CommitteeSettings, round_: int, last: bytes) -> SimulatedRound:
-        """The servers, before they hear of the round's uploads."""
+    def simulated_round(
+        self, settings: CommitteeSettings, round_: int, last: bytes
+    ) -> SimulatedRound:
+        """Return a round in which the servers have not yet received any upload."""
         from fedrfq.committee.simulated_round import SimulatedRound
         from fedrfq.simulator.network import NETWORKS
 
-        faulty = frozenset(
-            Random(f"{mandate.seed}, faulty").sample(range(self.servers), self.faulty)
-        )
-        links = NETWORKS[self.network](self.servers)
+        # The same servers are faulty in every round of a run.
+        rng = Random(f"{settings.seed}, faulty")
         return SimulatedRound(
-            self.federation(mandate), mandate.seed, round_, last, faulty, self.behaviour, links
+            federation=self.federation(settings),
+            seed=settings.seed,
+            round=round_,
+            last=last,
+            faulty=frozenset(rng.sample(range(self.servers), self.faulty)),
+            behaviour=self.behaviour,
+            links=NETWORKS[self.network](self.servers),
         )
 
 
+def _check_choice(key: str, value: str, known: Iterable[str]) -> None:
+    names = list(known)
+    if value not in names:
+        raise UserError(
+            f"committee.{key} must be one of {', '.join(names)},"
+            f" not '{value}'{nearest(value, names)}"
+        )
+
+
+# Cached, because every round asks for it and deriving all keys takes long.
 @lru_cache(maxsize=64)
-def _charter(servers: int, mandate: CommitteeSettings) -> Federation:
-    seed = mandate.seed
-    task = mandate.task
-    own = tuple(signatures.simulated(seed, "server", k).public for k in range(servers))
-    clients = tuple(signatures.simulated(seed, "client", k).public for k in range(task.clients))
-    return Federation(mandate.experiment, TIMINGS, task, own, clients)
+def _federation(servers: int, settings: CommitteeSettings) -> Federation:
+    seed = settings.seed
+    task = settings.task
+    server_keys = tuple(signatures.simulated(seed, "server", k).public for k in range(servers))
+    client_keys = tuple(signatures.simulated(seed, "client", k).public for k in range(task.clients))
+    return Federation(settings.experiment, TIMINGS, task, server_keys, client_keys)

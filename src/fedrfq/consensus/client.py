@@ -1,11 +1,18 @@
-"""A client towards the committee: it says one thing a round, repeats it until the round is decided, ever less often, and
-believes certificates alone. If it was promised a place in a round and did not get it, it shows the servers their receipts.
+"""A client of the committee as a state machine.
 
-That it did not get it its owner reads in the verdicts, which are fetched anyway, and says `LeftOut`: no client ever asks for
-a set, which names all clients. So a server that gave a receipt and did not list the upload is convicted if that left the
-client out, and if the client is told so before the next round is decided: for so long servers keep the lists. If the upload
-counted all the same, by others' lists, the lie comes out sooner or later: where few servers gave a receipt, a client shows
-what it has in one round of `SHOWS`, so that liars who alone give receipts cannot make all clients speak up in every round.
+It sends one upload a round, resends it ever less often until the round is decided, and believes
+nothing but certificates.
+
+A client that was promised a place in a round and did not get it shows the servers their receipts.
+Its owner finds out from the certified verdicts, which it fetches anyway, and says so with
+`LeftOut`: no client ever asks for a set, which names all clients. So a server that gave a receipt
+and did not list the upload is convicted if the client was left out and its owner says so before
+the next round is decided: servers keep the lists no longer than that.
+
+If the upload counted all the same, thanks to other servers' lists, the lie comes out sooner or
+later: where few servers gave a receipt, a client shows what it has in one round of
+`ROUNDS_PER_SHOW`. So liars who alone give receipts cannot make all clients speak up in every
+round.
 """
 
 from __future__ import annotations
@@ -44,14 +51,18 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
 
-SHOWS = 8
+ROUNDS_PER_SHOW = 8
+_OUTCOME = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE)
 
 
 class Client:
-    """`log` is what earlier lives persisted: a signed upload is sent again, never made anew.
+    """One client.
 
-    `wants` are the parts of each outcome that it fetches, from one server after the other: `Decided` is said again once all
-    are there, the others empty. If a round is so old that nobody has them any more, it goes on to the next.
+    `log` holds the messages that it persisted before a restart: a signed upload is sent again,
+    never signed anew. `wants` are the parts of each outcome that it fetches, from one server
+    after the other. It reports `Decided` again once all of them are there; the other parts are
+    empty. If a round is so old that nobody has its parts any more, the client goes on to the
+    next.
     """
 
     def __init__(
@@ -68,37 +79,42 @@ class Client:
         self.wants = wants
         self.ignored: Counter[str] = Counter()
         self.effects: list[Effect] = []
-        self.asks = me  # the server asked last: clients ask different ones
+        self.asks = me  # modulo n, the server asked last; clients start with different ones
         self.last: Certificate | None = None
-        self.parts: dict[PartKind, bytes] = {}  # of the last outcome, those wanted and there
+        self.parts: dict[PartKind, bytes] = {}  # the wanted parts of the last outcome, so far
         self.promises: dict[int, Message] = {}  # the last round's receipts, until they are shown
-        self._enter(1)
+        self._enter_round(1)
         for message in log:
             self._recall(message)
+        # What recalling the log would send was sent before the restart.
         self.effects = []
 
     def step(self, event: Event) -> list[Effect]:
+        """Take in one event, and return the effects to carry out, in order."""
         if type(event) is Received:
             self._receive(event.peer, event.message)
         elif type(event) is Submit:
-            self._upload(event.round, event.content)
+            self._sign_upload(event.round, event.content)
         elif type(event) is LeftOut:
-            self._complain(event.round)
+            self._show_receipts(event.round)
         elif type(event) is Expired or self.last is not None or self.upload is not None:
             self._resend()
         else:
+            # The very first start: there is nothing to send yet.
             self._set_timer()
         effects = self.effects
         self.effects = []
         return effects
 
-    def _enter(self, round_: int) -> None:
+    def _enter_round(self, round_: int) -> None:
         self.round = round_
         self.resends = 0
         self.upload: Message | None = None
-        self.receipts: dict[int, Message] = {}
+        self.receipts: dict[int, Message] = {}  # by server, for our upload of this round
 
-    def _upload(self, round_: int, content: bytes) -> None:
+    def _sign_upload(self, round_: int, content: bytes) -> None:
+        """Sign and send the upload of this round, once."""
+        # Two uploads of one round would be evidence against us.
         if round_ != self.round or self.upload is not None:
             return
         self.upload = self.rules.signed(Upload(round_, self.me, content), self.signer)
@@ -107,25 +123,28 @@ class Client:
         self._set_timer()
 
     def _resend(self) -> None:
-        """To the servers that gave no receipt; and ask one server after the other whether the round is over."""
-        missing = [server for server in range(self.rules.roster.n) if server not in self.receipts]
+        """Send the upload again to the servers that gave no receipt, and ask for the certificate.
+
+        A different server is asked each time, as any one of them may be faulty.
+        """
+        servers = range(self.rules.roster.n)
         if self.upload is not None:
-            self.effects += [Send(server, self.upload) for server in missing]
+            self.effects += [
+                Send(server, self.upload) for server in servers if server not in self.receipts
+            ]
         self.asks += 1
-        fetches = [Fetch(self.round, PartKind.CERT), *self.lacking()]
-        self.effects += [
-            Send(self.asks % self.rules.roster.n, self.rules.unsigned(fetch)) for fetch in fetches
-        ]
+        for fetch in [Fetch(self.round, PartKind.CERT), *self.lacking()]:
+            self.effects.append(Send(self.asks % len(servers), self.rules.unsigned(fetch)))
         self._set_timer()
         self.resends += 1
 
     def lacking(self) -> list[Fetch]:
-        """The parts of the last outcome that are wanted and not there yet."""
+        """Return the requests for the wanted parts of the last outcome that are not there yet."""
         if self.last is None:
             return []
         record = self.last.record
         return [
-            Fetch(record.round, what, _named(record, what))
+            Fetch(record.round, what, _digest_in(record, what))
             for what in self.wants
             if what not in self.parts
         ]
@@ -142,10 +161,11 @@ class Client:
         elif type(body) is Receipt:
             self._on_receipt(message)
         elif type(body) is Part:
-            self._on_body(body)
+            self._on_part(body)
 
     def _on_cert(self, peer: int, body: Cert) -> None:
         certificate = body.certificate
+        # A later round than ours is welcome: its certificate proves all rounds before it.
         if certificate.record.round < self.round:
             self.ignored["old round"] += 1
         elif not self.rules.certifies(certificate, COMMIT):
@@ -154,94 +174,94 @@ class Client:
             self._settle(peer, certificate)
 
     def _settle(self, peer: int, certificate: Certificate) -> None:
-        """Who tells us first is asked for the parts; and another, if the last round's have not come: it may be the one that
-        keeps them back. The timer runs on then, or rounds in quick succession would set it back for ever."""
+        """Conclude a round, which may be later than ours if we were away."""
         record = certificate.record
-        asked = {peer}
-        starved = bool(self.lacking())
+        was_lacking = bool(self.lacking())
         self.last = certificate
         self.parts = {}
         self.effects += [
             Persist(self.rules.unsigned(Cert(record.round, certificate))),
             Decided(certificate, None, ()),
         ]
+        # Receipts of an earlier round are of no use: servers no longer have its lists.
+        self.promises = {}
         if record.round == self.round:
             self.promises = self.receipts
-        else:
-            self.promises = {}
-        self._enter(record.round + 1)
-        if len(self.promises) <= 2 * self.rules.roster.f and (self.me + record.round) % SHOWS == 0:
-            self._complain(record.round)
-        if starved:
+        self._enter_round(record.round + 1)
+        # With 2f receipts or fewer, perhaps only f of the servers that gave one are honest.
+        few_receipts = len(self.promises) <= 2 * self.rules.roster.f
+        if few_receipts and (self.me + record.round) % ROUNDS_PER_SHOW == 0:
+            self._show_receipts(record.round)
+        self._fetch_parts(peer, was_lacking)
+
+    def _fetch_parts(self, peer: int, was_lacking: bool) -> None:
+        """Ask the server that told us first for the parts, and perhaps another one too.
+
+        If the last round's parts had not come, the first server may be one that withholds them. The
+        timer runs on then, because rounds in quick succession would otherwise set it back for ever.
+        """
+        servers = {peer}
+        if was_lacking:
             self.asks += 1
-            asked.add(self.asks % self.rules.roster.n)
+            servers.add(self.asks % self.rules.roster.n)
         else:
             self._set_timer()
         self.effects += [
             Send(server, self.rules.unsigned(fetch))
-            for server in sorted(asked)
+            for server in sorted(servers)
             for fetch in self.lacking()
         ]
 
     def _on_receipt(self, message: Message) -> None:
         body = message.body
         assert isinstance(body, Receipt)
-        ours = self.upload is not None and (body.round, body.client, body.digest) == (
+        # Verified last, so that receipts of others cost nothing.
+        is_ours = self.upload is not None and (body.round, body.client, body.digest) == (
             self.round,
             self.me,
             self.upload.digest,
         )
-        if ours and self.rules.authentic(message):
+        if is_ours and self.rules.authentic(message):
             self.receipts[body.server] = message
         else:
             self.ignored["not a receipt of ours"] += 1
 
-    def _on_body(self, body: Part) -> None:
-        fetch = next(
-            (
-                fetch
-                for fetch in self.lacking()
-                if fetch.digest == part_digest(body.what, body.content)
-            ),
-            None,
-        )
+    def _on_part(self, body: Part) -> None:
+        # A part is unsigned: that the certified record names its digest is its proof.
+        digest = part_digest(body.what, body.content)
+        fetch = next((fetch for fetch in self.lacking() if fetch.digest == digest), None)
         if fetch is None:
             self.ignored["nobody asked"] += 1
             return
         self.parts[body.what] = body.content
-        self.effects.append(
-            Persist(self.rules.unsigned(Part(fetch.round, body.what, body.content)))
-        )
+        part = Part(fetch.round, body.what, body.content)
+        self.effects.append(Persist(self.rules.unsigned(part)))
         if not self.lacking():
             assert self.last is not None
-            outcome = Outcome(
-                *(
-                    self.parts.get(what, b"")
-                    for what in (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE)
-                )
-            )
+            outcome = Outcome(*(self.parts.get(what, b"") for what in _OUTCOME))
             self.effects.append(Decided(self.last, outcome, ()))
 
-    def _complain(self, round_: int) -> None:
-        """Whoever gave us a receipt has to answer for it, once."""
+    def _show_receipts(self, round_: int) -> None:
+        """Show the servers the last round's receipts, once, as evidence against broken promises."""
         if self.last is not None and self.last.record.round == round_:
             self.effects += [Broadcast(receipt) for _, receipt in sorted(self.promises.items())]
             self.promises = {}
 
     def _recall(self, message: Message) -> None:
+        """Take up a message from the log."""
         body = message.body
         if isinstance(body, Upload):
             self.upload = message
         elif isinstance(body, Cert):
             self.last = body.certificate
             self.parts = {}
-            self._enter(body.round + 1)
+            self._enter_round(body.round + 1)
         elif isinstance(body, Part):
             self.parts[body.what] = body.content
 
 
-def _named(record: Record, what: PartKind) -> bytes:
-    """A part's digest, as the record names it."""
+def _digest_in(record: Record, what: PartKind) -> bytes:
+    """Return the digest by which a record names a part of its outcome."""
     return {
         PartKind.GLOBALS: record.globals_,
         PartKind.VERDICTS: record.verdicts,

@@ -1,4 +1,4 @@
-"""What of a log is still needed: the shortest one that a server, or a client, recalls to where it was."""
+"""Which messages of a log are still needed: the shortest log that restores the same state."""
 
 from __future__ import annotations
 
@@ -17,41 +17,47 @@ from fedrfq.consensus.messages import (
 
 
 def compacted(messages: Sequence[Message]) -> list[Message]:
-    """In the same order: the commit certificates of all rounds, the parts and the evidence of the last one decided, all
-    of the current one, and the mark of a server that rejoins for as long as it has to be silent.
+    """Return the messages of a server's or client's log that a restart needs, in the same order.
 
-    Only the lists of the last round are gone, with which receipts shown after the end of a round are compared.
+    These are the commit certificates of all rounds, the parts and the evidence of the last
+    decided round, everything of the current round, and the mark of a server that rejoins for as
+    long as it must be silent.
+
+    What is lost are the lists of the last round, with which receipts of that round would be
+    compared.
     """
-    decided = [
-        m.body.certificate.record for m in messages if isinstance(m.body, Cert) and _commits(m.body)
-    ]
-    if decided:
-        last = decided[-1].round
-    else:
-        last = 0
-    if decided:
-        names = {decided[-1].set_, decided[-1].globals_, decided[-1].verdicts, decided[-1].state}
-    else:
-        names = set()
-    marks = [m for m in messages if _marks(m)]
-
-    def needed(message: Message) -> bool:
+    last = 0
+    part_names: tuple[bytes, ...] = ()
+    last_mark = None
+    # The log is in order, so the last decision and the last mark are those that count.
+    for message in messages:
         body = message.body
-        if _marks(message):
-            return message is marks[-1] and (isinstance(body, Fetch) or body.round > last)
-        if isinstance(body, Cert) and _commits(body):
+        if isinstance(body, Cert) and _is_decision(body):
+            last = body.certificate.record.round
+            part_names = body.certificate.record.parts()
+        elif _is_mark(message):
+            last_mark = message
+
+    def is_needed(message: Message) -> bool:
+        body = message.body
+        if _is_mark(message):
+            # A question holds until it is answered; the answer is of the last silent round.
+            return message is last_mark and (isinstance(body, Fetch) or body.round > last)
+        if isinstance(body, Cert) and _is_decision(body):
             return True
+        # Of the last round only the certified parts: a server may have computed others too.
         if isinstance(body, Part) and body.round == last:
-            return part_digest(body.what, body.content) in names
+            return part_digest(body.what, body.content) in part_names
         return body.round > last or (isinstance(body, Evidence) and body.round == last)
 
-    return [message for message in messages if needed(message)]
+    return [message for message in messages if is_needed(message)]
 
 
-def _commits(body: Cert) -> bool:
+def _is_decision(body: Cert) -> bool:
     return body.certificate.phase == Kind.COMMIT
 
 
-def _marks(message: Message) -> bool:
+def _is_mark(message: Message) -> bool:
+    """Return whether a message marks the log of a server that rejoins."""
     body = message.body
     return isinstance(body, Fetch | Part) and body.what == PartKind.STANDING

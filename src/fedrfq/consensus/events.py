@@ -1,9 +1,11 @@
-"""What goes into a replica or a client, and what comes out: events and effects, and the application they serve.
+"""What goes into a replica or a client and what comes out: events, effects, and the application.
 
-A machine is `step(event) -> list[Effect]`. Its driver carries the effects out in their order; a `Persist` is on disk before
-the effect after it is begun, so nothing is ever said that a restart forgets.
+Both are machines with one method, `step(event) -> list[Effect]`. Their driver carries out the
+effects in order. A `Persist` is on disk before the next effect is begun, so a party never sends
+anything that a restart makes it forget.
 
-What there is most of is a class with slots, made in half the time of a named tuple; nothing changes it once it is made.
+The most frequent events and effects are classes with slots, which are made in half the time of a
+named tuple. Nothing changes them once they are made.
 """
 
 from __future__ import annotations
@@ -17,39 +19,50 @@ from fedrfq.consensus.messages import Certificate, Message, Upload
 
 
 class Timer(StrEnum):
+    """The timers of a machine. It has one of each, and setting it again replaces it."""
+
     DEADLINE = "deadline"
     VIEW = "view"
     RESEND = "resend"
 
 
-DEADLINE, VIEW, RESEND = Timer  # quicker than Timer.VIEW
+# Module constants for the hot paths: looking up Timer.VIEW takes longer than looking up VIEW.
+DEADLINE, VIEW, RESEND = Timer
+
+
+# Events
 
 
 class Start(NamedTuple):
-    """The first event, also after a restart."""
+    """The machine begins, for the first time or after a restart. This is always the first event."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Received:
-    """From the peer at the other end of the channel: a server's number, or ~k for client k."""
+    """A message arrived. `peer` is the party at the other end of the channel.
+
+    Server s is party s and client k is party ~k. The peer need not be the message's author.
+    """
 
     peer: int
     message: Message
 
 
 class Expired(NamedTuple):
+    """A timer ran out."""
+
     timer: Timer
 
 
 class Submit(NamedTuple):
-    """A client has its share of a round ready, or a server something to move in it."""
+    """A client's upload of a round is ready, or a server has a change proposal for it."""
 
     round: int
     content: bytes
 
 
 class LeftOut(NamedTuple):
-    """A client's owner has read in a round's certified verdicts that the client's upload did not count."""
+    """The certified verdicts of a round show that this client's upload did not count."""
 
     round: int
 
@@ -57,43 +70,52 @@ class LeftOut(NamedTuple):
 Event = Start | Received | Expired | Submit | LeftOut
 
 
+# Effects
+
+
 @dataclass(slots=True, unsafe_hash=True)
 class Send:
+    """Send a message to one party."""
+
     to: int
     message: Message
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Broadcast:
-    """To all servers but oneself."""
+    """Send a message to all servers but oneself."""
 
     message: Message
 
 
 class Publish(NamedTuple):
-    """To the clients this server serves (`roster.served`)."""
+    """Send a message to the clients that this server serves (`roster.served`)."""
 
     message: Message
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Persist:
-    """Append to what a restart will be given, durably."""
+    """Append a message durably to the log that the machine is given after a restart."""
 
     message: Message
 
 
 class SetTimer(NamedTuple):
-    """Start, or start anew, the one timer of this name; none: stop it."""
+    """Start or restart a timer; a delay of None stops it."""
 
     timer: Timer
     delay_ms: int | None
 
 
 class Decided(NamedTuple):
-    """A round is over. A server that only has the certificate yet says so without the outcome, and again with it once it
-    is fetched; the lists are missing where it saw none. It is not said again after a restart: a driver that died in between
-    finds the certificate in the log."""
+    """A round is decided.
+
+    A server that has the certificate but not yet the outcome reports the round without it, and
+    again once it has fetched the outcome. The lists are empty where the server saw none. A
+    decision is not reported again after a restart: a driver that died before it acted on the
+    decision finds the certificate in the log.
+    """
 
     certificate: Certificate
     outcome: Outcome | None
@@ -101,13 +123,13 @@ class Decided(NamedTuple):
 
 
 class Accused(NamedTuple):
-    """Somebody provably misbehaved; the message is an EVIDENCE."""
+    """A party provably misbehaved; the message is an EVIDENCE."""
 
     evidence: Message
 
 
 class Waiting(NamedTuple):
-    """The deadline has passed, and too few clients have sent."""
+    """The deadline has passed, but too few clients have sent an upload to close the round."""
 
     held: int
     minimum: int
@@ -116,8 +138,13 @@ class Waiting(NamedTuple):
 Effect = Send | Broadcast | Publish | Persist | SetTimer | Decided | Accused | Waiting
 
 
+# The application
+
+
 class Outcome(NamedTuple):
-    """What the application makes of a round, in its own bytes."""
+    """The result of a round, in the application's own bytes."""
+
+    # In the order of `records.PARTS`, after the set of uploads.
 
     globals_: bytes
     verdicts: bytes
@@ -125,20 +152,24 @@ class Outcome(NamedTuple):
 
 
 class Application(Protocol):
-    """What is replicated: pure functions of bytes, the same on every server."""
+    """What is replicated: pure functions of bytes, whose results are the same on every server."""
 
     def start(self) -> Outcome:
-        """Before the first round."""
+        """Return the outcome that the first round starts from."""
         ...
 
     def refuses(self, upload: Upload) -> str | None:
-        """Why an upload is not fit to be stored, by itself; none where it is."""
+        """Return why an upload, by itself, may not be stored; None if it may."""
         ...
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
-        """A round's outcome from the uploads that count, by ascending client; after the clients' come servers' change proposals."""
+        """Return a round's outcome.
+
+        `before` is the previous round's outcome. The uploads are those that count, by ascending
+        client; the servers' change proposals come after the clients' uploads.
+        """
         ...
 
     def over(self, outcome: Outcome) -> bool:
-        """Whether the run ends with this outcome: no round comes after it."""
+        """Return whether the run ends with this outcome, so that no round comes after it."""
         ...

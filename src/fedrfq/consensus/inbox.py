@@ -1,6 +1,6 @@
-"""How messages come in: from whom, of which round, and what of them is kept. Nothing is said here but answers.
+"""How a replica takes in messages: from whom, of which round, and what of them it keeps.
 
-Of each sender one message of a kind is kept, that of the highest view, so nobody can flood a server with views.
+Nothing is signed here but receipts, and nothing is sent but answers, requests and evidence.
 """
 
 from __future__ import annotations
@@ -33,15 +33,18 @@ from fedrfq.consensus.replica_state import Slots
 from fedrfq.consensus.rules import Entries
 from fedrfq.consensus.wire import Refused
 
-_AN_UPLOAD = PartKind.UPLOAD
+# Module constants for the hot paths: looking up an enum's member takes longer.
+_UPLOAD_PART = PartKind.UPLOAD
 _STANDING = PartKind.STANDING
 _WORDS = PartKind.WORDS
-_PRIVATE = (PartKind.UPLOAD, PartKind.STATE, PartKind.STANDING)  # no client gets another's upload
-_OF_ROUNDS = (PartKind.CERT, PartKind.WORDS)  # asked for by the round, not by a digest
-_PERISHABLE = frozenset(
-    (Upload, Prepare, Commit)
-)  # once their round is over, they are not worth a look at the signature
-_TAKERS: dict[type[AnyMessage], str] = {
+# What only servers can fetch: no client gets another client's upload.
+_PRIVATE = (PartKind.UPLOAD, PartKind.STATE, PartKind.STANDING)
+# What is asked for by the round, not by a digest.
+_FETCHED_BY_ROUND = (PartKind.CERT, PartKind.WORDS)
+# Messages that have no use once their round is over, so that their signatures need not be checked.
+_USELESS_LATER = frozenset((Upload, Prepare, Commit))
+# Handlers by name, not as functions, so that a subclass may replace one.
+_HANDLERS: dict[type[AnyMessage], str] = {
     Upload: "_on_upload",
     Receipt: "_on_receipt",
     UploadList: "_on_list",
@@ -52,7 +55,7 @@ _TAKERS: dict[type[AnyMessage], str] = {
     Cert: "_on_cert",
     Evidence: "_on_evidence",
     Fetch: "_on_fetch",
-    Part: "_on_body",
+    Part: "_on_part",
 }
 
 
@@ -61,19 +64,23 @@ class Inbox(Rejoining):
 
     __slots__ = ()
 
+    # From the wire to a handler
+
     def _receive(self, peer: int, message: Message) -> None:
-        if message.vouched is self.rules:
+        """Check a message's signature, and pass it on by its round."""
+        # The cheap checks come first: verifying a signature is the most expensive one.
+        if message.verified_by is self.rules:
             if message.body.round == self.round:  # as almost always
-                self._take(peer, message)
+                self._handle(peer, message)
             else:
                 self._place(peer, message)
         elif message.run != self.rules.run:
             self._ignore("another run")
         elif message.author is None:
-            self._take(peer, message)
+            self._handle(peer, message)
         elif message.author not in self.roster.keys:
             self._ignore("unknown party")
-        elif message.body.round < self.round and type(message.body) in _PERISHABLE:
+        elif message.body.round < self.round and type(message.body) in _USELESS_LATER:
             self._ignore("old round")
         elif not self.rules.authentic(message):
             self._ignore("bad signature")
@@ -81,40 +88,38 @@ class Inbox(Rejoining):
             self._place(peer, message)
 
     def _place(self, peer: int, message: Message) -> None:
-        """An authentic message, by its round: now, soon, far ahead, or over."""
+        """Treat an authentic message by its round: this one, the next, a later or a past one."""
         body = message.body
         if body.round > self.round:
-            self._learn(peer, body)
+            self._learn_decision(peer, body)
+        # Only now: learning that this round is decided moves us to the next.
         ahead = body.round - self.round
         if ahead == 0:
-            self._take(peer, message)
+            self._handle(peer, message)
         elif ahead < 0:
-            self._stale(peer, message)
+            self._answer_stale(peer, message)
         elif ahead == 1:
             self._set_aside(peer, message)
         else:
-            self._behind(peer, body.round)
+            self._request_certificate(peer, body.round)
 
-    def _learn(self, peer: int, body: AnyMessage) -> None:
-        """Who speaks of the next round in a view change shows the certificate of this one."""
+    def _learn_decision(self, peer: int, body: AnyMessage) -> None:
+        """Take this round's certificate from the view changes that a later message carries."""
+        changes = [body]
         if isinstance(body, PrePrepare):
-            changes = [m.body for m in body.changes]
-        else:
-            changes = [body]
+            changes = [message.body for message in body.changes]
         for change in changes:
-            if isinstance(change, ViewChange):
-                last = change.last
-            else:
-                last = None
-            if (
-                last is not None
-                and last.record.round == self.round
-                and self.rules.certifies(last, COMMIT)
-            ):
+            if not isinstance(change, ViewChange) or change.last is None:
+                continue
+            last = change.last
+            if last.record.round == self.round and self.rules.certifies(last, COMMIT):
                 self._settle(last, peer)
 
     def _set_aside(self, peer: int, message: Message) -> None:
-        """A message of the next round, for when we get there; of a client two uploads, of a server one of each kind."""
+        """Keep a message of the next round until we get there.
+
+        Of each party one message of a kind is kept, but two different uploads, which are evidence.
+        """
         kind = message.body.kind
         party = message.author
         assert party is not None
@@ -123,28 +128,37 @@ class Inbox(Rejoining):
             slot = int(self.early[kind, party, 0][1].digest != message.digest)
         self.early[kind, party, slot] = peer, message
 
-    def _behind(self, peer: int, round_: int) -> None:
-        """Somebody is further than we: ask for our round's certificate, and again after each one we get."""
-        self.horizon = max(self.horizon, round_)
-        if not self.asking:
-            self.asking, fetch = True, self.rules.unsigned(Fetch(self.round, PartKind.CERT))
-            self.effects.append(Send(peer, fetch) if peer >= 0 else Broadcast(fetch))
+    def _request_certificate(self, peer: int, round_: int) -> None:
+        """Ask for this round's certificate, as others are in a later round; once until a resend."""
+        self.highest_round_heard = max(self.highest_round_heard, round_)
+        if self.certificate_requested:
+            return
+        self.certificate_requested = True
+        fetch = self.rules.unsigned(Fetch(self.round, PartKind.CERT))
+        # A client would not know: all servers are asked instead.
+        self.effects.append(Send(peer, fetch) if peer >= 0 else Broadcast(fetch))
 
-    def _stale(self, peer: int, message: Message) -> None:
-        """Of a round that is over: who still closes it or changes views in it is behind, and gets its certificate."""
+    def _answer_stale(self, peer: int, message: Message) -> None:
+        """Treat a message of a round that is over.
+
+        A server that still closes such a round or changes views in it is behind: it gets the
+        round's certificate. A client may show a receipt of the last round, whose lists are kept
+        for that.
+        """
         body = message.body
         if type(body) is Receipt and body.round == self.round - 1:
-            self._compare(message, self.last_lists)
+            self._check_promise(message, self.last_lists)
             return
         self._ignore("old round")
         certificate = self.chain.get(body.round)
         if certificate is not None and (type(body) is UploadList or type(body) is ViewChange):
-            self.effects.append(
-                Send(body.server, self.rules.unsigned(Cert(body.round, certificate)))
-            )
+            cert = self.rules.unsigned(Cert(body.round, certificate))
+            self.effects.append(Send(body.server, cert))
 
-    def _take(self, peer: int, message: Message) -> None:
-        getattr(self, _TAKERS[type(message.body)])(peer, message)
+    def _handle(self, peer: int, message: Message) -> None:
+        getattr(self, _HANDLERS[type(message.body)])(peer, message)
+
+    # Uploads, receipts and lists
 
     def _on_upload(self, peer: int, message: Message) -> None:
         body = message.body
@@ -155,23 +169,29 @@ class Inbox(Rejoining):
             return
         entry = body.client, digest
         if entry not in self.holdings.uploads:
-            self._store(entry, message)
+            self._store_upload(entry, message)
+        # A receipt is given again for an upload that is sent again: the first may be lost. Servers
+        # need none for their change proposals.
         if (
             entry in self.holdings.promised
             and body.client < len(self.roster.clients)
             and not self.silent
         ):
-            self.effects.append(Send(~body.client, self._receipt(body.client, digest)))
+            self.effects.append(Send(~body.client, self._sign_receipt(body.client, digest)))
 
-    def _store(self, entry: Entry, message: Message) -> None:
-        """A new upload: of two of one client both are kept and listed, and prove a lie; more only if a list has them."""
-        (client, digest) = entry
+    def _store_upload(self, entry: Entry, message: Message) -> None:
+        """Store a new upload, unless it is of no use or the application refuses it.
+
+        Two uploads of one client are kept and listed, and are evidence. A third one, or one that
+        comes after we have closed the round, is stored only if another server's list names it.
+        """
+        client, digest = entry
         body = message.body
-        closed = LIST in self.own
         assert isinstance(body, Upload)
+        closed = LIST in self.own
         first = self.holdings.first(client)
-        listed = digest in self.wanted
-        if not listed and (closed or self.holdings.full(client)):
+        is_listed = digest in self.wanted
+        if not is_listed and (closed or self.holdings.full(client)):
             self._ignore("upload after closing" if first is None else "another upload")
         elif self.application.refuses(body) is not None:
             self._ignore("inadmissible upload")
@@ -180,7 +200,9 @@ class Inbox(Rejoining):
             self.wanted.pop(digest, None)
             self.holdings.store(entry, message, promise=not closed)
             self.effects.append(Persist(message))
-            self.moved |= (
+            # Before the last client's upload, the deadline, or a list that names it, an upload lets
+            # no rule apply.
+            self.state_changed |= (
                 self.late
                 or bool(self.lists or self.proposals)
                 or self.holdings.held >= self.holdings.clients
@@ -188,23 +210,24 @@ class Inbox(Rejoining):
         if first is not None:
             self._accuse(first, message)
 
-    def _receipt(self, client: int, digest: bytes) -> Message:
+    def _sign_receipt(self, client: int, digest: bytes) -> Message:
         return self.rules.signed(Receipt(self.round, self.me, client, digest), self.signer)
 
     def _on_receipt(self, peer: int, message: Message) -> None:
-        self._compare(message, self.lists)
+        self._check_promise(message, self.lists)
 
-    def _compare(self, receipt: Message, lists: Slots) -> None:
-        """A client shows what it was promised: a list without it proves a lie."""
+    def _check_promise(self, receipt: Message, lists: Slots) -> None:
+        """Compare a receipt with its server's list, which must name the upload too."""
         body = receipt.body
         assert isinstance(body, Receipt)
-        listed = lists.get(body.server)
-        if listed is not None and self.rules.conflict(body, listed.body):
-            self._accuse(receipt, listed)
+        upload_list = lists.get(body.server)
+        if upload_list is not None and self.rules.conflict(body, upload_list.body):
+            self._accuse(receipt, upload_list)
 
     def _on_list(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, UploadList)
+        # The same list comes again in every proposal that it justifies.
         held = self.lists.get(body.server)
         if held is message or (held is not None and held == message):
             return
@@ -212,18 +235,21 @@ class Inbox(Rejoining):
             self._ignore("improper list")
         elif self._keep(self.lists, message, self.quorum):
             self.holdings.lacking[body.server] = set(self.holdings.missing(body.entries))
-            if LIST in self.own or self.late:  # before, what others list is most likely on its way
-                self._held(body.entries, peer)
+            # While our round is open, what others list is most likely on its way to us.
+            if LIST in self.own or self.late:
+                self._fetch_missing(body.entries, peer)
 
-    def _held(self, entries: Entries, peer: int) -> bool:
-        """Whether we hold all these uploads; what is missing is fetched."""
+    def _fetch_missing(self, entries: Entries, peer: int) -> bool:
+        """Ask a peer for those of these uploads that we lack; return whether we hold all."""
         missing = self.holdings.missing(entries)
         for _, digest in missing:
-            if (
-                self.holdings.find(digest) is None
-            ):  # else it is another client's, and there is nothing to be had
+            # If we hold the digest, the list names it for the wrong client: there is no such
+            # upload.
+            if self.holdings.find(digest) is None:
                 self._want(Fetch(self.round, PartKind.UPLOAD, digest), peer)
         return not missing
+
+    # Proposals, votes and view changes
 
     def _on_proposal(self, peer: int, message: Message) -> None:
         body = message.body
@@ -236,10 +262,11 @@ class Inbox(Rejoining):
         elif not self.rules.proper(message):
             self._ignore("improper proposal")
         else:
+            # What justifies the proposal counts like messages that came by themselves.
             for change in body.changes:
                 self._keep(self.changes, change, self.roster.f)
-            for listed in body.lists:
-                self._on_list(peer, listed)
+            for upload_list in body.lists:
+                self._on_list(peer, upload_list)
             self._keep(self.proposals, message, 1)
 
     def _on_prepare(self, peer: int, message: Message) -> None:
@@ -254,55 +281,65 @@ class Inbox(Rejoining):
         else:
             self._ignore("improper view change")
 
+    # Certificates and evidence
+
     def _on_cert(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, Cert)
         if body.certificate.record.round != body.round or body.round < self.round:
             self._ignore("old round")
         elif body.round > self.round:
-            self._behind(peer, body.round)
+            self._request_certificate(peer, body.round)
         elif not self.rules.certifies(body.certificate, COMMIT):
             self._ignore("bad certificate")
         else:
             self._settle(body.certificate, peer)
-            if self.round < self.horizon:
-                self._behind(peer, self.horizon)
+            # Catch up round by round.
+            if self.round < self.highest_round_heard:
+                self._request_certificate(peer, self.highest_round_heard)
 
     def _on_evidence(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, Evidence)
+        # Older evidence is no longer told from new: `accused` forgets it.
         if not self.round - 1 <= body.round <= self.round:
             self._ignore("evidence of another round")
         elif not self.rules.proves(body):
             self._ignore("evidence that proves nothing")
         else:
-            self._file(message)
+            self._record_evidence(message)
+
+    # Requests and answers
 
     def _on_fetch(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, Fetch)
-        if peer < 0 and body.what in _PRIVATE:
-            found = None
-        else:
-            found = self._find(body)
-        if found is not None:
-            self.effects.append(Send(peer, found))
-        elif body.what is _WORDS and peer >= 0 and body.round == self.round:
-            self.effects += [Send(peer, word) for word in self._words()]
+        is_client = peer < 0
+        answer = None
+        if not (is_client and body.what in _PRIVATE):
+            answer = self._find(body)
+        if answer is not None:
+            self.effects.append(Send(peer, answer))
+        elif body.what is _WORDS and not is_client and body.round == self.round:
+            self.effects += [Send(peer, signed) for signed in self._latest_signed()]
         else:
             self._ignore("not to be had")
 
     def _find(self, fetch: Fetch) -> Message | None:
-        """What is asked for. Of a round that is over that is its certificate; instead of a part so old that we no longer
-        have it, the next one."""
-        if fetch.what is _AN_UPLOAD:
+        """Return what is asked for, if we have it.
+
+        For the words of a round that is over, that is its certificate. For a part that is too old
+        to be kept, it is the next round's certificate, which shows the asker that it is behind.
+        """
+        if fetch.what is _UPLOAD_PART:
             return self.holdings.find(fetch.digest)
         if fetch.what is _STANDING:
             return self._standing(fetch.digest)
         round_ = fetch.round
-        if fetch.what not in _OF_ROUNDS:
+        if fetch.what not in _FETCHED_BY_ROUND:
             part = self.parts.get(fetch.digest) or self.last_parts.get(fetch.digest)
             if part is not None:
+                # Or a client could get the private state under the name of another part.
                 if part.what == fetch.what:
                     return self.rules.unsigned(part)
                 return None
@@ -312,37 +349,44 @@ class Inbox(Rejoining):
             return self.rules.unsigned(Cert(round_, certificate))
         return None
 
-    def _on_body(self, peer: int, message: Message) -> None:
+    def _on_part(self, peer: int, message: Message) -> None:
         body = message.body
         assert isinstance(body, Part)
         if body.what is _STANDING:
             self._on_standing(peer, body)
             return
+        # A part is unsigned: that it has a digest we asked for is its proof.
         name = part_digest(body.what, body.content)
         fetch = self.wanted.pop(name, None)
-        if fetch is None or not _sound(body):
+        if fetch is None or not _is_readable(body):
             self._ignore("nobody asked")
         elif fetch.round == self.round:
             self.parts[name] = Part(self.round, body.what, body.content)
-            self.moved = True
+            self.state_changed = True
         else:
             self.last_parts[name] = Part(fetch.round, body.what, body.content)
-            self._caught_up()
+            self._finish_catching_up()
 
     def _on_standing(self, peer: int, body: Part) -> None:
-        """An answer to our question where the others stand; it shows, too, how far behind we are."""
-        last = self._stands(peer, body)
+        """Count an answer to our question; it also shows how far behind we are."""
+        last = self._proven_round(peer, body)
         if last is None:
             self._ignore("no answer of use")
             return
         if last >= self.round:
-            self._behind(peer, last + 1)
-        self._count(peer, last)
+            self._request_certificate(peer, last + 1)
+        self._count_answer(peer, last)
 
 
-def _sound(body: Part) -> bool:
-    """Whether a set can be read; the other parts are the application's, and certified."""
+def _is_readable(body: Part) -> bool:
+    """Return whether a part can be decoded.
+
+    Only a set is ours to decode; the other parts belong to the application, and are certified.
+    """
+    if body.what != PartKind.SET:
+        return True
     try:
-        return body.what != PartKind.SET or decode_entries(body.content) is not None
+        decode_entries(body.content)
     except Refused:
         return False
+    return True

@@ -1,8 +1,9 @@
-"""A server of the committee as a state machine: no I/O, no clock, no randomness. Time is an event.
+"""A server of the committee as a PBFT state machine: no I/O, no clock, no randomness.
 
-One PBFT instance a round. A step takes in one event, then does whatever the state now allows, rule by rule, until nothing
-more is: close the round, join a higher view, start the view's timer, propose, prepare, commit, decide. In whatever order
-messages come, the same set of them leads to the same place.
+There is one PBFT instance per round, and time is an event. A step takes in one event and then
+applies the rules, one after the other, until none applies any more: close the round, join a
+higher view, start the view's timer, propose, prepare, commit, decide. The same set of messages
+leads to the same state in any order.
 """
 
 from __future__ import annotations
@@ -61,8 +62,12 @@ from fedrfq.consensus.rules import Entries, Rules
 
 
 class Replica(Inbox):
-    """`log` is what earlier lives persisted, in order, or its `essence`: it may start with nothing but the commit CERTs of
-    all rounds so far, in order, the parts of the last one's outcome next to it, and the mark of a server that rejoins.
+    """One server's replica.
+
+    `log` holds the messages that the server persisted before a restart, in order, or what
+    `compacted` left of them. A compacted log may start with nothing but the commit certificates
+    of all rounds so far, in order, next to them the parts of the last round's outcome, and the
+    mark of a server that rejoins.
     """
 
     __slots__ = ()
@@ -78,9 +83,12 @@ class Replica(Inbox):
         super().__init__(rules, me, signer, application)
         for message in log:
             self._recall(message)
+        # What recalling the log would send or persist was sent or persisted before the restart.
         self.effects = []
 
     def step(self, event: Event) -> list[Effect]:
+        """Take in one event, and return the effects to carry out, in order."""
+        # By exact type, the most frequent first: this is the hottest path of a server.
         if type(event) is Received:
             self._receive(event.peer, event.message)
         elif type(event) is Expired:
@@ -88,90 +96,112 @@ class Replica(Inbox):
         elif type(event) is Start:
             self._start()
         elif type(event) is Submit:
-            self._move(event.round, event.content)
-        if self.moved:
+            self._submit_proposal(event.round, event.content)
+        if self.state_changed:
             self._advance()
         effects = self.effects
         self.effects = []
-        self.moved = False
+        self.state_changed = False
         return effects
 
     def _advance(self) -> None:
+        """Apply the rules until none applies.
+
+        Deciding needs no signature of ours, so a silent server does it too.
+        """
+        # Each rule is guarded by the cheapest condition without which it cannot apply.
         while (
-            (self.due and self._replay())
+            (self.to_replay and self._replay())
             or (not self.silent and self._speak())
             or (len(self.commits) >= self.quorum and self._decide())
         ):
             pass
 
     def _speak(self) -> bool:
+        """Apply the first of the rules that sign something; return whether one applied."""
+        # Joining a view comes before acting in one, so that nothing is signed in a view which we
+        # are about to leave.
         return (
             (LIST not in self.own and self._close())
             or (bool(self.changes) and self._join())
-            or (len(self.changes if self.view else self.lists) >= self.quorum and self._open())
+            or (len(self.changes if self.view else self.lists) >= self.quorum and self._run_view())
             or (bool(self.proposals) and self._vote())
         )
 
-    def _open(self) -> bool:
-        """A view in which something may be proposed."""
+    def _run_view(self) -> bool:
+        """Start the view's timer, and propose if we lead the view."""
         return (not self.timing and self._time()) or (self.leader == self.me and self._propose())
 
     def _vote(self) -> bool:
+        # One vote of each kind in a view; what was signed in a later view counts as signed too.
         if self._signed(PREPARE):
             return not self._signed(COMMIT) and self._commit()
+        # Without the last round's outcome nothing can be computed.
         return self.outcome is not None and self._prepare()
 
-    # The rules, in the order of a round; each says whether it did something
+    # The rules, in the order of a round. Each returns whether it did something.
 
     def _replay(self) -> bool:
-        """What came of this round while we were in the last."""
-        due = self.due
-        self.due = []
-        for peer, message in due:
+        """Take in the messages of this round that came while we were in the last."""
+        early = self.to_replay
+        self.to_replay = []
+        for peer, message in early:
             self._receive(peer, message)
         return True
 
     def _close(self) -> bool:
-        """Sign the one list of this round: when all clients have sent, or at the deadline when enough have."""
+        """Close the round with our list, when all clients have sent, or late when enough have."""
         held = self.holdings.held
         if held < len(self.roster.clients) and not self._overdue(held):
             return False
+        # From here on no receipt is given for a new upload: this list is the only one we ever sign.
         self._sign(UploadList(self.round, self.me, self.holdings.entries()))
         self._fetch_listed()
         return True
 
     def _fetch_listed(self) -> None:
-        """What others list and we do not hold."""
+        """Ask each server for the uploads that its list names and we lack."""
         for server, lacking in self.holdings.lacking.items():
-            self._held(tuple(sorted(lacking)), server)
+            self._fetch_missing(tuple(sorted(lacking)), server)
 
     def _overdue(self, held: int) -> bool:
         return self.late and held >= self.roster.minimum
 
     def _join(self) -> bool:
-        """Follow to the highest view that f+1 others, so one honest server at least, have asked for."""
-        higher = [m.view for s, m in self.changes.items() if m.view > self.view and s != self.me]
-        if len(higher) <= self.roster.f:
+        """Join the highest view that f + 1 others have asked for (section 4.5.2).
+
+        One of them is honest. Fewer could be faulty servers that change views without need.
+        """
+        views = [
+            message.view
+            for server, message in self.changes.items()
+            if message.view > self.view and server != self.me
+        ]
+        if len(views) <= self.roster.f:
             return False
-        self._leave_for(sorted(higher, reverse=True)[self.roster.f])
+        # The (f + 1)-th highest: so many servers have asked for it or for a higher view.
+        self._leave_for(sorted(views, reverse=True)[self.roster.f])
         return True
 
     def _leave_for(self, view: int) -> None:
+        """Leave the current view for a higher one, and tell the others."""
         self._enter_view(view)
         self.resends = 0
         self.effects += [SetTimer(VIEW, None), SetTimer(RESEND, self.roster.resend_ms)]
-        self._sign(
-            ViewChange(self.round, view, self.me, self.prepared, self.chain.get(self.round - 1))
-        )
-        if (
-            self.leader != self.me
-        ):  # all are asked when the timer rings, which has just been set back
+        last = self.chain.get(self.round - 1)
+        self._sign(ViewChange(self.round, view, self.me, self.prepared, last))
+        # The resend timer, which would ask everybody for what is missing, was just set back, so the
+        # new leader is asked at once.
+        if self.leader != self.me:
             self.effects += [
                 Send(self.leader, self.rules.unsigned(fetch)) for fetch in self.wanted.values()
             ]
 
     def _time(self) -> bool:
-        """The view's time runs once its leader can propose: leaders are not blamed for absent clients."""
+        """Start the view's timer once its leader can propose.
+
+        So leaders are not blamed for absent clients.
+        """
         if not self._leader_can_propose():
             return False
         self.timing = True
@@ -179,14 +209,16 @@ class Replica(Inbox):
         return True
 
     def _leader_can_propose(self) -> bool:
+        """Return whether we ourselves hold what the leader needs: n − f lists, or view changes."""
         if self.view == 0:
-            least = self.roster.n - self.roster.f
-            return len(self.lists) >= least and len(self._usable()) >= least
-        asked = [s for s, m in self.changes.items() if m.view >= self.view]
-        return self.rules.enough(asked)
+            needed = self.roster.n - self.roster.f
+            return len(self.lists) >= needed and len(self._usable_lists()) >= needed
+        # A sender's later view change has replaced the one to this view, so it counts too.
+        in_view = [s for s, message in self.changes.items() if message.view >= self.view]
+        return self.rules.enough(in_view)
 
-    def _usable(self) -> list[Message]:
-        """The lists all of whose uploads we hold, by server."""
+    def _usable_lists(self) -> list[Message]:
+        """Return the lists all of whose uploads we hold, by ascending server."""
         return [
             self.lists[server]
             for server in sorted(self.lists)
@@ -194,100 +226,113 @@ class Replica(Inbox):
         ]
 
     def _propose(self) -> bool:
-        """As the view's leader: what is prepared if anything is, else what follows from n − f lists."""
+        """Propose, as leader, what is prepared if anything is, else what n − f lists yield."""
+        # A second proposal in one view would be evidence against us.
         if self.outcome is None or self._signed(PREPREPARE):
             return False
-        changes = self._changes_here()
-        if self.view > 0 and not self.rules.enough([m.server for m in changes]):
+        changes = self._changes_for_view()
+        if self.view > 0 and not self.rules.enough([change.server for change in changes]):
             return False
+        # Some server may have decided what is prepared, so it must be proposed again as it is.
         bound = self.rules.bound(changes)
-        lists = tuple(self._usable()[: self.roster.n - self.roster.f])
         if bound is not None:
             self._sign(PrePrepare(self.round, self.view, self.me, bound.record, (), changes))
             return True
-        if len(lists) < self.roster.n - self.roster.f:
+        needed = self.roster.n - self.roster.f
+        lists = tuple(self._usable_lists()[:needed])
+        if len(lists) < needed:
             return False
-        record = self._compute(self.rules.union(lists)[0], lists)
+        entries, _ = self.rules.union(lists)
+        record = self._compute(entries, lists)
         self._sign(PrePrepare(self.round, self.view, self.me, record, lists, changes))
         return True
 
-    def _changes_here(self) -> tuple[Message, ...]:
-        """The view changes for this very view; none in view 0."""
+    def _changes_for_view(self) -> tuple[Message, ...]:
+        """Return the view changes for exactly this view; view 0 has none."""
         if self.view == 0:
             return ()
-        return tuple(m for _, m in sorted(self.changes.items()) if m.view == self.view)
+        by_server = sorted(self.changes.items())
+        return tuple(message for _, message in by_server if message.view == self.view)
 
     def _prepare(self) -> bool:
-        """Vote for a proposal once we hold what it is made of and have come to the same record ourselves."""
+        """Vote for a proposal once we hold its uploads and have computed the same record."""
         proposal = self._proposal()
         if proposal is None or not self._follows(proposal):
             return False
+        # The parts come before the vote: who has voted for a record can supply it after a restart.
         self._persist_parts(proposal.record)
         self._sign(Prepare(self.round, self.view, proposal.record.value(self.rules.run), self.me))
         return True
 
     def _proposal(self) -> PrePrepare | None:
-        """This view's, if we have it."""
+        """Return this view's proposal, if we have it."""
         message = self.proposals.get(self.leader)
-        if message is not None:
-            body = message.body
-        else:
-            body = None
+        if message is None:
+            return None
+        body = message.body
         if type(body) is PrePrepare and body.view == self.view:
             return body
         return None
 
     def _follows(self, proposal: PrePrepare) -> bool:
-        """Whether the record is what we compute ourselves; false, too, as long as something is missing."""
+        """Return whether we compute the same record; false while something is missing."""
         entries = self._entries(proposal)
         return entries is not None and self._compute(entries, proposal.lists) == proposal.record
 
     def _entries(self, proposal: PrePrepare) -> Entries | None:
-        """The set of a proposal, once all uploads it is made of are here."""
+        """Return a proposal's set of uploads, once we hold all uploads that it depends on."""
         if proposal.lists:
+            # The uploads that do not count are needed too: they prove that their clients sent two.
             single, double = self.rules.union(proposal.lists)
-            if self._held(single + double, proposal.server):
+            if self._fetch_missing(single + double, proposal.server):
                 return single
             return None
+        # A record bound by an earlier view comes without lists. Its hash names the set.
         part = self.parts.get(proposal.record.set_)
         if part is None:
             self._want(Fetch(self.round, PartKind.SET, proposal.record.set_), proposal.server)
             return None
         entries = decode_entries(part.content)
-        if self._held(entries, proposal.server):
+        if self._fetch_missing(entries, proposal.server):
             return entries
         return None
 
     def _compute(self, entries: Entries, lists: tuple[Message, ...]) -> Record:
-        """What the application makes of these uploads; remembered, as it is asked for after every event."""
+        """Return the record that these uploads lead to."""
+        # It is asked for after every event, so the newest one is remembered.
         if self.computed is None or self.computed[0] != entries:
-            self.computed = entries, self._computed(entries)
+            self.computed = entries, self._compute_anew(entries)
         record = self.computed[1]
         if lists:
-            self.origins.setdefault(record, lists)
+            self.lists_by_record.setdefault(record, lists)
         return record
 
-    def _computed(self, entries: Entries) -> Record:
+    def _compute_anew(self, entries: Entries) -> Record:
         assert self.outcome is not None
         outcome = self.application.decide(self.round, self.outcome, self.holdings.bodies(entries))
         record = self.rules.record(self.round, self._previous(), entries, outcome)
-        contents = zip(record.parts(), PARTS, (write_entries(entries), *outcome), strict=True)
+        contents = (write_entries(entries), *outcome)
+        named_parts = zip(record.parts(), PARTS, contents, strict=True)
         self._keep_parts(
-            {name: Part(self.round, what, content) for name, what, content in contents}
+            {name: Part(self.round, what, content) for name, what, content in named_parts}
         )
         return record
 
     def _commit(self) -> bool:
-        """Vote to commit once a quorum has prepared what we have; the proof is kept for the views to come."""
+        """Vote to commit once a quorum has prepared what we have (section 4.2).
+
+        The prepared certificate is kept, and durable before the vote, because it binds later views.
+        """
         if len(self.prepares) < self.quorum:
             return False
-        mine = self.own[PREPARE]
+        own_vote = self.own[PREPARE]
         proposal = self._proposal()
-        votes = self._votes(self.prepares, mine.view, mine.value)
+        votes = self._votes(self.prepares, own_vote.view, own_vote.value)
         if proposal is None or not self.rules.enough([vote.server for vote in votes]):
             return False
+        # After a restart we know our vote, but a faulty leader may have sent another proposal.
         value = proposal.record.value(self.rules.run)
-        if value != mine.value:
+        if value != own_vote.value:
             return False
         self.prepared = self.rules.certificate(votes, proposal.record)
         self.effects.append(Persist(self.rules.unsigned(Cert(self.round, self.prepared))))
@@ -295,11 +340,13 @@ class Replica(Inbox):
         return True
 
     def _votes(self, slots: Slots, view: int, value: bytes) -> list[Message]:
-        return [m for m in slots.values() if m.view == view and m.value == value]
+        """Return the votes of one view for one value."""
+        return [vote for vote in slots.values() if vote.view == view and vote.value == value]
 
     def _decide(self) -> bool:
-        """A quorum of commits of one view for one value, whatever view we are in ourselves."""
-        for view, value in sorted({(m.view, m.value) for m in self.commits.values()}):
+        """Decide on a quorum of commits of one view for one value, no matter in which view we are."""
+        # Sorted, so that the result does not depend on the order in which votes came.
+        for view, value in sorted({(vote.view, vote.value) for vote in self.commits.values()}):
             votes = self._votes(self.commits, view, value)
             record = self._record(value)
             if record is not None and self.rules.enough([vote.server for vote in votes]):
@@ -308,41 +355,50 @@ class Replica(Inbox):
         return False
 
     def _record(self, value: bytes) -> Record | None:
-        """The record of a value, from whatever we have seen; its hash proves it."""
+        """Return the record with this value, if we have seen it."""
         known = [m.body.record for m in self.proposals.values() if isinstance(m.body, PrePrepare)]
-        known += [self.prepared.record] if self.prepared is not None else []
+        if self.prepared is not None:
+            known.append(self.prepared.record)
         return next((record for record in known if record.value(self.rules.run) == value), None)
 
-    # Speaking
+    # Signing
 
     def _signed(self, kind: Kind) -> bool:
-        """Whether we have signed one of this kind in this view, or a later one."""
+        """Return whether we have signed a message of this kind in this view or a later one."""
         return kind in self.own and self.own[kind].view >= self.view
 
     def _sign(self, body: AnyMessage) -> None:
-        """Say something: durable first, then to all, then to ourselves."""
+        """Sign a message, make it durable, send it to all others, and count it ourselves.
+
+        The order matters: what is sent before it is durable may be contradicted after a restart.
+        """
         message = self.rules.signed(body, self.signer)
         self.own[body.kind] = message
         self.effects += [Persist(message), Broadcast(message)]
-        self._take(self.me, message)
+        self._handle(self.me, message)
 
-    def _move(self, round_: int, content: bytes) -> None:
-        """Speak as a client, once a round and before we close it: no round waits for it, but what is listed counts."""
+    def _submit_proposal(self, round_: int, content: bytes) -> None:
+        """Upload a change proposal, as a client would, once a round and before we close it.
+
+        No round waits for change proposals, but those that are listed count.
+        """
         if round_ != self.round or self.silent or LIST in self.own or UPLOAD in self.own:
             return
         body = Upload(round_, self.roster.mover(self.me), content)
         if self.application.refuses(body) is None:
-            message = self.own[UPLOAD] = self.rules.signed(body, self.signer)
-            self._store((body.client, message.digest), message)
+            message = self.rules.signed(body, self.signer)
+            self.own[UPLOAD] = message
+            # It persists the upload, which must come before the broadcast.
+            self._store_upload((body.client, message.digest), message)
             self.effects.append(Broadcast(message))
 
     # Timers
 
     def _start(self) -> None:
-        """After a restart: say again what we said, and ask the others what they did."""
-        self.moved = True
+        """Begin. After a restart, resend what we signed and ask the others what they signed."""
+        self.state_changed = True
         self._set_timers()
-        self._mark()
+        self._start_rejoining()
         if (self.own or self.chain) and not self.over:
             self._resend()
             self.effects.append(Broadcast(self.rules.unsigned(Fetch(self.round, PartKind.WORDS))))
@@ -350,43 +406,55 @@ class Replica(Inbox):
     def _expire(self, timer: Timer) -> None:
         if timer is RESEND:
             self._resend()
+        # A view's timer may ring late, when we have left the view or the round.
         elif timer is VIEW and self.timing and not self.silent:
             self._leave_for(self.view + 1)
         elif timer is DEADLINE:
-            self.late = self.moved = True
-            held = self.holdings.held
-            if held < self.roster.minimum and not self.over:
-                self._fetch_listed()  # in silence, too: it may end while others wait for our list
-                if not self.silent:
-                    self.effects.append(Waiting(held, self.roster.minimum))
+            self.late = True
+            self.state_changed = True
+            self._report_too_few()
+
+    def _report_too_few(self) -> None:
+        """Report if too few clients have sent by the deadline, and fetch what others list."""
+        held = self.holdings.held
+        if held >= self.roster.minimum or self.over:
+            return
+        # A silent server fetches too: its silence may end while others wait for its list.
+        self._fetch_listed()
+        if not self.silent:
+            self.effects.append(Waiting(held, self.roster.minimum))
 
     def _resend(self) -> None:
-        """Messages get lost: say again what we said last, ask again for what is missing, and as long as the view's time
-        does not run, which would end it, one server after the other what it has said; less often as a view grows old. When
-        the run is over there is nothing left to say."""
+        """Send again what we signed last, and ask again for what is missing, as messages get lost.
+
+        The longer a view lasts, the less often. When the run is over there is nothing left to send.
+        """
         if self.over:
             return
-        self._ask()
-        self.effects += [self._again(message) for message in self._words()]
+        self._ask_standings()
+        self.effects += [self._resent(message) for message in self._latest_signed()]
         self.effects += [Broadcast(self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
+        # The view's timer ends a view that is stuck. While it does not run, ask one server after
+        # the other for what it signed.
         if self.roster.n > 1 and not self.timing:
             peer = (self.me + 1 + self.resends % (self.roster.n - 1)) % self.roster.n
             self.effects.append(Send(peer, self.rules.unsigned(Fetch(self.round, PartKind.WORDS))))
-        self.asking = False
+        # The server that we asked may not have answered: the next one ahead of us is asked again.
+        self.certificate_requested = False
         self.effects.append(SetTimer(RESEND, self.roster.wait_ms(self.resends)))
         self.resends += 1
 
-    def _again(self, message: Message) -> Send | Broadcast:
-        """After view 0 a list is of use to the leader alone."""
-        to_leader = message.body.kind == LIST and self.view > 0 and self.leader != self.me
-        if to_leader:
+    def _resent(self, message: Message) -> Send | Broadcast:
+        """Return the effect that resends a message. After view 0 only the leader needs lists."""
+        is_for_leader = message.body.kind == LIST and self.view > 0 and self.leader != self.me
+        if is_for_leader:
             return Send(self.leader, message)
         return Broadcast(message)
 
     # Restart
 
     def _recall(self, message: Message) -> None:
-        """Take up what an earlier life persisted."""
+        """Take up a message from the log."""
         body = message.body
         if isinstance(body, Cert):
             self._recall_certificate(body.certificate)
@@ -394,28 +462,37 @@ class Replica(Inbox):
             self._recall_standing(body)
         elif isinstance(body, Part):
             self._recall_part(message, body)
-        elif isinstance(body, Evidence):  # of the last round, too
-            self._file(message)
+        elif isinstance(
+            body, Evidence
+        ):  # before the check of the round: the last round's counts too
+            self._record_evidence(message)
         elif body.round < self.round:
             return
         elif isinstance(body, Upload):
-            self.holdings.store(
-                (body.client, message.digest), message, promise=LIST not in self.own
-            )
-            if body.client == self.roster.mover(self.me):
-                self.own[UPLOAD] = message
+            self._recall_upload(message, body)
         else:
+            # What we signed in a view binds us to it: we must not go back to an earlier one.
             self.own[body.kind] = message
             self._enter_view(max(self.view, message.view))
-            self._take(self.me, message)
+            self._handle(self.me, message)
+
+    def _recall_upload(self, message: Message, body: Upload) -> None:
+        # Uploads that come after our list in the log were fetched for others' lists.
+        is_open = LIST not in self.own
+        self.holdings.store((body.client, message.digest), message, promise=is_open)
+        if body.client == self.roster.mover(self.me):
+            self.own[UPLOAD] = message
 
     def _recall_part(self, message: Message, body: Part) -> None:
-        """Of this round, or of the last: two rounds may have a part in common, so its digest does not tell."""
+        """Take up a part of this round or of the last.
+
+        Its round tells which: two rounds may have a part in common, so its digest does not.
+        """
         name = part_digest(body.what, body.content)
         if body.round >= self.round:
             self.parts[name] = body
         elif name in self.wanted:
-            self._on_body(self.me, message)
+            self._on_part(self.me, message)
         else:
             self.last_parts[name] = body
 
@@ -423,6 +500,7 @@ class Replica(Inbox):
         if certificate.phase == PREPARE:
             self.prepared = certificate
             return
+        # A log may start at a later round: a simulated round is given the last one's decision only.
         if certificate.record.round != self.round:
-            self._enter(certificate.record.round)
+            self._enter_round(certificate.record.round)
         self._settle(certificate, self.me)

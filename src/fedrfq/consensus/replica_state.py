@@ -1,4 +1,4 @@
-"""What a server knows and has said, over the rounds: the chain of decisions, this round's messages, its own word."""
+"""What a server knows and has signed: the chain of decisions, and the current round's messages."""
 
 from __future__ import annotations
 
@@ -38,38 +38,36 @@ from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Entries, Rules
 from fedrfq.consensus.upload_pool import UploadPool
 
-Slots = dict[int, Message]
+Slots = dict[int, Message]  # one message by server
 
 
 class ReplicaState:
-    """The state of a replica, and the few ways to change it that more than one rule needs."""
+    """The state of a replica, and the changes to it that more than one rule makes."""
 
-    __slots__ = (  # so many that a dictionary would be slow
-        "abstains",
+    # Slots because there are so many attributes that a dictionary would be slow.
+    __slots__ = (
+        "abstains_through",
         "accused",
         "answers",
         "application",
-        "asked",
-        "asking",
+        "certificate_requested",
         "chain",
         "changes",
         "commits",
         "computed",
-        "due",
         "early",
         "effects",
+        "highest_round_heard",
         "holdings",
-        "horizon",
         "ignored",
         "last_lists",
         "last_parts",
         "late",
         "leader",
         "lists",
+        "lists_by_record",
         "me",
-        "moved",
         "nonce",
-        "origins",
         "outcome",
         "over",
         "own",
@@ -78,13 +76,16 @@ class ReplicaState:
         "prepares",
         "proposals",
         "quorum",
+        "requested",
         "resends",
         "roster",
         "round",
         "rules",
         "signer",
         "silent",
+        "state_changed",
         "timing",
+        "to_replay",
         "view",
         "wanted",
     )
@@ -96,30 +97,34 @@ class ReplicaState:
         self.signer = signer
         self.application = application
         self.quorum = rules.roster.quorum
-        self.chain: dict[int, Certificate] = {}
+        self.chain: dict[int, Certificate] = {}  # by round, what was decided
+        # The last decided round's outcome; None while only its certificate is known.
         self.outcome: Outcome | None = application.start()
+        self.over = False  # whether that outcome ended the run
         self.ignored: Counter[str] = Counter()
-        self.accused: dict[tuple[int, Kind, int], Message] = {}
-        self.horizon = 0  # the furthest round we have heard of
+        self.accused: dict[tuple[int, Kind, int], Message] = {}  # by party, kind and round
+        self.highest_round_heard = 0
         self.effects: list[Effect] = []
-        self.moved = False  # whether something changed on which it depends what we say or decide
+        # Whether something changed that may let us sign or decide something. Most messages change
+        # nothing of the kind, and then the rules need not be tried.
+        self.state_changed = False
         self.last_lists: Slots = {}
         self.last_parts: dict[bytes, Part] = {}
-        self.early: dict[tuple[Kind, int, int], tuple[int, Message]] = {}  # of the next round
-        self.due: list[tuple[int, Message]] = []  # of this one, come while we were in the last
-        self.over = False  # the last outcome ended the run
-        self.nonce: bytes | None = (
-            None  # our log is lost, and with this number we ask the others where they stand
-        )
-        self.answers: dict[int, int] = {}  # by server, the last round it showed us to be decided
-        self.abstains = (
-            0  # the last round in which an earlier life may have said something we do not know of
-        )
-        self._enter(1)
+        # Messages of the next round, and those of this one that came while we were in the last;
+        # each with the peer that sent it.
+        self.early: dict[tuple[Kind, int, int], tuple[int, Message]] = {}
+        self.to_replay: list[tuple[int, Message]] = []
+        # Rejoining after a lost log: the number in our question, each server's answer to it (the
+        # last round it proved to be decided), and the last round in which we may already have
+        # signed something that we no longer know of.
+        self.nonce: bytes | None = None
+        self.answers: dict[int, int] = {}
+        self.abstains_through = 0
+        self._enter_round(1)
 
-    def _enter(self, round_: int) -> None:
+    def _enter_round(self, round_: int) -> None:
         self.round = round_
-        self.moved = True
+        self.state_changed = True
         self._enter_view(0)
         self.holdings = UploadPool(len(self.roster.clients))
         self.lists: Slots = {}
@@ -127,15 +132,17 @@ class ReplicaState:
         self.prepares: Slots = {}
         self.commits: Slots = {}
         self.changes: Slots = {}
-        self.own: dict[Kind, Message] = {}  # the last we signed of each kind
+        self.own: dict[Kind, Message] = {}  # the last message of each kind that we signed
         self.prepared: Certificate | None = None
-        self.parts: dict[bytes, Part] = {}
+        self.parts: dict[bytes, Part] = {}  # by digest
         self.computed: tuple[Entries, Record] | None = None
-        self.origins: dict[Record, tuple[Message, ...]] = {}  # the lists a record followed from
-        self.wanted: dict[bytes, Fetch] = {}
-        self.asked: set[tuple[bytes, int]] = set()  # what, and whom
-        self.late = self.asking = False
+        self.lists_by_record: dict[Record, tuple[Message, ...]] = {}
+        self.wanted: dict[bytes, Fetch] = {}  # by digest, what is missing
+        self.requested: set[tuple[bytes, int]] = set()  # a digest, and the server we asked for it
+        self.certificate_requested = False
+        self.late = False  # whether the deadline has passed
         self.resends = 0
+        # Evidence of the previous round may still come in, and must not be reported twice.
         self.accused = {
             key: message for key, message in self.accused.items() if key[2] >= round_ - 1
         }
@@ -143,69 +150,79 @@ class ReplicaState:
         self._set_timers()
 
     def _weigh(self) -> None:
-        """Whether we must not say anything of our own: neither receipts, lists, votes, view changes nor change proposals."""
-        self.silent = self.over or self.nonce is not None or self.round <= self.abstains
+        """Determine whether we must be silent.
+
+        A silent server signs nothing: no receipts, lists, votes, view changes or change proposals.
+        """
+        self.silent = self.over or self.nonce is not None or self.round <= self.abstains_through
 
     def _enter_view(self, view: int) -> None:
-        self.view, self.leader = view, self.roster.leader(self.round, view)
-        self.timing = False
+        self.view = view
+        self.leader = self.roster.leader(self.round, view)
+        self.timing = False  # the view's timer starts once its leader can propose
 
     def _set_timers(self) -> None:
         deadline = SetTimer(DEADLINE, self.roster.deadline_ms)
         resend = SetTimer(RESEND, self.roster.resend_ms)
         self.effects += [deadline, SetTimer(VIEW, None), resend]
 
+    # Deciding a round
+
     def _settle(self, certificate: Certificate, peer: int) -> None:
-        """The round is decided: by our own count of votes, or by a certificate that a peer showed us."""
+        """Conclude the round with a certificate, our own or one that a peer showed us."""
         record = certificate.record
         self.chain[self.round] = certificate
         message = self.rules.unsigned(Cert(self.round, certificate))
         self.last_lists = self.lists
         parts = self.parts
         self.last_parts = {name: parts[name] for name in record.parts() if name in parts}
-        self._conclude(record)
-        if self.outcome is not None and not self._voted_for(
-            record
-        ):  # computed, and never made durable
+        self._load_outcome(record)
+        # If we voted for the record, its parts were made durable before the vote. They come
+        # before the certificate in the log, so that a restart finds the outcome when it finds the
+        # decision.
+        if self.outcome is not None and not self._voted_for(record):
             self._persist_parts(record)
         self.effects += [
             Persist(message),
             Publish(message),
-            Decided(certificate, self.outcome, self.origins.get(record, ())),
+            Decided(certificate, self.outcome, self.lists_by_record.get(record, ())),
         ]
-        self.due = list(self.early.values())
+        self.to_replay = list(self.early.values())
         self.early = {}
-        self._enter(self.round + 1)
+        self._enter_round(self.round + 1)
         if self.outcome is None:
-            self._catch_up(record, peer)
+            self._fetch_outcome(record, peer)
 
-    def _conclude(self, record: Record) -> None:
+    def _load_outcome(self, record: Record) -> None:
         self.outcome = self._outcome(record)
         self.over = self.outcome is not None and self.application.over(self.outcome)
 
     def _voted_for(self, record: Record) -> bool:
-        mine = self.own.get(PREPARE)
-        return mine is not None and mine.value == record.value(self.rules.run)
+        vote = self.own.get(PREPARE)
+        return vote is not None and vote.value == record.value(self.rules.run)
 
     def _outcome(self, record: Record) -> Outcome | None:
-        """What a decided record stands for, if we have its parts."""
-        parts = [
-            self.last_parts.get(name) for name in (record.globals_, record.verdicts, record.state)
-        ]
-        if None not in parts:
-            return Outcome(*(part.content for part in parts if part is not None))
-        return None
+        """Return the outcome that a decided record names, if we have all its parts."""
+        contents = []
+        for name in (record.globals_, record.verdicts, record.state):
+            part = self.last_parts.get(name)
+            if part is None:
+                return None
+            contents.append(part.content)
+        return Outcome(*contents)
 
-    def _catch_up(self, record: Record, peer: int) -> None:
+    def _fetch_outcome(self, record: Record, peer: int) -> None:
+        """Ask a peer for the parts of a decided round that we lack, all but its set of uploads."""
         for what, name in list(zip(PARTS, record.parts(), strict=True))[1:]:
             if name not in self.last_parts:
                 self._want(Fetch(record.round, what, name), peer)
 
-    def _caught_up(self) -> None:
+    def _finish_catching_up(self) -> None:
+        """Report the last round's outcome once all its parts are here."""
         certificate = self.chain[self.round - 1]
-        self._conclude(certificate.record)
+        self._load_outcome(certificate.record)
         if self.outcome is not None:
-            self.moved = True
+            self.state_changed = True
             self._weigh()
             self.effects += [
                 Persist(self.rules.unsigned(part)) for part in self.last_parts.values()
@@ -213,17 +230,23 @@ class ReplicaState:
             self.effects.append(Decided(certificate, self.outcome, ()))
 
     def _previous(self) -> bytes:
+        """Return the value of the previous round; before the first, it is the run's id."""
         last = self.chain.get(self.round - 1)
         if last is None:
             return self.rules.run
         return last.record.value(self.rules.run)
 
+    # Parts of records
+
     def _keep_parts(self, parts: dict[bytes, Part]) -> None:
-        """Those of the newest computation, and every set of this round: what we once voted for may bind a later view, by a
-        certificate that a faulty server has kept to itself, and then nobody else can hand it out."""
-        self.parts = {
-            name: part for name, part in self.parts.items() if part.what == PartKind.SET
-        } | parts
+        """Keep the parts of the newest computation, and every set of this round.
+
+        A faulty server may have kept to itself a prepared certificate for a record we once voted
+        for. If it shows the certificate in a later view, the record binds that view, and perhaps
+        nobody else can supply its set.
+        """
+        sets = {name: part for name, part in self.parts.items() if part.what == PartKind.SET}
+        self.parts = sets | parts
 
     def _persist_parts(self, record: Record) -> None:
         self.effects += [
@@ -233,18 +256,24 @@ class ReplicaState:
         ]
 
     def _want(self, fetch: Fetch, peer: int) -> None:
+        """Note that something is missing, and ask a peer for it once; resends ask everybody."""
         self.wanted[fetch.digest] = fetch
-        if peer != self.me and (fetch.digest, peer) not in self.asked:
-            self.asked.add((fetch.digest, peer))
+        if peer != self.me and (fetch.digest, peer) not in self.requested:
+            self.requested.add((fetch.digest, peer))
             self.effects.append(Send(peer, self.rules.unsigned(fetch)))
 
-    def _keep(self, slots: Slots, message: Message, least: int) -> bool:
-        """One message of each sender, that of the highest view; two of one view prove a lie. Fewer than `least` of them
-        change nothing."""
+    # Messages and evidence
+
+    def _keep(self, slots: Slots, message: Message, threshold: int) -> bool:
+        """Keep a sender's message if it is its first or of its highest view; return whether it is.
+
+        One message per sender is kept, so that nobody can flood a server with views. Two different
+        messages of one view are evidence. Fewer than `threshold` messages let no rule apply.
+        """
         held = slots.get(message.server)
         if held is None or message.view > held.view:
             slots[message.server] = message
-            self.moved |= len(slots) >= least
+            self.state_changed |= len(slots) >= threshold
             return True
         if (
             held is not message
@@ -255,12 +284,13 @@ class ReplicaState:
         return False
 
     def _accuse(self, first: Message, second: Message) -> None:
+        """Record two conflicting messages as evidence, and tell the others if it is new."""
         evidence = self.rules.unsigned(Evidence(first.body.round, first, second))
-        if self._file(evidence):
+        if self._record_evidence(evidence):
             self.effects.append(Broadcast(evidence))
 
-    def _file(self, message: Message) -> bool:
-        """Keep evidence, once for each party, kind and round."""
+    def _record_evidence(self, message: Message) -> bool:
+        """Keep evidence, once for each party, kind and round; return whether it is new."""
         evidence = message.body
         assert isinstance(evidence, Evidence)
         party = evidence.first.author
@@ -273,17 +303,18 @@ class ReplicaState:
         return True
 
     def _ignore(self, reason: str) -> None:
+        """Count a message that has no effect; the reasons are shown in a server's status."""
         self.ignored[reason] += 1
 
-    def _words(self) -> list[Message]:
-        """What we have said last in this round: our list, before it our change proposal, and what we signed in this view."""
-        # who misses what our list names asks for it
-        if LIST in self.own:
-            past = UPLOAD
-        else:
-            past = None
+    def _latest_signed(self) -> list[Message]:
+        """Return what we signed last in this round, as others may have missed it.
+
+        That is our list, or before it our change proposal, and what we signed in this view.
+        """
+        # Whoever lacks the change proposal that our list names asks for it.
+        superseded = UPLOAD if LIST in self.own else None
         return [
-            m
-            for kind, m in sorted(self.own.items())
-            if kind != past and (kind <= LIST or m.view == self.view)
+            message
+            for kind, message in sorted(self.own.items())
+            if kind != superseded and (kind <= LIST or message.view == self.view)
         ]

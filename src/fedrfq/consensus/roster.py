@@ -1,4 +1,4 @@
-"""Who takes part in a run, and what follows from their number: faults borne, quorums, leaders, the run's id."""
+"""Who takes part in a run, and what follows from it: quorums, leaders, timeouts, the run's id."""
 
 from __future__ import annotations
 
@@ -10,101 +10,145 @@ from typing import Protocol
 from fedrfq.consensus.wire import sized, u32
 from fedrfq.errors import UserError
 
+# Server numbers are u16 on the wire, client numbers and milliseconds u32: these bounds stay within.
 MOST_SERVERS = 1000
 MOST_CLIENTS = 2**20
-MOST_MS = 2**32 - 1
-_DOUBLINGS = 6  # a timeout grows to 64 times its start, and no further
-_SLOWEST = 4  # a resend waits at most 2⁴ times as long as the first
+MAX_MS = 2**32 - 1
+# Doubling adapts to a slow network, and the cap bounds the wait after an outage: a view's timeout
+# grows to at most 2⁶ times the first, a resend's to at most 2⁴ times.
+_MAX_TIMEOUT_DOUBLINGS = 6
+_MAX_RESEND_DOUBLINGS = 4
 
 
 class Scheme(Protocol):
-    """How signatures are checked. A weak key is one for which others could sign too."""
+    """A signature scheme, as far as it takes to check signatures."""
 
-    def verify(self, key: bytes, data: bytes, signature: bytes) -> bool: ...
+    def verify(self, key: bytes, data: bytes, signature: bytes) -> bool:
+        """Return whether this is the key's signature of the data."""
+        ...
 
-    def weak(self, key: bytes) -> bool: ...
+    def weak(self, key: bytes) -> bool:
+        """Return whether others than the key's owner could sign for this public key."""
+        ...
 
 
 class Signer(Protocol):
-    """Holds one party's private key."""
+    """The holder of a party's private key."""
 
-    def __call__(self, data: bytes) -> bytes: ...
+    def __call__(self, data: bytes) -> bytes:
+        """Return the party's signature of the data."""
+        ...
 
 
 def faults(servers: int) -> int:
-    """f: how many of so many servers may crash or lie."""
+    """Return f, the number of servers that may crash or lie: ⌊(n−1)/3⌋."""
     return (servers - 1) // 3
 
 
 def quorum(servers: int) -> int:
-    """⌈(n+f+1)/2⌉: two quorums share an honest server, and the honest alone make one. 2f+1 only where n = 3f+1."""
+    """Return the size of a quorum: ⌈(n+f+1)/2⌉.
+
+    Any two quorums share an honest server, and the honest servers alone make up a quorum. The
+    paper's 2f+1 is the same only where n = 3f+1, and too small at n = 5, 6, 8, 9, …
+    """
     return (servers + faults(servers) + 2) // 2
 
 
 def served(server: int, servers: int, clients: int) -> list[int]:
-    """The clients a server tells of decisions: each client hears of them from f + 1 servers, so from an honest one."""
+    """Return the clients to which a server publishes decisions.
+
+    Each client is served by f + 1 servers, hence by an honest one.
+    """
     return [client for client in range(clients) if (client - server) % servers <= faults(servers)]
 
 
 @dataclass(frozen=True)
 class Roster:
-    """Public keys and agreed settings. Nothing signed for one roster counts in another: its hash is the run's id."""
+    """The public keys and agreed settings of a run.
+
+    Its hash is the run's id, so nothing that is signed for one roster counts in another.
+    """
 
     scheme: Scheme
     servers: tuple[bytes, ...]
     clients: tuple[bytes, ...]
     purpose: bytes = b""  # what is computed: a digest of the experiment
-    minimum: int = 1  # clients a server must hold to close a round at its deadline
+    minimum: int = 1  # clients whose uploads a server needs to close a round at its deadline
     deadline_ms: int = 60_000
     view_ms: int = 2_000
     resend_ms: int = 1_000
 
     def __post_init__(self) -> None:
-        if len(self.servers) in (0, 2, 3) or len(self.servers) > MOST_SERVERS:
+        self._check_numbers()
+        self._check_keys()
+
+    def _check_numbers(self) -> None:
+        servers = len(self.servers)
+        clients = len(self.clients)
+        # Two or three servers bear no more faults than one, and need all of them to agree.
+        if servers in (0, 2, 3) or servers > MOST_SERVERS:
             raise UserError(
-                f"a committee has 1 server, or 4 to {MOST_SERVERS} (3f + 1 to bear f faults), not {len(self.servers)}"
+                f"a committee needs 1 server, or 4 to {MOST_SERVERS} (3f + 1 tolerate f faulty"
+                f" ones), not {servers}"
             )
-        if not 1 <= self.minimum <= len(self.clients) <= MOST_CLIENTS:
+        if clients > MOST_CLIENTS:
+            raise UserError(f"a federation has at most {MOST_CLIENTS} clients, not {clients}")
+        if not 1 <= self.minimum <= clients:
             raise UserError(
-                f"a round needs 1 to all of the {len(self.clients)} clients, not {self.minimum}"
+                f"a round can require 1 to all of the {clients} clients, not {self.minimum}"
             )
-        if not all(1 <= ms <= MOST_MS for ms in (self.deadline_ms, self.view_ms, self.resend_ms)):
-            raise UserError(f"deadlines and timeouts are 1 to {MOST_MS} ms")
+        for ms in (self.deadline_ms, self.view_ms, self.resend_ms):
+            if not 1 <= ms <= MAX_MS:
+                raise UserError(f"deadlines and timeouts must be 1 to {MAX_MS} ms, not {ms}")
+
+    def _check_keys(self) -> None:
         keys = self.servers + self.clients
         if len(set(keys)) < len(keys):
-            raise UserError("two parties have the same key: each needs its own")
+            raise UserError("two parties have the same key: give each its own")
         for number, key in enumerate(keys):
             if self.scheme.weak(key):
-                if number < len(self.servers):
-                    who = f"server {number}"
-                else:
-                    who = f"client {number - len(self.servers)}"
                 raise UserError(
-                    f"the key of {who} is weak, others could sign for it: make a new one"
+                    f"the key of {self._describe(number)} is weak, so others could sign for it:"
+                    f" generate a new one"
                 )
+
+    def _describe(self, number: int) -> str:
+        """Name the party at a position among the servers' and clients' keys."""
+        if number < self.n:
+            return f"server {number}"
+        return f"client {number - self.n}"
 
     @cached_property
     def n(self) -> int:
+        """The number of servers."""
         return len(self.servers)
 
     @cached_property
     def f(self) -> int:
+        """The number of servers that may be faulty."""
         return faults(self.n)
 
     @cached_property
     def quorum(self) -> int:
+        """The number of servers in a quorum."""
         return quorum(self.n)
 
     @cached_property
     def keys(self) -> dict[int, bytes]:
-        """Of servers by their number, of client k by ~k; the client numbers after the last are the servers again."""
-        return dict(enumerate(self.servers)) | {
-            ~k: key for k, key in enumerate(self.clients + self.servers)
-        }
+        """Each party's key: server s is party s, client k is party ~k.
+
+        The client numbers after the last client are the servers again, as authors of change
+        proposals.
+        """
+        as_servers = dict(enumerate(self.servers))
+        as_clients = {~k: key for k, key in enumerate(self.clients + self.servers)}
+        return as_servers | as_clients
 
     @cached_property
     def run(self) -> bytes:
         """The run's id."""
+        # The order and the widths are part of the run's id: a change here is a new version. Keys
+        # are written with their lengths, so that no two rosters give the same bytes.
         numbers = (
             self.n,
             len(self.clients),
@@ -122,27 +166,29 @@ class Roster:
         return hashlib.sha256(b"".join(parts)).digest()
 
     def leader(self, round_: int, view: int) -> int:
+        """Return the leader of a view. It changes with the round, so that load and blame rotate."""
         return (round_ + view) % self.n
 
     def timeout_ms(self, view: int) -> int:
-        """How long a view may last before the next is asked for: doubled from view to view, capped."""
-        return self.view_ms << min(view, _DOUBLINGS)
+        """Return how long a view may last: doubled with each view (section 4.5.2), capped."""
+        return self.view_ms << min(view, _MAX_TIMEOUT_DOUBLINGS)
 
     def wait_ms(self, resends: int) -> int:
-        """How long to wait before saying again what was said again so often: doubled from time to time, capped."""
-        return self.resend_ms << min(resends, _SLOWEST)
+        """Return how long to wait for the next resend: doubled with each one, capped."""
+        return self.resend_ms << min(resends, _MAX_RESEND_DOUBLINGS)
 
     def mover(self, server: int) -> int:
-        """The client number by which a server speaks as a client."""
+        """Return the client number under which a server uploads its change proposals."""
         return len(self.clients) + server
 
     def person(self, party: int) -> int:
-        """Who a party is: of a mover ~(K + s) server s, of all others themselves."""
+        """Return the party behind a number: server s for ~(K + s), any other party itself."""
+        # The inverse of `mover`, for party ~(K + s).
         server = ~party - len(self.clients)
         if 0 <= server < self.n:
             return server
         return party
 
     def key(self, party: int) -> bytes | None:
-        """Of a party, none of a stranger."""
+        """Return a party's key; none if the party does not take part in the run."""
         return self.keys.get(party)

@@ -1,4 +1,8 @@
-"""What holds by itself, given the public keys alone: replicas, clients and auditors judge by the same rules."""
+"""What can be judged with the public keys alone.
+
+Replicas, clients and auditors all judge by these rules. They need no state and no uploads;
+whether a record follows from its uploads is for the replica to compute.
+"""
 
 from __future__ import annotations
 
@@ -33,35 +37,39 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.roster import Roster, Signer
 
 Entries = tuple[Entry, ...]
-_REMEMBERED = 1024  # certificates
+_MAX_REMEMBERED = 1024  # certificates; each is shown again and again, but only for a round or two
 
 
 class Rules:
+    """The rules of one run."""
+
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
         self.run = roster.run
         self._keys = roster.keys
         self._verify = roster.scheme.verify
-        self._certified: set[Certificate] = set()  # found right before
+        self._verified: set[Certificate] = set()
 
     def signed(self, body: AnyMessage, signer: Signer) -> Message:
+        """Return a message of this run that the signer signs when its signature is first needed."""
         return Message(self.run, body, None, signer)
 
     def unsigned(self, body: AnyMessage) -> Message:
+        """Return a message of this run of a kind that needs no signature."""
         return Message(self.run, body)
 
     def authentic(self, message: Message) -> bool:
-        """Signed, for this run, by the party it names. Found once, this is not computed again."""
-        if message.vouched is self:
+        """Return whether the party that a message names as its author signed it for this run."""
+        # Verifying is the most expensive thing a replica does, so a success is remembered.
+        if message.verified_by is self:
             return True
         party = message.author
         if party is None or message.run != self.run:
-            key = None
-        else:
-            key = self._keys.get(party)
+            return False
+        key = self._keys.get(party)
         if key is None or not self._verify(key, message.raw, message.signature):
             return False
-        message.vouched = self
+        message.verified_by = self
         return True
 
     def _signed_by(self, party: int, raw: bytes, signature: bytes) -> bool:
@@ -69,101 +77,123 @@ class Rules:
         return key is not None and self._verify(key, raw, signature)
 
     def proper(self, message: Message) -> bool:
-        """Whether a list, a view change or a proposal is what it must be. Found once, this is not computed again."""
-        if message.sound is self:
+        """Return whether an upload list, a view change or a proposal is well-formed and justified.
+
+        Its signature is checked by `authentic`.
+        """
+        # As with signatures, a success is remembered.
+        if message.checked_by is self:
             return True
         body = message.body
         if type(body) is UploadList:
-            right = self.proper_list(body)
+            is_proper = self.proper_list(body)
         elif type(body) is ViewChange:
-            right = self.proper_change(body)
+            is_proper = self.proper_change(body)
         else:
-            right = type(body) is PrePrepare and self.proper_proposal(body)
-        if right:
-            message.sound = self
-        return right
+            is_proper = type(body) is PrePrepare and self.proper_proposal(body)
+        if is_proper:
+            message.checked_by = self
+        return is_proper
 
     # Certificates
 
     def certificate(self, votes: Sequence[Message], record: Record) -> Certificate:
-        """A quorum of votes, of one kind, view and value, made into a proof."""
+        """Return the certificate that a quorum of votes of one kind, view and value makes up."""
         first = votes[0].body
         assert isinstance(first, Prepare | Commit)
-        chosen = sorted([(vote.server, vote.signature) for vote in votes])[: self.roster.quorum]
-        return Certificate(first.kind, first.view, record, tuple(chosen))
+        # Exactly a quorum, the lowest servers first, so that certificates are no longer than
+        # needed.
+        signatures = sorted([(vote.server, vote.signature) for vote in votes])
+        return Certificate(first.kind, first.view, record, tuple(signatures[: self.roster.quorum]))
 
     def certifies(self, certificate: Certificate, phase: Kind) -> bool:
-        """Whether a quorum of distinct servers signed this very vote."""
+        """Return whether a quorum of distinct servers signed votes of this phase for the record."""
         if certificate.phase != phase:
             return False
-        if certificate not in self._certified:
-            if not self.enough(
-                [server for server, _ in certificate.signatures]
-            ) or not self._votes_hold(certificate):
-                return False
-            if len(self._certified) >= _REMEMBERED:
-                self._certified.clear()
-            self._certified.add(certificate)
+        # Equal certificates have equal signatures, so the cache cannot be poisoned. What fails is
+        # not remembered: anybody can make up failing certificates without end.
+        if certificate in self._verified:
+            return True
+        servers = [server for server, _ in certificate.signatures]
+        if not self.enough(servers) or not self._votes_hold(certificate):
+            return False
+        if len(self._verified) >= _MAX_REMEMBERED:
+            self._verified.clear()
+        self._verified.add(certificate)
         return True
 
     def _votes_hold(self, certificate: Certificate) -> bool:
+        """Return whether every signature is one of the vote that the certificate stands for."""
         vote = Prepare if certificate.phase == PREPARE else Commit
         record = certificate.record
         value = record.value(self.run)
-        return all(
-            self._signed_by(
-                server,
-                encode(self.run, vote(record.round, certificate.view, value, server)),
-                signature,
-            )
-            for server, signature in certificate.signatures
-        )
+        for server, signature in certificate.signatures:
+            raw = encode(self.run, vote(record.round, certificate.view, value, server))
+            if not self._signed_by(server, raw, signature):
+                return False
+        return True
 
     def enough(self, servers: Iterable[int]) -> bool:
-        """Whether these are a quorum, each counted once."""
+        """Return whether these servers are a quorum, each counted once."""
         return len(set(servers)) >= self.roster.quorum
 
-    # Lists and what follows from them
+    # Upload lists and what follows from them
 
     def proper_list(self, body: UploadList) -> bool:
-        """In order, of registered clients and of servers that move something, at most two entries each, and of no fewer
-        clients than a round needs."""
+        """Return whether a server may close a round with this list.
+
+        Its entries are in ascending order, at most two for each registered client or server, and
+        come from no fewer clients than a round requires.
+        """
         clients = [client for client, _ in body.entries]
         ordered = all(map(lt, body.entries, body.entries[1:]))
+        # In an ordered list, three entries of one client make neighbours at distance two.
         thrice = any(map(eq, clients, clients[2:]))
+        # The highest client number is that of the last server, as author of change proposals.
         known = max(clients, default=0) < self.roster.mover(self.roster.n)
         return ordered and not thrice and known and self.registered(clients) >= self.roster.minimum
 
     def registered(self, clients: Iterable[int]) -> int:
-        """How many different ones of these are registered; the others are servers, and count for no minimum."""
+        """Return how many distinct registered clients these are.
+
+        The others are servers with change proposals, which do not count towards the minimum.
+        """
         return len({client for client in clients if client < len(self.roster.clients)})
 
     def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
-        """The set of a free choice: the entries of clients with one upload among the lists; and those of the others."""
+        """Return the set of a free choice: the entries of all clients with one upload in the lists.
+
+        The second value are the entries of the clients with several, of which none counts.
+        """
         listed = {message.body.entries for message in lists if isinstance(message.body, UploadList)}
-        # they mostly list the same
+        # Servers mostly list the same uploads, and then there is nothing to merge.
         if len(listed) == 1:
             entries = listed.pop()
         else:
             entries = tuple(sorted(set().union(*listed)))
         if len({client for client, _ in entries}) == len(entries):
             return entries, ()
-        twice = {a[0] for a, b in pairwise(entries) if a[0] == b[0]}
-        return tuple([e for e in entries if e[0] not in twice]), tuple(
-            [e for e in entries if e[0] in twice]
-        )
+        repeated = {a[0] for a, b in pairwise(entries) if a[0] == b[0]}
+        single = tuple([entry for entry in entries if entry[0] not in repeated])
+        double = tuple([entry for entry in entries if entry[0] in repeated])
+        return single, double
 
     def record(self, round_: int, previous: bytes, entries: Entries, outcome: Outcome) -> Record:
-        return Record(
-            round_, previous, *map(part_digest, PARTS, (write_entries(entries), *outcome))
-        )
+        """Return the record of a round with this set of uploads and this outcome."""
+        contents = (write_entries(entries), *outcome)
+        return Record(round_, previous, *map(part_digest, PARTS, contents))
 
-    # Views
+    # Views (section 4.4 of the paper)
 
     def proper_change(self, body: ViewChange) -> bool:
-        """With nothing prepared but by a quorum in an earlier view of this round, after a certified last round."""
+        """Return whether a view change proves what it claims.
+
+        The previous round is certified, and what its sender has prepared was prepared by a quorum
+        in an earlier view of this round.
+        """
         prepared = body.prepared
         last = body.last
+        # Only round 1 has no round before it, and no view change leads to view 0.
         if body.view == 0 or (last is None) != (body.round == 1):
             return False
         if last is not None and not (
@@ -177,77 +207,92 @@ class Rules:
         )
 
     def bound(self, changes: Iterable[Message]) -> Certificate | None:
-        """What a new view must carry on with: the certificate prepared in the highest view, if any."""
+        """Return the prepared certificate of the highest view, which binds a new view, if any.
+
+        A value that some server may have decided was prepared by a quorum, so among any quorum of
+        view changes an honest one shows its certificate or a later one.
+        """
         bodies = [change.body for change in changes]
         prepared = [
             body.prepared
             for body in bodies
             if type(body) is ViewChange and body.prepared is not None
         ]
-        return max(prepared, key=lambda p: p.view, default=None)
+        return max(prepared, key=lambda certificate: certificate.view, default=None)
 
     def proper_proposal(self, body: PrePrepare) -> bool:
-        """From the view's leader, with what justifies it. That the record follows from the lists takes the bodies."""
-        if (
-            body.server != self.roster.leader(body.round, body.view)
-            or body.record.round != body.round
-        ):
+        """Return whether a proposal comes from its view's leader and carries its justification.
+
+        Whether its record follows from its lists takes the uploads, and is checked by the replica.
+        """
+        if body.server != self.roster.leader(body.round, body.view):
             return False
-        if not self.proper_changes(body):
+        if body.record.round != body.round or not self.proper_changes(body):
             return False
+        # What is bound needs no lists: they have justified it in the view in which it was prepared.
         bound = self.bound(body.changes)
         if bound is not None:
             return body.record == bound.record and not body.lists
         return self.proper_lists(body)
 
     def proper_changes(self, body: PrePrepare) -> bool:
-        """None in view 0; else a quorum of them, distinct, for this very view."""
+        """Return whether a proposal carries a quorum of view changes, or none in view 0."""
         if body.view == 0:
             return not body.changes
-        servers = {m.server for m in body.changes}
+        servers = {message.server for message in body.changes}
         return (
+            # Without this, one server's view change, repeated, could pass for a quorum.
             len(servers) == len(body.changes)
             and self.enough(servers)
             and all(
-                isinstance(m.body, ViewChange)
-                and (m.body.round, m.view) == (body.round, body.view)
-                and self.authentic(m)
-                and self.proper(m)
-                for m in body.changes
+                isinstance(message.body, ViewChange)
+                and (message.body.round, message.view) == (body.round, body.view)
+                and self.authentic(message)
+                and self.proper(message)
+                for message in body.changes
             )
         )
 
     def proper_lists(self, body: PrePrepare) -> bool:
-        """n − f of them, of distinct servers, for this round."""
-        servers = {m.server for m in body.lists if isinstance(m.body, UploadList)}
-        return len(servers) == len(body.lists) == self.roster.n - self.roster.f and all(
-            isinstance(m.body, UploadList)
-            and m.body.round == body.round
-            and self.authentic(m)
-            and self.proper(m)
-            for m in body.lists
+        """Return whether a proposal carries n − f upload lists of distinct servers for its round.
+
+        At most f lists are missing, so no upload that f + 1 honest servers list can be left out.
+        """
+        servers = {message.server for message in body.lists if isinstance(message.body, UploadList)}
+        needed = self.roster.n - self.roster.f
+        return len(servers) == len(body.lists) == needed and all(
+            isinstance(message.body, UploadList)
+            and message.body.round == body.round
+            and self.authentic(message)
+            and self.proper(message)
+            for message in body.lists
         )
 
     # Evidence
 
     def conflict(self, a: AnyMessage, b: AnyMessage) -> bool:
-        """Whether no honest party signs both: two uploads or lists of a round, two votes or proposals of a view, or a
-        receipt and a list without it."""
+        """Return whether no honest party signs both of these messages.
+
+        That is so for two uploads or two lists of a round, for two votes or proposals of a view,
+        and for a receipt and a list without the upload that it promised.
+        """
         party = author(a)
         if party is None or party != author(b) or a.round != b.round:
             return False
         if isinstance(a, Receipt) and isinstance(b, UploadList):
             return (a.client, a.digest) not in b.entries
+        # A server gives each client a receipt, so two receipts never conflict.
         if a.kind != b.kind or isinstance(a, Receipt) or a == b:
             return False
-        return isinstance(a, Upload | UploadList) or getattr(a, "view", None) == getattr(
-            b, "view", None
-        )
+        if isinstance(a, Upload | UploadList):
+            return True
+        return getattr(a, "view", None) == getattr(b, "view", None)
 
     def proves(self, evidence: Evidence) -> bool:
-        """Whether both messages are authentic, of the evidence's round, and in conflict."""
+        """Return whether evidence holds two authentic messages of its round that conflict."""
         first = evidence.first
         second = evidence.second
+        # The signatures last, as they take longest.
         return (
             evidence.round == first.body.round
             and self.conflict(first.body, second.body)

@@ -1,4 +1,4 @@
-"""The uploads a server holds of one round, and which of those that others list are still missing."""
+"""The uploads of one round that a server holds, and those that it knows to be missing."""
 
 from __future__ import annotations
 
@@ -6,30 +6,35 @@ from collections.abc import Iterable
 
 from fedrfq.consensus.messages import Entry, Message, Upload
 
-_MOST = 2  # uploads of a client that are listed: one is right, two prove that it lies
+# Uploads of one client that a server lists: one is right, and two prove that the client lies.
+_MAX_LISTED = 2
 
 
 class UploadPool:
-    """`clients`: how many are registered; greater numbers are servers', whose change proposals no round waits for."""
+    """The uploads of one round.
+
+    `clients` is the number of registered clients. Greater client numbers are those of servers,
+    whose change proposals are listed too, but no round waits for them.
+    """
 
     def __init__(self, clients: int) -> None:
-        # of how many registered clients something will stand in our list
         self.clients = clients
-        self.held = 0
+        self.held = 0  # registered clients with an upload in our list
         self.uploads: dict[Entry, Message] = {}
-        self.by_client: dict[int, list[Entry]] = {}  # what will stand in our list
+        # What our list will have: the same entries by client and as a set.
+        self.by_client: dict[int, list[Entry]] = {}
         self.promised: set[Entry] = set()
-        self.lacking: dict[
-            int, set[Entry]
-        ] = {}  # by server, what its list names and we do not hold
-        self._firsts: dict[int, Message] = {}
+        # By server, the entries of its list that we do not hold.
+        self.lacking: dict[int, set[Entry]] = {}
+        self._first_by_client: dict[int, Message] = {}
         self._by_digest: dict[bytes, Message] = {}
 
     def store(self, entry: Entry, message: Message, promise: bool) -> None:
-        """Hold a verified upload; `promise`: it came before the round was closed, and will be listed."""
+        """Keep a verified upload; `promise` says that the round is open, so it will be listed."""
         client, digest = entry
-        self.uploads[entry] = self._by_digest[digest] = message
-        self._firsts.setdefault(client, message)
+        self.uploads[entry] = message
+        self._by_digest[digest] = message
+        self._first_by_client.setdefault(client, message)
         if promise and not self.full(client):
             self.held += client < self.clients and client not in self.by_client
             self.by_client.setdefault(client, []).append(entry)
@@ -38,20 +43,25 @@ class UploadPool:
             lacking.discard(entry)
 
     def first(self, client: int) -> Message | None:
-        return self._firsts.get(client)
+        """Return the first upload that came from a client, if any."""
+        return self._first_by_client.get(client)
 
     def full(self, client: int) -> bool:
-        return len(self.by_client.get(client, ())) >= _MOST
+        """Return whether no further upload of a client will be listed."""
+        return len(self.by_client.get(client, ())) >= _MAX_LISTED
 
     def entries(self) -> tuple[Entry, ...]:
-        """Our list."""
+        """Return the entries of our list."""
         return tuple(sorted(self.promised))
 
     def missing(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return those of the entries whose uploads we do not hold."""
         return [entry for entry in entries if entry not in self.uploads]
 
     def bodies(self, entries: Iterable[Entry]) -> list[Upload]:
+        """Return the uploads of these entries, all of which must be held."""
         return [body for entry in entries if isinstance(body := self.uploads[entry].body, Upload)]
 
     def find(self, digest: bytes) -> Message | None:
+        """Return the upload with this digest, if we hold it."""
         return self._by_digest.get(digest)

@@ -1,1 +1,1 @@
-"""What all parties of a federation share: federation.toml, what servers compute, codecs, signatures."""
+"""What all parties of a federation share: federation.toml, the committee's task, and codecs."""

@@ -1,4 +1,7 @@
-"""What the committee computes: detection and aggregation of a round's prototypes, as functions of bytes. Needs no PyTorch."""
+"""What the committee computes: detection and aggregation of a round's prototypes.
+
+All inputs and outputs are bytes, as the consensus requires. The module needs no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -15,44 +18,51 @@ from fedrfq.robust.detectors import Detector, State
 
 @dataclass(frozen=True)
 class Task:
-    """All that decides what becomes of a round's uploads, but for the uploads themselves."""
+    """Everything besides the uploads that determines a round's outcome."""
 
     detector: Detector
-    rule: str  # of aggregation, one of `centres.RULES`
+    rule: str  # the aggregation rule, one of `centres.RULES`
     precision: Precision
     clients: int
     classes: int
-    values: int  # of a prototype
+    values: int  # the length of a prototype
 
 
 @dataclass(frozen=True)
 class PrototypeApplication:
-    """The committee's application. An upload's content is a client's message as `prototypes.encode` writes it."""
+    """The committee's application.
+
+    The content of an upload is a client's message as `prototypes.encode` writes it.
+    """
 
     task: Task
 
     def start(self) -> Outcome:
-        nothing = Globals.none(self.task.classes, self.task.values)
-        return Outcome(
-            codec.encode_globals(nothing),
-            b"",
-            codec.encode_state(self.task.detector.start(self.task.clients)),
-        )
+        """Return the outcome that the first round starts from: no prototypes, a fresh detector."""
+        task = self.task
+        no_prototypes = Globals.none(task.classes, task.values)
+        fresh_state = task.detector.start(task.clients)
+        return Outcome(codec.encode_globals(no_prototypes), b"", codec.encode_state(fresh_state))
 
     def refuses(self, upload: Upload) -> str | None:
-        """What `prototypes` has against it; of servers there is nothing to be decided."""
-        if upload.client >= self.task.clients:
-            return "a change proposal"
+        """Return why an upload cannot be admitted, or None if it can.
+
+        Servers have nothing to upload here: only a reconfigurable federation takes change
+        proposals.
+        """
         task = self.task
+        if upload.client >= task.clients:
+            return "a change proposal"
         return refuses(
             upload.round, upload.client, upload.content, task.classes, task.values, task.precision
         )
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
+        """Return a round's outcome: the prototypes, the verdicts and the detector's state."""
         task = self.task
-        (globals_, state) = self.memory(before)
-        admitted = self._admitted(round_, uploads)
-        assert not admitted.refused, "what is refused is never stored, and so never decided on"
+        globals_, state = self.memory(before)
+        admitted = self._admit(round_, uploads)
+        assert not admitted.refused, "refused uploads are never stored, and so never decided on"
         decision = decide(task.detector, task.rule, state, globals_, admitted)
         return Outcome(
             codec.encode_globals(decision.globals_),
@@ -61,13 +71,14 @@ class PrototypeApplication:
         )
 
     def over(self, outcome: Outcome) -> bool:
+        """Return whether the run ends with this outcome; here it never does."""
         return False
 
     def memory(self, outcome: Outcome) -> tuple[Globals, State]:
-        """What the next round starts from."""
+        """Return what the next round starts from: the prototypes and the detector's state."""
         globals_ = codec.decode_globals(outcome.globals_, self.task.classes, self.task.values)
         return globals_, codec.decode_state(outcome.state)
 
-    def _admitted(self, round_: int, uploads: Sequence[Upload]) -> Uploads:
+    def _admit(self, round_: int, uploads: Sequence[Upload]) -> Uploads:
         contents = {upload.client: upload.content for upload in uploads}
         return admit(round_, contents, self.task.classes, self.task.values, self.task.precision)

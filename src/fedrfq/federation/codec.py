@@ -1,11 +1,11 @@
-"""What servers agree on as bytes: global prototypes, verdicts and the detector's memory, each in one fixed layout.
+"""The bytes that servers agree on: global prototypes, verdicts and the detector's state.
 
-Decoders take exactly what the encoders write: every size is checked before anything is made of it.
+Each has one fixed layout, and decoders accept exactly what the encoders write. Every size is
+checked before anything is allocated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from math import prod
 
@@ -16,33 +16,34 @@ from fedrfq.prototypes.fixed_point import LIMIT, Globals, Ints
 from fedrfq.robust.detectors.detector import State, Verdict
 
 _VERDICT = np.dtype([("client", "<u4"), ("kept", "u1"), ("score", "<i8")])
-_SUCCESSOR = 255  # stands where a verdict says 0 or 1
-# of an array; an empty one may not claim what numpy cannot hold either
-_MOST_DIMS = 4
-_MOST_ITEMS = 1 << 32
+_SUCCESSOR = 255  # in place of a verdict's 0 or 1
+# Bounds of an array in the state. The second holds for empty arrays too: numpy could not hold the
+# other dimensions that they claim.
+_MAX_DIMS = 4
+_MAX_ITEMS = 1 << 32
+_MIN_ARRAY_SIZE = 5  # bytes: the length of its name and the number of its dimensions
 
 
 def encode_globals(globals_: Globals) -> bytes:
-    """A byte a class (1: it has a prototype), then all values in 4 bytes each."""
-    return (
-        globals_.present_J.astype(np.uint8).tobytes() + globals_.values_JV.astype("<i4").tobytes()
-    )
+    """Encode prototypes: one byte a class (1 if it has a prototype), then 4 bytes a value."""
+    flags = globals_.present_J.astype(np.uint8).tobytes()
+    return flags + globals_.values_JV.astype("<i4").tobytes()
 
 
 def decode_globals(content: bytes, classes: int, values: int) -> Globals:
+    """Decode the prototypes of so many classes, each of so many values."""
     if len(content) != classes * (1 + 4 * values):
         raise Refused(f"{len(content)} bytes are not {classes} prototypes of {values} values")
     flags_J = np.frombuffer(content, np.uint8, classes)
-    values_JV = (
-        np.frombuffer(content, "<i4", offset=classes).reshape(classes, values).astype(np.int64)
-    )
+    flat = np.frombuffer(content, "<i4", offset=classes)
+    values_JV = flat.reshape(classes, values).astype(np.int64)
     if (flags_J > 1).any() or np.abs(values_JV).max(initial=0) >= LIMIT:
-        raise Refused("a prototype's mark or value is out of range")
+        raise Refused("a prototype's flag or value is out of range")
     return Globals(flags_J.astype(np.bool_), values_JV)
 
 
 def encode_verdicts(clients: tuple[int, ...], verdict: Verdict) -> bytes:
-    """For each client, in ascending order: its number, whether it is kept, its score."""
+    """Encode, for each client in ascending order, its number, whether it is kept, and its score."""
     rows = np.zeros(len(clients), _VERDICT)
     rows["client"] = clients
     rows["kept"] = verdict.kept_K
@@ -51,65 +52,74 @@ def encode_verdicts(clients: tuple[int, ...], verdict: Verdict) -> bytes:
 
 
 def append_successor(verdicts: bytes, successor: bytes) -> bytes:
-    """A run's last verdicts, and the federation that takes its place. A row that can be no verdict ends them: so many bytes
-    before it are the successor."""
-    return verdicts + successor + np.array([(len(successor), _SUCCESSOR, 0)], _VERDICT).tobytes()
+    """Append the text of the successor federation to a run's last verdicts.
+
+    The text is followed by a row that cannot be a verdict and gives the text's length.
+    """
+    last_row = np.array([(len(successor), _SUCCESSOR, 0)], _VERDICT)
+    return verdicts + successor + last_row.tobytes()
 
 
 def successor_in(content: bytes) -> bytes:
-    """The federation that takes this one's place from these verdicts on; nothing where none does."""
-    if len(content) < _VERDICT.itemsize:
+    """Return the text of the federation that succeeds this one after these verdicts; else b""."""
+    row_size = _VERDICT.itemsize
+    if len(content) < row_size:
         return b""
-    length, mark, score = np.frombuffer(content[-_VERDICT.itemsize :], _VERDICT)[0].tolist()
+    length, mark, score = np.frombuffer(content[-row_size:], _VERDICT)[0].tolist()
     if mark != _SUCCESSOR:
         return b""
-    if score or not 0 < length <= len(content) - _VERDICT.itemsize:
-        raise Refused(f"a successor of {length} bytes")
-    return content[-_VERDICT.itemsize - length : -_VERDICT.itemsize]
+    if score or not 0 < length <= len(content) - row_size:
+        raise Refused(f"the verdicts cannot hold a successor of {length} bytes")
+    return content[-row_size - length : -row_size]
 
 
 def decode_verdicts_without_successor(content: bytes) -> tuple[tuple[int, ...], Verdict]:
-    """The verdicts alone, whatever federation succeeds."""
-    if following := successor_in(content):
-        content = content[: -len(following) - _VERDICT.itemsize]
-    if len(content) % _VERDICT.itemsize:
-        raise Refused(f"{len(content)} bytes are not verdicts of {_VERDICT.itemsize} bytes each")
+    """Decode the clients and the verdicts on them, leaving out a successor if there is one."""
+    row_size = _VERDICT.itemsize
+    if successor := successor_in(content):
+        content = content[: -len(successor) - row_size]
+    if len(content) % row_size:
+        raise Refused(f"{len(content)} bytes are not verdicts of {row_size} bytes each")
     rows = np.frombuffer(content, _VERDICT)
     clients = tuple(rows["client"].tolist())
-    if any(a >= b for a, b in pairwise(clients)) or (rows["kept"] > 1).any():
-        raise Refused("verdicts are out of order, or neither kept nor dropped")
+    if any(a >= b for a, b in pairwise(clients)):
+        raise Refused("verdicts are not in ascending order of their clients")
+    if (rows["kept"] > 1).any():
+        raise Refused("a verdict is neither 0 (dropped) nor 1 (kept)")
     return clients, Verdict(rows["kept"].astype(np.bool_), rows["score"].astype(np.int64))
 
 
 def encode_state(state: State) -> bytes:
-    """The arrays by ascending name: the name, the shape, the values in 8 bytes each."""
-    return u32(len(state)) + b"".join(_array(name, array) for name, array in sorted(state.items()))
+    """Encode arrays by ascending name: the name, the shape, and 8 bytes for each value."""
+    arrays = [_encode_array(name, array) for name, array in sorted(state.items())]
+    return u32(len(state)) + b"".join(arrays)
 
 
-def _array(name: str, array: Ints) -> bytes:
+def _encode_array(name: str, array: Ints) -> bytes:
     shape = u8(array.ndim) + b"".join(map(u32, array.shape))
     return sized(name.encode()) + shape + array.astype("<i8").tobytes()
 
 
 def decode_state(content: bytes) -> State:
+    """Decode the arrays of a detector's state."""
     reader = Reader(content)
-    found = reader.many(5, lambda: _read_array(reader))
+    arrays = reader.many(_MIN_ARRAY_SIZE, lambda: _read_array(reader))
     reader.end()
-    if any(a >= b for (a, _), (b, _) in pairwise(found)):
-        raise Refused("the detector's arrays are out of order")
-    state: Mapping[str, Ints] = dict(found)
-    return state
+    if any(a >= b for (a, _), (b, _) in pairwise(arrays)):
+        raise Refused("the detector's arrays are not in ascending order of their names")
+    return dict(arrays)
 
 
 def _read_array(reader: Reader) -> tuple[str, Ints]:
     try:
         name = reader.sized().decode()
     except UnicodeDecodeError as error:
-        raise Refused("a name is not UTF-8") from error
+        raise Refused("an array's name is not UTF-8") from error
     dims = reader.u8()
-    if dims > _MOST_DIMS:
-        raise Refused(f"an array of {dims} dimensions")
+    if dims > _MAX_DIMS:
+        raise Refused(f"an array of {dims} dimensions: at most {_MAX_DIMS} are allowed")
     shape = tuple(reader.u32() for _ in range(dims))
-    if prod(max(size, 1) for size in shape) > _MOST_ITEMS:
-        raise Refused(f"an array of shape {shape}")
-    return name, np.frombuffer(reader.take(8 * prod(shape)), "<i8").reshape(shape).astype(np.int64)
+    if prod(max(size, 1) for size in shape) > _MAX_ITEMS:
+        raise Refused(f"an array of shape {shape}: at most {_MAX_ITEMS} items are allowed")
+    flat = np.frombuffer(reader.take(8 * prod(shape)), "<i8")
+    return name, flat.reshape(shape).astype(np.int64)

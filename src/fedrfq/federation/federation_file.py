@@ -1,6 +1,7 @@
-"""federation.toml: all that an auditor needs to know before the first round. Public keys, timings, what is computed.
+"""federation.toml: everything that an auditor needs to know before the first round.
 
-The run's id is a hash over the whole file, byte for byte: nothing signed for one federation counts in another.
+It holds the public keys, the timings and what is computed. The run's id is a hash of the whole
+file, byte for byte, so nothing that is signed for one federation counts in another.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ from fedrfq.robust.centres import RULES
 from fedrfq.robust.detectors import DETECTORS, Detector
 
 VERSION = 1
-_MOST = 1 << 24  # values of all global prototypes together
-SIMULATION = (
-    "faulty",
-    "behaviour",
-    "network",
-)  # how servers misbehave is no part of what is agreed, or of the run's id
+_MAX_VALUES = 1 << 24  # in all global prototypes together
+# How simulated servers misbehave is not agreed on, and is no part of the run's id.
+SIMULATION = ("faulty", "behaviour", "network")
+# What reading a file that this program did not write may raise.
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -43,35 +43,36 @@ class Timings:
 
 @dataclass(frozen=True)
 class Federation:
-    """Who agrees on what."""
+    """The parties that agree, and what they agree on."""
 
     experiment: str  # its digest, in hex
     timings: Timings
     task: Task
     servers: tuple[bytes, ...]
     clients: tuple[bytes, ...]
-    network: Members | None = None  # none where it is simulated
+    network: Members | None = None  # None where the federation is simulated
     couriers: tuple[bytes, ...] = ()  # their keys sign a request to take part, and nothing else
 
     def __post_init__(self) -> None:
         keys = self.servers + self.clients + self.couriers
         if self.network is not None:
-            _check(self.network, self.experiment, len(self.servers), len(keys))
-        if self.couriers and (self.network is None or len(set(keys)) < len(keys)):
-            raise UserError(
-                "couriers are of a federation on a network, and each has a key of its own"
-            )
+            _check_network(self.network, self.experiment, len(self.servers), len(keys))
+        if self.couriers and self.network is None:
+            raise UserError("only a federation on a network has couriers: remove them")
+        # The roster checks the keys of servers and clients; couriers are not in it.
+        if self.couriers and len(set(keys)) < len(keys):
+            raise UserError("two parties have the same key: give each courier a key of its own")
 
     @cached_property
     def members(self) -> dict[int, Member]:
-        """Of servers by their number, of client k by ~k, then of the couriers; none where it is simulated."""
+        """The members by party, in the order of `keys`; empty where the federation is simulated."""
         if self.network:
             return dict(zip(self.keys, self.network.members, strict=True))
         return {}
 
     @cached_property
     def keys(self) -> dict[int, bytes]:
-        """Of all parties, in the order of their seats."""
+        """The keys by party: server s is s, client k is ~k, and the couriers come last."""
         parties = [
             *range(len(self.servers)),
             *(~k for k in range(len(self.clients))),
@@ -81,18 +82,21 @@ class Federation:
 
     @cached_property
     def carriers(self) -> range:
-        """Couriers as parties: courier c is ~(K + n + c), after the K clients and the n numbers by which servers move."""
+        """The couriers as parties: of K clients and n servers, courier c is ~(K + n + c).
+
+        ~K to ~(K + n − 1) are the servers as authors of change proposals.
+        """
         first = len(self.clients) + len(self.servers)
         return range(~first, ~(first + len(self.couriers)), -1)
 
     @cached_property
     def holders(self) -> dict[bytes, int]:
-        """Whose a certificate is."""
+        """The party that holds each TLS certificate."""
         return {member.certificate: party for party, member in self.members.items()}
 
     @cached_property
     def text(self) -> str:
-        """The file."""
+        """The text of federation.toml."""
         task = self.task
         table = {
             "version": VERSION,
@@ -111,127 +115,139 @@ class Federation:
                 "experiment": self.network.experiment,
             }
             rows = [member.row(self.keys[party]) for party, member in self.members.items()]
-        clients = len(self.servers)
-        couriers = len(self.servers + self.clients)
-        parties = {
-            "servers": rows[:clients],
-            "clients": rows[clients:couriers],
-            "couriers": rows[couriers:],
-        }
-        return toml.dump({**table, **parties})  # of no couriers there is no word in it
+        first_client = len(self.servers)
+        first_courier = first_client + len(self.clients)
+        table["servers"] = rows[:first_client]
+        table["clients"] = rows[first_client:first_courier]
+        # Without couriers, `dump` writes nothing for this key.
+        table["couriers"] = rows[first_courier:]
+        return toml.dump(table)
 
     def role(self, party: int) -> str:
-        """One of `ROLES`."""
-        return ROLES[0 if party >= 0 else 2 if party in self.carriers else 1]
+        """Return a party's role, one of `ROLES`."""
+        server, client, courier = ROLES
+        if party >= 0:
+            return server
+        if party in self.carriers:
+            return courier
+        return client
 
     def about(self) -> str:
-        """Who they are, in a line."""
+        """Describe the federation in one line."""
+        counts = [f"{len(self.servers)} servers", f"{len(self.clients)} clients"]
         if self.couriers:
-            carrying = f", {len(self.couriers)} couriers"
-        else:
-            carrying = ""
-        return f"{len(self.servers)} servers, {len(self.clients)} clients{carrying}, run {self.roster.run.hex()}"
+            counts.append(f"{len(self.couriers)} couriers")
+        return f"{', '.join(counts)}, run {self.roster.run.hex()}"
 
     @cached_property
     def roster(self) -> Roster:
+        """The roster of the run. It hashes the whole file, so that the run's id stands for it."""
         purpose = hashlib.sha256(self.text.encode()).digest()
         return Roster(Ed25519(), self.servers, self.clients, purpose, **vars(self.timings))
 
     @staticmethod
     def read(text: str, where: str) -> Federation:
-        """From the file's text, which must be exactly what this program writes."""
+        """Return the federation of a file's text, which must be exactly what this program writes.
+
+        `where` names the file in errors.
+        """
         try:
-            found = _parsed(toml.strict(text))
-            exact = found.text == text and bool(found.roster.run)
+            federation = _parse(toml.strict(text))
+            # Making the roster checks the keys and timings.
+            is_exact = federation.text == text and bool(federation.roster.run)
         except UserError as error:
-            raise UserError(f"{where} names no federation that could be: {error}") from error
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            struct.error,
-            OverflowError,
-        ) as error:
+            raise UserError(f"{where} describes an impossible federation: {error}") from error
+        except _MALFORMED as error:
             raise UserError(
                 f"{where} is not a federation's file ({error!r}): restore it"
             ) from error
-        if not exact:
+        if not is_exact:
             raise UserError(
                 f"{where} is not as this program writes it, so its hash means nothing: restore it"
             )
-        return found
+        return federation
 
 
 def experiment_digest(table: Mapping[str, Any]) -> str:
-    """Of an experiment as a table, less how its simulated servers misbehave."""
+    """Return the digest of an experiment's table, without how its simulated servers misbehave."""
     committee = {
         key: value for key, value in table.get("committee", {}).items() if key not in SIMULATION
     }
     return hashlib.sha256(toml.dump({**table, "committee": committee}).encode()).hexdigest()
 
 
-def _parsed(table: Mapping[str, Any]) -> Federation:
-    numbers = {
-        key: _whole(table, key)
-        for key in (*(f.name for f in fields(Timings)), "version", "bits", "classes", "values")
-    }
-    if numbers.pop("version") != VERSION:
-        raise ValueError(f"version {table['version']} is not {VERSION}")
-    if table["rule"] not in RULES:
-        raise ValueError(f"there is no rule {table['rule']!r}")
+def _parse(table: Mapping[str, Any]) -> Federation:
+    if _positive(table, "version") != VERSION:
+        raise ValueError(f"version {table['version']}: this program reads version {VERSION}")
     parties = [table["servers"], table["clients"], table.get("couriers", [])]
     servers, clients, couriers = (
         tuple(bytes.fromhex(row["key"]) for row in rows) for rows in parties
     )
-    precision, classes, values = (numbers.pop(key) for key in ("bits", "classes", "values"))
-    if not 1 <= classes * values <= _MOST:
-        raise ValueError(f"{classes} classes of {values} values")
-    task = Task(
-        _detector(table["detector"]),
+    timings = Timings(**{field.name: _positive(table, field.name) for field in fields(Timings)})
+    network = None
+    if "network" in table:
+        network = _parse_network(table["network"], [row for rows in parties for row in rows])
+    return Federation(
+        table["experiment"],
+        timings,
+        _parse_task(table, len(clients)),
+        servers,
+        clients,
+        network,
+        couriers,
+    )
+
+
+def _parse_task(table: Mapping[str, Any], clients: int) -> Task:
+    if table["rule"] not in RULES:
+        raise ValueError(f"there is no rule {table['rule']!r}")
+    classes = _positive(table, "classes")
+    values = _positive(table, "values")
+    # Checked here, because arrays of this size are allocated before the first upload comes.
+    if classes * values > _MAX_VALUES:
+        raise ValueError(f"{classes} classes of {values} values: at most {_MAX_VALUES} in all")
+    return Task(
+        _parse_detector(table["detector"]),
         table["rule"],
-        Precision(precision),
-        len(clients),
+        Precision(_positive(table, "bits")),
+        clients,
         classes,
         values,
     )
-    if "network" in table:
-        network = _network(table["network"], [row for rows in parties for row in rows])
-    else:
-        network = None
-    return Federation(
-        table["experiment"], Timings(**numbers), task, servers, clients, network, couriers
-    )
 
 
-def _network(section: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> Members:
+def _parse_network(section: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> Members:
     return Members(section["follows"], section["experiment"], tuple(map(Member.of, rows)))
 
 
-def _check(network: Members, digest: str, servers: int, parties: int) -> None:
-    """That all have a seat, servers and only they an address, and that the experiment is the one agreed on."""
-    if len(network.members) != parties:
-        raise UserError(f"{parties} parties on {len(network.members)} seats")
-    for number, member in enumerate(network.members):
-        if bool(member.address) != (number < servers):
-            raise UserError(f"servers have an address, and nobody else: {member.name}")
-    if experiment_digest(toml.strict(network.experiment)) != digest:
-        raise UserError("the experiment is not the one of this digest")
+def _parse_detector(section: Mapping[str, Any]) -> Detector:
+    kind = DETECTORS[section["name"]]
+    options = {key: value for key, value in section.items() if key != "name"}
+    for field in fields(kind):
+        if type(options[field.name]) is not type(field.default):
+            raise TypeError(f"detector.{field.name} = {options[field.name]!r}")
+    return kind(**options)
 
 
-def _whole(table: Mapping[str, Any], key: str) -> int:
+def _positive(table: Mapping[str, Any], key: str) -> int:
+    # By its type, because True is an int too.
     if type(table[key]) is not int or table[key] < 1:
-        raise ValueError(f"{key} is a whole number from 1 on, not {table[key]!r}")
+        raise ValueError(f"{key} must be a whole number of at least 1, not {table[key]!r}")
     return int(table[key])
 
 
-def _detector(section: Mapping[str, Any]) -> Detector:
-    kind = DETECTORS[section["name"]]
-    options = {key: value for key, value in section.items() if key != "name"}
-    for f in fields(kind):
-        if type(options[f.name]) is not type(f.default):
-            raise TypeError(f"detector.{f.name} = {options[f.name]!r}")
-    return kind(**options)
+def _check_network(network: Members, digest: str, servers: int, parties: int) -> None:
+    """Check the members against the keys, and the experiment against its digest."""
+    if len(network.members) != parties:
+        raise UserError(f"{len(network.members)} members but {parties} keys: there must be as many")
+    for number, member in enumerate(network.members):
+        is_server = number < servers
+        if is_server and not member.address:
+            raise UserError(f"server {member.name} has no address: give it one")
+        if member.address and not is_server:
+            raise UserError(f"{member.name} has an address but is no server: remove it")
+    if experiment_digest(toml.strict(network.experiment)) != digest:
+        raise UserError("the experiment's digest is not that of the experiment in the file")
 
 
 def _name(detector: Detector) -> str:

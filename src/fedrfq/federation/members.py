@@ -1,4 +1,4 @@
-"""What federation.toml says of a federation on a real network, besides what it says of every one: who sits where."""
+"""What federation.toml says about the parties of a federation on a real network."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from typing import Any
 
 from fedrfq.errors import UserError
 
-ROLES = ("server", "client", "courier")  # in the order of their seats
+ROLES = ("server", "client", "courier")  # in the order of the members
 MOST_CERTIFICATE = 4096  # bytes
-MOST_EXPERIMENT = 1 << 16  # characters
-_NAME = re.compile(
-    r"[a-z0-9][a-z0-9_-]{0,62}"
-)  # a folder's, and nobody's else once letters are folded
+MAX_EXPERIMENT = 1 << 16  # characters
+# A name is a folder's too, so it must differ from all others even where case does not count.
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _LABEL = re.compile(r"\w([\w-]{0,61}\w)?", re.ASCII)
-_LONGEST_HOST = 253
+_MAX_HOST = 253  # characters of a DNS name
 _RUN = re.compile(r"([0-9a-f]{64})?")
 
 
 @dataclass(frozen=True)
 class Member:
-    """A party as the others know it: its name, where it listens ("" but for servers) and its TLS certificate, as DER."""
+    """A party as the others know it: its name, its address and its TLS certificate, as DER.
+
+    Only servers have an address; for the others it is "".
+    """
 
     name: str
     address: str
@@ -33,35 +35,40 @@ class Member:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise UserError(
-                f"a party's name is 1 to 63 of a-z, 0-9, '-' and '_', not {self.name[:80]!r}"
+                "a party's name must be 1 to 63 characters of a-z, 0-9, '-' and '_', and start"
+                f" with a letter or digit, not {self.name[:80]!r}"
             )
         if self.address:
             endpoint(self.address)
         if not 1 <= len(self.certificate) <= MOST_CERTIFICATE:
             raise UserError(
-                f"the certificate of {self.name} has {len(self.certificate)} bytes: 1 to {MOST_CERTIFICATE}"
+                f"the certificate of {self.name} must have 1 to {MOST_CERTIFICATE} bytes,"
+                f" not {len(self.certificate)}"
             )
 
     def row(self, key: bytes) -> dict[str, str]:
-        """Of federation.toml, with the party's key for votes."""
+        """Return the member's table in federation.toml, with the public key it signs with."""
+        row = {"name": self.name}
         if self.address:
-            at = {"address": self.address}
-        else:
-            at = {}
-        certificate = base64.b64encode(self.certificate).decode()
-        return {"name": self.name, **at, "key": key.hex(), "certificate": certificate}
+            row["address"] = self.address
+        row["key"] = key.hex()
+        row["certificate"] = base64.b64encode(self.certificate).decode()
+        return row
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> Member:
-        return Member(
-            row["name"], row.get("address", ""), base64.b64decode(row["certificate"], validate=True)
-        )
+        """Return the member of a table in federation.toml."""
+        certificate = base64.b64decode(row["certificate"], validate=True)
+        return Member(row["name"], row.get("address", ""), certificate)
 
 
 @dataclass(frozen=True)
 class Members:
-    """`follows` is the id of the run that this one succeeds, in hex, and "" for a federation's first; `experiment` the file
-    by which clients train; the seats are those of the servers, then the clients', then the couriers'."""
+    """All members of a federation: the servers, then the clients, then the couriers.
+
+    `follows` is the id, in hex, of the run that this one succeeds, and "" for a federation's first
+    run. `experiment` is the text of the file by which clients train.
+    """
 
     follows: str
     experiment: str
@@ -69,52 +76,61 @@ class Members:
 
     def __post_init__(self) -> None:
         if not _RUN.fullmatch(self.follows):
-            raise UserError("`follows` is the id of a run, 64 digits in hex, or nothing")
-        if len(self.experiment) > MOST_EXPERIMENT:
+            raise UserError("`follows` must be the id of a run, 64 digits in hex, or empty")
+        if len(self.experiment) > MAX_EXPERIMENT:
             raise UserError(
-                f"the experiment has {len(self.experiment)} characters: {MOST_EXPERIMENT} at most"
+                f"the experiment must have at most {MAX_EXPERIMENT} characters,"
+                f" not {len(self.experiment)}"
             )
-        _unique("name", [member.name for member in self.members])
-        _unique(
-            "certificate",
-            [member.certificate for member in self.members],
-            [member.name for member in self.members],
-        )
-        listening = [member for member in self.members if member.address]
-        _unique(
+        names = [member.name for member in self.members]
+        _check_unique("name", names, names)
+        _check_unique("certificate", [member.certificate for member in self.members], names)
+        servers = [member for member in self.members if member.address]
+        _check_unique(
             "address",
-            [endpoint(member.address) for member in listening],
-            [member.name for member in listening],
+            [endpoint(member.address) for member in servers],
+            [member.name for member in servers],
         )
 
 
 def endpoint(address: str) -> tuple[str, int]:
-    """Host and port of "host:port", or of "[…]:port" for IPv6."""
+    """Return the host and port of "host:port", or of "[…]:port" for IPv6."""
     host, _, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        bare = host[1:-1]
+    is_valid = _is_port(port)
+    if host.startswith("[") and host.endswith("]") and len(host) > 2:
+        host = host[1:-1]
+        is_valid = is_valid and _is_ipv6(host)
     else:
-        bare = ""
-    plain = port.isascii() and port.isdigit() and len(port) <= 5 and port == str(int(port))
-    if not plain or not 1 <= int(port) <= 65535 or not (_is_ipv6(bare) if bare else _is_host(host)):
+        is_valid = is_valid and _is_host(host)
+    if not is_valid:
         raise UserError(
-            f"an address is host:port, such as committee.example.org:7400, not {address[:80]!r}"
+            "an address must be host:port, such as committee.example.org:7400,"
+            f" not {address[:80]!r}"
         )
-    return (bare or host).lower(), int(port)
+    return host.lower(), int(port)
+
+
+def _is_port(port: str) -> bool:
+    """Return whether a text is a port, written in the one way that `str` writes it."""
+    # The length comes before `int`, which refuses to parse thousands of digits.
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    return is_number and port == str(int(port)) and 1 <= int(port) <= 65535
 
 
 def _is_host(host: str) -> bool:
-    """A name of the DNS or an IPv4 address; what looks like the latter must be one."""
+    """Return whether a text is a DNS name or an IPv4 address."""
+    # What looks like an IPv4 address must be one: no such name is in the DNS.
     if re.fullmatch(r"[0-9.]+", host):
-        return _is(ipaddress.IPv4Address, host)
-    return len(host) <= _LONGEST_HOST and all(_LABEL.fullmatch(label) for label in host.split("."))
+        return _parses(ipaddress.IPv4Address, host)
+    return len(host) <= _MAX_HOST and all(_LABEL.fullmatch(label) for label in host.split("."))
 
 
 def _is_ipv6(host: str) -> bool:
-    return "%" not in host and _is(ipaddress.IPv6Address, host)
+    # A zone ("%eth0") means something on one machine only.
+    return "%" not in host and _parses(ipaddress.IPv6Address, host)
 
 
-def _is(kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address], host: str) -> bool:
+def _parses(kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address], host: str) -> bool:
     try:
         kind(host)
     except ValueError:
@@ -122,14 +138,11 @@ def _is(kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address], host: s
     return True
 
 
-def _unique(what: str, values: Iterable[object], names: Iterable[str] = ()) -> None:
-    """That no two are the same; said of whom, by the second's name."""
-    seen: set[object] = set()
-    names = list(names)
-    for place, value in enumerate(values):
-        if value in seen:
-            who: object = value
-            if names:
-                who = names[place]
-            raise UserError(f"two parties have one {what} ({who}): each needs its own")
-        seen.add(value)
+def _check_unique(what: str, values: Iterable[object], names: Iterable[str]) -> None:
+    """Check that no two parties, of these names, share a value."""
+    owners: dict[object, str] = {}
+    for value, name in zip(values, names, strict=True):
+        if value in owners:
+            who = ", ".join(sorted({owners[value], name}))
+            raise UserError(f"two parties have the same {what} ({who}): give each its own")
+        owners[value] = name

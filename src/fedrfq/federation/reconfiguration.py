@@ -1,8 +1,10 @@
-"""The committee's application where it has a federation.toml of its own that can be changed by agreement.
+"""The application of a committee whose federation.toml can be changed by agreement.
 
-A server *moves* a new federation.toml by speaking as a client (client number K + s is server s). Once a quorum of servers has
-moved the same text in one decided round, the round's verdicts end with it and the run is over: its last certificate certifies
-the file by which the next run goes on, with the same prototypes, and of each party, by its name, what is remembered of it.
+A server proposes a new federation.toml by uploading it as a client would (client number K + s is
+server s). Once a quorum of servers has proposed the same text in one decided round, the text is
+appended to the round's verdicts and the run is over. So the run's last certificate certifies the
+file by which the next run goes on, with the same prototypes and with what the detector remembers
+of each client, by its name.
 """
 
 from __future__ import annotations
@@ -22,55 +24,67 @@ from fedrfq.federation.application import PrototypeApplication
 from fedrfq.federation.federation_file import Federation
 from fedrfq.robust.detectors import State
 
-MOST = (
-    1 << 22
-)  # bytes of a federation.toml, and of a change proposal a few times as many as the present one has
-_GROWTH = 4
-_MORE = 1 << 16
+MOST = 1 << 22  # bytes of a federation.toml
+# A proposal may have four times the bytes of the present file and 64 KiB more: enough to grow, but
+# a faulty server cannot make the others store much.
+_MAX_GROWTH = 4
+_EXTRA_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class ReconfigurableApplication(PrototypeApplication):
-    """`heritage` is what the run before left to this one; none for a federation's first."""
+    """The committee's application in a federation that can be changed.
+
+    `inherited` is what the previous run left to this one; None for a federation's first run.
+    """
 
     federation: Federation
-    heritage: Outcome | None = None
+    inherited: Outcome | None = None
 
     def start(self) -> Outcome:
-        if self.heritage is None:
+        """Return the outcome that the first round starts from."""
+        if self.inherited is None:
             return super().start()
-        return self.heritage
+        return self.inherited
 
     def refuses(self, upload: Upload) -> str | None:
+        """Return why an upload or a change proposal cannot be admitted, or None if it can."""
         if upload.client < self.task.clients:
             return super().refuses(upload)
-        return _refused(self.federation, upload.content)
+        return _proposal_problem(self.federation, upload.content)
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
-        change_proposals = Counter(
-            upload.content for upload in uploads if upload.client >= self.task.clients
-        )
-        outcome = super().decide(
-            round_, before, [upload for upload in uploads if upload.client < self.task.clients]
-        )
+        """Return a round's outcome, with the successor if a quorum proposed one."""
+        client_uploads = []
+        change_proposals: Counter[bytes] = Counter()
+        for upload in uploads:
+            if upload.client < self.task.clients:
+                client_uploads.append(upload)
+            else:
+                change_proposals[upload.content] += 1
+        outcome = super().decide(round_, before, client_uploads)
+        # No server has two proposals among the uploads, so at most one text has a quorum.
         for text, servers in change_proposals.items():
             if servers >= self.federation.roster.quorum:
                 return outcome._replace(verdicts=codec.append_successor(outcome.verdicts, text))
         return outcome
 
     def over(self, outcome: Outcome) -> bool:
+        """Return whether the run ends with this outcome, because it names a successor."""
         return bool(codec.successor_in(outcome.verdicts))
 
 
 def reconfigurable(
-    federation: Federation, heritage: Outcome | None = None
+    federation: Federation, inherited: Outcome | None = None
 ) -> ReconfigurableApplication:
-    return ReconfigurableApplication(federation.task, federation, heritage)
+    """Return the application of a federation that can be changed."""
+    return ReconfigurableApplication(federation.task, federation, inherited)
 
 
+# Cached, because a proposal is sent again and again and its file takes long to read.
 @lru_cache(64)
-def _refused(federation: Federation, content: bytes) -> str | None:
-    """Why a text cannot be moved. Remembered: what is sent again is not read again."""
+def _proposal_problem(federation: Federation, content: bytes) -> str | None:
+    """Return why a text cannot be proposed as a successor, or None if it can."""
     try:
         read_successor(federation, content)
     except UserError as error:
@@ -79,11 +93,12 @@ def _refused(federation: Federation, content: bytes) -> str | None:
 
 
 def read_successor(federation: Federation, content: bytes) -> Federation:
-    """The federation of this text, if it can take the place of the given one."""
-    most = min(MOST, _GROWTH * len(federation.text) + _MORE)
-    if len(content) > most:
+    """Return the federation of this text, if it can succeed the given one."""
+    max_bytes = min(MOST, _MAX_GROWTH * len(federation.text) + _EXTRA_BYTES)
+    if len(content) > max_bytes:
         raise UserError(
-            f"a federation.toml of {len(content)} bytes: {most} at most, a few times as many as it has now"
+            f"the new federation.toml has {len(content)} bytes: as the present one has"
+            f" {len(federation.text)}, it may have at most {max_bytes}"
         )
     try:
         new = Federation.read(content.decode(), "the new federation.toml")
@@ -91,38 +106,50 @@ def read_successor(federation: Federation, content: bytes) -> Federation:
         raise UserError("the new federation.toml is not UTF-8 text") from error
     if new.network is None or new.network.follows != federation.roster.run.hex():
         raise UserError(
-            "the new federation.toml does not follow from this one: make it with `fedrfq committee change`"
+            "the new federation.toml does not follow from the present one: make it with"
+            " `fedrfq committee change`"
         )
-    shape = ("classes", "values", "precision", "rule")
-    if any(getattr(new.task, key) != getattr(federation.task, key) for key in shape):
-        raise UserError(
-            "the new federation.toml has prototypes of another shape: that is another experiment, found it anew"
-        )
+    # What the prototypes mean must stay, as the next run goes on from them.
+    for key in ("classes", "values", "precision", "rule"):
+        if getattr(new.task, key) != getattr(federation.task, key):
+            raise UserError(
+                f"the new federation.toml has another value for {key}: that is another"
+                " experiment, so found a new federation for it"
+            )
     return new
 
 
 def inherited_by(old: Federation, outcome: Outcome, new: Federation) -> Outcome:
-    """What the next run starts from: the prototypes, and the detector's memory of each client, by its name (none for who
-    never had it, as clients)."""
+    """Return what the next run starts from: the prototypes, and what is remembered of each client.
+
+    Clients are matched by name; the detector knows nothing of those that are new. Without a state
+    (a client's history has none) only the prototypes are handed on.
+    """
     if not outcome.state:
         return Outcome(outcome.globals_, b"", b"")
-    memory = codec.encode_state(_remembered(old, codec.decode_state(outcome.state), new))
-    return Outcome(outcome.globals_, b"", memory)
+    state = _inherited_state(old, codec.decode_state(outcome.state), new)
+    return Outcome(outcome.globals_, b"", codec.encode_state(state))
 
 
-def _remembered(old: Federation, state: State, new: Federation) -> State:
+def _inherited_state(old: Federation, state: State, new: Federation) -> State:
+    """Return the new run's state: fresh, but with the rows of the clients that stay."""
     fresh = new.task.detector.start(new.task.clients)
+    # Another detector, or other options, could not make sense of the old state.
     if new.task.detector != old.task.detector:
         return fresh
-    places = {name: k for k, name in enumerate(_names(old))}
-    pairs = [(places[name], k) for k, name in enumerate(_names(new)) if name in places]
-    before, after = ([pair[side] for pair in pairs] for side in (0, 1))
-    kept = {}
+    old_rows = {name: k for k, name in enumerate(_client_names(old))}
+    before = []
+    after = []
+    for k, name in enumerate(_client_names(new)):
+        if name in old_rows:
+            before.append(old_rows[name])
+            after.append(k)
+    inherited = {}
     for key, array in fresh.items():
-        kept[key] = np.array(array)
-        kept[key][after] = state[key][before]
-    return kept
+        inherited[key] = np.array(array)
+        inherited[key][after] = state[key][before]
+    return inherited
 
 
-def _names(federation: Federation) -> list[str]:
+def _client_names(federation: Federation) -> list[str]:
     return [federation.members[~k].name for k in range(len(federation.clients))]

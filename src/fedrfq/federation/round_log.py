@@ -1,8 +1,11 @@
-"""What is written down of a round: messages one after the other, each after its length.
+"""How a round's messages are written to audit.log and bodies.bin: each after its length.
 
-In audit.log a round is its CERT, the LISTs its set follows from, the SET, and any EVIDENCE; in bodies.bin the signed UPLOADs
-of the set and the parts that were decided on. A party on a network writes down what it has seen of this: the CERT at least,
-the LISTs or not, with them the SET or that alone or not, the UPLOADs or not, and of the parts those that it has.
+The entry of a round in audit.log holds its CERT, the LISTs that its set follows from, the SET,
+and any EVIDENCE. The entry in bodies.bin holds the signed UPLOADs of the set and the parts that
+were decided.
+
+A party on a network writes what it has seen of this: at least the CERT, perhaps the LISTs and the
+SET, or the SET alone, perhaps the UPLOADs, and the parts that it has.
 """
 
 from __future__ import annotations
@@ -30,28 +33,29 @@ OUTCOME = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE)
 
 
 class PlacedMessage(NamedTuple):
-    """A message and where it begins in what was packed."""
+    """A message, and the offset at which it begins in the packed bytes."""
 
     at: int
     message: Message
 
 
 def pack(messages: Iterable[Message]) -> bytes:
+    """Return the bytes of several messages."""
     return b"".join(sized(message.wire) for message in messages)
 
 
 def unpack(payload: bytes) -> list[PlacedMessage]:
-    """What was packed; any other bytes are refused."""
+    """Return the messages that were packed; refuse any other bytes."""
     reader = Reader(payload)
-    found = []
+    messages = []
     while reader.left():
         at = reader.at
-        found.append(PlacedMessage(at, decode(reader.sized())))
-    return found
+        messages.append(PlacedMessage(at, decode(reader.sized())))
+    return messages
 
 
 def parts(run: bytes, round_: int, outcome: Outcome) -> list[Message]:
-    """An outcome as messages."""
+    """Return an outcome as messages, one for each part."""
     return [
         unsigned(run, Part(round_, what, content))
         for what, content in zip(OUTCOME, outcome, strict=True)
@@ -59,44 +63,48 @@ def parts(run: bytes, round_: int, outcome: Outcome) -> list[Message]:
 
 
 def accusation(evidence: Evidence) -> tuple[int, Kind, Kind, int]:
-    """Whom it convicts, by which kinds of messages, and in which round: one proof of it is enough."""
+    """Return whom evidence convicts, by which two kinds of messages, and in which round.
+
+    One proof of each accusation is enough.
+    """
     party = author(evidence.first.body)
     assert party is not None
     return party, evidence.first.body.kind, evidence.second.body.kind, evidence.round
 
 
 def outcome(bodies: Sequence[Message]) -> Outcome | None:
-    """What `parts` made messages of, if it is that."""
-    found = [message.body for message in bodies]
-    contents = [body.content for body in found if isinstance(body, Part)]
-    if [body.what for body in found if isinstance(body, Part)] != list(OUTCOME) or len(
-        contents
-    ) != len(found):
+    """Return the outcome that `parts` turned into these messages; None if it did not."""
+    kinds = []
+    contents = []
+    for message in bodies:
+        body = message.body
+        if not isinstance(body, Part):
+            return None
+        kinds.append(body.what)
+        contents.append(body.content)
+    if tuple(kinds) != OUTCOME:
         return None
     return Outcome(*contents)
 
 
 def stands(rules: Rules, round_: int, last: bytes) -> bool:
-    """Whether these bytes are a round's certificate and, as messages, the outcome that it certifies."""
+    """Return whether these bytes are a round's certificate, then the outcome that it certifies."""
     try:
         messages = [placed.message for placed in unpack(last)]
     except Refused:
         return False
-    if messages:
-        cert = messages[0].body
-    else:
-        cert = None
-    found = outcome(messages[1:])
-    if not isinstance(cert, Cert) or found is None:
+    if not messages:
+        return False
+    cert = messages[0].body
+    decided = outcome(messages[1:])
+    if not isinstance(cert, Cert) or decided is None:
         return False
     record = cert.certificate.record
-    digests = tuple(
-        part_digest(what, content) for what, content in zip(OUTCOME, found, strict=True)
-    )
-    return (
-        record.round == round_
-        and digests == (record.globals_, record.verdicts, record.state)
-        and rules.certifies(cert.certificate, Kind.COMMIT)
-        and last
-        == pack([rules.unsigned(Cert(round_, cert.certificate)), *parts(rules.run, round_, found)])
-    )
+    digests = tuple(map(part_digest, OUTCOME, decided))
+    if record.round != round_ or digests != (record.globals_, record.verdicts, record.state):
+        return False
+    if not rules.certifies(cert.certificate, Kind.COMMIT):
+        return False
+    # Byte for byte, so that nothing uncertified (a round, a run) is hidden in the envelopes.
+    cert_message = rules.unsigned(Cert(round_, cert.certificate))
+    return last == pack([cert_message, *parts(rules.run, round_, decided)])

@@ -1,6 +1,7 @@
-"""Ed25519 signatures, by PyNaCl everywhere: libraries disagree on edge cases, and servers may not.
+"""Ed25519 signatures, made and checked by PyNaCl everywhere.
 
-PyNaCl is needed only here, and only once something is signed or checked.
+Libraries disagree on edge cases of Ed25519, and servers must not. PyNaCl is needed only here, and
+is imported only once something is signed or checked.
 """
 
 from __future__ import annotations
@@ -11,39 +12,41 @@ from functools import cache
 
 from fedrfq.errors import UserError
 
-# bytes
-KEY = 32
-SIGNATURE = 64
-_REMEMBERED = (
-    1 << 12
-)  # signatures; what many simulated servers check in one process is computed once
+KEY = 32  # bytes
+SIGNATURE = 64  # bytes
+# Signatures that are remembered: many simulated servers check the same ones in one process.
+_MAX_REMEMBERED = 1 << 12
 
 
 class Ed25519:
-    """The scheme of a committee's roster."""
+    """The signature scheme of a committee's roster."""
 
     def __init__(self) -> None:
-        _require()
+        _require_pynacl()
 
     def verify(self, key: bytes, data: bytes, signature: bytes) -> bool:
-        return _verified(key, data, signature)
+        """Return whether this is the key's signature of the data."""
+        return _verify(key, data, signature)
 
     def weak(self, key: bytes) -> bool:
-        """Not the one encoding of a point of the large prime order: of small order, mixed, or no point at all."""
+        """Return whether a key is anything but the canonical encoding of a point of prime order.
+
+        Anyone can sign for a key of small order, and libraries disagree on the other odd ones.
+        """
         from nacl.bindings import crypto_core_ed25519_is_valid_point
 
         return len(key) != KEY or not crypto_core_ed25519_is_valid_point(key)
 
 
 class Ed25519Signer:
-    """A private key, from its seed of 32 bytes; called with data it signs them."""
+    """A private key, made from its seed of 32 bytes. Calling it with data signs them."""
 
     def __init__(self, seed: bytes) -> None:
-        _require()
+        _require_pynacl()
         from nacl.signing import SigningKey
 
         if len(seed) != KEY:
-            raise UserError(f"a private key's seed has {KEY} bytes, this one {len(seed)}")
+            raise UserError(f"the seed of a private key must have {KEY} bytes, not {len(seed)}")
         self._key = SigningKey(seed)
         self.public = bytes(self._key.verify_key)
 
@@ -51,8 +54,8 @@ class Ed25519Signer:
         return self._key.sign(data).signature
 
 
-class _Known(Ed25519Signer):
-    """Those who check what it signs are simulated in the same process: it is known to be right."""
+class _SimulatedSigner(Ed25519Signer):
+    """A signer whose signatures need no check, as it runs in the same process as all checkers."""
 
     def __call__(self, data: bytes) -> bytes:
         signature = super().__call__(data)
@@ -61,19 +64,22 @@ class _Known(Ed25519Signer):
 
 
 def simulated(seed: int, role: str, number: int) -> Ed25519Signer:
-    """A party's key in a simulated committee: a function of the run's seed, so that a run repeats itself to the byte. Whoever
-    knows the seed can sign for everyone: never for real servers."""
-    return _Known(
-        hashlib.sha256(f"fedrfq-1 simulated key, seed {seed}, {role} {number}".encode()).digest()
-    )
+    """Return a party's signer in a simulated committee.
+
+    The key follows from the run's seed, so that a run repeats itself to the byte. Anyone who
+    knows the seed can sign for everyone: never use such keys for real servers.
+    """
+    text = f"fedrfq-1 simulated key, seed {seed}, {role} {number}"
+    return _SimulatedSigner(hashlib.sha256(text.encode()).digest())
 
 
-_right: dict[bytes, tuple[bytes, bytes]] = {}  # signatures found right, whose and of what
+# Valid signatures, each with its key and data. Looking one up by the signature hashes 64 bytes,
+# where the data may be long.
+_valid: dict[bytes, tuple[bytes, bytes]] = {}
 
 
-def _verified(key: bytes, data: bytes, signature: bytes) -> bool:
-    """By the signature alone it is soon found whether this is known: what is signed may be long."""
-    if _right.get(signature) == (key, data):
+def _verify(key: bytes, data: bytes, signature: bytes) -> bool:
+    if _valid.get(signature) == (key, data):
         return True
     if len(key) != KEY or len(signature) != SIGNATURE or not _opener()(signature + data, key):
         return False
@@ -82,15 +88,18 @@ def _verified(key: bytes, data: bytes, signature: bytes) -> bool:
 
 
 def _remember(key: bytes, data: bytes, signature: bytes) -> None:
-    if len(_right) >= _REMEMBERED:
-        _right.clear()
-    _right[signature] = key, data
+    if len(_valid) >= _MAX_REMEMBERED:
+        _valid.clear()
+    _valid[signature] = key, data
 
 
 @cache
 def _opener() -> Callable[[bytes, bytes], bool]:
-    """Whether a signature, with what is signed after it, is this key's. What libsodium itself takes: VerifyKey adds nothing
-    but checks of lengths, and this is done for every message."""
+    """Return a function that says whether a signature, followed by what is signed, is a key's.
+
+    It calls libsodium directly. PyNaCl's VerifyKey adds nothing but checks of lengths, and this is
+    done for every message.
+    """
     from nacl.bindings import crypto_sign_open
     from nacl.exceptions import BadSignatureError
 
@@ -104,10 +113,11 @@ def _opener() -> Callable[[bytes, bytes], bool]:
     return opens
 
 
-def _require() -> None:
+def _require_pynacl() -> None:
     try:
         import nacl.signing  # noqa: F401
     except ImportError as error:
         raise UserError(
-            'signatures need PyNaCl: `pip install pynacl`, or set committee.name = "direct"'
+            "signatures need PyNaCl: install it with `pip install pynacl`, or set"
+            ' committee.name = "direct"'
         ) from error

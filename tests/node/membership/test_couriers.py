@@ -147,7 +147,7 @@ def test_a_change_keeps_renews_adds_and_expels_couriers() -> None:
     assert [swapped.members[party].name for party in swapped.carriers] == ["post", "courier-1"]
     assert "post: in, as a courier" in differences(federation, swapped)
     assert not changed(federation, [], ["courier-0", "courier-1"]).couriers
-    with pytest.raises(UserError, match="one name"):
+    with pytest.raises(UserError, match="same name"):
         changed(federation, [NewKeys.new("client-0", courier=True).request])
 
 

@@ -246,7 +246,7 @@ def test_only_sound_requests_and_all_that_the_experiment_counts_on_are_founded_o
 
 @pytest.mark.parametrize("name", ["", "Upper", "../up", "a b", "é", "x" * 64])
 def test_what_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="name is"):
+    with pytest.raises(UserError, match="name must"):
         NewKeys.new(name)
 
 
@@ -270,8 +270,8 @@ def test_requests_that_have_anything_in_common_are_refused(
     shared = certificate("one")
     one = request("one", shared)
     twins = {
-        "one name": NewKeys.new("one").request,
-        "one certificate": request("two", shared, seed=bytes(32)),
+        "same name": NewKeys.new("one").request,
+        "same certificate": request("two", shared, seed=bytes(32)),
         "same key": request("two", certificate("two")),
     }
     for name, said in {"one": one, **twins}.items():
@@ -387,10 +387,10 @@ def test_a_federation_that_could_not_be_is_refused() -> None:
     server = f'name = "{first.name}"\naddress = "{first.address}"\n'
     client = f'name = "{rest[-1].name}"\n'
     for old, new, why in (
-        (second.name, first.name, "one name"),
-        (second.address, first.address, "one address"),
-        (server, f'name = "{first.name}"\n', "servers have an address"),
-        (client, client + 'address = "h:1"\n', "servers have an address"),
+        (second.name, first.name, "same name"),
+        (second.address, first.address, "same address"),
+        (server, f'name = "{first.name}"\n', "has no address"),
+        (client, client + 'address = "h:1"\n', "is no server"),
         (first.address, "127.0.0.1", "host:port"),
         (first.name, "../up", "name"),
         ('follows = ""', 'follows = "ab"', "follows"),
@@ -402,8 +402,8 @@ def test_a_federation_that_could_not_be_is_refused() -> None:
         with pytest.raises(UserError, match=why):
             Federation.read(text.replace(old, new, 1), "here")
     for changed, why in (
-        ((first, replace(second, certificate=first.certificate), *rest), "one certificate"),
-        ((first, second, *rest[:-1]), "seats"),
+        ((first, replace(second, certificate=first.certificate), *rest), "same certificate"),
+        ((first, second, *rest[:-1]), "members but"),
     ):
         with pytest.raises(UserError, match=why):
             replace(FEDERATION, network=replace(network, members=changed))

@@ -481,10 +481,10 @@ def proof_of_nothing(messages: list[Message]) -> list[Message]:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (one_list, "a LIST of this run is due"),
+        (one_list, "a LIST of this run is expected"),
         (set_of_nothing, "not the certified one"),
         (proof_of_nothing, "the evidence proves nothing"),
-        (lambda messages: messages[1:], "a CERT of this run is due"),
+        (lambda messages: messages[1:], "a CERT of this run is expected"),
         (lambda messages: [], "the entry has 0 messages"),
     ],
 )
