@@ -1,4 +1,4 @@
-"""`fedrfq evidence`: who is convicted by what, in words, and as a file that proves itself to others."""
+"""`fedrfq evidence` names who is convicted by what, and exports proofs that others can check."""
 
 from __future__ import annotations
 
@@ -88,8 +88,7 @@ def test_what_proves_nothing_is_refused(federation: Networked, tmp_path: Path) -
         in fedrfq("evidence", "--check", proofs, other.folder / "federation.toml", expect=2).stderr
     )
     assert (
-        "is not such a file"
-        in fedrfq("evidence", "--check", tmp_path / "none", file, expect=2).stderr
+        "is not a file" in fedrfq("evidence", "--check", tmp_path / "none", file, expect=2).stderr
     )
 
 

@@ -1,4 +1,4 @@
-"""Couriers in federation.toml: asked for, founded, changed, and no word of them where there are none."""
+"""Couriers in federation.toml: they ask, are founded and changed; without them nothing differs."""
 
 from __future__ import annotations
 
@@ -141,11 +141,11 @@ def test_a_change_keeps_renews_adds_and_expels_couriers() -> None:
     renewed = changed(federation, [NewKeys.new("courier-1", courier=True).request])
     assert renewed.couriers[0] == federation.couriers[0] != renewed.couriers[1]
     assert [line for line in differences(federation, renewed) if "courier" in line] == [
-        "courier-1: a new key, seat"
+        "courier-1: new key, certificate"
     ]
     swapped = changed(federation, [more], ["courier-0"])
     assert [swapped.members[party].name for party in swapped.carriers] == ["post", "courier-1"]
-    assert "post: in, as a courier" in differences(federation, swapped)
+    assert "post: joins as a courier" in differences(federation, swapped)
     assert not changed(federation, [], ["courier-0", "courier-1"]).couriers
     with pytest.raises(UserError, match="one name"):
         changed(federation, [NewKeys.new("client-0", courier=True).request])

@@ -1,4 +1,4 @@
-"""A federation is changed by agreement: who moves what, what the next run starts from, and how anyone follows it."""
+"""A federation is changed by agreement, the next run inherits from it, and anyone can follow."""
 
 from __future__ import annotations
 
@@ -170,10 +170,10 @@ def test_seats(federation: Federation) -> None:
     assert new.clients[1] == rotated.request.key != federation.clients[1]
     assert read_successor(federation, new.text.encode()) == new
     assert differences(federation, new) == [
-        "server-2: out",
-        "server-x: in, as a server",
-        "client-9: in, as a client",
-        "client-1: a new key, seat",
+        "server-2: leaves",
+        "server-x: joins as a server",
+        "client-9: joins as a client",
+        "client-1: new key, certificate",
         "minimum: 1 -> 2",
     ]
     with pytest.raises(UserError, match=r"no party 'client-7'"):

@@ -33,7 +33,10 @@ Usage = namedtuple("Usage", "total used free")
 def listening(
     door: socket.socket, context: ssl.SSLContext | None, word: bytes = PING
 ) -> Iterator[None]:
-    """A server that greets whoever it lets in, and hangs up if it has no word; without a context it says nothing at all."""
+    """Run a server that greets whoever it lets in, and hangs up if `word` is empty.
+
+    Without a context it accepts connections and says nothing at all.
+    """
 
     def serve() -> None:
         kept = []
@@ -116,7 +119,7 @@ def test_servers_that_cannot_be_reached_are_named(
         *(f"server-{k}" for k in range(4)),
     }
     assert "Connection refused: its operator must start it" in reports["server-2"].note
-    assert "4 of 4 do not answer, and a round takes 3" in reports["servers"].note
+    assert "4 of 4 do not answer, and a round needs 3" in reports["servers"].note
     assert "failed" in said.stdout
 
 

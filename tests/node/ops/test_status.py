@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedrfq.cli.status_tables import named, shown
+from fedrfq.cli.status_tables import join_names, status_tables
 from fedrfq.consensus.events import Decided, Outcome
 from fedrfq.consensus.messages import Certificate, Evidence, Kind, Record, Upload
 from fedrfq.consensus.rules import Rules
@@ -190,7 +190,7 @@ def test_evidence_names_the_party_and_a_servers_change_proposal_the_server(tmp_p
 
 def printed(boards: dict[str, Any]) -> str:
     console = Console(width=200, file=io.StringIO())
-    console.print(shown(boards))
+    console.print(status_tables(boards))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -228,7 +228,7 @@ def test_one_server_is_shown_in_full(told: dict[str, Any]) -> None:
     assert "client-9 (score 70), client-3 (score 5) of 20" in text
     assert "1: server-2 signed LIST and LIST in round 2" in text
     assert re.search(r"servers behind +│ server-3 ", text)
-    assert re.search(r"servers not heard from +│ server-2: not since server-\d was started", text)
+    assert re.search(r"servers not heard from +│ server-2, since server-\d was started", text)
     assert re.search(r"ask for another view +│ server-1", text)
 
 
@@ -237,7 +237,7 @@ def test_nobody_is_said_to_be_unheard_of_once_all_have_spoken(told: dict[str, An
     assert "not heard from" not in printed({"server-0": told})
 
 
-@pytest.mark.parametrize(("connected", "state"), [(1, "waits for servers"), (2, "ok")])
+@pytest.mark.parametrize(("connected", "state"), [(1, "waiting for servers"), (2, "ok")])
 def test_a_server_without_enough_others_waits_for_them(
     told: dict[str, Any], connected: int, state: str
 ) -> None:
@@ -247,7 +247,7 @@ def test_a_server_without_enough_others_waits_for_them(
     told["needed"] = 3
     text = printed({"server-0": told})
     assert re.search(rf"state +│ {state} ", text)
-    assert f"server-{connected} of 3, 2 are needed; clients: 0 of 1" in text
+    assert f"server-{connected} of 3; a round needs 2; clients: 0 of 1" in text
     assert re.search(r"state +│ ok ", printed({"server-0": {**told, "finished": True}}))
 
 
@@ -291,9 +291,9 @@ def test_several_servers_are_shown_a_line_each(told: dict[str, Any]) -> None:
     states = [
         "ok",
         "not running",
-        "cannot write: no votes",
+        "cannot write, so it does not vote",
         "abstaining",
-        "waits for clients",
+        "waiting for clients",
         "finished",
     ]
     assert [word in lines[f"server-{k}"] for k, word in enumerate(states)] == [True] * 6
@@ -304,8 +304,8 @@ def test_markup_in_what_is_said_stays_text(told: dict[str, Any]) -> None:
 
 
 def test_many_names_are_cut_short() -> None:
-    assert named([]) == "none"
-    assert named([str(k) for k in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 3 more"
+    assert join_names([]) == "none"
+    assert join_names([str(k) for k in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 3 more"
 
 
 def test_status_finds_the_servers_that_run(tmp_path: Path) -> None:
