@@ -73,8 +73,8 @@ def _gaps(audit: Audit, result: dict[str, Any]) -> list[str]:
         return []
     total = f"of {result['rounds']} rounds"
     texts = {
-        "alone": f"{total} by certificate alone: this party did not see the uploads or their lists",
-        "untraced": f"{total} without the lists that their sets of uploads follow from",
+        "alone": f"{total} by certificate alone: sets and lists were not seen by this party",
+        "untraced": f"{total} without the lists that their sets follow from",
         "missing": "rounds of which this party has no certificate",
     }
     lines = []

@@ -185,7 +185,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert b"the same command goes on" in errors
+    assert b"the same command continues" in errors
     assert b"Traceback" not in errors
 
 
