@@ -76,10 +76,8 @@ def test_what_proves_nothing_is_refused(federation: Networked, tmp_path: Path) -
         assert f"byte {len(pack([message]))}: this proves nothing" in done.stderr
     for data in (b"hello", pack([message])[:-1]):
         proofs.write_bytes(data)
-        assert (
-            "not what --export writes"
-            in fedrfq("evidence", "--check", proofs, file, expect=2).stderr
-        )
+        done = fedrfq("evidence", "--check", proofs, file, expect=2)
+        assert "not what --export writes" in done.stderr
     other = Networked(tmp_path / "other")
     other.close()
     proofs.write_bytes(pack([message]))

@@ -55,7 +55,9 @@ Couriers = Annotated[
 Hosts = Annotated[
     list[str] | None,
     typer.Option(
-        "--host", help="The host that the servers run on. Repeat it once for each server."
+        "--host",
+        help="The host that the servers run on: once for all of them, or once for each. "
+        "Default: 127.0.0.1.",
     ),
 ]
 Port = Annotated[

@@ -50,19 +50,23 @@ os.kill(os.getpid(), signal.SIGKILL)
 def until(holds: Callable[[], bool], limit_s: float = 90.0) -> None:
     end = time.monotonic() + limit_s
     while not holds():
-        assert time.monotonic() < end, "it never came to pass"
+        assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
 
 
 def gone(pid: int) -> bool:
-    """Ended, though perhaps not yet waited for by anybody."""
+    """Return whether a process has ended, though perhaps nobody has waited for it yet."""
     try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
-            == "Z"
-        )
+        return process_state(pid) == "Z"
     except OSError:
         return True
+
+
+def process_state(pid: int) -> str:
+    """Return the letter that Linux has for the state of a process."""
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    # The name of the program comes first, in parentheses, and may itself contain some.
+    return text.rpartition(")")[2].split()[0]
 
 
 def sleeper(tmp_path: Path, script: str = SLEEP) -> Child:
@@ -119,7 +123,7 @@ def test_a_paused_child_stops_all_the_same(tmp_path: Path) -> None:
     child.start()
     until(lambda: child.said() == ["here"])
     child.pause()
-    until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    until(lambda: process_state(child.pid) == "T")
     assert stop([child]) == []
     assert child.code == -signal.SIGTERM
 
@@ -149,8 +153,8 @@ def test_a_child_has_a_session_and_one_thread_of_its_own(tmp_path: Path) -> None
 # Chaos
 
 
-class Doll:
-    """Of a process, what chaos does to it."""
+class FakeChild:
+    """A process of which only what chaos does to it is recorded."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name = name
@@ -175,27 +179,25 @@ class Doll:
 
 
 def storm(faults: int, seed: int, steps: int = 3000) -> tuple[list[str], Chaos, int]:
-    """Return what happens to four servers and two clients, and how many servers were away at once."""
+    """Return what happens to four servers and two clients, the chaos, and the most servers away."""
     log: list[str] = []
-    dolls: dict[int, Any] = {party: Doll(f"party {party}", log) for party in (0, 1, 2, 3, ~0, ~1)}
-    for doll in dolls.values():
-        doll.rising = 20
-    chaos = Chaos(dolls, faults, Random(seed), lambda party: dolls[party].ready(), pause_s=1.0)
+    children: dict[int, Any] = {
+        party: FakeChild(f"party {party}", log) for party in (0, 1, 2, 3, ~0, ~1)
+    }
+    for child in children.values():
+        child.rising = 20
+    chaos = Chaos(
+        children, faults, Random(seed), lambda party: children[party].ready(), pause_s=1.0
+    )
     most = 0
     for step in range(steps):
         chaos.step(step * 0.1)
         assert step >= 18 or not log  # nobody is at work yet
         if step > 20:
-            most = max(
-                most,
-                sum(
-                    not doll.running or doll.rising > 0
-                    for party, doll in dolls.items()
-                    if party >= 0
-                ),
-            )
+            servers = [child for party, child in children.items() if party >= 0]
+            most = max(most, sum(not child.running or child.rising > 0 for child in servers))
     chaos.end()
-    assert all(doll.running for doll in dolls.values())
+    assert all(child.running for child in children.values())
     return log, chaos, most
 
 
@@ -215,8 +217,8 @@ def test_chaos_follows_from_its_seed() -> None:
 
 
 def test_chaos_spares_who_has_ended() -> None:
-    dolls: dict[int, Any] = {~0: SimpleNamespace(running=False)}
-    chaos = Chaos(dolls, 1, Random(0), lambda party: True)
+    children: dict[int, Any] = {~0: SimpleNamespace(running=False)}
+    chaos = Chaos(children, 1, Random(0), lambda party: True)
     assert not any(chaos.step(step) for step in range(100))
 
 
@@ -247,7 +249,7 @@ def test_a_federation_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
 
 
 class Answer(BaseHTTPRequestHandler):
-    """To whatever is asked."""
+    """Answers every request with the same status."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -258,7 +260,7 @@ class Answer(BaseHTTPRequestHandler):
 
 
 def test_only_the_running_process_of_a_party_speaks_for_it(tmp_path: Path) -> None:
-    """Not what another process, or an earlier one, has left."""
+    """A status file that another process, or an earlier one, has left does not count."""
     found_local(tmp_path / "federation", Size(1, 1, 1))
     cluster = Cluster(tmp_path / "federation")
     with HTTPServer(("127.0.0.1", 0), Answer) as web:
@@ -323,7 +325,7 @@ def test_servers_are_settled_once_all_say_that_the_run_is_finished(
 
 
 def parties(folder: Path) -> list[int]:
-    """Processes that were started for a federation's folder."""
+    """Return the processes that were started for a federation's folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
