@@ -50,6 +50,7 @@ def client(
     from fedrfq.runs.session import pick_device
 
     torch_device = pick_device(device)
+    # The bar must exist before the log, whose lines then appear above it.
     with _progress() as on_round:
         logs.begin(log_format, log_level)
         ended = attend(folder, data, torch_device, once, on_round)

@@ -87,6 +87,7 @@ def robustness(
 
     study = RobustnessStudy.load(file)
     grid = open_grid(
+        # The runs without an attack come first: all others are compared with them.
         [*study.clean.values(), *study.experiments.values()],
         out,
         device=device,

@@ -93,6 +93,7 @@ def _keys() -> Iterator[_Key]:
     from fedrfq.files.options import described
 
     options = described(Experiment)
+    # A section is a key whose default is itself a dataclass.
     sections = {}
     for option in options:
         if is_dataclass(option.default):
@@ -116,6 +117,7 @@ def _keys_of_kinds(section: str, kinds: Mapping[str, type[Any]]) -> Iterator[_Ke
     """Yield the keys of a section's kinds; those that several kinds share come once."""
     from fedrfq.files.options import described
 
+    # Kinds may have a key of the same name with another default; that gets a row of its own.
     owners: dict[_Key, list[str]] = {}
     for kind, cls in kinds.items():
         for option in described(cls):
@@ -194,9 +196,11 @@ def _names(what: str) -> dict[str, str]:
         return {name: source.description for name, source in DATASETS.items()}
     if what == "pools":
         return {name: _first_line(pool) for name, pool in POOLS.items()}
+    # "methods" are what the section "method" can name, and so on.
     registry = _registries()[what.removesuffix("s")]
     if what == "partitions":
         return {name: _first_line(cls) for name, cls in registry.items()}
+    # The others have a module each, which begins with the paper and the idea.
     return {name: _first_paragraph_of_module(cls) for name, cls in registry.items()}
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedrfq.audit import Audit, Audited, Failed, fork
 from fedrfq.audit.log import Auditor
-from fedrfq.cli.terminal import say
+from fedrfq.cli.terminal import count, say
 from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
@@ -60,7 +60,7 @@ def evidence(
     for message in messages:
         _show(console, auditor, message)
     if messages:
-        say(console, f"{len(messages)} pieces of evidence")
+        say(console, count(len(messages), "piece of evidence", "pieces of evidence"))
     else:
         say(console, "no evidence: nobody was caught")
     if export is not None:
@@ -108,6 +108,7 @@ def _without_repeats(messages: Iterable[Message]) -> list[Message]:
     for message in messages:
         assert isinstance(message.body, Evidence)
         party, one, other, round_ = accusation(message.body)
+        # Several parties may hold proofs of the same lie, with different messages.
         first.setdefault((round_, party, one, other), message)
     return [message for _, message in sorted(first.items())]
 

@@ -56,6 +56,7 @@ def predict(
 
     predictions = ClientModel.load(RunDirectory.open(path), client).predict(files)
     table = Table("file", "class", "probability", "nearest prototype")
+    # A method without prototypes has no nearest one.
     for row in predictions:
         table.add_row(*("–" if value is None else str(value) for value in row.values()))
     Console(markup=False).print(table)

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedrfq.cli.keys import Days
 from fedrfq.cli.options import ExperimentOption, Sets
-from fedrfq.cli.terminal import say
+from fedrfq.cli.terminal import count, say
 from fedrfq.consensus.roster import MOST_CLIENTS, MOST_SERVERS
 from fedrfq.errors import UserError
 from fedrfq.federation.members import ROLES
@@ -121,6 +121,7 @@ def init(
     )
     console = Console()
     say(console, f"wrote {folder / 'federation.toml'}: {federation.about()}")
+    # f = ⌊(1−1)/3⌋ = 0: a committee of one tolerates nothing.
     if federation.roster.n == 1:
         say(
             console,
@@ -151,11 +152,10 @@ def add(
     from fedrfq.node.membership import founding
 
     added = founding.add(folder, requests)
-    counts = {role: sum(request.role == role for request in added) for role in ROLES}
-    parties = f"{counts['server']} servers and {counts['client']} clients"
-    if counts["courier"]:
-        parties += f", and {counts['courier']} couriers"
-    say(Console(), f"{folder}: {parties} have asked to take part")
+    servers, clients, couriers = (
+        count(sum(request.role == role for request in added), role) for role in ROLES
+    )
+    say(Console(), f"{folder}: requests of {servers}, {clients} and {couriers}")
 
 
 def addresses(hosts: list[str], servers: int, port: int) -> list[str]:
@@ -165,6 +165,7 @@ def addresses(hosts: list[str], servers: int, port: int) -> list[str]:
             f"--host is given {len(hosts)} times: give it once for all servers, "
             f"or once for each of the {servers}"
         )
+    # Repeated and cut: one host stands for all servers, and no servers leave no addresses.
     host_of_each = [_bracketed(host) for host in (hosts * servers)[:servers]]
     found = []
     for number, host in enumerate(host_of_each):

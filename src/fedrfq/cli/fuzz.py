@@ -151,6 +151,7 @@ def explore(
         violation = str(found.violation)
         say(console, "\n".join([*found.trace, f"broken: {violation}"]))
     if json:
+        # The violation is an exception, which asdict could not copy.
         result = asdict(replace(found, violation=None))
         sys.stdout.write(to_json({**result, "violation": violation}) + "\n")
     if violation is not None:
@@ -179,6 +180,7 @@ def _settings(
 
 def _fuzz(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
     campaign = Campaign(settings, out)
+    # What an earlier call has left in --out does not count for the speed of this one.
     before = campaign.tally
     seconds_before = campaign.seconds
     with _workers(jobs, out) as (pool, update):

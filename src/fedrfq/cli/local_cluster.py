@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 
 from fedrfq.cli.options import ExperimentOption
-from fedrfq.cli.terminal import INTERRUPTED, command_line, say, terminated_as_interrupt
+from fedrfq.cli.terminal import INTERRUPTED, command_line, count, say, terminated_as_interrupt
 from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def local_cluster(
         say(console, f"stopped; continue with: {command_line('local-cluster', folder)}")
         raise typer.Exit(INTERRUPTED) from None
     if storm is not None:
-        say(console, f"{storm.cycles} times a party was killed and restarted")
+        say(console, f"a party was killed and restarted {count(storm.cycles, 'time')}")
     _conclude(cluster, console)
 
 
@@ -115,12 +115,14 @@ def _watch(cluster: Cluster, storm: Chaos | None, console: Console) -> None:
             time.sleep(_CHAOS_S)
             now = time.monotonic()
             _strike(storm, now, live.console)
+            # Whoever chaos has killed is expected to be down.
             _check_failures(cluster, () if storm is None else storm.down)
             if now - last_look > _STATUS_S:
                 last_look = now
                 _relay_warnings(cluster, live.console)
                 states = {party: _state(cluster, party) for party in cluster.children}
                 round_reached = _show_progress(round_reached, states, live)
+    # The clients are done; servers that are down must come back to learn how it ended.
     if storm is not None:
         storm.end()
     _settle(cluster)
@@ -207,6 +209,7 @@ def _state(cluster: Cluster, party: int) -> PartyState:
     servers = sum(peer["connected"] for peer in status["peers"])
     clients = status["connected_clients"]
     return state._replace(
+        # After the last round a server is in a round that will never be.
         round=min(status["round"], status["rounds"]),
         view=str(status["view"]),
         about=f"{status['phase']}; {servers} servers and {clients} clients connected",
@@ -233,6 +236,7 @@ def _conclude(cluster: Cluster, console: Console) -> None:
     from fedrfq.node.ops.child_processes import fedrfq_command
 
     folders = [cluster.own(party) for party in cluster.children]
+    # As a process of its own, so that its tables do not mix with the output of this command.
     verified = subprocess.run(
         fedrfq_command("verify", *folders), capture_output=True, text=True, check=False
     )

@@ -62,6 +62,7 @@ app = typer.Typer(
 
 
 def _print_version(wanted: bool) -> None:
+    # Called whether the option is given or not.
     if wanted:
         typer.echo(f"fedrfq {fedrfq.__version__}")
         raise typer.Exit
@@ -79,6 +80,7 @@ def program(
     """Take the options that stand before any command."""
 
 
+# Help lists the commands in this order, though groups come after single commands.
 app.command(rich_help_panel=_EXPERIMENTS)(run.run)
 app.command(rich_help_panel=_EXPERIMENTS)(run.resume)
 app.command(rich_help_panel=_EXPERIMENTS)(finished_run.show)
@@ -105,6 +107,7 @@ app.command(rich_help_panel=_AUDIT)(evidence.evidence)
 def main() -> None:
     """Run the program; print an error that the user can fix on one line and exit with code 2."""
     try:
+        # What `app()` does, with the help of arguments restored in between.
         command = typer.main.get_command(app)
         restore_argument_help(command)
         command()
@@ -120,6 +123,7 @@ def main() -> None:
             "or train fewer runs at once"
         )
     except OSError as error:
+        # Any path that a user gives may be too long, so it is caught here, once for all commands.
         if error.errno != errno.ENAMETOOLONG:
             raise
         _fail(f"{str(error.filename)[:_MAX_PATH_SHOWN]}…: {error.strerror}: check the path")

@@ -47,6 +47,7 @@ def report(
     if len(paths) == 1:
         folder = paths[0]
     target = out or folder / _PAGE
+    # A folder may hold one run or many; what was found decides which page it becomes.
     runs = runs_in(paths)
     page, *figures = write(lambda: _page(runs, single=runs == paths[:1]), target)
     say(

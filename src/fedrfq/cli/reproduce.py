@@ -91,6 +91,7 @@ def reproduce(
     recipe = Recipe.load(name, quick, seeds, _labels(only or []))
     wanted = plan(recipe)
     options = _options(quick, seeds, only or [])
+    # A recipe without experiments, such as that of a formula, is computed at once.
     ended: dict[str, EndedRun] = {}
     if wanted.experiments:
         grid = open_grid(
@@ -129,6 +130,7 @@ def _options(quick: bool, seeds: int | None, only: list[str]) -> list[str]:
 def _recorded(name: str, options: list[str]) -> str:
     """Return the command as results record it: the same wherever the program is installed."""
     words = ["fedrfq", "reproduce", name]
+    # Quoted as results have always recorded it; shlex would quote some labels and not others.
     for position, word in enumerate(options):
         is_label = position > 0 and options[position - 1] == "--only"
         words.append(f"'{word}'" if is_label else word)

@@ -74,6 +74,7 @@ def run(
     from fedrfq.runs.session import Session, pick_device
 
     first = experiment.load(file, sets or [], seed=seed[0] if seed else None)
+    # Stacked runs differ in nothing but their seeds.
     experiments = [first]
     if seed:
         experiments = [replace(first, seed=value) for value in seed]
@@ -98,6 +99,7 @@ def resume(
     from fedrfq.runs.session import Session, differences, pick_device
 
     stopped = RunDirectory.open(path)
+    # A run that began with deterministic kernels goes on with them, or its bytes would differ.
     was_deterministic = bool(stopped.environment().get("deterministic"))
     torch_device = pick_device(device, deterministic or was_deterministic)
     changes = differences(stopped, torch_device)
@@ -120,8 +122,10 @@ def _train(session: Session, json: bool) -> None:
         again = command_line("resume", session.runs[0].path)
         say(errors, f"stopped after round {session.state.round}; continue with: {again}")
         raise typer.Exit(INTERRUPTED) from None
+    # From here on the run is complete on the disk; the rest only shows it.
     results = session.finish()
     _show_results(session.runs)
+    # With --json the last line of the output belongs to a program, not to a person.
     if not json:
         _suggest_commands(session.runs)
     elif len(results) == 1:
@@ -186,6 +190,7 @@ def _dry_run(experiments: list[Experiment], device: Any) -> None:
     loop = RoundLoop(experiments, load(experiments[0].data.name), device)
     console = Console(markup=False)
     table = Table("client", "classes", "training samples", "test samples")
+    # Each seed has a partition of its own; the first stands for all.
     partition = loop.partitions[0]
     for client, classes in enumerate(partition.classes):
         table.add_row(

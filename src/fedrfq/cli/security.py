@@ -39,6 +39,7 @@ def security(
     from fedrfq.paper.security import draw, numbers, probabilities, tolerated
     from fedrfq.paper.security import security as exact
 
+    # Exact fractions; only what is printed is rounded.
     sizes = numbers(servers)
     chances = probabilities(p)
     table = Table("servers", "may be faulty", *(f"p = {float(chance):g}" for chance in chances))

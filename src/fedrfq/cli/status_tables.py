@@ -22,8 +22,10 @@ def status_tables(statuses: Mapping[str, Status | None]) -> RenderableType:
     `statuses` are by the name of the server's folder; None stands for a server that is not running.
     """
     running = [status for status in statuses.values() if status is not None]
+    # The caller makes sure that at least one server runs.
     if len(statuses) == 1:
         return _one_server(running[0])
+    # The server that is furthest ahead knows most about the others.
     latest = max(running, key=lambda status: status["round"])
     return Group(_overview(statuses), _details(latest))
 

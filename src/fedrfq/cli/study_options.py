@@ -89,6 +89,7 @@ def train(grid: Grid, dry_run: bool, again: str) -> bool:
                 f"stopped with {len(grid.ended)} of {total} runs done; continue with: {again}",
             )
             raise typer.Exit(INTERRUPTED) from None
+    # A run that diverged is a result like any other, but must not go unnoticed.
     for ended in grid.ended.values():
         if ended.diverged:
             say(errors, f"diverged: {ended.run.path}: {ended.diverged}")
@@ -106,6 +107,7 @@ def _advance(grid: Grid, errors: Console) -> None:
 @contextmanager
 def _locked(grid: Grid) -> Iterator[None]:
     """Keep a second process out of the same grid: each would write into the other's runs."""
+    # All runs of a grid have one name, which is that of their folder.
     folder = grid.out / next(iter(grid.wanted.values())).name
     lock = folder / ".lock"
     with writing(folder):

@@ -49,6 +49,13 @@ def say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun in the right form, such as "1 client" or "2 clients"."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {plural or noun + 's'}"
+
+
 def wide_console() -> Console:
     """Return a console for wide tables, which have room even when the output goes to a file."""
     console = Console()

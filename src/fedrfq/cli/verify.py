@@ -48,6 +48,7 @@ def verify(
 
     Example: fedrfq verify runs/quickstart/20260101-120000-seed0-1a2b3c --recompute
     """
+    # All are verified before anything is printed: a failure must be the last word.
     folders: list[list[Log]] = []
     for path in paths:
         folders.append([(audit, _verify(audit, json)) for audit in _audits(path, recompute)])
@@ -116,6 +117,7 @@ def _compare(folders: Sequence[list[Log]], json: bool) -> None:
         )
     for logs in shared:
         _check_fork(logs, answer, json)
+    # A run that only some of the parties have seen has no round in common to all.
     in_all = [logs for logs in shared if len(logs) == len(folders)]
     common = sum(len(_common_rounds(logs)) for logs in in_all)
     say(Console(), f"{len(folders)} logs agree; {common} rounds are in all of them")

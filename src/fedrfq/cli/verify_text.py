@@ -92,6 +92,7 @@ def _ranges(rounds: Sequence[int]) -> str:
     """Return ascending numbers with consecutive ones joined, such as "1, 3–5"."""
     ranges: list[list[int]] = []
     for round_ in rounds:
+        # The next number extends the latest range to [first, last].
         if ranges and ranges[-1][-1] == round_ - 1:
             ranges[-1] = [ranges[-1][0], round_]
         else:

@@ -112,7 +112,7 @@ def test_a_courier_makes_its_own_keys(tmp_path: Path) -> None:
         Request.read(text, "here")
     home = tmp_path / "it"
     added = fedrfq("committee", "add", home, tmp_path / "post" / "request.toml")
-    assert "and 1 couriers" in added.stdout
+    assert "0 clients and 1 courier" in added.stdout
     options = ("--servers", "4", "--clients", "2", "--couriers", "1", "--set", "rounds=2")
     assert "2 couriers" in fedrfq("committee", "init", home, *options).stdout
     federation = identity.read_federation(home / "federation.toml")

@@ -156,7 +156,7 @@ def test_parties_make_their_own_keys_and_anyone_founds_the_same_federation(tmp_p
     fedrfq("keys", "new", tmp_path / "c", "--name", "hospital")
     files = [tmp_path / name / "request.toml" for name in ("s10", "s2", "c", "s1", "s0")]
     added = fedrfq("committee", "add", tmp_path / "one", *files[:3])
-    assert "2 servers and 1 clients" in added.stdout
+    assert "requests of 2 servers, 1 client and 0 couriers" in added.stdout
     fedrfq("committee", "add", tmp_path / "one", *files[3:])
     fedrfq("committee", "add", tmp_path / "other", *reversed(files))
     for folder in ("one", "other"):

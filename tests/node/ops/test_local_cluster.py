@@ -351,7 +351,7 @@ def test_a_local_cluster_in_chaos_gets_through_and_leaves_nothing_behind(tmp_pat
     assert "6 logs are verified" in done.stdout
     assert len(re.findall(r"client-\d │ 1 ", done.stdout)) == 2
     killed = len(re.findall(r"(?m)^killed ", done.stdout))
-    assert f"{killed} times a party was killed" in done.stdout
+    assert f"killed and restarted {killed} time" in done.stdout
     assert killed > 0
     assert parties(folder) == []
 

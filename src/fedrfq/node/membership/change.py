@@ -36,6 +36,7 @@ def changed(
     keeps its place, since the order of the parties is their numbering.
     """
     assert federation.network is not None
+    # A forged or expired request must not get as far as the servers.
     for request in requests:
         request.check()
     _check_names(federation, expelled)
@@ -56,6 +57,7 @@ def changed(
         clients=tuple(row.key for row in clients),
         network=replace(
             federation.network,
+            # Ties the file to this run: it cannot be replayed in another federation.
             follows=federation.roster.run.hex(),
             members=tuple(row.member for row in servers + clients + couriers),
         ),
@@ -84,6 +86,7 @@ def _new_rows(
     names = {row.member.name for row in rows}
     asked = [_Row(request.member, request.key) for request in requests if request.role == role]
     renewed = {row.member.name: row for row in asked if row.member.name in names}
+    # Two requests of one name both stay, and `read_successor` refuses them.
     newcomers = [row for row in asked if row.member.name not in names]
     new_rows = []
     for row in rows:

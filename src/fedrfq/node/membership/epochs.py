@@ -75,6 +75,7 @@ def complete_activation(folder: Path) -> None:
         return
     past = _destination(folder)
     _check_certified(folder, past)
+    # Each move is atomic and is skipped if an earlier attempt has made it.
     past.mkdir(parents=True, exist_ok=True)
     for pattern in _MOVED:
         for path in sorted(folder.glob(pattern)):
@@ -174,6 +175,7 @@ def ended_epochs(folder: Path) -> Iterator[EndedEpoch]:
     previous_run = ""
     for number, expected in enumerate(numbers, 1):
         path = folder / PAST / str(number)
+        # The file that this run certified is now in the next folder, or the present one.
         after = folder
         if number != len(numbers):
             after = folder / PAST / str(number + 1)
@@ -184,6 +186,7 @@ def ended_epochs(folder: Path) -> Iterator[EndedEpoch]:
                 f"{folder / PAST} does not begin with the first run of the federation: "
                 "copy that of another party"
             )
+        # The first run follows none, and each other the one before.
         previous_run = epoch.federation.roster.run.hex()
         if codec.successor_in(epoch.outcome.verdicts) != _read(after / FEDERATION, MOST):
             raise UserError(
@@ -246,6 +249,7 @@ def inherited_outcome(folder: Path, federation: Federation) -> Outcome | None:
             f"copy the folder {PAST}/ of another party (a server needs that of a server)"
         )
     last = earlier[-1]
+    # Checked again, since more than f lying servers could certify what the rules forbid.
     read_successor(last.federation, federation.text.encode())
     return inherited_by(last.federation, last.outcome, federation)
 
@@ -264,6 +268,7 @@ def rounds_of(federation: Federation) -> int:
     """Return how many rounds the experiment of a federation has."""
     assert federation.network is not None
     rounds = toml.strict(federation.network.experiment).get("rounds")
+    # A bool is an int to isinstance, and no number of rounds.
     if type(rounds) is not int or rounds < 1:
         raise UserError(
             f"the experiment in {FEDERATION} has no number of rounds, so it cannot be run: "

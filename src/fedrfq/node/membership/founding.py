@@ -127,11 +127,13 @@ def federation(
 def found(folder: Path, federation: Federation, made: Sequence[NewKeys]) -> None:
     """Write the federation's file, and a folder for each party whose keys were made here."""
     folders = {folder / keys.request.member.name: keys for keys in made}
+    # Before the first is written, so that a conflict leaves nothing behind.
     refuse_existing([folder / FEDERATION, *folders])
     make_folder(folder)
     for party_folder, keys in folders.items():
         keys.write(party_folder)
         write(party_folder / FEDERATION, federation.text.encode())
+    # Last, because it marks the federation as founded.
     write(folder / FEDERATION, federation.text.encode())
 
 
@@ -156,6 +158,7 @@ def init(
     asked = requests(folder)
     asking_servers = sum(request.role == "server" for request in asked)
     asking_clients = sum(request.role == "client" for request in asked)
+    # None leaves the number to the experiment.
     total_clients = None
     if asking_clients or clients is not None:
         total_clients = asking_clients + (clients or 0)
@@ -188,6 +191,7 @@ def add(folder: Path, files: Sequence[Path]) -> list[Request]:
     Members("", "", tuple(request.member for request in all_requests))
     if len({request.key for request in all_requests}) < len(all_requests):
         raise UserError("two parties have the same key: each needs its own, from `fedrfq keys new`")
+    # All have been checked by now: either all of the new requests are added, or none.
     make_folder(folder / REQUESTS)
     for request in new:
         write(folder / REQUESTS / f"{request.member.name}.toml", request.text.encode())

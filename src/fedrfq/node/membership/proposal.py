@@ -1,6 +1,6 @@
 """A server's change proposal: the federation.toml that it proposes in every round.
 
-The proposal is a file in the server's folder; the server reads it anew in each round, so an
+The proposal is a file in the server's folder; the server reads it again in each round, so an
 operator can make or withdraw it while the server runs.
 """
 
@@ -58,6 +58,7 @@ def _read_runnable(federation: Federation, content: bytes) -> Federation:
     """
     successor = read_successor(federation, content)
     for member in successor.members.values():
+        # Certificates of the present federation were checked before, and may have expired since.
         if member.certificate not in federation.holders:
             certificates.check(member.certificate, member.name)
     rounds_of(successor)

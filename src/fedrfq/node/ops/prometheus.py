@@ -65,6 +65,7 @@ def _present(tracker: StatusTracker, driver: Driver) -> Metrics:
 
 
 def _connections(parties: set[int], couriers: Container[int]) -> Metrics:
+    # Servers are the parties from 0 on.
     servers = sum(party >= 0 for party in parties)
     clients = sum(party < 0 and party not in couriers for party in parties)
     return {

@@ -42,6 +42,7 @@ class StatusTracker:
         self.waits = 0
         self.evidence = 0
         self._charges: deque[Accusation] = deque(maxlen=_MAX_CHARGES)
+        # Evidence in the write-ahead log is from before a restart.
         for message in store.messages:
             if isinstance(message.body, Evidence):
                 self.accuse(message)

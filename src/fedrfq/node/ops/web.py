@@ -58,6 +58,7 @@ class WebServer:
         """Stop listening, and cut all connections."""
         if self._server is not None:
             self._server.close()
+        # The handlers remove themselves from the set once their connections are gone.
         for writer in self._open:
             writer.transport.abort()
         while self._open:
@@ -66,6 +67,7 @@ class WebServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
+            # Beyond the limit a connection is closed at once, without an answer.
             if len(self._open) <= _MAX_CONNECTIONS:
                 await self._answer(reader, writer)
         finally:
@@ -83,6 +85,7 @@ class WebServer:
                 await writer.drain()
 
     def _page(self, request: bytes) -> WebPage:
+        # latin-1 decodes any bytes, so hostile ones fail the checks below and not here.
         line, *headers = request.decode("latin-1").split("\r\n")
         words = line.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
