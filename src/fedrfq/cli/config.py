@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, is_dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from fedrfq.cli.options import Sets
 from fedrfq.cli.run import File
 from fedrfq.cli.terminal import say, wide_console
 from fedrfq.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from fedrfq.files.options import Described
 
 _KINDS = (
     "methods",
@@ -51,13 +54,12 @@ def config(
     from fedrfq.experiment import experiment
     from fedrfq.files import toml
 
-    resolved = experiment.load(file, sets or [])
-    if not describe:
-        sys.stdout.write(toml.dump(resolved.table()))
+    if describe:
+        console = wide_console()
+        console.print(_key_table())
+        say(console, "Set a key with --set KEY=VALUE, or in the TOML file of the experiment.")
         return
-    console = wide_console()
-    console.print(_key_table())
-    say(console, "Set a key with --set KEY=VALUE, or in the TOML file of the experiment.")
+    sys.stdout.write(toml.dump(experiment.load(file, sets or []).table()))
 
 
 class _Key(NamedTuple):
@@ -92,44 +94,46 @@ def _keys() -> Iterator[_Key]:
     from fedrfq.experiment import Experiment
     from fedrfq.files.options import described
 
-    options = described(Experiment)
-    # A section is a key whose default is itself a dataclass.
-    sections = {}
-    for option in options:
+    sections = []
+    for option in described(Experiment):
+        # A section is a key whose default is itself a dataclass.
         if is_dataclass(option.default):
-            sections[option.name] = option
+            sections.append(option)
         else:
-            yield _Key(option.name, _default(option.default), option.range, option.help)
-    registries = _registries()
-    for name, section in sections.items():
-        if name not in registries:
-            for option in described(type(section.default)):
-                key = f"{name}.{option.name}"
-                yield _Key(key, _default(option.default), option.range, option.help)
-            continue
-        kinds = registries[name]
-        default = next(kind for kind, cls in kinds.items() if cls is type(section.default))
-        yield _Key(f"{name}.name", default, f"one of {', '.join(kinds)}", section.help)
-        yield from _keys_of_kinds(name, kinds)
+            yield _key(option)
+    for section in sections:
+        yield from _section_keys(section)
 
 
-def _keys_of_kinds(section: str, kinds: Mapping[str, type[Any]]) -> Iterator[_Key]:
-    """Yield the keys of a section's kinds; those that several kinds share come once."""
+def _section_keys(section: Described) -> Iterator[_Key]:
     from fedrfq.files.options import described
 
+    kinds = _registries().get(section.name)
+    if kinds is None:
+        for option in described(type(section.default)):
+            yield _key(option, section.name)
+        return
+    default = next(kind for kind, cls in kinds.items() if cls is type(section.default))
+    choices = f"one of {', '.join(kinds)}"
+    yield _Key(f"{section.name}.name", _default(default), choices, section.help)
     # Kinds may have a key of the same name with another default; that gets a row of its own.
     owners: dict[_Key, list[str]] = {}
     for kind, cls in kinds.items():
         for option in described(cls):
-            key = f"{section}.{option.name}"
-            row = _Key(key, _default(option.default), option.range, option.help)
-            owners.setdefault(row, []).append(kind)
-    for row, names in owners.items():
+            owners.setdefault(_key(option, section.name), []).append(kind)
+    for key, names in owners.items():
         if len(names) == len(kinds):
-            yield row
+            yield key
         else:
             only = f"Only for {', '.join(names)}."
-            yield row._replace(help=f"{row.help} {only}".strip())
+            yield key._replace(help=f"{key.help} {only}".strip())
+
+
+def _key(option: Described, section: str = "") -> _Key:
+    name = option.name
+    if section:
+        name = f"{section}.{option.name}"
+    return _Key(name, _default(option.default), option.range, option.help)
 
 
 def _default(value: Any) -> str:

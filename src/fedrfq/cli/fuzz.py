@@ -151,7 +151,7 @@ def explore(
         violation = str(found.violation)
         say(console, "\n".join([*found.trace, f"broken: {violation}"]))
     if json:
-        # The violation is an exception, which asdict could not copy.
+        # The violation is an exception, for which JSON has no form.
         result = asdict(replace(found, violation=None))
         sys.stdout.write(to_json({**result, "violation": violation}) + "\n")
     if violation is not None:
