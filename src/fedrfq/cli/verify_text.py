@@ -50,7 +50,7 @@ def show(audit: Audit, rounds: Sequence[Audited]) -> None:
     """Print what was verified as a table, and name what the log does not contain."""
     result = summary(audit, rounds)
     roster = audit.federation.roster
-    committee = f"{roster.n} servers, of which {roster.f} may lie; {roster.quorum} sign each round"
+    committee = f"{roster.n} servers, {roster.f} may lie; {roster.quorum} signed each round"
     progress = f"{len(rounds)} of {audit.expected()}"
     if audit.recompute and audit.network is None:
         progress += ", recomputed"
