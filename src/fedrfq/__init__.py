@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from fedrfq.learning.evaluation import RoundRecord
     from fedrfq.runs.session import run
 
-__all__ = ["Experiment", "RoundRecord", "UserError", "load", "run"]
+    __version__: str
 
+__all__ = ["Experiment", "RoundRecord", "UserError", "__version__", "load", "run"]
+
+# Where each public name lives. A name is imported when it is first used: `import fedrfq` stays
+# quick, and a server, which needs this package but not PyTorch, never loads PyTorch.
 _HOMES = {
     "Experiment": "experiment",
     "RoundRecord": "learning.evaluation",
@@ -29,7 +33,19 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when first used: a server needs the aggregation of this package, and no PyTorch."""
+    """Import a public name from its module, or look up the version, on first use."""
+    if name == "__version__":
+        return _installed_version()
     if name not in _HOMES:
         raise AttributeError(f"module 'fedrfq' has no attribute {name!r}")
     return getattr(import_module(f"fedrfq.{_HOMES[name]}"), name)
+
+
+def _installed_version() -> str:
+    """Return the version of the installed package, or "unknown" in a bare source tree."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("fedrfq")
+    except PackageNotFoundError:
+        return "unknown"

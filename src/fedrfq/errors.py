@@ -1,18 +1,25 @@
-"""The one error a user is meant to see: one line that says what is wrong and what to do about it."""
+"""The exception that users are meant to see: one line on what is wrong and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+# Below this similarity a suggestion is more likely to mislead than to help.
+_MIN_SIMILARITY = 0.5
+
 
 class UserError(Exception):
-    """Something the user can mend. The command line prints it on one line and exits with code 2."""
+    """A problem that the user can fix.
+
+    The command line prints the message on one line and exits with code 2. A message says what was
+    found, what was expected, and what to do about it.
+    """
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The known name that was probably meant, as the end of a line."""
-    near = get_close_matches(name, list(names), n=1, cutoff=0.5)
-    if near:
-        return f" (did you mean {near[0]}?)"
-    return ""
+    """Return " (did you mean X?)" for the known name closest to `name`, or "" if none is close."""
+    matches = get_close_matches(name, list(names), n=1, cutoff=_MIN_SIMILARITY)
+    if not matches:
+        return ""
+    return f" (did you mean {matches[0]}?)"

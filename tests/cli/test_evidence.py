@@ -1,4 +1,4 @@
-"""`fedrfq evidence`: who is convicted by what, in words, and as a file that proves itself to others."""
+"""`fedrfq evidence` names who is convicted by what, and exports proofs that others can check."""
 
 from __future__ import annotations
 
@@ -76,21 +76,15 @@ def test_what_proves_nothing_is_refused(federation: Networked, tmp_path: Path) -
         assert f"byte {len(pack([message]))}: this proves nothing" in done.stderr
     for data in (b"hello", pack([message])[:-1]):
         proofs.write_bytes(data)
-        assert (
-            "not what --export writes"
-            in fedrfq("evidence", "--check", proofs, file, expect=2).stderr
-        )
+        done = fedrfq("evidence", "--check", proofs, file, expect=2)
+        assert "not what --export writes" in done.stderr
     other = Networked(tmp_path / "other")
     other.close()
     proofs.write_bytes(pack([message]))
-    assert (
-        "proves nothing"
-        in fedrfq("evidence", "--check", proofs, other.folder / "federation.toml", expect=2).stderr
-    )
-    assert (
-        "is not such a file"
-        in fedrfq("evidence", "--check", tmp_path / "none", file, expect=2).stderr
-    )
+    done = fedrfq("evidence", "--check", proofs, other.folder / "federation.toml", expect=2)
+    assert "proves nothing" in done.stderr
+    done = fedrfq("evidence", "--check", tmp_path / "none", file, expect=2)
+    assert "is not a file" in done.stderr
 
 
 def test_a_damaged_log_hides_nothing_of_the_other_file(
@@ -102,7 +96,7 @@ def test_a_damaged_log_hides_nothing_of_the_other_file(
     shutil.copy(federation.home(0) / "audit.log", path)
     (segment,) = (path / "log").iterdir()
     segment.write_bytes(b"x" * 1000)
-    assert "1 pieces of evidence" in fedrfq("evidence", path).stdout
+    assert "1 piece of evidence" in fedrfq("evidence", path).stdout
 
 
 def test_a_simulated_run_has_evidence_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What commands import: `--help` is quick, and what runs on a server needs no PyTorch."""
+"""Commands import late: `--help` is quick, and what runs on a server needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_help_needs_no_torch(command: str) -> None:
 
 
 def test_what_needs_torch_says_so_without_it() -> None:
-    """So the commands below would, too, if they did."""
+    """This shows that the tests below would fail if their commands needed torch."""
     done = subprocess.run(
         without_torch("run"), capture_output=True, text=True, timeout=60, check=False
     )

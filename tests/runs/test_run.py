@@ -1,6 +1,7 @@
 """Runs as users start, stop and resume them: real processes, real signals, real files."""
 
 import json
+import shlex
 import signal
 import subprocess
 import time
@@ -60,7 +61,7 @@ def test_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, whole, st
     process.send_signal(stop)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert f"fedrfq resume {path}" in errors
+    assert f"continue with: {shlex.join(command('resume', path))}" in errors
     assert list(RunDirectory.open(path).checkpoints()) == [len(records(path))]
     fedrfq("resume", path)
     assert records(path) == records(whole)

@@ -1,6 +1,7 @@
 """Grids stopped at any point and taken up again, runs that diverge, and who is trained with whom."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -122,7 +123,7 @@ def test_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, stop):
     process.send_signal(stop)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert f"go on with: fedrfq compare {file} --out {out}" in errors
+    assert f"continue with: {shlex.join(command('compare', file, '--out', out))}" in errors
     for run in found(out).values():
         (checkpoint,) = run.checkpoints()
         assert len(records(run.path)) - checkpoint in (

@@ -1,1 +1,1 @@
-"""The command line: one file per group of commands."""
+"""The command line: one module for each group of commands, with its tables beside it."""

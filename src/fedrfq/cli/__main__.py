@@ -1,4 +1,4 @@
-"""`python -m fedrfq.cli`: the same as the command `fedrfq`."""
+"""Run the command line as `python -m fedrfq.cli`; this is the same program as `fedrfq`."""
 
 from fedrfq.cli.main import main
 

@@ -1,4 +1,4 @@
-"""fedrfq committee change, approve: a new federation.toml, agreed on by the servers of the old one."""
+"""`fedrfq committee change` and `approve`: change a federation by agreement of its servers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from rich.console import Console
 from fedrfq.cli.terminal import say
 from fedrfq.errors import UserError
 
-Expelled = Annotated[
-    list[str] | None, typer.Option("--expel", metavar="NAME", help="A party that is no longer one.")
-]
-
 
 def change(
     folder: Annotated[
@@ -24,22 +20,28 @@ def change(
     requests: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="REQUEST...", help="As `fedrfq keys new` or `keys rotate` wrote them."
+            metavar="REQUEST...",
+            help="Requests of new parties, or for new keys, from `fedrfq keys`.",
         ),
     ] = None,
-    expel: Expelled = None,
-    minimum: Annotated[
-        int | None, typer.Option(min=1, help="Clients that a round needs from now on.")
+    expel: Annotated[
+        list[str] | None,
+        typer.Option("--expel", metavar="NAME", help="A party to remove. Repeatable."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where the new file goes.")] = Path(
+    minimum: Annotated[
+        int | None, typer.Option(min=1, help="The new minimum of clients that a round needs.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path(
         "federation.new.toml"
     ),
 ) -> None:
-    """Make the federation.toml that shall take the present one's place. Nothing changes before a quorum of servers approves.
+    """Write the federation.toml that is to replace the present one.
 
-    Who asks under a name that is there gets new keys; a new server takes the seat of one that is expelled.
+    Nothing changes before a quorum of servers has approved the file with `fedrfq committee
+    approve`. A request under a name that is already a party's gives that party new keys. A new
+    server takes the place of one that is expelled.
 
-    Example: fedrfq committee change server-0 hospital-9/request.toml --expel client-3 --out new.toml
+    Example: fedrfq committee change server-0 request.toml --expel client-3 --out new.toml
     """
     from fedrfq.node.membership.change import changed, differences
     from fedrfq.node.membership.founding import read_request
@@ -47,49 +49,63 @@ def change(
     from fedrfq.node.storage.party_folder import FEDERATION, write
 
     federation = read_federation(folder / FEDERATION)
-    new = changed(federation, [read_request(path) for path in requests or ()], expel or (), minimum)
-    write(out, new.text.encode())
-    for line in differences(federation, new):
-        say(Console(), line)
+    successor = changed(
+        federation, [read_request(path) for path in requests or ()], expel or (), minimum
+    )
+    write(out, successor.text.encode())
+    console = Console()
+    for line in differences(federation, successor):
+        say(console, line)
     say(
-        Console(),
-        f"wrote {out}: send it to the servers, {federation.roster.quorum} of whom must `fedrfq committee approve` it",
+        console,
+        f"wrote {out}: send it to the servers; the change takes effect when "
+        f"{federation.roster.quorum} of them have run `fedrfq committee approve` on it",
     )
 
 
 def approve(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A server's folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a server.")],
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="NEW.toml", help="As `fedrfq committee change` wrote it."),
+        typer.Argument(metavar="NEW.toml", help="The file that `fedrfq committee change` wrote."),
     ] = None,
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="Take an approval back, while it is not yet decided.")
+        bool,
+        typer.Option("--withdraw", help="Withdraw the approval, if nothing has been decided yet."),
     ] = False,
 ) -> None:
-    """Say what would change, and have this server move it in every round until a quorum of servers does.
+    """Approve a change of the federation, in the name of one server.
 
-    The server need not be restarted. Once decided, all parties put the old run aside in past/ and go on with the new file.
+    Prints what would change. From then on the server proposes the change in every round, until a
+    quorum of servers does; it need not be restarted. Once the change is decided, all parties move
+    the old run to past/ and continue with the new file.
 
     Example: fedrfq committee approve server-0 new.toml
     """
     from fedrfq.node.membership.change import differences
     from fedrfq.node.membership.identity import load
-    from fedrfq.node.membership.proposal import propose, take_back
+    from fedrfq.node.membership.proposal import propose, withdraw_proposal
 
     identity = load(folder)
     console = Console()
     if not identity.is_server:
-        raise UserError(f"{folder} is a {identity.role}'s: only servers decide who takes part")
+        raise UserError(
+            f"{folder} belongs to a {identity.role}, and only servers decide who takes part: "
+            "name the folder of a server"
+        )
     if withdraw:
-        say(console, "withdrawn" if take_back(folder) else "there was nothing to withdraw")
+        if withdraw_proposal(folder):
+            say(console, "the approval is withdrawn")
+        else:
+            say(console, "there was no approval to withdraw")
         return
     if file is None:
-        raise UserError("give the new federation's file, or --withdraw")
-    new = propose(identity, file)
-    for line in differences(identity.federation, new):
+        raise UserError("name the file to approve (NEW.toml), or give --withdraw")
+    successor = propose(identity, file)
+    for line in differences(identity.federation, successor):
         say(console, line)
     say(
         console,
-        f"{identity.member.name} moves this from now on; {identity.federation.roster.quorum} servers make it so",
+        f"{identity.member.name} will propose this each round; "
+        f"it takes effect when {identity.federation.roster.quorum} servers approve",
     )

@@ -1,4 +1,4 @@
-"""`fedrfq client`: one client of a federation, to the end of its rounds."""
+"""`fedrfq client`: run one client of a federation through all its rounds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedrfq.cli.completion import complete, dataset_names
+from fedrfq.cli.options import Device, LogFormat, LogLevel
 from fedrfq.cli.terminal import progress
 from fedrfq.node.storage.client_history import HistoryLine
 
@@ -18,26 +20,28 @@ def client(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="The client's folder, with its keys and federation.toml."
+            metavar="DIR", help="The folder of the client, with its keys and federation.toml."
         ),
     ],
     data: Annotated[
         str,
         typer.Option(
             metavar="NAME|PATH",
-            help="The experiment's data, of which it takes its share; or a path: all is its own.",
+            help="The dataset of the experiment, of which the client takes its share; "
+            "or the path of a dataset that is all its own.",
+            autocompletion=complete(dataset_names),
         ),
     ],
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     once: Annotated[bool, typer.Option("--once", help="Stop after one round.")] = False,
-    log_format: Annotated[
-        str, typer.Option(help="text or json; the log goes to standard error.")
-    ] = "text",
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
-    """Run a client: train, send what was learnt to every server, and go on from each result that a quorum certifies.
+    """Run one client of a federation.
 
-    Its model stays in DIR/model. SIGTERM and Ctrl-C stop it cleanly; started again, it goes on where it was.
+    The client trains, sends its prototypes to every server, and continues from each result that a
+    quorum of servers has certified. Its model is kept in DIR/model. SIGTERM and Ctrl-C stop it
+    cleanly; started again, it continues where it stopped.
 
     Example: fedrfq client consortium/client-3 --data mnist5k
     """
@@ -45,10 +49,11 @@ def client(
     from fedrfq.node.client import MODEL, attend
     from fedrfq.runs.session import pick_device
 
-    where = pick_device(device)
-    with _shown() as on_round:
+    torch_device = pick_device(device)
+    # The bar must exist before the log, whose lines then appear above it.
+    with _progress() as on_round:
         logs.begin(log_format, log_level)
-        ended = attend(folder, data, where, once, on_round)
+        ended = attend(folder, data, torch_device, once, on_round)
         if ended.accuracies is None or not (ended.finished or once):
             logs.say("stopped", after_round=ended.round)
             return
@@ -57,14 +62,16 @@ def client(
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[HistoryLine], None]]:
-    """A count of rounds below the log, where somebody looks at it."""
+def _progress() -> Iterator[Callable[[HistoryLine], None]]:
+    """Show a count of rounds below the log; nothing where standard error is not a terminal."""
     errors = Console(stderr=True)
     if not errors.is_terminal:
         yield lambda line: None
         return
     with progress(errors) as bar:
         task = bar.add_task("training", total=None, figures="")
-        yield lambda line: bar.update(
-            task, completed=line.round, figures=f"accuracy {line.accuracy:.2f} %"
-        )
+
+        def update(line: HistoryLine) -> None:
+            bar.update(task, completed=line.round, figures=f"accuracy {line.accuracy:.2f} %")
+
+        yield update

@@ -1,4 +1,4 @@
-"""fedrfq committee: found one, look at one that runs, try to break it."""
+"""`fedrfq committee`: found a committee, change it, watch it, and try to break it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import typer
 from fedrfq.cli import change, founding, fuzz, status
 
 app = typer.Typer(
-    help="The committee of servers: found one, see how it does, fuzz it, replay a schedule, explore a small model.",
+    help="Found, change and watch a committee of servers, or try to break a simulated one.",
     no_args_is_help=True,
 )
 app.command()(founding.init)

@@ -1,4 +1,4 @@
-"""The commands that run grids: `fedrfq compare` and `fedrfq robustness`."""
+"""The commands that train grids of runs: `fedrfq compare` and `fedrfq robustness`."""
 
 from __future__ import annotations
 
@@ -7,34 +7,32 @@ from typing import Annotated
 
 import typer
 
-from fedrfq.cli.study_options import (
-    Deterministic,
-    Device,
-    DryRun,
-    Json,
-    Models,
-    Most,
-    Out,
-    drive,
-    grid_of,
-    show,
-)
+from fedrfq.cli.options import Deterministic, Device, Json
+from fedrfq.cli.study_options import DryRun, MaxClients, Models, Out, open_grid, show, train
+from fedrfq.cli.terminal import command_line
 from fedrfq.studies.sheets import flat, write
 
 
 def compare(
-    file: Annotated[Path, typer.Argument(metavar="GRID.toml", help="Methods, settings and seeds.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="GRID.toml", help="The methods, settings and seeds to compare, as TOML."
+        ),
+    ],
     out: Out = Path("runs"),
     device: Device = "auto",
     json: Json = False,
-    most: Most = None,
+    max_clients: MaxClients = None,
     models: Models = True,
     deterministic: Deterministic = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Compare methods: every method in every setting with every seed, with paired differences and their intervals.
+    """Compare methods: train every method in every setting with every seed.
 
-    The same command goes on after Ctrl-C, a crash or kill -9. Writes table.json, .csv, .md and pictures to OUT/NAME.
+    Prints the paired differences between methods with their confidence intervals, and writes
+    table.json, table.csv, table.md and figures to OUT/NAME. After Ctrl-C, a crash or kill -9 the
+    same command continues.
 
     Example: fedrfq compare examples/compare.toml
     """
@@ -42,50 +40,67 @@ def compare(
     from fedrfq.studies.compare import Comparison, ComparisonFindings
 
     comparison = Comparison.load(file)
-    grid = grid_of(comparison.experiments.values(), out, device, most, models, deterministic)
-    if drive(grid, dry_run, f"fedrfq compare {file} --out {out}"):
-        found = ComparisonFindings.of(comparison, grid.ended)
-        folder = out / comparison.name
-        sheets = compare_tables.sheets(found)
-        rows = [flat(cell) for cell in found.cells]
-        write(folder, comparison.name, sheets, found.table(), rows)
-        show(folder, sheets, compare_tables.draw(folder, found), found.table() if json else None)
+    grid = open_grid(
+        comparison.experiments.values(),
+        out,
+        device=device,
+        max_clients=max_clients,
+        models=models,
+        deterministic=deterministic,
+    )
+    if not train(grid, dry_run, command_line("compare", file, "--out", out)):
+        return
+    findings = ComparisonFindings.of(comparison, grid.ended)
+    result = findings.table()
+    folder = out / comparison.name
+    sheets = compare_tables.sheets(findings)
+    write(folder, comparison.name, sheets, result, [flat(cell) for cell in findings.cells])
+    pictures = compare_tables.draw(folder, findings)
+    show(folder, sheets, pictures, result if json else None)
 
 
 def robustness(
     file: Annotated[
-        Path, typer.Argument(metavar="GRID.toml", help="Attacks, detectors, attackers and seeds.")
+        Path,
+        typer.Argument(
+            metavar="GRID.toml",
+            help="The attacks, detectors, numbers of attackers and seeds to try, as TOML.",
+        ),
     ],
     out: Out = Path("runs"),
     device: Device = "auto",
     json: Json = False,
-    most: Most = None,
+    max_clients: MaxClients = None,
     models: Models = True,
     deterministic: Deterministic = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Try attacks against detectors: every attack against every detector by every number of malicious clients.
+    """Test detectors against attacks: train every combination with every number of attackers.
 
-    The same command goes on after Ctrl-C, a crash or kill -9. Writes table.json, .csv, .md and heat maps to OUT/NAME.
+    Writes table.json, table.csv, table.md and heat maps to OUT/NAME. After Ctrl-C, a crash or
+    kill -9 the same command continues.
 
     Example: fedrfq robustness examples/robustness.toml
     """
     from fedrfq.studies import robustness_tables
     from fedrfq.studies.robustness import RobustnessFindings, RobustnessStudy
 
-    trial = RobustnessStudy.load(file)
-    grid = grid_of(
-        [*trial.clean.values(), *trial.experiments.values()],
+    study = RobustnessStudy.load(file)
+    grid = open_grid(
+        # The runs without an attack come first: all others are compared with them.
+        [*study.clean.values(), *study.experiments.values()],
         out,
-        device,
-        most,
-        models,
-        deterministic,
+        device=device,
+        max_clients=max_clients,
+        models=models,
+        deterministic=deterministic,
     )
-    if drive(grid, dry_run, f"fedrfq robustness {file} --out {out}"):
-        found = RobustnessFindings.of(trial, grid.ended)
-        folder = out / trial.name
-        sheets = robustness_tables.sheets(found)
-        rows = [flat(cell) for cell in found.cells]
-        write(folder, trial.name, sheets, found.table(), rows)
-        show(folder, sheets, robustness_tables.draw(folder, found), found.table() if json else None)
+    if not train(grid, dry_run, command_line("robustness", file, "--out", out)):
+        return
+    findings = RobustnessFindings.of(study, grid.ended)
+    result = findings.table()
+    folder = out / study.name
+    sheets = robustness_tables.sheets(findings)
+    write(folder, study.name, sheets, result, [flat(cell) for cell in findings.cells])
+    pictures = robustness_tables.draw(folder, findings)
+    show(folder, sheets, pictures, result if json else None)

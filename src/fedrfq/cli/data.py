@@ -1,4 +1,4 @@
-"""fedrfq data: list the datasets, get them, look at one."""
+"""`fedrfq data`: list the datasets, download them, and look at one."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedrfq.cli.completion import complete, dataset_and_weight_names
 from fedrfq.data import DATASETS, get, info
 from fedrfq.data import cached_dataset as cached
 from fedrfq.data import weights as pretrained
 from fedrfq.errors import UserError
 
-app = typer.Typer(help="Datasets and weights: list, get, info.", no_args_is_help=True)
+app = typer.Typer(help="List, download and inspect datasets and weights.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_() -> None:
-    """List the datasets and weights, and which are in the cache.
+    """List the known datasets and weights, and say which of them are in the cache.
 
     Example: fedrfq data list
     """
@@ -30,15 +31,15 @@ def list_() -> None:
             name,
             str(len(source.classes)),
             f"{images:,}",
-            _yes(cached.path(name)),
+            _yes_or_no(cached.path(name)),
             source.description,
         )
     for name, weights in pretrained.WEIGHTS.items():
-        table.add_row(name, "weights", "", _yes(pretrained.path(name)), weights.description)
+        table.add_row(name, "weights", "", _yes_or_no(pretrained.path(name)), weights.description)
     Console(markup=False).print(table)
 
 
-def _yes(path: Path) -> str:
+def _yes_or_no(path: Path) -> str:
     if path.is_file():
         return "yes"
     return "no"
@@ -46,18 +47,29 @@ def _yes(path: Path) -> str:
 
 @app.command("get")
 def get_(
-    name: Annotated[str, typer.Argument(help="A dataset's name, or resnet18 for the weights.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="The name of a dataset, or resnet18 for its weights.",
+            autocompletion=complete(dataset_and_weight_names),
+        ),
+    ],
     source: Annotated[
-        Path | None, typer.Option("--from", help="Convert this file or folder instead of fetching.")
+        Path | None,
+        typer.Option(
+            "--from", metavar="PATH", help="Convert this file or folder instead of downloading."
+        ),
     ] = None,
 ) -> None:
-    """Fetch a dataset or weights into the cache, checked against known hashes.
+    """Download a dataset or weights into the cache, and check them against known hashes.
+
+    Prints the path of the file in the cache.
 
     Example: fedrfq data get mnist
     """
     if name in pretrained.WEIGHTS and source is not None:
         raise UserError(
-            f"data get {name}: expected no --from for weights, found {source}; leave it out"
+            f"{name} is weights, which --from cannot convert: leave out --from {source}"
         )
     if name in pretrained.WEIGHTS:
         path = pretrained.get_weights(name)
@@ -69,10 +81,14 @@ def get_(
 @app.command("info")
 def info_(
     name: Annotated[
-        str, typer.Argument(help="A dataset's or weights' name, or the path of your own.")
+        str,
+        typer.Argument(
+            help="The name of a dataset or of weights, or the path of a dataset of your own.",
+            autocompletion=complete(dataset_and_weight_names),
+        ),
     ],
 ) -> None:
-    """Show a dataset's counts per class, shape, hash and origin.
+    """Show how many images each class of a dataset has, their shape, the hash and the origin.
 
     Example: fedrfq data info mnist5k
     """

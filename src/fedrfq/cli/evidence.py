@@ -1,4 +1,4 @@
-"""`fedrfq evidence`: who provably misbehaved, and the two messages that show it."""
+"""`fedrfq evidence`: which parties provably misbehaved, and the two messages that prove it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedrfq.audit import Audit, Audited, Failed, fork
 from fedrfq.audit.log import Auditor
-from fedrfq.cli.terminal import say
+from fedrfq.cli.terminal import count, say
 from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
@@ -22,7 +22,9 @@ from fedrfq.federation.round_log import accusation, pack, unpack
 from fedrfq.files.atomic import write_atomically
 from fedrfq.simulator.message_text import shown
 
-_LONGEST = 1 << 28  # bytes of a file that is read as a whole
+# Proofs are read as a whole, so a file of somebody else's must not exhaust the memory.
+_MAX_FILE_BYTES = 1 << 28
+_HEX_SHOWN = 16
 
 
 def evidence(
@@ -30,98 +32,114 @@ def evidence(
         list[Path],
         typer.Argument(
             metavar="DIR…",
-            help="A run's directory or parties' folders; FEDERATION.toml with --check.",
+            help="A run directory, or the folders of parties. With --check: FEDERATION.toml.",
         ),
     ],
     export: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the proofs to this file, for others.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the proofs to this file, to give to others."),
     ] = None,
     check: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Check proofs that somebody else has written."),
+        typer.Option(metavar="FILE", help="Check proofs that somebody else has exported."),
     ] = None,
 ) -> None:
-    """Print provable misbehaviour: the party, the round, and two messages it signed that nobody honest signs both.
+    """Show which parties provably misbehaved.
 
-    What is exported proves itself: anyone who has the federation's file can check it, and needs to trust nobody.
+    Prints the party, the round, and two messages signed by the party of which an honest one signs
+    at most one. Exported proofs stand for themselves: whoever has the federation.toml can check
+    them with `fedrfq evidence --check proofs.bin federation.toml` and needs to trust nobody.
 
-    Example: fedrfq evidence server-0 --export proofs.bin, and then: fedrfq evidence --check proofs.bin federation.toml
+    Example: fedrfq evidence server-0 --export proofs.bin
     """
     if check is not None:
-        auditor, found = _checked(check, paths[0])
+        auditor, messages = _check(check, paths[0])
     else:
-        auditor, found = _collected(paths)
+        auditor, messages = _collect(paths)
     console = Console()
-    for message in found:
+    for message in messages:
         _show(console, auditor, message)
-    say(console, f"{len(found)} pieces of evidence" if found else "no evidence: nobody was caught")
+    if messages:
+        say(console, count(len(messages), "piece of evidence", "pieces of evidence"))
+    else:
+        say(console, "no evidence: nobody was caught")
     if export is not None:
-        write_atomically(export, pack(found))
+        write_atomically(export, pack(messages))
         say(console, f"wrote {export}")
 
 
-def _collected(paths: list[Path]) -> tuple[Auditor, list[Message]]:
-    """From the logs of all, and from what two of them certify differently."""
+def _collect(paths: list[Path]) -> tuple[Auditor, list[Message]]:
+    """Return the evidence in these logs, and that of two logs which certify different values."""
     audits = [Audit(path) for path in paths]
     if len({audit.rules.run for audit in audits}) > 1:
-        raise UserError("these folders are of different runs: name them one by one")
-    found = [message for audit in audits for message in [*audit.evidence(), *_logged(audit)]]
-    if (
-        len(audits) > 1
-        and (split := fork([(audit, _holding(audit)) for audit in audits])) is not None
-    ):
-        found += split.evidence
-    return audits[0].auditor, _once(found)
+        raise UserError("these folders are of different runs: give those of one run at a time")
+    messages = []
+    for audit in audits:
+        messages += [*audit.evidence(), *_evidence_in_server_log(audit)]
+    if len(audits) > 1:
+        split = fork([(audit, _verifiable_rounds(audit)) for audit in audits])
+        if split is not None:
+            messages += split.evidence
+    return audits[0].auditor, _without_repeats(messages)
 
 
-def _holding(audit: Audit) -> list[Audited]:
-    """The rounds up to where a log holds."""
+def _verifiable_rounds(audit: Audit) -> list[Audited]:
+    """Return the rounds up to the first that cannot be verified."""
     rounds: list[Audited] = []
     with suppress(Failed, UserError):
         rounds.extend(audit.rounds())
     return rounds
 
 
-def _logged(audit: Audit) -> list[Message]:
-    """What is in a server's durable log, and not yet written down with a round."""
+def _evidence_in_server_log(audit: Audit) -> list[Message]:
+    """Return evidence in a server's write-ahead log that is not in the audit log yet."""
     from fedrfq.node.storage.log_reader import FOLDER, load
 
-    with suppress(UserError, OSError):  # it may be damaged, or just be rewritten
+    # The log may be damaged, or a running server may be rewriting it; the audit log still counts.
+    with suppress(UserError, OSError):
         messages = load(audit.path / FOLDER, audit.rules.run).messages
         return [m for m in messages if isinstance(m.body, Evidence) and audit.rules.proves(m.body)]
     return []
 
 
-def _once(found: Iterable[Message]) -> list[Message]:
-    """One of each charge, by round and party."""
+def _without_repeats(messages: Iterable[Message]) -> list[Message]:
+    """Return the first proof of each offence, ordered by round and party."""
     first: dict[tuple[int, ...], Message] = {}
-    for message in found:
+    for message in messages:
         assert isinstance(message.body, Evidence)
         party, one, other, round_ = accusation(message.body)
+        # Several parties may hold proofs of the same lie, with different messages.
         first.setdefault((round_, party, one, other), message)
     return [message for _, message in sorted(first.items())]
 
 
-def _checked(proofs: Path, file: Path) -> tuple[Auditor, list[Message]]:
-    federation = Federation.read(_bytes(file).decode(errors="replace"), str(file))
+def _check(proofs: Path, file: Path) -> tuple[Auditor, list[Message]]:
+    """Return the proofs in a file, all of which must convict a party of the federation."""
+    federation = Federation.read(_read(file).decode(errors="replace"), str(file))
     rules = Rules(federation.roster)
     try:
-        found = unpack(_bytes(proofs))
+        placed = unpack(_read(proofs))
     except Refused as error:
-        raise UserError(f"{proofs} is not what --export writes: {error}") from error
-    for at, message in found:
+        raise UserError(
+            f"{proofs} is not what --export writes ({error}): ask for the file again"
+        ) from error
+    for offset, message in placed:
         if not isinstance(message.body, Evidence) or not rules.proves(message.body):
-            raise UserError(f"{proofs}, byte {at}: this proves nothing against a party of {file}")
-    return Auditor(federation, rules, partial=True), [message for _, message in found]
+            raise UserError(
+                f"{proofs}, byte {offset}: this proves nothing against a party of {file}"
+            )
+    return Auditor(federation, rules, partial=True), [message for _, message in placed]
 
 
-def _bytes(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     try:
-        if not path.is_file() or path.stat().st_size > _LONGEST:
-            raise UserError(f"{path} is not such a file")
+        if not path.is_file():
+            raise UserError(f"{path} is not a file: check the path")
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise UserError(f"{path} is longer than {_MAX_FILE_BYTES} bytes: check the path")
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror})") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from error
 
 
 def _show(console: Console, auditor: Auditor, message: Message) -> None:
@@ -130,7 +148,6 @@ def _show(console: Console, auditor: Auditor, message: Message) -> None:
     party, one, other, round_ = accusation(body)
     say(console, f"round {round_}: {auditor.name(party)} signed {one.name} and {other.name}")
     for signed in (body.first, body.second):
-        say(
-            console,
-            f"    {shown(signed)}  digest {signed.digest.hex()[:16]}  signature {signed.signature.hex()[:16]}",
-        )
+        digest = signed.digest.hex()[:_HEX_SHOWN]
+        signature = signed.signature.hex()[:_HEX_SHOWN]
+        say(console, f"    {shown(signed)}  digest {digest}  signature {signature}")

@@ -1,4 +1,4 @@
-"""The commands on a finished run: `fedrfq show`, `predict`, `export`."""
+"""The commands for a finished run: `fedrfq show`, `predict` and `export`."""
 
 from __future__ import annotations
 
@@ -10,75 +10,87 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedrfq.cli.completion import complete
+from fedrfq.cli.options import Json, RunPath
 from fedrfq.cli.terminal import say
 from fedrfq.errors import UserError
 from fedrfq.files.strict_json import to_json
 
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="End with one JSON object on the last line of standard output."),
-]
-RunPath = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A run's directory, as printed at its end.")
-]
+ClientNumber = Annotated[int, typer.Argument(help="The client whose model to use, from 0.")]
 
 
 def show(path: RunPath) -> None:
-    """Print a run's table and draw its accuracy curve as accuracy.png in its directory.
+    """Print the results of a run and draw its accuracy curve.
+
+    The curve is written to accuracy.png in the run directory. The run need not have ended.
 
     Example: fedrfq show runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c
     """
+    from fedrfq.cli.run_table import run_table
     from fedrfq.runs.run_directory import RunDirectory
-    from fedrfq.runs.summary import plot, table
+    from fedrfq.runs.summary import plot
 
-    found = RunDirectory.open(path)
+    run = RunDirectory.open(path)
     console = Console()
-    console.print(table(found))
-    say(console, f"curve: {plot(found)}")
+    console.print(run_table(run))
+    say(console, f"wrote {plot(run)}")
 
 
 def predict(
     path: RunPath,
-    client: Annotated[int, typer.Argument(help="Which client's model, from 0.")],
+    client: ClientNumber,
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE…", help="Pictures of the data's size.")
+        list[Path],
+        typer.Argument(metavar="FILE…", help="Images of the size that the model was trained on."),
     ],
     json: Json = False,
 ) -> None:
-    """Classify pictures with a trained client's model, by its own head and by the nearest global prototype.
+    """Classify images with the model that one client has trained.
+
+    Each image is classified twice: by the client's own head and by the nearest global prototype.
 
     Example: fedrfq predict runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c 3 digit.png
     """
     from fedrfq.runs.inference import ClientModel
     from fedrfq.runs.run_directory import RunDirectory
 
-    found = ClientModel.load(RunDirectory.open(path), client).predict(files)
+    predictions = ClientModel.load(RunDirectory.open(path), client).predict(files)
     table = Table("file", "class", "probability", "nearest prototype")
-    for row in found:
+    # A method without prototypes has no nearest one.
+    for row in predictions:
         table.add_row(*("–" if value is None else str(value) for value in row.values()))
     Console(markup=False).print(table)
     if json:
-        sys.stdout.write(to_json({"client": client, "predictions": found}) + "\n")
+        sys.stdout.write(to_json({"client": client, "predictions": predictions}) + "\n")
 
 
 def export(
     path: RunPath,
-    client: Annotated[int, typer.Argument(help="Which client's model, from 0.")],
-    to: Annotated[
-        str, typer.Option("--format", help="safetensors, torchscript or onnx.")
+    client: ClientNumber,
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="The file format: safetensors, torchscript or onnx.",
+            autocompletion=complete(lambda: ("safetensors", "torchscript", "onnx")),
+        ),
     ] = "safetensors",
     out: Annotated[
-        Path | None, typer.Option(help="The file; by default client-N in the run's directory.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The file to write. Default: client-N in the run directory."
+        ),
     ] = None,
 ) -> None:
-    """Write a client's trained model to a file that other programs load.
+    """Write the model that one client has trained to a file that other programs can load.
 
     Example: fedrfq export runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c 3 --format onnx
     """
     from fedrfq.runs.inference import FORMATS, ClientModel
     from fedrfq.runs.run_directory import RunDirectory
 
-    if to not in FORMATS:
-        raise UserError(f"--format is one of {', '.join(FORMATS)}, not '{to}'")
-    target = out or path / f"client-{client}{FORMATS[to]}"
-    say(Console(), f"wrote {ClientModel.load(RunDirectory.open(path), client).export(target, to)}")
+    if format_ not in FORMATS:
+        raise UserError(f"--format {format_} is not known: choose one of {', '.join(FORMATS)}")
+    target = out or path / f"client-{client}{FORMATS[format_]}"
+    written = ClientModel.load(RunDirectory.open(path), client).export(target, format_)
+    say(Console(), f"wrote {written}")

@@ -1,4 +1,4 @@
-"""fedrfq committee init, add: found a federation, with keys made here or from the parties' own requests."""
+"""`fedrfq committee init` and `add`: found a federation, from requests or with keys made here."""
 
 from __future__ import annotations
 
@@ -8,23 +8,31 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedrfq.cli.keys import DAYS, Days
-from fedrfq.cli.terminal import say
+from fedrfq.cli.keys import Days
+from fedrfq.cli.options import ExperimentOption, Sets
+from fedrfq.cli.terminal import count, say
 from fedrfq.consensus.roster import MOST_CLIENTS, MOST_SERVERS
 from fedrfq.errors import UserError
 from fedrfq.federation.members import ROLES
+from fedrfq.node.membership.certificates import DEFAULT_DAYS
 
-_SERVERS = 4  # where nobody asked to be one
-_MS = 1000
-_MOST_COURIERS = 100
+# The smallest committee that tolerates a faulty server.
+_DEFAULT_SERVERS = 4
+_MS_PER_S = 1000
+_MAX_COURIERS = 100
 
 Folder = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The federation's folder; made if it is not there.")
+    Path,
+    typer.Argument(
+        metavar="DIR", help="The folder of the federation; created if it does not exist."
+    ),
 ]
 Servers = Annotated[
     int | None,
     typer.Option(
-        min=0, max=MOST_SERVERS, help="Servers to make keys for; 4 unless some were added."
+        min=0,
+        max=MOST_SERVERS,
+        help="How many servers to make keys for. Default: 4, or none if requests were added.",
     ),
 ]
 Clients = Annotated[
@@ -32,38 +40,38 @@ Clients = Annotated[
     typer.Option(
         min=0,
         max=MOST_CLIENTS,
-        help="Clients to make keys for; the experiment's unless some were added.",
+        help="How many clients to make keys for. "
+        "Default: as many as the experiment has, or none if clients' requests were added.",
     ),
 ]
 Couriers = Annotated[
     int,
     typer.Option(
-        min=0, max=_MOST_COURIERS, help="Couriers to make keys for; they carry clients' uploads."
+        min=0,
+        max=_MAX_COURIERS,
+        help="How many couriers to make keys for; a courier carries clients' uploads to servers.",
     ),
 ]
 Hosts = Annotated[
     list[str] | None,
-    typer.Option("--host", help="Where servers run: once for all, or once for each."),
+    typer.Option(
+        "--host",
+        help="The host that the servers run on: once for all of them, or once for each. "
+        "Default: 127.0.0.1.",
+    ),
 ]
 Port = Annotated[
     int,
     typer.Option(
-        min=1, max=65535, help="Of the first server; others on its host count up from it."
+        min=1, max=65535, help="The port of the first server; others on its host count up from it."
     ),
 ]
-Experiment = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE.toml", help="What is computed; as in the quickstart unless given."),
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the experiment."),
-]
 Minimum = Annotated[
-    int | None, typer.Option(min=1, help="Clients that a round needs; more than half unless given.")
+    int | None,
+    typer.Option(min=1, help="How many clients a round needs. Default: more than half of them."),
 ]
 Deadline = Annotated[
-    float, typer.Option(min=0.001, help="Seconds that a round waits for absent clients.")
+    float, typer.Option(min=0.001, help="Seconds that a round waits for missing clients.")
 ]
 Timeout = Annotated[
     float, typer.Option(min=0.001, help="Seconds before a silent leader is replaced.")
@@ -77,81 +85,97 @@ def init(
     couriers: Couriers = 0,
     host: Hosts = None,
     port: Port = 7400,
-    experiment: Experiment = None,
+    experiment: ExperimentOption = None,
     sets: Sets = None,
     minimum: Minimum = None,
     deadline: Deadline = 60,
     timeout: Timeout = 2,
-    days: Days = DAYS,
+    days: Days = DEFAULT_DAYS,
 ) -> None:
-    """Found a federation: the federation.toml that all share, and a folder with keys for each party that made none itself.
+    """Found a federation: write the federation.toml that all parties share.
 
-    Of requests added before (`fedrfq committee add`) it needs no keys; then none are made here unless --servers or
-    --clients say so. The same requests and options give everyone the same file.
+    Parties that sent a request (see `fedrfq committee add`) have made their own keys. For every
+    other party a folder with new keys is written. The same requests and options give the same
+    file on every machine.
 
     Example: fedrfq committee init consortium --servers 4 --clients 20 --host 127.0.0.1
     """
     from fedrfq.node.membership import founding
 
     if servers is None and not founding.requests(folder):
-        makes = _SERVERS
-    else:
-        makes = servers or 0
-    waits = {
+        servers = _DEFAULT_SERVERS
+    timings = {
         "minimum": minimum,
-        "deadline_ms": round(deadline * _MS),
-        "view_ms": round(timeout * _MS),
+        "deadline_ms": round(deadline * _MS_PER_S),
+        "view_ms": round(timeout * _MS_PER_S),
     }
-    places = addresses(host or ["127.0.0.1"], makes, port)
     federation = founding.init(
-        folder, places, clients, waits, experiment, sets or [], days, couriers
+        folder,
+        addresses(host or ["127.0.0.1"], servers or 0, port),
+        clients=clients,
+        timings=timings,
+        file=experiment,
+        sets=sets or [],
+        days=days,
+        couriers=couriers,
     )
-    roster = federation.roster
     console = Console()
     say(console, f"wrote {folder / 'federation.toml'}: {federation.about()}")
-    if roster.n == 1:
+    # f = ⌊(1−1)/3⌋ = 0: a committee of one tolerates nothing.
+    if federation.roster.n == 1:
         say(
             console,
-            "note: one server is a committee that everybody has to trust; 4 bear one that lies",
+            "note: everybody has to trust the only server of this federation; "
+            "4 servers tolerate one that lies",
         )
     say(
         console,
-        "each party needs its own folder with this file in it, and nobody else's; check it with `fedrfq doctor`",
+        "next: give each party its own folder, with this file in it, and no other party's; "
+        "each then checks it with `fedrfq doctor`",
     )
 
 
 def add(
     folder: Folder,
     requests: Annotated[
-        list[Path], typer.Argument(metavar="REQUEST...", help="As `fedrfq keys new` wrote them.")
+        list[Path],
+        typer.Argument(metavar="REQUEST...", help="Requests that `fedrfq keys new` wrote."),
     ],
 ) -> None:
-    """Take parties' requests, each signed with the party's own key; `fedrfq committee init` then founds of them.
+    """Add parties' requests to a federation that is yet to be founded.
+
+    Each request is signed with the party's own key. `fedrfq committee init` then founds the
+    federation of these parties.
 
     Example: fedrfq committee add consortium hospital-3.toml hospital-4.toml
     """
     from fedrfq.node.membership import founding
 
-    there = founding.add(folder, requests)
-    servers, clients, couriers = (sum(request.role == role for request in there) for role in ROLES)
-    if couriers:
-        carrying = f", and {couriers} couriers"
-    else:
-        carrying = ""
-    say(
-        Console(),
-        f"{folder}: {servers} servers and {clients} clients{carrying} have asked to take part",
+    added = founding.add(folder, requests)
+    servers, clients, couriers = (
+        count(sum(request.role == role for request in added), role) for role in ROLES
     )
+    say(Console(), f"{folder}: requests of {servers}, {clients} and {couriers}")
 
 
 def addresses(hosts: list[str], servers: int, port: int) -> list[str]:
-    """Of so many servers; those on one host have ports of their own."""
+    """Return the addresses of so many servers; those on one host get consecutive ports."""
     if len(hosts) not in (1, servers):
         raise UserError(
-            f"--host is given once for all servers, or once for each of the {servers}, not {len(hosts)} times"
+            f"--host is given {len(hosts)} times: give it once for all servers, "
+            f"or once for each of the {servers}"
         )
-    each = [
-        f"[{host}]" if ":" in host and not host.startswith("[") else host
-        for host in (hosts * servers)[:servers]
-    ]
-    return [f"{host}:{port + each[:k].count(host)}" for k, host in enumerate(each)]
+    # Repeated and cut: one host stands for all servers, and no servers leave no addresses.
+    host_of_each = [_bracketed(host) for host in (hosts * servers)[:servers]]
+    found = []
+    for number, host in enumerate(host_of_each):
+        earlier_on_host = host_of_each[:number].count(host)
+        found.append(f"{host}:{port + earlier_on_host}")
+    return found
+
+
+def _bracketed(host: str) -> str:
+    """Put an IPv6 address in brackets, so that its colons are not taken for that of the port."""
+    if ":" in host and not host.startswith("["):
+        return f"[{host}]"
+    return host

@@ -1,4 +1,4 @@
-"""`fedrfq committee fuzz`, `replay`, `explore`: try to break the committee, look at one schedule, explore a small model."""
+"""`fedrfq committee fuzz`, `replay` and `explore`: try to break a simulated committee."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedrfq.cli.fuzz_tables import exercised, explored, figures, verdicts
-from fedrfq.cli.terminal import INTERRUPTED, progress, say, terminated_as_interrupt
+from fedrfq.cli.completion import complete, mutant_names
+from fedrfq.cli.fuzz_tables import coverage_table, explored_text, mutant_sheet, speed_text
+from fedrfq.cli.options import Json
+from fedrfq.cli.terminal import (
+    INTERRUPTED,
+    command_line,
+    progress,
+    say,
+    terminated_as_interrupt,
+    wide_console,
+)
 from fedrfq.consensus.roster import MOST_SERVERS
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, nearest
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
 from fedrfq.simulator.fuzz.campaign import Breach, Campaign
@@ -28,176 +37,204 @@ from fedrfq.simulator.fuzz.mutants import MUTANTS
 from fedrfq.simulator.fuzz.trial import SIGNATURES, Settings, transcript
 from fedrfq.simulator.fuzz.workers import cores, workers
 
-# exit codes: an invariant broke or a mutant was not caught; something was never exercised
+# The exit code when an invariant broke, or a mutant was not caught.
 BROKEN = 1
-NEVER = 3
-_JUDGED = 1_000  # schedules from which on a campaign must have exercised everything
-_TAIL = 40  # lines of a transcript that are printed
-_WIDTH = 160  # of what is printed to a file
+# The exit code when something that must be exercised never was.
+NOT_EXERCISED = 3
+# A shorter campaign is not expected to have exercised everything.
+_MIN_SCHEDULES_JUDGED = 1_000
+# Lines that are printed of the transcript of a broken schedule.
+_TAIL_LINES = 40
 
-Servers = Annotated[int, typer.Option(min=4, max=MOST_SERVERS, help="Size of the committee.")]
-Signatures = Annotated[str, typer.Option(help="ideal (fast), or ed25519.")]
-Wire = Annotated[bool, typer.Option("--wire", help="Encode and decode every message on its way.")]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="End with one JSON object on the last line of standard output."),
+Servers = Annotated[
+    int, typer.Option(min=4, max=MOST_SERVERS, help="How many servers the committee has.")
+]
+Signatures = Annotated[
+    str,
+    typer.Option(
+        help="The signatures to use: ideal (fast) or ed25519.",
+        autocompletion=complete(lambda: ("ideal", "ed25519")),
+    ),
+]
+Wire = Annotated[
+    bool, typer.Option("--wire", help="Encode and decode every message, as on a network.")
 ]
 
 
 def fuzz(
     servers: Servers = 4,
     schedules: Annotated[
-        int, typer.Option(min=1, help="How many; with --mutants, of each at most.")
+        int,
+        typer.Option(min=1, help="How many schedules to run; with --mutants, at most per mutant."),
     ] = 1_000,
-    seed: Annotated[int, typer.Option(help="All schedules follow from it.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed that decides all schedules.")] = 0,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes; as many as cores unless given.")
+        int | None, typer.Option(min=1, help="How many processes. Default: one for each core.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="A JSON file to write to, and to go on from.")
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Write results to this file, and continue from it."),
     ] = None,
     mutants: Annotated[
-        bool, typer.Option("--mutants", help="Break the replica on purpose: each must be caught.")
+        bool,
+        typer.Option(
+            "--mutants", help="Run deliberately broken replicas; each of them must be caught."
+        ),
     ] = False,
     wire: Wire = False,
     signatures: Signatures = "ideal",
     json: Json = False,
 ) -> None:
-    """Run random schedules of crashes, losses and lies against the committee, and check every invariant at every step.
+    """Try to break a simulated committee with random schedules of crashes, losses and lies.
 
-    With --out the same command goes on after Ctrl-C, a crash or kill -9. What is found does not depend on --jobs.
-    Exit code 1: an invariant broke (the schedule is printed, and how to replay it), or a mutant was not caught.
-    Exit code 3: in 1,000 schedules or more, something that must be exercised never was.
+    Every invariant is checked at every step. With --out, the same command continues after Ctrl-C, a
+    crash or kill -9. The result does not depend on --jobs.
+
+    Exit code 1: an invariant broke (the schedule is printed, and how to replay it), or a mutant was
+    not caught. Exit code 3: after 1,000 schedules or more, something was never exercised.
 
     Example: fedrfq committee fuzz --servers 4 --schedules 10000 --seed 1 --out fuzz4.json
     """
-    settings = _settings(servers, schedules, seed, signatures, wire)
-    (_hunt if mutants else _fuzz)(settings, jobs or cores(), out, json)
+    settings = _settings(servers, schedules, seed, signatures=signatures, wire=wire)
+    if mutants:
+        _hunt_mutants(settings, jobs or cores(), out, json)
+    else:
+        _fuzz(settings, jobs or cores(), out, json)
 
 
 def replay(
-    schedule_seed: Annotated[int, typer.Option(min=0, help="As printed with a broken invariant.")],
+    schedule_seed: Annotated[
+        int, typer.Option(min=0, help="The seed that was printed with the broken invariant.")
+    ],
     servers: Servers = 4,
     mutant: Annotated[
-        str | None, typer.Option(help="The broken replica to run; the true one unless given.")
+        str | None,
+        typer.Option(
+            help="The broken replica to run. Default: the real one.",
+            autocompletion=complete(mutant_names),
+        ),
     ] = None,
     wire: Wire = False,
     signatures: Signatures = "ideal",
 ) -> None:
-    """Print what happens in one schedule, step by step. Exit code 1: an invariant broke.
+    """Print what happens in one schedule, step by step.
+
+    Exit code 1: an invariant broke.
 
     Example: fedrfq committee replay --servers 4 --schedule-seed 1
     """
-    text, broken = transcript(_settings(servers, 1, 0, signatures, wire, mutant), schedule_seed)
+    settings = _settings(servers, 1, 0, signatures=signatures, wire=wire, mutant=mutant)
+    text, broken = transcript(settings, schedule_seed)
     sys.stdout.write(text)
-    raise typer.Exit(BROKEN if broken else 0)
+    if broken:
+        raise typer.Exit(BROKEN)
 
 
 def explore(
-    depth: Annotated[int, typer.Option(min=1, help="How many steps deep.")],
-    views: Annotated[int, typer.Option(min=0, help="The highest view.")] = 1,
+    depth: Annotated[int, typer.Option(min=1, help="How many steps to explore.")],
+    views: Annotated[int, typer.Option(min=0, help="The highest view to explore.")] = 1,
     json: Json = False,
 ) -> None:
-    """Try every order of events of one round among four servers, one of them faulty. Exit code 1: an invariant broke.
+    """Try every order of events in one round among four servers, one of them faulty.
+
+    Exit code 1: an invariant broke.
 
     Example: fedrfq committee explore --depth 6 --views 1
     """
     errors = Console(stderr=True)
-    console = _console()
-    with _interrupted("stopped; nothing is kept"), errors.status("exploring") as status:
-        found = search(depth, views, progress=lambda so_far: status.update(explored(so_far)))
-    say(console, explored(found))
+    console = wide_console()
+    with _interruptible("stopped; nothing is kept"), errors.status("exploring") as status:
+        found = search(depth, views, progress=lambda so_far: status.update(explored_text(so_far)))
+    say(console, explored_text(found))
+    violation = None
     if found.violation:
-        say(console, "\n".join([*found.trace, f"broken: {found.violation}"]))
+        violation = str(found.violation)
+        say(console, "\n".join([*found.trace, f"broken: {violation}"]))
     if json:
-        if found.violation:
-            broken = str(found.violation)
-        else:
-            broken = None
-        sys.stdout.write(
-            to_json({**asdict(replace(found, violation=None)), "violation": broken}) + "\n"
-        )
-    raise typer.Exit(BROKEN if found.violation else 0)
+        # The violation is an exception, for which JSON has no form.
+        result = asdict(replace(found, violation=None))
+        sys.stdout.write(to_json({**result, "violation": violation}) + "\n")
+    if violation is not None:
+        raise typer.Exit(BROKEN)
 
 
 def _settings(
-    servers: int, schedules: int, seed: int, signatures: str, wire: bool, mutant: str | None = None
+    servers: int,
+    schedules: int,
+    seed: int,
+    *,
+    signatures: str,
+    wire: bool,
+    mutant: str | None = None,
 ) -> Settings:
     if signatures not in SIGNATURES:
         raise UserError(f"--signatures is one of {', '.join(SIGNATURES)}, not '{signatures}'")
     if mutant is not None and mutant not in MUTANTS:
         raise UserError(
-            f"--mutant is one of {', '.join(MUTANTS) or 'none, as this program is compiled'}, not '{mutant}'"
+            f"--mutant is one of {', '.join(MUTANTS)}, not '{mutant}'{nearest(mutant, MUTANTS)}"
         )
-    SIGNATURES[signatures]()  # refused here, not in the workers, where its library is missing
+    # A missing signature library is an error here rather than in every worker.
+    SIGNATURES[signatures]()
     return Settings(servers, schedules, seed, mutant, signatures, wire)
 
 
 def _fuzz(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
     campaign = Campaign(settings, out)
+    # What an earlier call has left in --out does not count for the speed of this one.
     before = campaign.tally
-    seconds = campaign.seconds
-    with _driving(jobs, out) as (pool, show):
-        show(completed=before.schedules, total=settings.schedules)
+    seconds_before = campaign.seconds
+    with _workers(jobs, out) as (pool, update):
+        update(completed=before.schedules, total=settings.schedules)
         for tally in campaign.advance(pool, jobs):
-            show(
-                completed=tally.schedules,
-                figures=figures(before, tally, campaign.seconds - seconds),
-            )
-    console = _console()
+            speed = speed_text(before, tally, campaign.seconds - seconds_before)
+            update(completed=tally.schedules, figures=speed)
+    console = wide_console()
     tally = campaign.tally
-    console.print(exercised(tally))
+    console.print(coverage_table(tally))
     if tally.schedules > before.schedules:
-        say(
-            console,
-            f"schedules: {figures(before, tally, campaign.seconds - seconds)} with {jobs} processes",
-        )
+        speed = speed_text(before, tally, campaign.seconds - seconds_before)
+        say(console, f"schedules: {speed} with {jobs} processes")
     if tally.breach:
         _show_breach(console, settings, tally.breach, out)
     if json:
         sys.stdout.write(to_json(campaign.record()) + "\n")
-    if tally.schedules >= _JUDGED:
-        never = missing(tally.exercised)
-    else:
-        never = []
-    raise typer.Exit(BROKEN if tally.breach else NEVER if never else 0)
+    if tally.breach:
+        raise typer.Exit(BROKEN)
+    if tally.schedules >= _MIN_SCHEDULES_JUDGED and missing(tally.exercised):
+        raise typer.Exit(NOT_EXERCISED)
 
 
-def _hunt(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
-    """With --out, a table in Markdown stands beside the JSON."""
-    if not MUTANTS:
-        raise UserError(
-            "mutants are made of interpreted replicas: install without FEDRFQ_COMPILE=1 to run them"
-        )
+def _hunt_mutants(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
+    """Run all mutants; with --out, also write the table as Markdown beside the JSON."""
     hunt = Hunt(settings, out)
-    with _driving(jobs, out) as (pool, show):
+    with _workers(jobs, out) as (pool, update):
         for name, survived in hunt.advance(pool, jobs):
-            show(
+            update(
                 completed=survived,
                 total=settings.schedules,
                 description=name,
                 figures=f"{len(hunt.verdicts)} caught",
             )
-    sheet = verdicts(hunt)
-    console = _console()
+    sheet = mutant_sheet(hunt)
+    console = wide_console()
     console.print(sheet.printed())
     say(console, sheet.note)
     if out:
         write_atomically(out.with_suffix(".md"), sheet.markdown().encode())
     if json:
         sys.stdout.write(to_json(hunt.record()) + "\n")
-    raise typer.Exit(0 if all(verdict.caught() for verdict in hunt.verdicts.values()) else BROKEN)
+    if not all(verdict.caught() for verdict in hunt.verdicts.values()):
+        raise typer.Exit(BROKEN)
 
 
 @contextmanager
-def _driving(jobs: int, out: Path | None) -> Iterator[tuple[Executor, Callable[..., None]]]:
-    """Processes, and a way to show how far they are."""
+def _workers(jobs: int, out: Path | None) -> Iterator[tuple[Executor, Callable[..., None]]]:
+    """Start worker processes, and yield them with a function that updates the progress bar."""
+    message = "stopped; give --out FILE.json so that the same command can continue"
     if out:
-        goes_on = "stopped; the same command goes on"
-    else:
-        goes_on = "stopped; with --out FILE the same command would go on"
+        message = "stopped; the same command continues"
     with (
-        _interrupted(goes_on),
+        _interruptible(message),
         workers(jobs) as pool,
         progress(Console(stderr=True), "schedules") as bar,
     ):
@@ -205,8 +242,8 @@ def _driving(jobs: int, out: Path | None) -> Iterator[tuple[Executor, Callable[.
 
 
 @contextmanager
-def _interrupted(message: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the command with a word on how to go on."""
+def _interruptible(message: str) -> Iterator[None]:
+    """Print a message and exit on Ctrl-C or SIGTERM."""
     try:
         with terminated_as_interrupt():
             yield
@@ -216,32 +253,26 @@ def _interrupted(message: str) -> Iterator[None]:
 
 
 def _show_breach(console: Console, settings: Settings, breach: Breach, out: Path | None) -> None:
-    """What broke, the end of the transcript, where the whole one is, and how to see it again."""
+    """Print what broke and the end of the transcript, write all of it, and say how to replay it."""
     text, _ = transcript(settings, breach.schedule_seed)
-    file = (out.parent if out else Path()) / f"violation-{breach.schedule_seed}.txt"
+    folder = Path()
+    if out:
+        folder = out.parent
+    file = folder / f"violation-{breach.schedule_seed}.txt"
     write_atomically(file, text.encode())
-    head, _, story = text.partition("\n\n")
-    say(console, "\n".join([head, "", "…", *story.splitlines()[-_TAIL:]]))
+    head, _, steps = text.partition("\n\n")
+    say(console, "\n".join([head, "", "…", *steps.splitlines()[-_TAIL_LINES:]]))
     say(console, f"{breach.invariant} broke in schedule {breach.index}: {breach.detail}")
-    say(console, f"whole transcript: {file}")
-    say(console, f"replay it with: {_replay(settings, breach.schedule_seed)}")
+    say(console, f"full transcript: {file}")
+    say(console, f"replay it with: {_replay_command(settings, breach.schedule_seed)}")
 
 
-def _replay(settings: Settings, seed: int) -> str:
-    more = {
-        "--mutant": settings.mutant,
-        "--signatures": settings.signatures if settings.signatures != "ideal" else None,
-    }
-    options = "".join(f" {option} {value}" for option, value in more.items() if value)
+def _replay_command(settings: Settings, seed: int) -> str:
+    arguments = ["--servers", str(settings.servers), "--schedule-seed", str(seed)]
+    if settings.mutant:
+        arguments += ["--mutant", settings.mutant]
+    if settings.signatures != "ideal":
+        arguments += ["--signatures", settings.signatures]
     if settings.wire:
-        wire = " --wire"
-    else:
-        wire = ""
-    return f"fedrfq committee replay --servers {settings.servers} --schedule-seed {seed}{options}{wire}"
-
-
-def _console() -> Console:
-    console = Console()
-    if console.is_terminal:
-        return console
-    return Console(width=_WIDTH)
+        arguments.append("--wire")
+    return command_line("committee", "replay", *arguments)

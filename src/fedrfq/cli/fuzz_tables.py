@@ -1,4 +1,4 @@
-"""What a campaign against the committee came to, as tables."""
+"""The tables and lines that the fuzzing commands print."""
 
 from __future__ import annotations
 
@@ -7,85 +7,100 @@ from rich.table import Table
 from fedrfq.simulator.fuzz.campaign import Tally
 from fedrfq.simulator.fuzz.coverage import by_group
 from fedrfq.simulator.fuzz.explorer import Explored
-from fedrfq.simulator.fuzz.mutant_hunt import Hunt
+from fedrfq.simulator.fuzz.mutant_hunt import Hunt, MutantVerdict
 from fedrfq.simulator.fuzz.mutants import MUTANTS
 from fedrfq.studies.sheets import NOTHING, Sheet
 
 
-def exercised(tally: Tally) -> Table:
-    """How often each thing happened; what never did stands out."""
+def coverage_table(tally: Tally) -> Table:
+    """Return how often each thing was exercised; what never was stands out in red."""
     table = Table(
+        "group",
         "exercised",
-        "",
         "times",
-        "a schedule",
+        "per schedule",
         title=f"{tally.schedules:,} schedules, {tally.events:,} events",
     )
     table.title_justify = "left"
     for group, counts in by_group(tally.exercised).items():
-        for i, (name, count) in enumerate(counts.items()):
+        label = group
+        for name, count in counts.items():
             if count:
-                times = (f"{count:,}", f"{count / max(1, tally.schedules):.3f}")
+                per_schedule = f"{count / max(1, tally.schedules):.3f}"
+                table.add_row(label, name, f"{count:,}", per_schedule)
             else:
-                times = ("[red]never[/red]", "")
-            table.add_row("" if i else group, name, *times)
+                table.add_row(label, name, "[red]never[/red]", "")
+            # Only the first row of a group names it.
+            label = ""
         table.add_section()
     return table
 
 
-def figures(before: Tally, after: Tally, seconds: float) -> str:
-    """The speed of this call."""
-    schedules = after.schedules - before.schedules
-    events = after.events - before.events
-    return f"{schedules / max(seconds, 1e-9):,.0f}/s, {events / max(seconds, 1e-9):,.0f} events/s"
+def speed_text(before: Tally, after: Tally, seconds: float) -> str:
+    """Return how many schedules and events ran per second since `before`."""
+    # Right after the start no time has passed yet.
+    seconds = max(seconds, 1e-9)
+    schedules = (after.schedules - before.schedules) / seconds
+    events = (after.events - before.events) / seconds
+    return f"{schedules:,.0f}/s, {events:,.0f} events/s"
 
 
-def explored(found: Explored) -> str:
-    """How far an exploration came."""
+def explored_text(found: Explored) -> str:
+    """Return how far an exploration has come."""
+    end = "more states lie deeper"
     if found.complete:
-        end = "all there is"
-    else:
-        end = "more lies deeper"
-    counts = f"{found.states:,} states, {found.transitions:,} transitions, {found.decided:,} states with a decision"
+        end = "there are no more states"
+    counts = ", ".join(
+        (
+            f"{found.states:,} states",
+            f"{found.transitions:,} transitions",
+            f"{found.decided:,} states with a decision",
+        )
+    )
     return f"depth {found.depth}, views 0 to {found.view}: {counts}; {end}; {found.seconds:,.1f} s"
 
 
-def verdicts(hunt: Hunt) -> Sheet:
-    """A line a mutant."""
-    rows = []
-    for verdict in hunt.verdicts.values():
-        fate = verdict.invariant or "nothing: it survived"
-        if verdict.invariant and not verdict.caught():
-            fate += (
-                f" (the true replica breaks {verdict.true_breaks})"
-                if verdict.true_breaks
-                else " (not expected)"
-            )
-        about = MUTANTS[verdict.mutant].about
-        survived = f"{verdict.survived:,}"
-        rows.append(
-            (
-                verdict.mutant,
-                about,
-                fate,
-                str(verdict.servers),
-                survived,
-                str(verdict.schedule_seed or NOTHING),
-            )
-        )
-    header = (
-        "mutant",
-        "what is broken",
-        "caught by",
-        "servers",
-        "schedules survived",
-        "schedule seed",
-    )
+def mutant_sheet(hunt: Hunt) -> Sheet:
+    """Return a table with a line for each mutant: what caught it, and after how many schedules."""
+    rows = [_mutant_row(verdict) for verdict in hunt.verdicts.values()]
     caught = sum(verdict.caught() for verdict in hunt.verdicts.values())
+    conclusion = 'see the column "caught by" for what is wrong'
     if caught == len(rows):
-        passed = "the true replica passes every schedule that caught one"
-    else:
-        passed = "not all is well"
+        conclusion = "the real replica passes every schedule that caught one"
     limit = f"seed {hunt.settings.seed}, at most {hunt.settings.schedules:,} schedules each"
-    note = f"{caught} of {len(MUTANTS)} mutants caught ({limit}); {passed}."
-    return Sheet("mutants", header, tuple(rows), note, labels=3)
+    return Sheet(
+        title="mutants",
+        header=(
+            "mutant",
+            "what is broken",
+            "caught by",
+            "servers",
+            "schedules survived",
+            "schedule seed",
+        ),
+        rows=tuple(rows),
+        note=f"{caught} of {len(MUTANTS)} mutants caught ({limit}); {conclusion}.",
+        labels=3,
+    )
+
+
+def _mutant_row(verdict: MutantVerdict) -> tuple[str, ...]:
+    return (
+        verdict.mutant,
+        MUTANTS[verdict.mutant].about,
+        _caught_by(verdict),
+        str(verdict.servers),
+        f"{verdict.survived:,}",
+        str(verdict.schedule_seed or NOTHING),
+    )
+
+
+def _caught_by(verdict: MutantVerdict) -> str:
+    """Return the invariant that a mutant broke, and why that does not count if it does not."""
+    if not verdict.invariant:
+        return "nothing: it survived"
+    if verdict.caught():
+        return verdict.invariant
+    if verdict.true_breaks:
+        return f"{verdict.invariant} (the real replica breaks {verdict.true_breaks})"
+    return f"{verdict.invariant} (not expected)"

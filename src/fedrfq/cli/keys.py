@@ -1,4 +1,4 @@
-"""fedrfq keys: a party's own keys, which never leave its machine."""
+"""`fedrfq keys`: make the keys of a party on its own machine, which they never leave."""
 
 from __future__ import annotations
 
@@ -9,33 +9,42 @@ import typer
 from rich.console import Console
 
 from fedrfq.cli.terminal import say
+from fedrfq.node.membership.certificates import DEFAULT_DAYS
 
-app = typer.Typer(help="A party's own keys.", no_args_is_help=True)
+app = typer.Typer(
+    help="Make the keys of a party, which never leave its machine.", no_args_is_help=True
+)
 
 Days = Annotated[
-    int, typer.Option(min=1, max=36_500, help="For how long the certificate is valid.")
+    int, typer.Option(min=1, max=36_500, help="The number of days the certificate is valid.")
 ]
-DAYS = 730
-
-
-@app.callback()
-def keys() -> None:
-    """A party's own keys."""
 
 
 @app.command()
 def new(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The party's folder; made if it is not there.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The folder of the party; created if it does not exist."
+        ),
     ],
-    name: Annotated[str, typer.Option(help="What the others will call this party.")],
-    address: Annotated[str, typer.Option(help="A server's host:port; a client has none.")] = "",
+    name: Annotated[str, typer.Option(help="The name by which others will know this party.")],
+    address: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="The address of a server; others have none."),
+    ] = "",
     courier: Annotated[
-        bool, typer.Option("--courier", help="Of one that carries clients' uploads to the servers.")
+        bool,
+        typer.Option(
+            "--courier", help="Make keys for a courier, which carries clients' uploads to servers."
+        ),
     ] = False,
-    days: Days = DAYS,
+    days: Days = DEFAULT_DAYS,
 ) -> None:
-    """Make a party's keys and a request to send to whoever founds the federation. The keys stay here.
+    """Make the keys of a new party, and a request to take part in a federation.
+
+    Send the request (request.toml) to whoever founds or changes the federation. The keys stay in
+    the folder.
 
     Example: fedrfq keys new hospital-3 --name hospital-3
     """
@@ -43,17 +52,22 @@ def new(
     from fedrfq.node.storage.party_folder import REQUEST
 
     NewKeys.new(name, address, days, courier).write(folder)
-    say(Console(), f"wrote the keys of {name}; send in {folder / REQUEST}, and never a .key file")
+    request = folder / REQUEST
+    say(Console(), f"wrote the keys of {name}: send {request} to the founder, never a .key file")
 
 
 @app.command()
 def rotate(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a party.")],
-    address: Annotated[str, typer.Option(help="A server's new host:port, if it moves.")] = "",
-    days: Days = DAYS,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the party.")],
+    address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The new address of a server that moves.")
+    ] = "",
+    days: Days = DEFAULT_DAYS,
 ) -> None:
-    """Make new keys for a party that has a seat, and a request for them. They are used once the servers have agreed
-    (`fedrfq committee change`, `approve`); until then the old ones are.
+    """Make new keys for a party of a federation, and a request to use them.
+
+    The party keeps using its old keys until the servers have agreed on the change (see `fedrfq
+    committee change` and `fedrfq committee approve`).
 
     Example: fedrfq keys rotate hospital-3
     """
@@ -63,10 +77,11 @@ def rotate(
     from fedrfq.node.storage.party_folder import REQUEST
 
     member, role = read_member(folder)
-    NewKeys.new(member.name, address or member.address, days, role == "courier").write(
-        folder / ROTATION
-    )
+    keys = NewKeys.new(member.name, address or member.address, days, role == "courier")
+    keys.write(folder / ROTATION)
+    request = folder / ROTATION / REQUEST
     say(
         Console(),
-        f"wrote new keys of {member.name}; send in {folder / ROTATION / REQUEST}, and never a .key file",
+        f"wrote new keys of {member.name}: put {request} into `fedrfq committee change`, "
+        "and never give away a .key file",
     )

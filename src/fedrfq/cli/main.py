@@ -1,19 +1,23 @@
-"""The command line: all commands, and how they fail.
+"""The program `fedrfq`: all its commands, and how they report failure.
 
-Whatever a command works with is imported when it runs: `fedrfq --help` is quick, and a server never loads PyTorch.
+A command imports what it works with when it runs, so `fedrfq --help` is quick and a server never
+loads PyTorch.
 """
 
 from __future__ import annotations
 
 import errno
 import sys
+from typing import Annotated, NoReturn
 
 import typer
 
+import fedrfq
 from fedrfq.cli import (
     client,
     committee,
     compare,
+    config,
     data,
     doctor,
     evidence,
@@ -27,70 +31,110 @@ from fedrfq.cli import (
     server,
     verify,
 )
+from fedrfq.cli.argument_help import restore_argument_help
+from fedrfq.cli.terminal import INTERRUPTED
 from fedrfq.errors import UserError
 
-_SHOWN = 60  # letters of a path that is too long
+# The exit code for an error that the user can fix.
+_USER_ERROR = 2
+# Characters shown of a path that is too long for the system.
+_MAX_PATH_SHOWN = 60
+# How PyTorch words a lack of memory; it raises a RuntimeError, and the CPU's words are not CUDA's.
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "could not create a primitive",
+    "ALLOC_FAILED",
+)
+
+# Headings under which `fedrfq --help` lists the commands.
+_EXPERIMENTS = "Experiments on this machine"
+_STUDIES = "Studies of many runs"
+_NETWORK = "Federations on a network"
+_AUDIT = "Audit"
 
 app = typer.Typer(
-    help="Federated learning by pooled class prototypes.",
+    help="Federated learning by pooled class prototypes, agreed on by a committee of servers.",
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-app.command()(run.run)
-app.command()(run.resume)
-app.command()(finished_run.show)
-app.command()(report.report)
-app.command()(run.config)
-app.command("list")(run.list_)
-app.command()(security.security)
-app.command()(finished_run.predict)
-app.command()(finished_run.export)
-app.add_typer(data.app, name="data")
-app.add_typer(committee.app, name="committee")
-app.add_typer(keys.app, name="keys")
-app.command()(doctor.doctor)
-app.command()(server.server)
-app.command()(client.client)
-app.command("local-cluster")(local_cluster.local_cluster)
-app.command()(compare.compare)
-app.command()(compare.robustness)
-app.command()(reproduce.reproduce)
-app.command()(verify.verify)
-app.command()(evidence.evidence)
+
+
+def _print_version(wanted: bool) -> None:
+    # Called whether the option is given or not.
+    if wanted:
+        typer.echo(f"fedrfq {fedrfq.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that stand before any command."""
+
+
+# Help lists the commands in this order, though groups come after single commands.
+app.command(rich_help_panel=_EXPERIMENTS)(run.run)
+app.command(rich_help_panel=_EXPERIMENTS)(run.resume)
+app.command(rich_help_panel=_EXPERIMENTS)(finished_run.show)
+app.command(rich_help_panel=_EXPERIMENTS)(report.report)
+app.command(rich_help_panel=_EXPERIMENTS)(finished_run.predict)
+app.command(rich_help_panel=_EXPERIMENTS)(finished_run.export)
+app.command(rich_help_panel=_EXPERIMENTS)(config.config)
+app.command("list", rich_help_panel=_EXPERIMENTS)(config.list_)
+app.add_typer(data.app, name="data", rich_help_panel=_EXPERIMENTS)
+app.command(rich_help_panel=_STUDIES)(compare.compare)
+app.command(rich_help_panel=_STUDIES)(compare.robustness)
+app.command(rich_help_panel=_STUDIES)(reproduce.reproduce)
+app.command(rich_help_panel=_STUDIES)(security.security)
+app.command("local-cluster", rich_help_panel=_NETWORK)(local_cluster.local_cluster)
+app.add_typer(keys.app, name="keys", rich_help_panel=_NETWORK)
+app.add_typer(committee.app, name="committee", rich_help_panel=_NETWORK)
+app.command(rich_help_panel=_NETWORK)(doctor.doctor)
+app.command(rich_help_panel=_NETWORK)(server.server)
+app.command(rich_help_panel=_NETWORK)(client.client)
+app.command(rich_help_panel=_AUDIT)(verify.verify)
+app.command(rich_help_panel=_AUDIT)(evidence.evidence)
 
 
 def main() -> None:
-    """Entry point: what a user can mend is one line on standard error and exit code 2."""
+    """Run the program; print an error that the user can fix on one line and exit with code 2."""
     try:
-        app()
+        # What `app()` does, with the help of arguments restored in between.
+        command = typer.main.get_command(app)
+        restore_argument_help(command)
+        command()
     except UserError as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        if not _is_out_of_memory(error):
             raise
         _fail(
-            "out of memory: lower train.batch_size, clients or the model's size, or stack fewer runs"
+            "out of memory: lower train.batch_size, clients or the size of the model, "
+            "or train fewer runs at once"
         )
     except OSError as error:
+        # Any path that a user gives may be too long, so it is caught here, once for all commands.
         if error.errno != errno.ENAMETOOLONG:
             raise
-        _fail(f"{str(error.filename)[:_SHOWN]}…: {error.strerror}: check the path")
+        _fail(f"{str(error.filename)[:_MAX_PATH_SHOWN]}…: {error.strerror}: check the path")
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(_USER_ERROR)
 
 
-def _out_of_memory(error: Exception) -> bool:
-    """PyTorch says it by a RuntimeError, in other words on a GPU than on the CPU."""
-    said = (
-        "can't allocate memory",
-        "out of memory",
-        "could not create a primitive",
-        "ALLOC_FAILED",
-    )
-    return isinstance(error, MemoryError) or any(text in str(error) for text in said)
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    return any(words in str(error) for words in _OUT_OF_MEMORY)

@@ -1,4 +1,4 @@
-"""`fedrfq report`: a run, or several beside each other, as a page for the browser."""
+"""`fedrfq report`: one run, or a comparison of several, as a page for the browser."""
 
 from __future__ import annotations
 
@@ -13,42 +13,52 @@ from fedrfq.cli.terminal import say
 if TYPE_CHECKING:
     from fedrfq.report.page import ReportPage
 
+_PAGE = "report.html"
+
 
 def report(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR…", help="A run's directory; several, or folders of runs, to compare them."
+            metavar="DIR…",
+            help="A run directory. Give several, or folders of runs, to compare runs.",
         ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
-            help="The page; by default report.html in the directory, of several in the current one."
+            metavar="FILE",
+            help="The page to write. Default: report.html in the run directory, "
+            "or in the current folder if there are several.",
         ),
     ] = None,
 ) -> None:
-    """Write a run as one page of HTML that opens from disk, with every figure as PNG and CSV in a folder beside it.
+    """Write a run, or a comparison of runs, as one HTML page that opens from disk.
 
-    Several runs, or a folder of them (at most 200 runs), are compared: curves, differences, and what was set differently.
+    Every figure of the page is also written as PNG and CSV, to a folder beside the page. A
+    comparison takes up to 200 runs and shows their curves, differences and settings.
 
     Example: fedrfq report runs/quickstart/20260101-120000-seed0-1a2b3c
     """
     from fedrfq.report.find_runs import runs_in
     from fedrfq.report.write import write
 
-    target = out or (paths[0] if len(paths) == 1 else Path()) / "report.html"
+    folder = Path()
+    if len(paths) == 1:
+        folder = paths[0]
+    target = out or folder / _PAGE
+    # A folder may hold one run or many; what was found decides which page it becomes.
     runs = runs_in(paths)
-    files = write(lambda: _page(runs, alone=runs == paths[:1]), target)
+    page, *figures = write(lambda: _page(runs, single=runs == paths[:1]), target)
     say(
         Console(),
-        f"wrote {files[0]} and, in {target.with_suffix('')}, {len(files) - 1} pictures and tables",
+        f"wrote {page}, and {len(figures)} figures and tables to {target.with_suffix('')}",
     )
 
 
-def _page(runs: list[Path], alone: bool) -> ReportPage:
+def _page(runs: list[Path], single: bool) -> ReportPage:
     from fedrfq.report import comparison_page, run_page
 
-    if alone:
+    if single:
         return run_page.page(runs[0])
     return comparison_page.page(runs)

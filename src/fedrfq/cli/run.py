@@ -1,8 +1,9 @@
-"""The commands that train: `fedrfq run`, `resume`; and those that say what can be run: `config`, `list`."""
+"""The commands that train: `fedrfq run` and `fedrfq resume`."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,36 +13,36 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedrfq.cli.terminal import INTERRUPTED, progress, say, terminated_as_interrupt
-from fedrfq.errors import UserError
+from fedrfq.cli.options import Deterministic, Device, Json, RunPath, Sets
+from fedrfq.cli.terminal import (
+    INTERRUPTED,
+    command_line,
+    progress,
+    say,
+    terminated_as_interrupt,
+)
 from fedrfq.files.strict_json import to_json
 
 if TYPE_CHECKING:
     from fedrfq.experiment import Experiment
     from fedrfq.learning.evaluation import RoundRecord
+    from fedrfq.runs.run_directory import RunDirectory
     from fedrfq.runs.session import Session
 
+_MIB = 2**20
+
 File = Annotated[
-    Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="One TOML file is one run.")
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in method.lam=0.5."),
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="End with one JSON object on the last line of standard output."),
-]
-Deterministic = Annotated[
-    bool, typer.Option(help="The same bytes again on CUDA, at some cost in speed.")
+    Path | None,
+    typer.Argument(
+        metavar="[EXPERIMENT.toml]",
+        help="The experiment, as one TOML file. Default: that of the quickstart.",
+    ),
 ]
 Seeds = Annotated[
     list[int] | None,
-    typer.Option("--seed", help="The run's seed; given several times, the runs are stacked."),
-]
-RunPath = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A run's directory, as printed at its end.")
+    typer.Option(
+        "--seed", help="The seed of the run. Repeat it to train several seeds side by side."
+    ),
 ]
 
 
@@ -50,127 +51,138 @@ def run(
     sets: Sets = None,
     seed: Seeds = None,
     device: Device = "auto",
-    out: Annotated[Path, typer.Option(help="Where run directories go.")] = Path("runs"),
+    out: Annotated[
+        Path, typer.Option(help="The folder in which the run directory is created.")
+    ] = Path("runs"),
     json: Json = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show partition and expected time; write nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Show each client's data and the expected time; write nothing."
+        ),
     ] = False,
     deterministic: Deterministic = False,
 ) -> None:
-    """Run an experiment: every client trains, uploads its prototypes and gets the global ones back, round after round.
+    """Run an experiment.
+
+    In each round every client trains, uploads its prototypes and receives the global ones. Ctrl-C
+    leaves a checkpoint; `fedrfq resume` continues from it.
 
     Example: fedrfq run examples/mnist.toml --set method.lam=0.5 --seed 1
     """
-    from fedrfq import experiment
+    from fedrfq.experiment import experiment
     from fedrfq.runs.session import Session, pick_device
 
     first = experiment.load(file, sets or [], seed=seed[0] if seed else None)
+    # Stacked runs differ in nothing but their seeds.
+    experiments = [first]
     if seed:
-        experiments = [replace(first, seed=other) for other in seed]
-    else:
-        experiments = [first]
-    where = pick_device(device, deterministic)
+        experiments = [replace(first, seed=value) for value in seed]
+    torch_device = pick_device(device, deterministic)
     if dry_run:
-        _dry_run(experiments, where)
+        _dry_run(experiments, torch_device)
         return
-    with closing(Session.begin(experiments, where, out)) as session:
-        _drive(session, json)
+    with closing(Session.begin(experiments, torch_device, out)) as session:
+        _train(session, json)
 
 
 def resume(
     path: RunPath, device: Device = "auto", json: Json = False, deterministic: Deterministic = False
 ) -> None:
-    """Continue a run after Ctrl-C, a crash or kill -9: it ends as if it had never stopped. One process at a time has a run.
+    """Continue a run after Ctrl-C, a crash or kill -9.
+
+    The run ends as if it had never stopped. Only one process at a time can work on a run.
 
     Example: fedrfq resume runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c
     """
     from fedrfq.runs.run_directory import RunDirectory
     from fedrfq.runs.session import Session, differences, pick_device
 
-    run_ = RunDirectory.open(path)
-    where = pick_device(device, deterministic or bool(run_.environment().get("deterministic")))
-    changed = differences(run_, where)
-    if changed:
+    stopped = RunDirectory.open(path)
+    # A run that began with deterministic kernels goes on with them, or its bytes would differ.
+    was_deterministic = bool(stopped.environment().get("deterministic"))
+    torch_device = pick_device(device, deterministic or was_deterministic)
+    changes = differences(stopped, torch_device)
+    if changes:
         say(
             Console(stderr=True),
-            f"note: {', '.join(changed)}: the last bits may differ from an uninterrupted run",
+            f"note: {', '.join(changes)}: the last bits may differ from an uninterrupted run",
         )
-    with closing(Session.resume(path, where)) as session:
-        _drive(session, json)
+    with closing(Session.resume(path, torch_device)) as session:
+        _train(session, json)
 
 
-def config(file: File = None, sets: Sets = None) -> None:
-    """Print the resolved experiment as TOML: every key with the value it will have.
-
-    Example: fedrfq config --set data.name=mnist > mine.toml
-    """
-    from fedrfq import experiment
-    from fedrfq.files import toml
-
-    sys.stdout.write(toml.dump(experiment.load(file, sets or []).table()))
-
-
-def list_(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="methods, attacks, detectors, committees, models, data, partitions or pools."
-        ),
-    ] = "methods",
-) -> None:
-    """List what an experiment can name.
-
-    Example: fedrfq list methods
-    """
-    kinds = _kinds()
-    if what not in kinds:
-        raise UserError(f"list what? One of {', '.join(kinds)}, not '{what}'")
-    table = Table(what, "what it is")
-    for name, text in kinds[what].items():
-        table.add_row(name, text)
-    Console(markup=False).print(table)
-
-
-def _drive(session: Session, json: bool) -> None:
-    """The session to its end with a progress bar; Ctrl-C and SIGTERM leave a checkpoint and say how to go on."""
-    from fedrfq.runs.summary import plot, table
-
+def _train(session: Session, json: bool) -> None:
+    """Train to the end with a progress bar; on Ctrl-C or SIGTERM, save and say how to continue."""
     errors = Console(stderr=True)
     try:
-        with terminated_as_interrupt(), progress(errors) as bar:
-            task = bar.add_task(
-                "training", total=session.rounds, completed=session.state.round, figures=""
-            )
-            for outcomes in session.advance():
-                bar.update(
-                    task,
-                    completed=session.state.round,
-                    figures=_figures([o.record for o in outcomes]),
-                )
+        _advance(session, errors)
     except KeyboardInterrupt:
         session.checkpoint()
-        say(
-            errors,
-            f"stopped after round {session.state.round}; go on with: fedrfq resume {session.runs[0].path}",
-        )
+        again = command_line("resume", session.runs[0].path)
+        say(errors, f"stopped after round {session.state.round}; continue with: {again}")
         raise typer.Exit(INTERRUPTED) from None
+    # From here on the run is complete on the disk; the rest only shows it.
     results = session.finish()
+    _show_results(session.runs)
+    # With --json the last line of the output belongs to a program, not to a person.
+    if not json:
+        _suggest_commands(session.runs)
+    elif len(results) == 1:
+        sys.stdout.write(to_json(results[0]) + "\n")
+    else:
+        sys.stdout.write(to_json({"runs": results}) + "\n")
+
+
+def _advance(session: Session, errors: Console) -> None:
+    with terminated_as_interrupt(), progress(errors) as bar:
+        task = bar.add_task(
+            "training", total=session.rounds, completed=session.state.round, figures=""
+        )
+        for outcomes in session.advance():
+            figures = _figures([outcome.record for outcome in outcomes])
+            bar.update(task, completed=session.state.round, figures=figures)
+
+
+def _show_results(runs: Sequence[RunDirectory]) -> None:
+    from fedrfq.cli.run_table import run_table
+    from fedrfq.runs.summary import plot
+
     console = Console()
-    for run_ in session.runs:
-        console.print(table(run_))
+    for run_ in runs:
+        console.print(run_table(run_))
         plot(run_)
         say(console, f"wrote {run_.path}")
-    if json:
-        sys.stdout.write(to_json(results[0] if len(results) == 1 else {"runs": results}) + "\n")
+
+
+def _suggest_commands(runs: Sequence[RunDirectory]) -> None:
+    """Print what can be done with a finished run, as commands that can be pasted."""
+    paths = [run_.path for run_ in runs]
+    suggestions = [
+        (command_line("show", paths[0]), "this table and the accuracy curve again"),
+        (command_line("report", *paths), "a page for the browser"),
+    ]
+    # Only a committee leaves a log that can be verified; one trusted server does not.
+    if (paths[0] / "audit.log").exists():
+        suggestions.append((command_line("verify", paths[0]), "check what the committee decided"))
+    console = Console()
+    say(console, "\nTry next:")
+    for command, purpose in suggestions:
+        say(console, f"  {command}  # {purpose}")
 
 
 def _figures(records: list[RoundRecord]) -> str:
-    head = sum(record.accuracy_mean for record in records) / len(records)
+    """Return the accuracy, and any collapse, of the latest round of all runs, for the bar."""
+    accuracy = sum(record.accuracy_mean for record in records) / len(records)
     collapsed = sum(record.collapsed_clients for record in records)
-    return f"accuracy {head:.2f} %" + (f", {collapsed} collapsed" if collapsed else "")
+    figures = f"accuracy {accuracy:.2f} %"
+    if collapsed:
+        figures += f", {collapsed} clients collapsed"
+    return figures
 
 
 def _dry_run(experiments: list[Experiment], device: Any) -> None:
+    """Print which data each client would train on, how long it would take, and the memory used."""
     from fedrfq.data import load
     from fedrfq.learning.round_loop import RoundLoop
     from fedrfq.runs.estimate import estimate
@@ -178,45 +190,18 @@ def _dry_run(experiments: list[Experiment], device: Any) -> None:
     loop = RoundLoop(experiments, load(experiments[0].data.name), device)
     console = Console(markup=False)
     table = Table("client", "classes", "training samples", "test samples")
+    # Each seed has a partition of its own; the first stands for all.
     partition = loop.partitions[0]
-    for k, classes in enumerate(partition.classes):
-        held = " ".join(loop.dataset.classes[j] for j in classes)
-        table.add_row(str(k), held, str(len(partition.train[k])), str(len(partition.test[k])))
+    for client, classes in enumerate(partition.classes):
+        table.add_row(
+            str(client),
+            " ".join(loop.dataset.classes[label] for label in classes),
+            str(len(partition.train[client])),
+            str(len(partition.test[client])),
+        )
     console.print(table)
     cost = estimate(loop)
+    memory = f"{cost.memory_bytes / _MIB:,.0f} MiB"
     say(console, f"partition: {to_json(partition.realised)}")
     say(console, f"{cost.samples:,} samples in {loop.experiments[0].rounds} rounds")
-    say(
-        console,
-        f"expected time about {cost.seconds:,.0f} s, memory so far {cost.memory_bytes / 2**20:,.0f} MiB",
-    )
-
-
-def _kinds() -> dict[str, dict[str, str]]:
-    """What can be listed: names, and a few words on each."""
-    from fedrfq.committee import COMMITTEES
-    from fedrfq.data import DATASETS
-    from fedrfq.data.partition import PARTITIONS
-    from fedrfq.methods import METHODS
-    from fedrfq.models import MODELS
-    from fedrfq.prototypes.pooling import POOLS
-    from fedrfq.robust.attacks import ATTACKS
-    from fedrfq.robust.detectors import DETECTORS
-
-    return {
-        "methods": {name: _about(kind) for name, kind in METHODS.items()},
-        "attacks": {name: _about(kind) for name, kind in ATTACKS.items()},
-        "detectors": {name: _about(kind) for name, kind in DETECTORS.items()},
-        "committees": {name: _about(kind) for name, kind in COMMITTEES.items()},
-        "models": {name: _about(kind) for name, kind in MODELS.items()},
-        "data": {name: source.description for name, source in DATASETS.items()},
-        "partitions": {
-            name: (kind.__doc__ or "").split("\n")[0] for name, kind in PARTITIONS.items()
-        },
-        "pools": {name: (pool.__doc__ or "").split("\n")[0] for name, pool in POOLS.items()},
-    }
-
-
-def _about(kind: type) -> str:
-    """What a class's module says in its first paragraph."""
-    return (sys.modules[kind.__module__].__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+    say(console, f"expected time: about {cost.seconds:,.0f} s; memory so far: {memory}")

@@ -1,4 +1,4 @@
-"""`fedrfq server`: one server of a federation, until it is told to stop."""
+"""`fedrfq server`: run one server of a federation until it is told to stop."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ from typing import Annotated
 
 import typer
 
+from fedrfq.cli.options import LogFormat, LogLevel
+
 
 def server(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="The server's folder, with its keys and federation.toml."
+            metavar="DIR", help="The folder of the server, with its keys and federation.toml."
         ),
     ],
     rejoin: Annotated[
         bool,
         typer.Option(
             "--rejoin",
-            help="Its log is lost or damaged: set it aside, and abstain until that is safe.",
+            help="Use this if the log is lost or damaged: it is set aside, "
+            "and the server abstains until it is safe to vote again.",
         ),
     ] = False,
     listen: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Where to listen, if not at its address in federation.toml."
+            metavar="HOST:PORT",
+            help="Where to listen. Default: the address of the server in federation.toml.",
         ),
     ] = None,
     status_port: Annotated[
@@ -33,20 +37,20 @@ def server(
         typer.Option(
             min=0,
             max=65535,
-            help="Loopback port of /status, /metrics and /healthz; 0: any that is free.",
+            help="Loopback port for /status, /metrics and /healthz; 0 picks a free one.",
         ),
     ] = 0,
     until_done: Annotated[
         bool, typer.Option("--until-done", help="Stop after the last round.")
     ] = False,
-    log_format: Annotated[
-        str, typer.Option(help="text or json; the log goes to standard error.")
-    ] = "text",
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
-    """Run a server: take the clients' uploads, agree on each round with the other servers, hand out certificates.
+    """Run one server of a federation.
 
-    SIGTERM and Ctrl-C stop it cleanly; after kill -9 or a power cut, start it again: it goes on where it was.
+    The server collects the clients' uploads, agrees on each round with the other servers and hands
+    out certificates. SIGTERM and Ctrl-C stop it cleanly. After kill -9 or a power cut, start it
+    again: it continues where it stopped.
 
     Example: fedrfq server consortium/server-0
     """
@@ -59,6 +63,11 @@ def server(
     from fedrfq.node.server import ServerOptions, serve
 
     logs.begin(log_format, log_level)
-    options = ServerOptions(rejoin, endpoint(listen) if listen else None, status_port, until_done)
+    address = None
+    if listen:
+        address = endpoint(listen)
+    options = ServerOptions(rejoin, address, status_port, until_done)
+    # A crash may have interrupted the move to a successor federation; the identity that is loaded
+    # next must be the one in the successor.
     epochs.complete_activation(folder)
     asyncio.run(serve(load(folder), options))

@@ -1,4 +1,4 @@
-"""`fedrfq committee status`: how the servers of this machine are doing."""
+"""`fedrfq committee status`: how the servers on this machine are doing."""
 
 from __future__ import annotations
 
@@ -10,54 +10,57 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from fedrfq.cli.terminal import INTERRUPTED, terminated_as_interrupt
+from fedrfq.cli.terminal import INTERRUPTED, terminated_as_interrupt, wide_console
 from fedrfq.errors import UserError
 
-_WIDTH = 160  # of what is printed to a file
-_EVERY_S = 1.0
+_INTERVAL_S = 1.0
 
 
 def status(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="A server's folder, or one with several of them in it."),
+        typer.Argument(
+            metavar="DIR", help="The folder of a server, or of a federation with several servers."
+        ),
     ],
     watch: Annotated[
-        bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Show round, view and leader, who voted, who is behind, who was filtered and why, and evidence.
+    """Show how the servers on this machine are doing.
+
+    Shows the round, view and leader, which servers have voted or are behind, which clients were
+    filtered and why, and any evidence of misbehaviour.
 
     Example: fedrfq committee status consortium/server-0 --watch
     """
-    console = Console()
-    if console.is_terminal:
-        console = console
+    console = wide_console()
+    if watch:
+        _watch(folder, console)
     else:
-        console = Console(width=_WIDTH)
-    console.print(_look(folder)) if not watch else _watch(folder, console)
+        console.print(_tables(folder))
 
 
-def _look(folder: Path) -> RenderableType:
-    from fedrfq.cli.status_tables import shown
+def _tables(folder: Path) -> RenderableType:
+    from fedrfq.cli.status_tables import status_tables
     from fedrfq.node.ops.status_client import ask, servers
 
-    boards = {path.name: ask(path) for path in servers(folder)}
-    if not any(boards.values()):
+    statuses = {path.name: ask(path) for path in servers(folder)}
+    if not any(statuses.values()):
         raise UserError(
-            f"no server of {folder} runs on this machine: `fedrfq server DIR` starts one"
+            f"no server of {folder} is running on this machine: start one with `fedrfq server DIR`"
         )
-    return shown(boards)
+    return status_tables(statuses)
 
 
 def _watch(folder: Path, console: Console) -> None:
     try:
         with (
             terminated_as_interrupt(),
-            Live(_look(folder), console=console, auto_refresh=False) as live,
+            Live(_tables(folder), console=console, auto_refresh=False) as live,
         ):
             while True:
-                time.sleep(_EVERY_S)
-                live.update(_look(folder), refresh=True)
+                time.sleep(_INTERVAL_S)
+                live.update(_tables(folder), refresh=True)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

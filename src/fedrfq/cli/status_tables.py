@@ -1,4 +1,4 @@
-"""What servers say of themselves, as tables for people."""
+"""The tables of `fedrfq committee status`, made from the statuses that servers report."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-_NAMED = 8  # parties that are named before the rest is counted
+# Parties that are named before the rest is only counted.
+_MAX_NAMED = 8
 
-Said = Mapping[str, Any]  # a board, as JSON has it
-
-
-def shown(boards: Mapping[str, Said | None]) -> RenderableType:
-    """One server in full; of several a line each, and what they know together. None: it does not run."""
-    running = [board for board in boards.values() if board is not None]
-    if len(boards) == 1:
-        return _whole(running[0])
-    latest = max(running, key=lambda board: board["round"])
-    return Group(_overview(boards), _details(latest))
+# A `ServerStatus`, as JSON has it.
+Status = Mapping[str, Any]
 
 
-def _overview(boards: Mapping[str, Said | None]) -> Table:
+def status_tables(statuses: Mapping[str, Status | None]) -> RenderableType:
+    """Return one server in full; or a line for each of several, and what they know together.
+
+    `statuses` are by the name of the server's folder; None stands for a server that is not running.
+    """
+    running = [status for status in statuses.values() if status is not None]
+    # The caller makes sure that at least one server runs.
+    if len(statuses) == 1:
+        return _one_server(running[0])
+    # The server that is furthest ahead knows most about the others.
+    latest = max(running, key=lambda status: status["round"])
+    return Group(_overview(statuses), _details(latest))
+
+
+def _overview(statuses: Mapping[str, Status | None]) -> Table:
     table = Table(
         "server",
         "round",
@@ -36,135 +43,138 @@ def _overview(boards: Mapping[str, Said | None]) -> Table:
         "committed",
         "state",
     )
-    for folder, board in boards.items():
-        if board is None:
+    for folder, status in statuses.items():
+        if status is None:
             table.add_row(folder, *[""] * 8, Text("not running", "red"))
             continue
-        votes = [str(len(board[key])) for key in ("listed", "prepared", "committed")]
-        if not board["finished"]:
-            round_ = f"{board['round']} of {board['rounds']}"
-        else:
+        round_ = f"{status['round']} of {status['rounds']}"
+        if status["finished"]:
             round_ = "finished"
-        held = f"{board['held']} of {board['clients']}"
         table.add_row(
-            board["name"],
+            status["name"],
             round_,
-            str(board["view"]),
-            board["leader"],
-            board["phase"],
-            held,
-            *votes,
-            _state(board),
+            str(status["view"]),
+            status["leader"],
+            status["phase"],
+            f"{status['held']} of {status['clients']}",
+            str(len(status["listed"])),
+            str(len(status["prepared"])),
+            str(len(status["committed"])),
+            _state(status),
         )
     return table
 
 
-def _state(board: Said) -> Text:
-    if board["failed"]:
-        return Text("cannot write: no votes", "red")
-    if board["abstaining"]:
+def _state(status: Status) -> Text:
+    if status["failed"]:
+        return Text("cannot write, so it does not vote", "red")
+    if status["abstaining"]:
         return Text("abstaining", "yellow")
-    if len(_connected_servers(board)) + 1 < board["needed"] and not board["finished"]:
-        return Text("waits for servers", "yellow")
-    if board["waiting"]:
-        return Text("waits for clients", "yellow")
+    # The server itself counts among those that a round needs.
+    reachable = len(_connected_servers(status)) + 1
+    if reachable < status["needed"] and not status["finished"]:
+        return Text("waiting for servers", "yellow")
+    if status["waiting"]:
+        return Text("waiting for clients", "yellow")
     return Text("ok", "green")
 
 
-def _whole(board: Said) -> RenderableType:
+def _one_server(status: Status) -> RenderableType:
+    uploads = f"{status['held']} of {status['clients']}; a round needs {status['minimum']}"
     table = _two_columns()
-    _row(table, "server", f"{board['name']} (run {board['run'][:16]}…)")
-    _row(table, "round", _round(board))
-    _row(table, "phase", board["phase"])
-    _row(table, "uploads", f"{board['held']} of {board['clients']}, {board['minimum']} are needed")
-    _row(table, "listed", named(board["listed"]))
-    _row(table, "prepared", named(board["prepared"]))
-    _row(table, "committed", named(board["committed"]))
-    if board["changing"]:
-        _row(table, "ask for another view", named(board["changing"]))
-    _row(table, "connected", _connected(board))
-    _row(table, "log", f"{board['log_bytes'] / 2**20:.1f} MiB")
-    _row(table, "state", _state(board))
-    if board["failed"]:
-        _row(table, "why", board["failed"])
-    return Group(table, _details(board))
+    _row(table, "server", f"{status['name']} (run {status['run'][:16]}…)")
+    _row(table, "round", _round(status))
+    _row(table, "phase", status["phase"])
+    _row(table, "uploads", uploads)
+    _row(table, "listed", join_names(status["listed"]))
+    _row(table, "prepared", join_names(status["prepared"]))
+    _row(table, "committed", join_names(status["committed"]))
+    if status["changing"]:
+        _row(table, "ask for another view", join_names(status["changing"]))
+    _row(table, "connected", _connected(status))
+    _row(table, "log", f"{status['log_bytes'] / 2**20:.1f} MiB")
+    _row(table, "state", _state(status))
+    if status["failed"]:
+        _row(table, "why", status["failed"])
+    return Group(table, _details(status))
 
 
-def _round(board: Said) -> str:
-    if board["finished"]:
-        return f"finished after {board['round'] - 1}"
-    return f"{board['round']} of {board['rounds']}, view {board['view']}, led by {board['leader']}"
+def _round(status: Status) -> str:
+    if status["finished"]:
+        return f"finished after round {status['round'] - 1}"
+    round_ = f"{status['round']} of {status['rounds']}"
+    return f"{round_}, view {status['view']}, led by {status['leader']}"
 
 
-def _connected(board: Said) -> str:
-    servers = f"{named(_connected_servers(board))} of {len(board['peers'])}, {board['needed'] - 1} are needed"
-    return f"servers: {servers}; clients: {board['connected_clients']} of {board['clients']}"
+def _connected(status: Status) -> str:
+    servers = f"{join_names(_connected_servers(status))} of {len(status['peers'])}"
+    clients = f"{status['connected_clients']} of {status['clients']}"
+    return f"servers: {servers}; a round needs {status['needed'] - 1}; clients: {clients}"
 
 
-def _connected_servers(board: Said) -> list[str]:
-    return [peer["name"] for peer in board["peers"] if peer["connected"]]
+def _connected_servers(status: Status) -> list[str]:
+    return [peer["name"] for peer in status["peers"] if peer["connected"]]
 
 
-def _details(board: Said) -> Table:
-    """What is the same whoever is asked."""
+def _details(status: Status) -> Table:
+    """Return what is much the same whichever server reports it."""
     table = _two_columns()
-    if not board["finished"]:
-        _row(table, "uploads missing", named(board["missing"]))
-        _row(table, "servers behind", named(board["behind"]))
-        if board["unheard"]:
-            _row(
-                table,
-                "servers not heard from",
-                f"{named(board['unheard'])}: not since {board['name']} was started",
-            )
-    if board["last"] is not None:
-        last = board["last"]
-        _row(
-            table, "last decided", f"round {last['round']} in view {last['view']}: {last['value']}"
-        )
+    if not status["finished"]:
+        _row(table, "uploads missing", join_names(status["missing"]))
+        _row(table, "servers behind", join_names(status["behind"]))
+        if status["unheard"]:
+            names = join_names(status["unheard"])
+            _row(table, "servers not heard from", f"{names}, since {status['name']} was started")
+    last = status["last"]
+    if last is not None:
+        decision = f"round {last['round']} in view {last['view']}: {last['value']}"
+        _row(table, "last decided", decision)
         _row(table, "filtered", _filtered(last))
-    _row(table, "evidence", _evidence(board))
-    _row(
-        table,
-        "ignored",
-        ", ".join(f"{reason}: {count}" for reason, count in sorted(board["ignored"].items()))
-        or "nothing",
-    )
+    _row(table, "evidence", _evidence(status))
+    _row(table, "messages ignored", _ignored(status))
     return table
 
 
-def _filtered(last: Said) -> str:
-    """Who, and why: the detector's score, worst first."""
+def _filtered(last: Status) -> str:
+    """Return the clients that were dropped, with the detector's score, the worst first."""
     if last["filtered"] is None:
         return "not known yet"
-    rows = sorted(last["filtered"], key=lambda one: -one["score"])
-    return (
-        named([f"{one['name']} (score {one['score']})" for one in rows]) + f" of {last['clients']}"
-    )
+    worst_first = sorted(last["filtered"], key=lambda client: -client["score"])
+    names = join_names([f"{client['name']} (score {client['score']})" for client in worst_first])
+    return f"{names} of {last['clients']}"
 
 
-def _evidence(board: Said) -> str:
-    told = [
-        f"{one['name']} signed {one['what']} in round {one['round']}" for one in board["charges"]
+def _evidence(status: Status) -> str:
+    charges = [
+        f"{charge['name']} signed {charge['what']} in round {charge['round']}"
+        for charge in status["charges"]
     ]
-    if told:
-        return f"{board['evidence']}: {named(told)}"
-    return "none"
+    if not charges:
+        return "none"
+    return f"{status['evidence']}: {join_names(charges)}"
 
 
-def named(names: Sequence[str]) -> str:
-    if len(names) > _NAMED:
-        more = f" and {len(names) - _NAMED} more"
-    else:
-        more = ""
-    if names:
-        return ", ".join(names[:_NAMED]) + more
-    return "none"
+def _ignored(status: Status) -> str:
+    counts = [f"{reason}: {count}" for reason, count in sorted(status["ignored"].items())]
+    return ", ".join(counts) or "none"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return the names separated by commas, those beyond the first few only counted."""
+    if not names:
+        return "none"
+    text = ", ".join(names[:_MAX_NAMED])
+    if len(names) > _MAX_NAMED:
+        text += f" and {len(names) - _MAX_NAMED} more"
+    return text
 
 
 def _two_columns() -> Table:
-    return Table("what", Column("found", overflow="fold"), show_header=False)
+    return Table("label", Column("value", overflow="fold"), show_header=False)
 
 
-def _row(table: Table, what: str, found: str | Text) -> None:
-    table.add_row(what, Text(found) if isinstance(found, str) else found)
+def _row(table: Table, label: str, value: str | Text) -> None:
+    """Add a row; a string is taken as it is, since servers' words may look like markup."""
+    if isinstance(value, str):
+        value = Text(value)
+    table.add_row(label, value)

@@ -1,4 +1,4 @@
-"""What the commands that train grids of runs share: options, the way to the grid's end, and how results are shown."""
+"""What the commands for studies share: options, training all runs, and showing the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedrfq.cli.terminal import INTERRUPTED, progress, say, terminated_as_interrupt
+from fedrfq.cli.terminal import (
+    INTERRUPTED,
+    progress,
+    say,
+    terminated_as_interrupt,
+    wide_console,
+)
 from fedrfq.files.atomic import writing
 from fedrfq.files.locks import alone
 from fedrfq.files.strict_json import to_json
@@ -21,66 +27,69 @@ if TYPE_CHECKING:
     from fedrfq.experiment import Experiment
     from fedrfq.studies.grid import Grid
 
-_WIDTH = 160  # of what is printed to a file
-
 Out = Annotated[
     Path,
-    typer.Option(help="Runs and tables go to OUT/NAME; what is finished there is not run again."),
+    typer.Option(help="Runs and tables go to OUT/NAME; runs that have ended there are kept."),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="End with one JSON object on the last line of standard output."),
-]
-Deterministic = Annotated[
-    bool, typer.Option(help="The same bytes again on CUDA, at some cost in speed.")
-]
-Most = Annotated[
+MaxClients = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Clients trained at once, to bound memory; 200 unless given, 4000 on CUDA."
+        "--most",
+        min=1,
+        help="How many clients to train at once, to limit memory. Default: 200, or 4000 on CUDA.",
     ),
 ]
-Models = Annotated[bool, typer.Option(help="Keep the trained models of finished runs.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be run; write nothing.")]
+Models = Annotated[bool, typer.Option(help="Keep the trained models of runs that have ended.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be trained; write nothing.")
+]
 
 
-def grid_of(
+def open_grid(
     experiments: Iterable[Experiment],
     out: Path,
+    *,
     device: str,
-    most: int | None,
+    max_clients: int | None,
     models: bool,
     deterministic: bool,
     resume: bool = True,
 ) -> Grid:
+    """Return the grid of these experiments, with the runs that have already ended in `out`."""
     from fedrfq.runs.session import pick_device
     from fedrfq.studies.grid import MOST_CLIENTS, Grid
 
-    where = pick_device(device, deterministic)
-    return Grid(experiments, out, where, most or MOST_CLIENTS[where.type], models, resume)
+    torch_device = pick_device(device, deterministic)
+    limit = max_clients or MOST_CLIENTS[torch_device.type]
+    return Grid(experiments, out, torch_device, limit, models, resume)
 
 
-def drive(grid: Grid, dry_run: bool, again: str) -> bool:
-    """The grid to its end with a progress bar; Ctrl-C and SIGTERM leave a checkpoint and say how to go on."""
+def train(grid: Grid, dry_run: bool, again: str) -> bool:
+    """Train the whole grid with a progress bar; return False if this is a dry run.
+
+    Ctrl-C and SIGTERM leave a checkpoint, and `again` is printed as the command that continues.
+    """
     errors = Console(stderr=True)
-    left = len(grid.wanted) - len(grid.ended)
+    total = len(grid.wanted)
+    left = total - len(grid.ended)
     say(
         errors,
-        f"{len(grid.wanted)} runs, {len(grid.ended)} of them done; {left} to train in {len(grid.stacks)} stacks",
+        f"{total} runs, {len(grid.ended)} of them done; "
+        f"{left} to train in {len(grid.stacks)} stacks",
     )
     if dry_run:
         return False
-    with _alone(grid):
+    with _locked(grid):
         try:
             _advance(grid, errors)
         except KeyboardInterrupt:
             grid.checkpoint()
             say(
                 errors,
-                f"stopped with {len(grid.ended)} of {len(grid.wanted)} runs done; go on with: {again}",
+                f"stopped with {len(grid.ended)} of {total} runs done; continue with: {again}",
             )
             raise typer.Exit(INTERRUPTED) from None
+    # A run that diverged is a result like any other, but must not go unnoticed.
     for ended in grid.ended.values():
         if ended.diverged:
             say(errors, f"diverged: {ended.run.path}: {ended.diverged}")
@@ -96,28 +105,31 @@ def _advance(grid: Grid, errors: Console) -> None:
 
 
 @contextmanager
-def _alone(grid: Grid) -> Iterator[None]:
-    """Two of the same grid at once would write into each other's runs."""
+def _locked(grid: Grid) -> Iterator[None]:
+    """Keep a second process out of the same grid: each would write into the other's runs."""
+    # All runs of a grid have one name, which is that of their folder.
     folder = grid.out / next(iter(grid.wanted.values())).name
+    lock = folder / ".lock"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (
-            folder / ".lock"
-        ).touch()  # a file: NFS keeps machines apart by locks of files, not of folders
-    with alone(folder / ".lock", "another --out", "wait for it, or choose another --out"):
+        # A file rather than the folder: across machines NFS only honours locks on files.
+        lock.touch()
+    with alone(lock, "another --out", "wait for it, or choose another --out"):
         yield
 
 
 def show(
-    folder: Path, sheets: Sequence[Sheet], pictures: Sequence[Path], whole: Mapping[str, Any] | None
+    folder: Path,
+    sheets: Sequence[Sheet],
+    pictures: Sequence[Path],
+    json_result: Mapping[str, Any] | None,
 ) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDTH)
+    """Print the tables and name the files that were written; end with the JSON, if there is any."""
+    console = wide_console()
     for sheet in sheets:
         console.print(sheet.printed())
         say(console, f"{sheet.note}\n")
     files = [str(folder / "table.json"), "table.csv", "table.md", *(path.name for path in pictures)]
     say(console, f"wrote {', '.join(files)}")
-    if whole is not None:
-        sys.stdout.write(to_json(whole) + "\n")
+    if json_result is not None:
+        sys.stdout.write(to_json(json_result) + "\n")

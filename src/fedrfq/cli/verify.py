@@ -1,4 +1,4 @@
-"""`fedrfq verify`: whether a run's decisions hold, by the public keys alone."""
+"""`fedrfq verify`: check a committee's decisions with nothing but the public keys."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ import typer
 from rich.console import Console
 
 from fedrfq.audit import Audit, Audited, Failed, fork
+from fedrfq.cli.options import Json
 from fedrfq.cli.terminal import progress, say
 from fedrfq.cli.verify_text import show, summary
 from fedrfq.errors import UserError
 from fedrfq.files.strict_json import to_json
 
-_FAILED = 1  # the exit code when something does not hold
+# The exit code when something is not as it was certified.
+_FAILED = 1
+
+# The log of one run, and its rounds that were verified.
 Log = tuple[Audit, list[Audited]]
 
 
@@ -24,35 +28,33 @@ def verify(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR…", help="A run's directory, or the folders of servers and clients."
+            metavar="DIR…", help="A run directory, or the folders of servers and clients."
         ),
     ],
     recompute: Annotated[
         bool,
         typer.Option(
             "--recompute",
-            help="Check the clients' signatures, detect and aggregate anew, and compare.",
+            help="Also check the clients' signatures, and detect and aggregate again.",
         ),
     ] = False,
-    json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="End with one JSON object on the last line of standard output."
-        ),
-    ] = False,
+    json: Json = False,
 ) -> None:
-    """Check every decision of a committee with the public keys alone; point at the first byte that does not hold.
+    """Check every decision of a committee with nothing but the public keys.
 
-    Of a federation that was changed, all runs from the first on. Several folders are checked each by itself, and then
-    against each other: no two may have different values of a round.
+    If a federation was changed, all its runs are checked, from the first. Several folders are
+    checked one by one and then against each other: no two may have different results for a round.
+    The exit code is 1 if a check fails; the message then names the file, byte and round.
 
     Example: fedrfq verify runs/quickstart/20260101-120000-seed0-1a2b3c --recompute
     """
-    folders = [
-        [(audit, _verified(audit, json)) for audit in _audits(path, recompute)] for path in paths
-    ]
-    for log in (log for logs in folders for log in logs):
-        show(*log)
+    # All are verified before anything is printed: a failure must be the last word.
+    folders: list[list[Log]] = []
+    for path in paths:
+        folders.append([(audit, _verify(audit, json)) for audit in _audits(path, recompute)])
+    for logs in folders:
+        for audit, rounds in logs:
+            show(audit, rounds)
     if len(folders) > 1:
         _compare(folders, json)
     elif json:
@@ -60,30 +62,33 @@ def verify(
 
 
 def _audits(path: Path, recompute: bool) -> list[Audit]:
-    """Of the runs whose end led to the present one, which is found to hold here, and of that one."""
+    """Return the audits of a folder: the ended runs of the federation, then the present one.
+
+    Each ended run is checked here to have led to the next.
+    """
     from fedrfq.federation.reconfiguration import inherited_by
     from fedrfq.node.membership import epochs
 
     audits = []
     present = Audit(path, recompute)
-    before: epochs.EndedEpoch | None = None
-    for number, run in enumerate(epochs.ended_epochs(path), start=1):
+    previous: epochs.EndedEpoch | None = None
+    for number, epoch in enumerate(epochs.ended_epochs(path), start=1):
         past = path / epochs.PAST / str(number)
-        if (
-            past / "audit.log"
-        ).exists():  # else it is a newcomer's, who has how it ended, and no more
-            if before is not None:
-                left = inherited_by(before.federation, before.outcome, run.federation)
-            else:
-                left = None
-            audits.append(Audit(past, recompute, left))
-        before = run
-    heritage = epochs.inherited_outcome(path, present.federation)
-    return [*audits, present if heritage is None else Audit(path, recompute, heritage)]
+        # A party that joined later knows how earlier runs ended, and has no log of them.
+        if (past / "audit.log").exists():
+            inherited = None
+            if previous is not None:
+                inherited = inherited_by(previous.federation, previous.outcome, epoch.federation)
+            audits.append(Audit(past, recompute, inherited))
+        previous = epoch
+    inherited = epochs.inherited_outcome(path, present.federation)
+    if inherited is not None:
+        present = Audit(path, recompute, inherited)
+    return [*audits, present]
 
 
-def _verified(audit: Audit, json: bool) -> list[Audited]:
-    """The rounds of a log that holds by itself; else the command ends here."""
+def _verify(audit: Audit, json: bool) -> list[Audited]:
+    """Return the rounds of a log that can be verified on its own; exit if it cannot."""
     errors = Console(stderr=True)
     rounds = list[Audited]()
     try:
@@ -93,10 +98,8 @@ def _verified(audit: Audit, json: bool) -> list[Audited]:
                 rounds.append(audited)
                 bar.update(task, completed=audited.round)
     except Failed as error:
-        say(
-            errors,
-            f"does not hold: {audit.path / error.file}, byte {error.offset}, round {error.round}: {error.why}",
-        )
+        place = f"{audit.path / error.file}, byte {error.offset}, round {error.round}"
+        say(errors, f"verification failed: {place}: {error.why}")
         if json:
             _write({"holds": False, **vars(error)})
         raise typer.Exit(_FAILED) from None
@@ -104,42 +107,60 @@ def _verified(audit: Audit, json: bool) -> list[Audited]:
 
 
 def _compare(folders: Sequence[list[Log]], json: bool) -> None:
-    """Run by run: a party may have come later, or left."""
-    runs: dict[bytes, list[Log]] = {}
-    for log in (log for logs in folders for log in logs):
-        runs.setdefault(log[0].rules.run, []).append(log)
-    shared = [logs for logs in runs.values() if len(logs) > 1]
+    """Compare the logs of several parties, run by run; a party may have come later, or left."""
     answer = {"logs": [_answer(logs) for logs in folders]}
+    shared = _logs_by_run(folders)
     if not shared:
-        raise UserError("these logs are of different runs: there is nothing to compare")
+        raise UserError(
+            "these logs are of different runs, so there is nothing to compare: "
+            "verify them one by one"
+        )
     for logs in shared:
-        if (found := fork(logs)) is not None:
-            say(Console(stderr=True), f"does not hold: {found.why()}")
-            if json:
-                _write(
-                    {
-                        "holds": False,
-                        "round": found.one[1].round,
-                        "why": found.why(),
-                        "both": found.both,
-                        **answer,
-                    }
-                )
-            raise typer.Exit(_FAILED)
-    whole = [logs for logs in shared if len(logs) == len(folders)]
-    common = sum(
-        len(set.intersection(*({audited.round for audited in rounds} for _, rounds in logs)))
-        for logs in whole
-    )
+        _check_fork(logs, answer, json)
+    # A run that only some of the parties have seen has no round in common to all.
+    in_all = [logs for logs in shared if len(logs) == len(folders)]
+    common = sum(len(_common_rounds(logs)) for logs in in_all)
     say(Console(), f"{len(folders)} logs agree; {common} rounds are in all of them")
     if json:
         _write({"holds": True, "common": common, **answer})
 
 
+def _logs_by_run(folders: Sequence[list[Log]]) -> list[list[Log]]:
+    """Return the logs of each run that several folders have."""
+    runs: dict[bytes, list[Log]] = {}
+    for logs in folders:
+        for log in logs:
+            runs.setdefault(log[0].rules.run, []).append(log)
+    return [logs for logs in runs.values() if len(logs) > 1]
+
+
+def _check_fork(logs: list[Log], answer: dict[str, Any], json: bool) -> None:
+    """Exit if two logs of one run have different results for the same round."""
+    found = fork(logs)
+    if found is None:
+        return
+    say(Console(stderr=True), f"verification failed: {found.why()}")
+    if json:
+        failure = {
+            "holds": False,
+            "round": found.one[1].round,
+            "why": found.why(),
+            "both": found.both,
+        }
+        _write({**failure, **answer})
+    raise typer.Exit(_FAILED)
+
+
+def _common_rounds(logs: Sequence[Log]) -> set[int]:
+    return set.intersection(*({audited.round for audited in rounds} for _, rounds in logs))
+
+
 def _answer(logs: Sequence[Log]) -> dict[str, Any]:
-    """Of one folder: of its present run, and of those before."""
+    """Return one folder as plain values: its present run, and the earlier ones under "before"."""
     *before, present = [summary(*log) for log in logs]
-    return present | ({"before": before} if before else {})
+    if before:
+        present["before"] = before
+    return present
 
 
 def _write(answer: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What is said of a log that holds."""
+"""What `fedrfq verify` says about a log that it has verified, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from rich.table import Column, Table
 from fedrfq.audit import Audit, Audited
 from fedrfq.cli.terminal import say
 
-_NAMED = 10  # pieces of evidence that the table names
+# Pieces of evidence that the table names before it only counts the rest.
+_MAX_NAMED = 10
 
 
 def summary(audit: Audit, rounds: Sequence[Audited]) -> dict[str, Any]:
-    """As a table of plain values."""
-    found = {
+    """Return what was verified as plain values, which `--json` prints."""
+    result = {
         "holds": True,
         "run": audit.rules.run.hex(),
         "servers": audit.federation.roster.n,
@@ -26,88 +27,88 @@ def summary(audit: Audit, rounds: Sequence[Audited]) -> dict[str, Any]:
         "view_changes": sum(audited.certificate.view for audited in rounds),
         "evidence": [vars(charge) for audited in rounds for charge in audited.charges],
     }
-    if audit.network is None:
-        return found
-    return found | {
+    # A simulated committee sees everything; a party on a network may have missed something.
+    if audit.network is not None:
+        result |= _party_summary(audit, rounds)
+    return result
+
+
+def _party_summary(audit: Audit, rounds: Sequence[Audited]) -> dict[str, Any]:
+    with_entries = [audited for audited in rounds if audited.entries is not None]
+    numbers = [audited.round for audited in rounds]
+    last = max(numbers, default=1)
+    return {
         "path": str(audit.path),
         "alone": [audited.round for audited in rounds if audited.entries is None],
-        "untraced": [
-            audited.round
-            for audited in rounds
-            if audited.entries is not None and not audited.traced
-        ],
-        "missing": sorted(
-            set(range(1, rounds[-1].round if rounds else 1)) - {audited.round for audited in rounds}
-        ),
+        "untraced": [audited.round for audited in with_entries if not audited.traced],
+        "missing": sorted(set(range(1, last)) - set(numbers)),
         "recomputed": [audited.round for audited in rounds if audited.recomputed],
     }
 
 
 def show(audit: Audit, rounds: Sequence[Audited]) -> None:
-    """As a table to read, and what the log does not have."""
-    found = summary(audit, rounds)
+    """Print what was verified as a table, and name what the log does not contain."""
+    result = summary(audit, rounds)
     roster = audit.federation.roster
-    table = Table("what", Column("found", overflow="fold"), show_header=False)
-    table.add_row("run", found["run"])
-    table.add_row(
-        "committee",
-        f"{roster.n} servers, {roster.f} of them may lie; {roster.quorum} signed each round",
-    )
-    done = audit.recompute and audit.network is None
-    table.add_row("rounds", f"{len(rounds)} of {audit.expected()}{', recomputed' if done else ''}")
-    table.add_row("view changes", str(found["view_changes"]))
-    table.add_row("evidence", _evidence(found["evidence"]))
+    committee = f"{roster.n} servers, {roster.f} may lie; {roster.quorum} signed each round"
+    progress = f"{len(rounds)} of {audit.expected()}"
+    if audit.recompute and audit.network is None:
+        progress += ", recomputed"
+    table = Table("label", Column("value", overflow="fold"), show_header=False)
+    table.add_row("run", result["run"])
+    table.add_row("committee", committee)
+    table.add_row("rounds", progress)
+    table.add_row("view changes", str(result["view_changes"]))
+    table.add_row("evidence", _evidence(result["evidence"]))
     console = Console(markup=False)
     console.print(table)
-    for line in _unseen(audit, found):
+    for line in _gaps(audit, result):
         say(console, line)
-    say(console, f"{audit.path} holds")
+    say(console, f"{audit.path} is verified")
 
 
-def _unseen(audit: Audit, found: dict[str, Any]) -> list[str]:
-    """What the party whose log it is has not seen, and what could be computed anew of what it has."""
+def _gaps(audit: Audit, result: dict[str, Any]) -> list[str]:
+    """Return a line on each thing that this party has not seen, and on what was recomputed."""
     if audit.network is None:
         return []
-    total = f"of {found['rounds']} rounds"
-    anew = found["recomputed"]
-    said = {
+    total = f"of {result['rounds']} rounds"
+    texts = {
         "alone": f"{total} by certificate alone: sets and lists were not seen by this party",
         "untraced": f"{total} without the lists that their sets follow from",
         "missing": "rounds of which this party has no certificate",
     }
-    lines = [
-        f"{len(found[key])} {text} ({_ranges(found[key])})"
-        for key, text in said.items()
-        if found[key]
-    ]
-    return lines + (
-        [f"{len(anew)} {total} recomputed ({_ranges(anew) or 'no uploads are here'})"]
-        if audit.recompute
-        else []
-    )
+    lines = []
+    for key, text in texts.items():
+        if result[key]:
+            lines.append(f"{len(result[key])} {text} ({_ranges(result[key])})")
+    if audit.recompute:
+        recomputed = result["recomputed"]
+        which = _ranges(recomputed) or "there are no uploads here"
+        lines.append(f"{len(recomputed)} {total} recomputed ({which})")
+    return lines
 
 
 def _ranges(rounds: Sequence[int]) -> str:
-    """Ascending numbers, those in a row as one."""
-    found: list[list[int]] = []
+    """Return ascending numbers with consecutive ones joined, such as "1, 3–5"."""
+    ranges: list[list[int]] = []
     for round_ in rounds:
-        if found and found[-1][-1] == round_ - 1:
-            found[-1] = [found[-1][0], round_]
+        # The next number extends the latest range to [first, last].
+        if ranges and ranges[-1][-1] == round_ - 1:
+            ranges[-1] = [ranges[-1][0], round_]
         else:
-            found.append([round_])
-    return ", ".join("–".join(map(str, pair)) for pair in found)
+            ranges.append([round_])
+    return ", ".join("–".join(map(str, pair)) for pair in ranges)
 
 
-def _evidence(found: list[dict[str, Any]]) -> str:
-    """Whom it convicts, by how often; none: nobody was caught."""
-    against: dict[str, list[int]] = {}
-    for charge in found:
-        against.setdefault(f"{charge['who']}, {charge['what']}", []).append(charge["round"])
-    lines = [
-        f"{who}: {len(rounds)} ×, first in round {rounds[0]}" for who, rounds in against.items()
-    ]
-    if len(lines) > _NAMED:
-        more = [f"… and against {len(lines) - _NAMED} more"]
-    else:
-        more = []
-    return "\n".join(lines[:_NAMED] + more) or "none"
+def _evidence(charges: list[dict[str, Any]]) -> str:
+    """Return a line for each party and offence, with how often it was caught; or "none"."""
+    rounds_of: dict[str, list[int]] = {}
+    for charge in charges:
+        offence = f"{charge['who']}, {charge['what']}"
+        rounds_of.setdefault(offence, []).append(charge["round"])
+    lines = []
+    for offence, rounds in rounds_of.items():
+        lines.append(f"{offence}: {len(rounds)} ×, first in round {rounds[0]}")
+    if len(lines) > _MAX_NAMED:
+        lines[_MAX_NAMED:] = [f"… and {len(lines) - _MAX_NAMED} more"]
+    return "\n".join(lines) or "none"

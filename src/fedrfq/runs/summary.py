@@ -1,4 +1,4 @@
-"""A finished run for people: its table in the terminal and its accuracy curve as a picture."""
+"""The facts of a run for people to read, as labelled rows, and its accuracy curve as a picture."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.table import Table
 
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
@@ -20,22 +18,13 @@ from fedrfq.data.partition import PARTITIONS
 from fedrfq.runs.run_directory import RunDirectory
 
 
-def table(run: RunDirectory) -> Table:
-    """The run's settings and figures, so far or final."""
-    shown = Table(title=_title(run.experiment()), show_header=False, title_justify="left")
-    shown.add_column(style="bold")
-    shown.add_column()
-    for label, value in rows(run):
-        shown.add_row(label, value)
-    return shown
-
-
 def rows(run: RunDirectory) -> list[tuple[str, str]]:
-    """What the table says."""
+    """Return the settings and results of a run, finished or not, as pairs of label and text."""
     return _rows(run.experiment(), run.rounds(), run.result() or {}, run.environment())
 
 
-def _title(experiment: Experiment) -> str:
+def title(experiment: Experiment) -> str:
+    """Return a heading that names the method, the data, the number of clients and the seed."""
     method = name_of(METHODS, experiment.method)
     return f"{method} on {experiment.data.name}, {experiment.clients} clients, seed {experiment.seed}"
 
@@ -150,7 +139,7 @@ def plot(run: RunDirectory) -> Path:
     _curve(axes, records, "accuracy_mean", "accuracy_std", "own head", "C0")
     if records and records[-1].prototype_accuracy_mean is not None:
         _curve(axes, records, "prototype_accuracy_mean", "prototype_accuracy_std", "nearest global prototype", "C1")
-    axes.set(title=_title(run.experiment()), xlabel="round", ylabel="test accuracy over clients (%)")
+    axes.set(title=title(run.experiment()), xlabel="round", ylabel="test accuracy over clients (%)")
     axes.set_ylim(top=101)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")

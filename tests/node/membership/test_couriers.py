@@ -1,4 +1,4 @@
-"""Couriers in federation.toml: asked for, founded, changed, and no word of them where there are none."""
+"""Couriers in federation.toml: they ask, are founded and changed; without them nothing differs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.committees import TABLE
 from support.federations import PATIENCE_S, Servers, founded, signed
 from support.parties import keys, purpose
 
-# As the program made them before there were couriers: simulated, and on a network.
+# The run ids from before there were couriers: of a simulated federation, and on a network.
 RUNS = (
     "fa6904c3f4e224d42e131c992504c988fe45758ba913be84bfba9874bc8538c4",
     "88286aba10eb73f6e16443804d718806f7e994fee81b308d5fe4902db62fd014",
@@ -54,7 +54,7 @@ def test_without_couriers_a_federation_is_what_it_was() -> None:
         assert not federation.carriers
 
 
-def test_couriers_have_seats_and_no_vote() -> None:
+def test_couriers_are_members_without_a_vote() -> None:
     federation = agreed()
     assert Federation.read(federation.text, "here") == federation
     names = [member.name for member in federation.members.values()]
@@ -68,12 +68,10 @@ def test_couriers_have_seats_and_no_vote() -> None:
         "courier-0",
         "courier-1",
     ]
-    assert (
-        list(federation.members)[6:] == list(federation.carriers) == [~6, ~7]
-    )  # ~2 to ~5 are servers that move
-    assert [federation.role(party) for party in federation.members] == ["server"] * 4 + [
-        "client"
-    ] * 2 + ["courier"] * 2
+    # ~2 to ~5 are the servers when they propose a change.
+    assert list(federation.members)[6:] == list(federation.carriers) == [~6, ~7]
+    roles = [federation.role(party) for party in federation.members]
+    assert roles == [*["server"] * 4, *["client"] * 2, *["courier"] * 2]
     assert not set(federation.couriers) & set(federation.roster.keys.values())
     assert [status.name(federation, party) for party in federation.carriers] == [
         "courier-0",
@@ -107,20 +105,14 @@ def test_a_courier_makes_its_own_keys(tmp_path: Path) -> None:
     assert not request.is_server
     with pytest.raises(UserError, match="not signed by its own key"):
         replace(request, courier=False).check()
-    assert (
-        "no address"
-        in fedrfq(
-            "keys", "new", tmp_path / "x", "--name", "x", "--courier", "--address", "h:1", expect=2
-        ).stderr
-    )
+    wrong = ("--name", "x", "--courier", "--address", "h:1")
+    assert "no address" in fedrfq("keys", "new", tmp_path / "x", *wrong, expect=2).stderr
     text = NewKeys.new("s", "h:1").request.text.replace('"server"', '"courier"')
     with pytest.raises(UserError, match="no address"):
         Request.read(text, "here")
     home = tmp_path / "it"
-    assert (
-        "and 1 couriers"
-        in fedrfq("committee", "add", home, tmp_path / "post" / "request.toml").stdout
-    )
+    added = fedrfq("committee", "add", home, tmp_path / "post" / "request.toml")
+    assert "0 clients and 1 courier" in added.stdout
     options = ("--servers", "4", "--clients", "2", "--couriers", "1", "--set", "rounds=2")
     assert "2 couriers" in fedrfq("committee", "init", home, *options).stdout
     federation = identity.read_federation(home / "federation.toml")
@@ -141,11 +133,11 @@ def test_a_change_keeps_renews_adds_and_expels_couriers() -> None:
     renewed = changed(federation, [NewKeys.new("courier-1", courier=True).request])
     assert renewed.couriers[0] == federation.couriers[0] != renewed.couriers[1]
     assert [line for line in differences(federation, renewed) if "courier" in line] == [
-        "courier-1: a new key, seat"
+        "courier-1: new key, certificate"
     ]
     swapped = changed(federation, [more], ["courier-0"])
     assert [swapped.members[party].name for party in swapped.carriers] == ["post", "courier-1"]
-    assert "post: in, as a courier" in differences(federation, swapped)
+    assert "post: joins as a courier" in differences(federation, swapped)
     assert not changed(federation, [], ["courier-0", "courier-1"]).couriers
     with pytest.raises(UserError, match="same name"):
         changed(federation, [NewKeys.new("client-0", courier=True).request])
@@ -179,10 +171,10 @@ def test_it_goes_on_with_the_federation_that_follows(tmp_path: Path) -> None:
         number = 1
         await servers.start(0, 1, 2, 3)
         async with Courier.open(own) as courier:
-            while not (
-                carried := await courier.carry(number, signed(tmp_path, number), PATIENCE_S)
-            ).successor:
+            carried = await courier.carry(number, signed(tmp_path, number), PATIENCE_S)
+            while not carried.successor:
                 number += 1
+                carried = await courier.carry(number, signed(tmp_path, number), PATIENCE_S)
         assert carried.successor == file.read_bytes()
         await servers.stop()
 

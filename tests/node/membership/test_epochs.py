@@ -1,4 +1,4 @@
-"""A federation is changed by agreement: who moves what, what the next run starts from, and how anyone follows it."""
+"""A federation is changed by agreement, the next run inherits from it, and anyone can follow."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ def decided(
     round_: int = 1,
     before: Outcome | None = None,
 ) -> Outcome:
-    """Of a round in which all clients send, and so many servers move."""
+    """Return the outcome of a round in which all clients upload, and servers propose these."""
     clients = application.task.clients
     sent = uploads(mandate(clients), round_).encoded(round_)
-    said = [Upload(round_, k, content) for k, content in enumerate([*sent, *change_proposals])]
-    return application.decide(round_, before or application.start(), said)
+    contents = [*sent, *change_proposals]
+    messages = [Upload(round_, k, content) for k, content in enumerate(contents)]
+    return application.decide(round_, before or application.start(), messages)
 
 
 def test_a_quorum_of_equal_change_proposals_ends_the_run(federation: Federation) -> None:
@@ -93,7 +94,7 @@ def test_replicas_agree_on_a_change_proposal_and_then_say_nothing_more(
 
 
 class _Ending:
-    """Of a run that ends with three change proposals."""
+    """An application whose run ends with three equal change proposals."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text
@@ -104,10 +105,9 @@ class _Ending:
     def refuses(self, upload: Upload) -> str | None:
         return None
 
-    def decide(self, round_: int, before: Outcome, said: Sequence[Upload]) -> Outcome:
-        return Outcome(
-            b"", b"over" if [u.content for u in said].count(self.text) == 3 else b"", b""
-        )
+    def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
+        proposals = sum(upload.content == self.text for upload in uploads)
+        return Outcome(b"", b"over" if proposals == 3 else b"", b"")
 
     def over(self, outcome: Outcome) -> bool:
         return outcome.verdicts == b"over"
@@ -127,9 +127,8 @@ def test_what_cannot_take_the_place_is_refused(
     }[wrong]
     assert application.refuses(Upload(1, 3, right.encode())) is None
     assert application.refuses(Upload(1, 3, shown)) is not None
-    assert (
-        application.refuses(Upload(1, 0, right.encode())) is not None
-    )  # a client's upload is prototypes
+    # A client's upload must be prototypes.
+    assert application.refuses(Upload(1, 0, right.encode())) is not None
 
 
 def test_successors_are_told_from_verdicts() -> None:
@@ -157,7 +156,7 @@ def test_the_next_run_remembers_by_name(federation: Federation) -> None:
         assert array.tolist() == [fresh[name][0], *state[name][1:]]
 
 
-def test_seats(federation: Federation) -> None:
+def test_a_newcomer_takes_the_place_of_an_expelled_party(federation: Federation) -> None:
     server = NewKeys.new("server-x", "127.0.0.1:9")
     rotated = NewKeys.new("client-1")
     new = changed(
@@ -170,10 +169,10 @@ def test_seats(federation: Federation) -> None:
     assert new.clients[1] == rotated.request.key != federation.clients[1]
     assert read_successor(federation, new.text.encode()) == new
     assert differences(federation, new) == [
-        "server-2: out",
-        "server-x: in, as a server",
-        "client-9: in, as a client",
-        "client-1: a new key, seat",
+        "server-2: leaves",
+        "server-x: joins as a server",
+        "client-9: joins as a client",
+        "client-1: new key, certificate",
         "minimum: 1 -> 2",
     ]
     with pytest.raises(UserError, match=r"no party 'client-7'"):
@@ -183,7 +182,7 @@ def test_seats(federation: Federation) -> None:
 
 
 def ended_run(federation: Federation, folder: Path, text: bytes) -> bytes:
-    """What the last round of a run leaves, signed by a quorum."""
+    """Return what the last round of a run leaves, signed by a quorum."""
     rules = Rules(federation.roster)
     application = reconfigurable(federation)
     outcome = decided(application, [text] * 3)
@@ -194,10 +193,10 @@ def ended_run(federation: Federation, folder: Path, text: bytes) -> bytes:
     return epochs.encode_last(rules, rules.certificate(votes, record), outcome)
 
 
-def turned(
+def activated(
     folder: Path, crash: int, monkeypatch: pytest.MonkeyPatch, last: bytes, text: bytes
 ) -> bool:
-    """Turn a server's folder; crash at a rename. Whether it came to the end."""
+    """Activate a successor, and crash at the given rename; return whether it came to the end."""
     done = 0
     rename = Path.rename
 
@@ -217,7 +216,7 @@ def turned(
     return True
 
 
-def test_a_turn_that_a_crash_interrupts_is_completed(
+def test_an_activation_that_a_crash_interrupts_is_completed(
     federation: Federation,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -235,7 +234,7 @@ def test_a_turn_that_a_crash_interrupts_is_completed(
         for name in ("audit.log", "bodies.bin", "log/1"):
             (home / name).write_bytes(b"old")
         rotated.write(home / epochs.ROTATION)
-        whole = turned(home, crash, monkeypatch, last, text)
+        complete = activated(home, crash, monkeypatch, last, text)
         epochs.complete_activation(home)
         assert (home / "federation.toml").read_bytes() == text
         assert identity.load(home).party == 0  # with the new keys
@@ -247,9 +246,9 @@ def test_a_turn_that_a_crash_interrupts_is_completed(
             for name in ("log", "audit.log", epochs.NEXT, epochs.ROTATION)
             if (home / name).exists()
         ]
-        if whole:
+        if complete:
             return
-    raise AssertionError("it never came to an end")
+    raise AssertionError("the activation crashed every time")
 
 
 def test_whoever_trusts_the_first_file_can_follow(federation: Federation, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A federation is founded of what its parties say of themselves, and of nothing that others could have said for them."""
+"""A federation is founded from its parties' own requests, which nobody else could have made."""
 
 from __future__ import annotations
 
@@ -47,23 +47,12 @@ def party(tmp_path: Path) -> Path:
 
 
 def test_init_writes_a_folder_for_each_party_that_loads_as_itself(tmp_path: Path) -> None:
-    said = fedrfq(
-        "committee",
-        "init",
-        tmp_path / "it",
-        "--servers",
-        4,
-        "--clients",
-        3,
-        "--port",
-        9000,
-        "--deadline",
-        1.5,
-    )
+    options = ("--servers", 4, "--clients", 3, "--port", 9000, "--deadline", 1.5)
+    done = fedrfq("committee", "init", tmp_path / "it", *options)
     text = (tmp_path / "it" / "federation.toml").read_bytes()
     federation = Federation.read(text.decode(), "it")
     parties = {f"server-{k}": k for k in range(4)} | {f"client-{k}": ~k for k in range(3)}
-    assert federation.roster.run.hex() in said.stdout
+    assert federation.roster.run.hex() in done.stdout
     assert {path.name for path in (tmp_path / "it").iterdir()} == {*parties, "federation.toml"}
     for name, number in parties.items():
         found = identity.load(tmp_path / "it" / name)
@@ -115,11 +104,10 @@ def test_without_a_file_the_experiment_is_the_quickstarts() -> None:
 def test_init_writes_nothing_of_what_cannot_be(
     tmp_path: Path, options: list[object], why: str
 ) -> None:
-    assert (
-        why
-        in fedrfq("committee", "init", tmp_path / "it", "--clients", 2, *options, expect=2).stderr
-    )
-    assert not (tmp_path / "it").exists()
+    folder = tmp_path / "it"
+    done = fedrfq("committee", "init", folder, "--clients", 2, *options, expect=2)
+    assert why in done.stderr
+    assert not folder.exists()
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -167,8 +155,8 @@ def test_parties_make_their_own_keys_and_anyone_founds_the_same_federation(tmp_p
         fedrfq("keys", "new", tmp_path / f"s{k}", "--name", f"s-{k}", "--address", f"h{k}:7400")
     fedrfq("keys", "new", tmp_path / "c", "--name", "hospital")
     files = [tmp_path / name / "request.toml" for name in ("s10", "s2", "c", "s1", "s0")]
-    said = fedrfq("committee", "add", tmp_path / "one", *files[:3]).stdout
-    assert "2 servers and 1 clients" in said
+    added = fedrfq("committee", "add", tmp_path / "one", *files[:3])
+    assert "requests of 2 servers, 1 client and 0 couriers" in added.stdout
     fedrfq("committee", "add", tmp_path / "one", *files[3:])
     fedrfq("committee", "add", tmp_path / "other", *reversed(files))
     for folder in ("one", "other"):
@@ -179,7 +167,10 @@ def test_parties_make_their_own_keys_and_anyone_founds_the_same_federation(tmp_p
     (tmp_path / "s10" / "federation.toml").write_bytes(text)
     found = identity.load(tmp_path / "s10")
     assert (found.party, found.member.name) == (3, "s-10")
-    assert "is founded" in fedrfq("committee", "add", tmp_path / "one", files[0], expect=2).stderr
+    assert (
+        "is founded already"
+        in fedrfq("committee", "add", tmp_path / "one", files[0], expect=2).stderr
+    )
 
 
 def test_keys_may_be_made_for_some_and_requested_by_others(tmp_path: Path) -> None:
@@ -264,9 +255,8 @@ def test_weak_keys_are_refused(key: bytes) -> None:
 def test_requests_that_have_anything_in_common_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        certificates, "check", lambda der, who: None
-    )  # it refuses another's certificate before
+    # Without this, a certificate of another name would be refused before.
+    monkeypatch.setattr(certificates, "check", lambda der, who: None)
     shared = certificate("one")
     one = request("one", shared)
     twins = {
@@ -274,8 +264,8 @@ def test_requests_that_have_anything_in_common_are_refused(
         "same certificate": request("two", shared, seed=bytes(32)),
         "same key": request("two", certificate("two")),
     }
-    for name, said in {"one": one, **twins}.items():
-        (tmp_path / name).write_text(said.text)
+    for name, asked in {"one": one, **twins}.items():
+        (tmp_path / name).write_text(asked.text)
     for why in twins:
         with pytest.raises(UserError, match=why):
             founding.add(tmp_path / "it", [tmp_path / "one", tmp_path / why])
@@ -437,7 +427,8 @@ WRONG += ["1.2.3:1", "1.2.3.400:1", "::1:1", "[::g]:1", "[]:1", "[fe80::1%eth0]:
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(UserError, match="host:port"):
         endpoint(address)
-    if address:  # which is a client's
+    # No address at all is that of a client.
+    if address:
         with pytest.raises(UserError, match="host:port"):
             NewKeys.new("it", address)
 
@@ -495,7 +486,8 @@ def test_an_expired_party_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "server-0" / "tls.crt").write_text(certificates.pem(past))
     with pytest.raises(UserError, match=r"server-0 has expired.*keys new"):
         identity.load(tmp_path / "server-0")
-    identity.load(tmp_path / "server-1")  # of whom the others' certificates are no fault
+    # Another party starts all the same.
+    identity.load(tmp_path / "server-1")
 
 
 @pytest.mark.parametrize("name", ["federation.toml", "vote.key", "tls.key", "tls.crt"])
@@ -513,7 +505,8 @@ def test_a_simulated_federation_has_no_parties(party: Path) -> None:
 
 def test_none_of_it_needs_torch() -> None:
     late = "{'torch', 'cryptography', 'nacl'}"
-    script = f"import sys, fedrfq.cli.main, fedrfq.node.ops.doctor, fedrfq.node.membership.founding; assert not {late} & {{*sys.modules}}"
+    modules = "fedrfq.cli.main, fedrfq.node.ops.doctor, fedrfq.node.membership.founding"
+    script = f"import sys, {modules}; assert not {late} & {{*sys.modules}}"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 

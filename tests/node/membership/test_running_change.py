@@ -1,4 +1,4 @@
-"""A federation of running servers is changed while it runs: a server away, a key rotated, a client expelled, one added."""
+"""A running federation is changed: one server away, a key rotated, a client expelled, one added."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_of(folder: Path) -> str:
 
 
 async def rounds(folders: list[Path], number: int) -> None:
-    """Clients send until they have so many."""
+    """Let clients upload until each knows of so many decided rounds."""
     clients = [Uploader(folder, number) for folder in folders]
     for client in clients:
         await client.start()
@@ -35,20 +35,20 @@ async def rounds(folders: list[Path], number: int) -> None:
 
 
 async def changed(clients: list[Path], servers: list[Path]) -> None:
-    """Clients send until these servers have put the run aside."""
+    """Let clients upload until these servers have moved the run to past/."""
     sending = [Uploader(folder, 40) for folder in clients]
     for client in sending:
         await client.start()
     await until(
         lambda: all(
-            (server / "past/1/last.bin").exists() and not _turning(server) for server in servers
+            (server / "past/1/last.bin").exists() and not _activating(server) for server in servers
         )
     )
     for client in sending:
         await client.stop()
 
 
-def _turning(folder: Path) -> bool:
+def _activating(folder: Path) -> bool:
     return (folder / epochs.NEXT).exists()
 
 
@@ -81,19 +81,16 @@ def test_a_change_is_agreed_on_and_followed(tmp_path: Path) -> None:
             fedrfq("committee", "approve", folder, file)
         asyncio.run(changed(clients, servers[:3]))
         running.enter_context(process(servers[3]))
-        asyncio.run(
-            changed([], servers[3:])
-        )  # the others lead it through the end of a run that they are done with
-        assert (
-            {run_of(folder) for folder in servers}
-            == {identity.read_federation(file).roster.run.hex()}
-            != {first}
-        )
+        # The others lead it through the end of a run that they have left already.
+        asyncio.run(changed([], servers[3:]))
+        successor = identity.read_federation(file).roster.run.hex()
+        assert successor != first
+        assert {run_of(folder) for folder in servers} == {successor}
         for folder in (clients[1], clients[2], new):
             shutil.copytree(servers[0] / "past", folder / "past")
             shutil.copy(file, folder / "federation.toml")
         asyncio.run(rounds([clients[1], clients[2], new], 2))
-    said = fedrfq("verify", *servers, "--recompute")
-    assert said.count("/past/1 holds") == 4
-    assert "4 logs agree" in said
+    output = fedrfq("verify", *servers, "--recompute")
+    assert output.count("/past/1 is verified") == 4
+    assert "4 logs agree" in output
     assert identity.load(servers[1]).signer.public == identity.read_federation(file).servers[1]

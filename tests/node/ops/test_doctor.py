@@ -33,7 +33,10 @@ Usage = namedtuple("Usage", "total used free")
 def listening(
     door: socket.socket, context: ssl.SSLContext | None, word: bytes = PING
 ) -> Iterator[None]:
-    """A server that greets whoever it lets in, and hangs up if it has no word; without a context it says nothing at all."""
+    """Run a server that greets whoever it lets in, and hangs up if `word` is empty.
+
+    Without a context it accepts connections and says nothing at all.
+    """
 
     def serve() -> None:
         kept = []
@@ -45,7 +48,10 @@ def listening(
                     with suppress(OSError):
                         line = context.wrap_socket(plain, server_side=True)
                         line.sendall(word)
-                        kept.append(line) if word else line.close()
+                        if word:
+                            kept.append(line)
+                        else:
+                            line.close()
         for line in kept:
             line.close()
 
@@ -60,7 +66,7 @@ def listening(
 
 @pytest.fixture
 def doors() -> Iterator[list[socket.socket]]:
-    """Where servers 1 to 3 may listen; server 0 has a port that is free."""
+    """Open sockets for servers 1 to 3 to listen on; that of server 0 will be closed."""
     found = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
     yield found
     for door in found:
@@ -116,7 +122,7 @@ def test_servers_that_cannot_be_reached_are_named(
         *(f"server-{k}" for k in range(4)),
     }
     assert "Connection refused: its operator must start it" in reports["server-2"].note
-    assert "4 of 4 do not answer, and a round takes 3" in reports["servers"].note
+    assert "4 of 4 do not answer, and a round needs 3" in reports["servers"].note
     assert "failed" in said.stdout
 
 
@@ -271,10 +277,9 @@ def test_certificates_that_run_out_are_told_thirty_days_ahead(federation: Path) 
 def test_a_clock_that_is_behind_is_found(federation: Path) -> None:
     party = identity.load(federation / "server-1")
     assert doctor._clock(party, NOW + timedelta(hours=1)).grade == OK
-    assert (
-        doctor._clock(party, NOW - timedelta(minutes=30)).grade == WARNING
-    )  # federation.toml is of the future
-    assert doctor._clock(party, NOW - timedelta(days=1)).grade == FAILED  # certificates are
+    # First federation.toml would be from the future, and then the certificates, too.
+    assert doctor._clock(party, NOW - timedelta(minutes=30)).grade == WARNING
+    assert doctor._clock(party, NOW - timedelta(days=1)).grade == FAILED
 
 
 @pytest.mark.parametrize(("free", "grade"), [(1 << 20, FAILED), (1 << 28, WARNING), (1 << 40, OK)])
@@ -282,12 +287,8 @@ def test_a_full_disk_is_found(
     federation: Path, monkeypatch: pytest.MonkeyPatch, free: int, grade: str
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 41, 0, free))
-    assert (
-        next(
-            finding for finding in doctor.examine(federation / "server-1") if finding.what == "disk"
-        ).grade
-        == grade
-    )
+    (disk,) = [found for found in doctor.examine(federation / "server-1") if found.what == "disk"]
+    assert disk.grade == grade
 
 
 def test_no_folder_at_all_is_found(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""A federation on one machine: processes that come and go with their parent, seeded chaos, and the command for all of it."""
+"""A federation on one machine: child processes, seeded chaos, and the command for all of it."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,7 +24,14 @@ from fedrfq.cli import local_cluster
 from fedrfq.errors import UserError
 from fedrfq.node.ops.chaos import Chaos
 from fedrfq.node.ops.child_processes import Child, stop
-from fedrfq.node.ops.local_cluster import Cluster, Size, founded, free_ports, opened, size
+from fedrfq.node.ops.local_cluster import (
+    Cluster,
+    Size,
+    found_local,
+    free_ports,
+    open_or_found,
+    size,
+)
 from support.command import command
 
 SLEEP = "import time; print('here', flush=True); time.sleep(600)"
@@ -42,19 +50,23 @@ os.kill(os.getpid(), signal.SIGKILL)
 def until(holds: Callable[[], bool], limit_s: float = 90.0) -> None:
     end = time.monotonic() + limit_s
     while not holds():
-        assert time.monotonic() < end, "it never came to pass"
+        assert time.monotonic() < end, "waited in vain"
         time.sleep(0.02)
 
 
 def gone(pid: int) -> bool:
-    """Ended, though perhaps not yet waited for by anybody."""
+    """Return whether a process has ended, though perhaps nobody has waited for it yet."""
     try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
-            == "Z"
-        )
+        return process_state(pid) == "Z"
     except OSError:
         return True
+
+
+def process_state(pid: int) -> str:
+    """Return the letter that Linux has for the state of a process."""
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    # The name of the program comes first, in parentheses, and may itself contain some.
+    return text.rpartition(")")[2].split()[0]
 
 
 def sleeper(tmp_path: Path, script: str = SLEEP) -> Child:
@@ -111,7 +123,7 @@ def test_a_paused_child_stops_all_the_same(tmp_path: Path) -> None:
     child.start()
     until(lambda: child.said() == ["here"])
     child.pause()
-    until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    until(lambda: process_state(child.pid) == "T")
     assert stop([child]) == []
     assert child.code == -signal.SIGTERM
 
@@ -141,8 +153,8 @@ def test_a_child_has_a_session_and_one_thread_of_its_own(tmp_path: Path) -> None
 # Chaos
 
 
-class Doll:
-    """Of a process, what chaos does to it."""
+class FakeChild:
+    """A process of which only what chaos does to it is recorded."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name = name
@@ -167,27 +179,25 @@ class Doll:
 
 
 def storm(faults: int, seed: int, steps: int = 3000) -> tuple[list[str], Chaos, int]:
-    """What happens to four servers and two clients, and how many servers were away at once at most."""
+    """Return what happens to four servers and two clients, the chaos, and the most servers away."""
     log: list[str] = []
-    dolls: dict[int, Any] = {party: Doll(f"party {party}", log) for party in (0, 1, 2, 3, ~0, ~1)}
-    for doll in dolls.values():
-        doll.rising = 20
-    chaos = Chaos(dolls, faults, Random(seed), lambda party: dolls[party].ready(), pause_s=1.0)
+    children: dict[int, Any] = {
+        party: FakeChild(f"party {party}", log) for party in (0, 1, 2, 3, ~0, ~1)
+    }
+    for child in children.values():
+        child.rising = 20
+    chaos = Chaos(
+        children, faults, Random(seed), lambda party: children[party].ready(), pause_s=1.0
+    )
     most = 0
     for step in range(steps):
         chaos.step(step * 0.1)
         assert step >= 18 or not log  # nobody is at work yet
         if step > 20:
-            most = max(
-                most,
-                sum(
-                    not doll.running or doll.rising > 0
-                    for party, doll in dolls.items()
-                    if party >= 0
-                ),
-            )
+            servers = [child for party, child in children.items() if party >= 0]
+            most = max(most, sum(not child.running or child.rising > 0 for child in servers))
     chaos.end()
-    assert all(doll.running for doll in dolls.values())
+    assert all(child.running for child in children.values())
     return log, chaos, most
 
 
@@ -207,8 +217,8 @@ def test_chaos_follows_from_its_seed() -> None:
 
 
 def test_chaos_spares_who_has_ended() -> None:
-    dolls: dict[int, Any] = {~0: SimpleNamespace(running=False)}
-    chaos = Chaos(dolls, 1, Random(0), lambda party: True)
+    children: dict[int, Any] = {~0: SimpleNamespace(running=False)}
+    chaos = Chaos(children, 1, Random(0), lambda party: True)
     assert not any(chaos.step(step) for step in range(100))
 
 
@@ -223,23 +233,23 @@ def test_free_ports_are_different_and_free() -> None:
 
 def test_a_federation_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
     folder = tmp_path / "federation"
-    new = founded(folder, Size(1, 2, 5))
+    new = found_local(folder, Size(1, 2, 5))
     nothing = dict.fromkeys(("servers", "clients", "rounds"))
     assert size(new) == Size(1, 2, 5)
     assert (
-        opened(folder, nothing, None, 0).text
-        == opened(folder, {**nothing, "clients": 2}, None, 9).text
+        open_or_found(folder, nothing, None, 0).text
+        == open_or_found(folder, {**nothing, "clients": 2}, None, 9).text
         == new.text
     )
     for key, value in (("servers", 4), ("clients", 6), ("rounds", 3)):
         with pytest.raises(UserError, match=f"leave --{key} {value} out"):
-            opened(folder, {**nothing, key: value}, None, 0)
+            open_or_found(folder, {**nothing, key: value}, None, 0)
     with pytest.raises(UserError, match="leave --experiment out"):
-        opened(folder, nothing, tmp_path / "other.toml", 0)
+        open_or_found(folder, nothing, tmp_path / "other.toml", 0)
 
 
 class Answer(BaseHTTPRequestHandler):
-    """To whatever is asked."""
+    """Answers every request with the same status."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -250,8 +260,8 @@ class Answer(BaseHTTPRequestHandler):
 
 
 def test_only_the_running_process_of_a_party_speaks_for_it(tmp_path: Path) -> None:
-    """Not what another process, or an earlier one, has left."""
-    founded(tmp_path / "federation", Size(1, 1, 1))
+    """A status file that another process, or an earlier one, has left does not count."""
+    found_local(tmp_path / "federation", Size(1, 1, 1))
     cluster = Cluster(tmp_path / "federation")
     with HTTPServer(("127.0.0.1", 0), Answer) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
@@ -281,7 +291,7 @@ def test_what_parties_warn_of_is_passed_on(capsys: pytest.CaptureFixture[str]) -
         "",
         "2026-01-01T00:00:00Z error   full",
     ]
-    local_cluster._relay(
+    local_cluster._relay_warnings(
         fake(children={0: SimpleNamespace(name="server-0", said=lambda: lines)}), Console()
     )
     assert capsys.readouterr().out.splitlines() == [
@@ -296,7 +306,7 @@ def test_slow_servers_are_waited_for_in_the_end_but_not_for_ever(
     answers = iter([False, False, True])
     local_cluster._settle(fake(settled=lambda: next(answers)))
     assert not list(answers)
-    monkeypatch.setattr(local_cluster, "_SETTLING_S", 0.2)
+    monkeypatch.setattr(local_cluster, "_SETTLE_S", 0.2)
     with pytest.raises(UserError, match="not all servers have the last round"):
         local_cluster._settle(fake(settled=lambda: False))
 
@@ -304,7 +314,7 @@ def test_slow_servers_are_waited_for_in_the_end_but_not_for_ever(
 def test_servers_are_settled_once_all_say_that_the_run_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    founded(tmp_path / "federation", Size(4, 1, 1))
+    found_local(tmp_path / "federation", Size(4, 1, 1))
     cluster = Cluster(tmp_path / "federation")
     said = dict[int, Any].fromkeys(range(4), {"finished": True})
     monkeypatch.setattr(cluster, "status", said.get)
@@ -315,7 +325,7 @@ def test_servers_are_settled_once_all_say_that_the_run_is_finished(
 
 
 def parties(folder: Path) -> list[int]:
-    """Processes that were started for a federation's folder."""
+    """Return the processes that were started for a federation's folder."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -338,10 +348,10 @@ def test_a_local_cluster_in_chaos_gets_through_and_leaves_nothing_behind(tmp_pat
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 logs hold" in done.stdout
+    assert "6 logs are verified" in done.stdout
     assert len(re.findall(r"client-\d │ 1 ", done.stdout)) == 2
     killed = len(re.findall(r"(?m)^killed ", done.stdout))
-    assert f"{killed} times a party was killed" in done.stdout
+    assert f"killed and restarted {killed} time" in done.stdout
     assert killed > 0
     assert parties(folder) == []
 
@@ -362,14 +372,14 @@ def test_ctrl_c_stops_a_local_cluster_cleanly(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert f"go on with: fedrfq local-cluster {folder}" in said
+    assert f"continue with: {shlex.join(command('local-cluster', folder))}" in said
     assert "stopped" in (folder / "server-0" / "output.log").read_text()
     assert parties(folder) == []
 
 
 def test_a_party_that_falls_ends_a_local_cluster_with_its_last_words(tmp_path: Path) -> None:
     folder = tmp_path / "federation"
-    founded(folder, Size(1, 1, 1))
+    found_local(folder, Size(1, 1, 1))
     (folder / "server-0" / "vote.key").chmod(0o644)
     done = subprocess.run(
         command("local-cluster", folder), capture_output=True, text=True, timeout=120, check=False

@@ -1,4 +1,4 @@
-"""How servers are seen: the board, and the tables that show it."""
+"""The status that servers report, and the tables that show it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedrfq.cli.status_tables import named, shown
+from fedrfq.cli.status_tables import join_names, status_tables
 from fedrfq.consensus.events import Decided, Outcome
 from fedrfq.consensus.messages import Certificate, Evidence, Kind, Record, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
 from fedrfq.node.membership import identity
-from fedrfq.node.ops import status as board
+from fedrfq.node.ops import status as server_status
 from fedrfq.node.ops import status_client
 from fedrfq.robust.detectors import Verdict
 from support.command import fedrfq
@@ -43,10 +43,10 @@ def run(test: Any) -> None:
     asyncio.run(asyncio.wait_for(test, 2 * PATIENCE_S))
 
 
-# The board
+# The status
 
 
-def test_the_board_says_what_is_missing_and_who_is_behind(tmp_path: Path) -> None:
+def test_the_status_says_what_is_missing_and_who_is_behind(tmp_path: Path) -> None:
     federation = founded(tmp_path, rounds=5, deadline_ms=60_000)
 
     async def test() -> None:
@@ -95,8 +95,8 @@ def test_the_board_says_what_is_missing_and_who_is_behind(tmp_path: Path) -> Non
     run(test())
 
 
-def test_the_board_follows_a_round_to_its_end(tmp_path: Path) -> None:
-    """Two of four cannot decide: they stop where a third is needed, and ask for another view."""
+def test_the_status_follows_a_round_to_its_end(tmp_path: Path) -> None:
+    """Two of four servers cannot decide: they stop where a third is needed."""
     founded(tmp_path, rounds=5, clients=1, view_ms=200)
 
     async def test() -> None:
@@ -133,8 +133,8 @@ def client_value(client: Uploader, round_: int) -> str:
     return client.decided[round_].certificate.record.value(client.federation.roster.run).hex()
 
 
-class Told:
-    """As much of a replica as a phase follows from."""
+class FakeReplica:
+    """As much of a replica as its phase follows from."""
 
     over = silent = False
     view = 1
@@ -150,26 +150,28 @@ class Told:
 def test_phases() -> None:
     listed = (Kind.LIST,)
     stories = {
-        "collecting uploads": Told(),
-        "changing views": Told(*listed, Kind.PREPARE, Kind.COMMIT, view=0),
-        "preparing": Told(*listed, Kind.PREPARE),
-        "committing": Told(*listed, Kind.PREPARE, Kind.COMMIT),
-        "abstaining": Told(silent=True),
-        "over": Told(silent=True, over=True),
+        "collecting uploads": FakeReplica(),
+        "changing views": FakeReplica(*listed, Kind.PREPARE, Kind.COMMIT, view=0),
+        "preparing": FakeReplica(*listed, Kind.PREPARE),
+        "committing": FakeReplica(*listed, Kind.PREPARE, Kind.COMMIT),
+        "abstaining": FakeReplica(silent=True),
+        "over": FakeReplica(silent=True, over=True),
     }
-    assert {board.phase(told): None for told in stories.values()} == dict.fromkeys(stories)  # type: ignore[arg-type]
+    for phase, replica in stories.items():
+        assert server_status.phase(replica) == phase  # type: ignore[arg-type]
 
 
 def test_who_was_filtered_and_why_comes_from_the_verdicts(tmp_path: Path) -> None:
     federation = founded(tmp_path)
     certificate = Certificate(Kind.COMMIT, 2, Record(9, *[bytes(32)] * 5), ())
     verdicts = codec.encode_verdicts((0, 2), Verdict(np.array([True, False]), np.array([3, 77])))
-    last = board.last(federation, Decided(certificate, Outcome(b"", verdicts, b""), ()))
+    last = server_status.last(federation, Decided(certificate, Outcome(b"", verdicts, b""), ()))
     assert (last.round, last.view, last.clients) == (9, 2, 2)
-    assert last.filtered == (board.DroppedClient("client-2", 77),)
-    assert board.last(federation, Decided(certificate, None, ())).filtered is None
+    assert last.filtered == (server_status.DroppedClient("client-2", 77),)
+    assert server_status.last(federation, Decided(certificate, None, ())).filtered is None
     assert (
-        board.last(federation, Decided(certificate, Outcome(b"", b"?", b""), ())).filtered is None
+        server_status.last(federation, Decided(certificate, Outcome(b"", b"?", b""), ())).filtered
+        is None
     )
 
 
@@ -181,23 +183,23 @@ def test_evidence_names_the_party_and_a_servers_change_proposal_the_server(tmp_p
         one, other = (
             rules.signed(Upload(4, client, content), own.signer) for content in (b"1", b"2")
         )
-        charge = board.charge(federation, rules.unsigned(Evidence(4, one, other)))
-        assert charge == board.Accusation(4, name, "UPLOAD and UPLOAD")
+        charge = server_status.charge(federation, rules.unsigned(Evidence(4, one, other)))
+        assert charge == server_status.Accusation(4, name, "UPLOAD and UPLOAD")
 
 
 # The tables
 
 
-def printed(boards: dict[str, Any]) -> str:
+def printed(statuses: dict[str, Any]) -> str:
     console = Console(width=200, file=io.StringIO())
-    console.print(shown(boards))
+    console.print(status_tables(statuses))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> dict[str, Any]:
-    """A board, as a server that runs says it."""
+def reported(tmp_path: Path) -> dict[str, Any]:
+    """Return the status that a running server reports, as JSON has it."""
     founded(tmp_path, servers=1, clients=1)
     found: dict[str, Any] = {}
 
@@ -215,44 +217,50 @@ def told(tmp_path: Path) -> dict[str, Any]:
     return found
 
 
-def test_one_server_is_shown_in_full(told: dict[str, Any]) -> None:
+def test_one_server_is_shown_in_full(reported: dict[str, Any]) -> None:
     filtered = [{"name": "client-3", "score": 5}, {"name": "client-9", "score": 70}]
-    told["last"] = {"round": 6, "view": 1, "value": "ab" * 32, "clients": 20, "filtered": filtered}
-    told["charges"] = [{"round": 2, "name": "server-2", "what": "LIST and LIST"}]
-    told["evidence"] = 1
-    told["behind"] = ["server-3"]
-    told["unheard"] = ["server-2"]
-    told["changing"] = ["server-1"]
-    text = printed({"server-0": told})
+    reported["last"] = {
+        "round": 6,
+        "view": 1,
+        "value": "ab" * 32,
+        "clients": 20,
+        "filtered": filtered,
+    }
+    reported["charges"] = [{"round": 2, "name": "server-2", "what": "LIST and LIST"}]
+    reported["evidence"] = 1
+    reported["behind"] = ["server-3"]
+    reported["unheard"] = ["server-2"]
+    reported["changing"] = ["server-1"]
+    text = printed({"server-0": reported})
     assert "1 of 3, view 0, led by server-0" in text
     assert "client-9 (score 70), client-3 (score 5) of 20" in text
     assert "1: server-2 signed LIST and LIST in round 2" in text
     assert re.search(r"servers behind +│ server-3 ", text)
-    assert re.search(r"servers not heard from +│ server-2: not since server-\d was started", text)
+    assert re.search(r"servers not heard from +│ server-2, since server-\d was started", text)
     assert re.search(r"ask for another view +│ server-1", text)
 
 
-def test_nobody_is_said_to_be_unheard_of_once_all_have_spoken(told: dict[str, Any]) -> None:
-    assert told["unheard"] == []
-    assert "not heard from" not in printed({"server-0": told})
+def test_nobody_is_said_to_be_unheard_of_once_all_have_spoken(reported: dict[str, Any]) -> None:
+    assert reported["unheard"] == []
+    assert "not heard from" not in printed({"server-0": reported})
 
 
-@pytest.mark.parametrize(("connected", "state"), [(1, "waits for servers"), (2, "ok")])
+@pytest.mark.parametrize(("connected", "state"), [(1, "waiting for servers"), (2, "ok")])
 def test_a_server_without_enough_others_waits_for_them(
-    told: dict[str, Any], connected: int, state: str
+    reported: dict[str, Any], connected: int, state: str
 ) -> None:
-    told["peers"] = [
+    reported["peers"] = [
         {"name": f"server-{k}", "connected": k <= connected, "round": 1} for k in (1, 2, 3)
     ]
-    told["needed"] = 3
-    text = printed({"server-0": told})
+    reported["needed"] = 3
+    text = printed({"server-0": reported})
     assert re.search(rf"state +│ {state} ", text)
-    assert f"server-{connected} of 3, 2 are needed; clients: 0 of 1" in text
-    assert re.search(r"state +│ ok ", printed({"server-0": {**told, "finished": True}}))
+    assert f"server-{connected} of 3; a round needs 2; clients: 0 of 1" in text
+    assert re.search(r"state +│ ok ", printed({"server-0": {**reported, "finished": True}}))
 
 
 def test_a_server_that_was_left_behind_is_said_to_be(tmp_path: Path) -> None:
-    """Who has spoken, but of no round as late as ours; who has not is not."""
+    """A server that has spoken of earlier rounds only is behind; one that has not spoken is not."""
     founded(tmp_path)
 
     async def test() -> None:
@@ -274,38 +282,38 @@ def test_a_client_has_no_status(tmp_path: Path) -> None:
         assert f"{name}, a {role}: only servers have a status" in said
 
 
-def test_several_servers_are_shown_a_line_each(told: dict[str, Any]) -> None:
-    boards = {
-        "server-0": told,
+def test_several_servers_are_shown_a_line_each(reported: dict[str, Any]) -> None:
+    statuses = {
+        "server-0": reported,
         "server-1": None,
-        "server-2": {**told, "name": "server-2", "failed": "no room"},
-        "server-3": {**told, "name": "server-3", "abstaining": True},
-        "server-4": {**told, "name": "server-4", "waiting": True},
-        "server-5": {**told, "name": "server-5", "finished": True},
+        "server-2": {**reported, "name": "server-2", "failed": "no room"},
+        "server-3": {**reported, "name": "server-3", "abstaining": True},
+        "server-4": {**reported, "name": "server-4", "waiting": True},
+        "server-5": {**reported, "name": "server-5", "finished": True},
     }
     lines = {
         line.split("│")[1].strip(): line
-        for line in printed(boards).splitlines()
+        for line in printed(statuses).splitlines()
         if line.startswith("│ server-")
     }
     states = [
         "ok",
         "not running",
-        "cannot write: no votes",
+        "cannot write, so it does not vote",
         "abstaining",
-        "waits for clients",
+        "waiting for clients",
         "finished",
     ]
     assert [word in lines[f"server-{k}"] for k, word in enumerate(states)] == [True] * 6
 
 
-def test_markup_in_what_is_said_stays_text(told: dict[str, Any]) -> None:
-    assert "[red]x[/red]" in printed({"server-0": {**told, "failed": "[red]x[/red]"}})
+def test_markup_in_what_is_said_stays_text(reported: dict[str, Any]) -> None:
+    assert "[red]x[/red]" in printed({"server-0": {**reported, "failed": "[red]x[/red]"}})
 
 
 def test_many_names_are_cut_short() -> None:
-    assert named([]) == "none"
-    assert named([str(k) for k in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 3 more"
+    assert join_names([]) == "none"
+    assert join_names([str(k) for k in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 3 more"
 
 
 def test_status_finds_the_servers_that_run(tmp_path: Path) -> None:
@@ -346,15 +354,15 @@ def test_a_status_file_that_leads_nowhere_is_a_server_that_does_not_run(
 
 
 def test_a_server_of_another_version_is_said_to_be(
-    tmp_path: Path, told: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, reported: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "status.json").write_text('{"port": 1}')
-    monkeypatch.setattr(status_client, "_page", lambda port: told)
-    assert status_client.ask(tmp_path) == told
+    monkeypatch.setattr(status_client, "_page", lambda port: reported)
+    assert status_client.ask(tmp_path) == reported
     monkeypatch.setattr(
         status_client,
         "_page",
-        lambda port: {key: value for key, value in told.items() if key != "needed"},
+        lambda port: {key: value for key, value in reported.items() if key != "needed"},
     )
     with pytest.raises(UserError, match="another version"):
         status_client.ask(tmp_path)

@@ -67,7 +67,7 @@ def test_pages_are_for_this_machine_and_only_to_be_read(request_: bytes, code: i
 
 
 def test_a_request_is_small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrfq.node.ops.web._MOST_S", 0.05)
+    monkeypatch.setattr("fedrfq.node.ops.web._MAX_REQUEST_S", 0.05)
 
     async def test() -> None:
         web = WebServer({"/page": lambda: WebPage("found")})
@@ -81,7 +81,7 @@ def test_a_request_is_small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_so_many_are_served_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrfq.node.ops.web._MOST_AT_ONCE", 2)
+    monkeypatch.setattr("fedrfq.node.ops.web._MAX_CONNECTIONS", 2)
 
     async def test() -> None:
         web = WebServer({"/page": lambda: WebPage("found")})

@@ -191,7 +191,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert b"the same command goes on" in errors
+    assert b"the same command continues" in errors
     assert b"Traceback" not in errors
 
 
@@ -239,7 +239,7 @@ def test_a_violation_is_shown_and_replays(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_campaign_that_exercised_too_little_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrfq.cli.fuzz._JUDGED", 10)
+    monkeypatch.setattr("fedrfq.cli.fuzz._MIN_SCHEDULES_JUDGED", 10)
     assert "never" in fedrfq("committee", "fuzz", "--schedules", 10, "--jobs", 1, expect=3).stdout
 
 

@@ -1,1 +1,1 @@
-"""Who takes part: keys, requests, founding a federation, and changing it."""
+"""Who takes part in a federation: keys, requests, founding, and changing the federation."""

@@ -1,4 +1,7 @@
-"""Changing a federation: of its file and parties' requests, the file that takes its place once a quorum of servers agrees."""
+"""Changing a federation: make the federation.toml that is to replace the present one.
+
+The new file takes effect once a quorum of servers has proposed it (`proposal`, `epochs`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from fedrfq.node.membership.request import Request
 
 
 class _Row(NamedTuple):
-    """A party of federation.toml."""
+    """A party in federation.toml: what others know of it, and its key for votes."""
 
     member: Member
     key: bytes
@@ -26,46 +29,42 @@ def changed(
     expelled: Sequence[str] = (),
     minimum: int | None = None,
 ) -> Federation:
-    """The federation without the expelled, with those who ask. Who asks under a name that has a seat takes it, with new keys;
-    the others take the seats of the expelled of their kind, and further ones. Everyone else keeps its place in the order."""
+    """Return the federation without the expelled parties, and with those that ask to take part.
+
+    A request under the name of a party of the same role gives that party new keys. Other new
+    parties take the places of expelled ones of their role, and then further places. Everyone else
+    keeps its place, since the order of the parties is their numbering.
+    """
     assert federation.network is not None
+    # A forged or expired request must not get as far as the servers.
     for request in requests:
         request.check()
     _check_names(federation, expelled)
     if not requests and not expelled and minimum is None:
         raise UserError("nothing would change: give requests, --expel or --minimum")
-    servers, clients, couriers = (
-        _seated(
-            _rows(federation, role),
-            [request for request in requests if request.role == role],
-            expelled,
-        )
-        for role in ROLES
-    )
+    servers, clients, couriers = (_new_rows(federation, role, requests, expelled) for role in ROLES)
     if not servers or not clients:
-        raise UserError("a federation has servers and clients: not all of them can be expelled")
-    follows = federation.roster.run.hex()
-    members = tuple(row.member for row in servers + clients + couriers)
-    made = replace(
+        raise UserError(
+            "no server or no client would be left: a federation needs both, so expel fewer parties"
+        )
+    if minimum is None:
+        minimum = federation.timings.minimum
+    successor = replace(
         federation,
-        timings=replace(
-            federation.timings, minimum=federation.timings.minimum if minimum is None else minimum
-        ),
+        timings=replace(federation.timings, minimum=minimum),
         task=replace(federation.task, clients=len(clients)),
         servers=tuple(row.key for row in servers),
         clients=tuple(row.key for row in clients),
-        network=replace(federation.network, follows=follows, members=members),
+        network=replace(
+            federation.network,
+            # Ties the file to this run: it cannot be replayed in another federation.
+            follows=federation.roster.run.hex(),
+            members=tuple(row.member for row in servers + clients + couriers),
+        ),
         couriers=tuple(row.key for row in couriers),
     )
-    return read_successor(federation, made.text.encode())
-
-
-def _rows(federation: Federation, role: str) -> list[_Row]:
-    return [
-        _Row(member, federation.keys[party])
-        for party, member in federation.members.items()
-        if federation.role(party) == role
-    ]
+    # The same checks that every server will make.
+    return read_successor(federation, successor.text.encode())
 
 
 def _check_names(federation: Federation, expelled: Sequence[str]) -> None:
@@ -75,54 +74,68 @@ def _check_names(federation: Federation, expelled: Sequence[str]) -> None:
             raise UserError(f"there is no party {name!r} in the federation{nearest(name, names)}")
 
 
-def _seated(
-    rows: Sequence[_Row], requests: Sequence[Request], expelled: Sequence[str]
+def _new_rows(
+    federation: Federation, role: str, requests: Sequence[Request], expelled: Sequence[str]
 ) -> list[_Row]:
+    """Return the parties of one role, in their new order."""
+    rows = [
+        _Row(member, federation.keys[party])
+        for party, member in federation.members.items()
+        if federation.role(party) == role
+    ]
     names = {row.member.name for row in rows}
-    renewed = {request.member.name: request for request in requests if request.member.name in names}
-    new = [request for request in requests if request.member.name not in names]
-    seated = []
+    asked = [_Row(request.member, request.key) for request in requests if request.role == role]
+    renewed = {row.member.name: row for row in asked if row.member.name in names}
+    # Two requests of one name both stay, and `read_successor` refuses them.
+    newcomers = [row for row in asked if row.member.name not in names]
+    new_rows = []
     for row in rows:
-        if row.member.name not in expelled:
-            seated.append(_row(renewed[row.member.name]) if row.member.name in renewed else row)
-        elif new:
-            seated.append(_row(new.pop(0)))
-    return [*seated, *map(_row, new)]
+        name = row.member.name
+        if name in expelled:
+            if newcomers:
+                new_rows.append(newcomers.pop(0))
+        else:
+            new_rows.append(renewed.get(name, row))
+    return new_rows + newcomers
 
 
-def _row(request: Request) -> _Row:
-    return _Row(request.member, request.key)
+class _Party(NamedTuple):
+    """What a change can change about a party; the names of the fields are shown to the user."""
+
+    key: bytes
+    address: str
+    certificate: bytes
+    role: str
 
 
 def differences(old: Federation, new: Federation) -> list[str]:
-    """What an operator is asked to agree to, a line each."""
+    """Return what an operator is asked to approve, one line for each difference."""
     before = _parties(old)
     after = _parties(new)
-    lines = [f"{name}: out" for name in before if name not in after]
-    lines += [f"{name}: in, as a {after[name][2]}" for name in after if name not in before]
+    lines = [f"{name}: leaves" for name in before if name not in after]
+    lines += [f"{name}: joins as a {after[name].role}" for name in after if name not in before]
     for name in after:
         if name in before and after[name] != before[name]:
-            what = [
-                label
-                for label, a, b in zip(_LABELS, before[name], after[name], strict=True)
-                if a != b
-            ]
-            lines.append(f"{name}: a new {', '.join(what)}")
+            lines.append(f"{name}: new {', '.join(_changed_fields(before[name], after[name]))}")
     for key, value in vars(new.timings).items():
-        if value != getattr(old.timings, key):
-            lines.append(f"{key}: {getattr(old.timings, key)} -> {value}")
+        previous = getattr(old.timings, key)
+        if value != previous:
+            lines.append(f"{key}: {previous} -> {value}")
     if new.task.detector != old.task.detector:
         lines.append(f"detector: {old.task.detector} -> {new.task.detector}")
     if new.experiment != old.experiment:
-        lines.append("experiment: another one")
+        lines.append("experiment: replaced by another one")
     return lines
 
 
-_LABELS = ("key", "seat", "role")
+def _changed_fields(before: _Party, after: _Party) -> list[str]:
+    return [name for name in _Party._fields if getattr(before, name) != getattr(after, name)]
 
 
-def _parties(federation: Federation) -> dict[str, tuple[bytes, Member, str]]:
-    return {
-        member.name: (federation.keys[party], member, federation.role(party))
-        for party, member in federation.members.items()
-    }
+def _parties(federation: Federation) -> dict[str, _Party]:
+    parties = {}
+    for party, member in federation.members.items():
+        parties[member.name] = _Party(
+            federation.keys[party], member.address, member.certificate, federation.role(party)
+        )
+    return parties

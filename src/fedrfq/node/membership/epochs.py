@@ -1,8 +1,9 @@
-"""A party's folder over the runs of its federation: each change of federation.toml begins a new run, and the old are kept.
+"""A party's folder through the epochs of its federation.
 
-past/1, past/2, … hold what the runs that are over left, in order: federation.toml, audit.log, bodies.bin, log/, and last.bin:
-the last certificate with the outcome it certifies, of which the next federation.toml is a part. Whoever trusts the first
-federation.toml can follow to the present one by these alone.
+Each change of federation.toml begins a new run, and what the earlier runs left is kept. past/1,
+past/2, … hold it in order: federation.toml, audit.log, bodies.bin, log/, and last.bin, which is the
+last certificate with the outcome that it certifies. The next federation.toml is a part of that
+outcome, so whoever trusts the first federation.toml can follow to the present one by these alone.
 """
 
 from __future__ import annotations
@@ -30,22 +31,27 @@ NEXT = "federation.next.toml"
 LAST = "last.bin"
 PAST = "past"
 ROTATION = "rotation"
-_KEPT = (
+PROPOSAL = "proposal.toml"
+# What moves to past/ at the end of a run, in this order. federation.toml goes last: as long as it
+# is in the folder, an interrupted activation has not moved everything yet.
+_MOVED = (
     "log",
     "log.damaged-*",
     "audit.log*",
     "bodies.bin*",
-    "proposal.toml",
+    PROPOSAL,
     LAST,
     FEDERATION,
-)  # the last ends it
+)
+# In the order in which a rotation moves them.
 KEYS = (VOTE_KEY, TLS_KEY, TLS_CERTIFICATE)
-_LONGEST = 1 << 28  # bytes of a last.bin
+# Far more than the parts of a round may have together.
+_MAX_LAST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
 class EndedEpoch:
-    """A run that is over: how it ended."""
+    """A run that has ended: its federation, and the certificate and outcome of its last round."""
 
     federation: Federation
     certificate: Certificate
@@ -53,70 +59,83 @@ class EndedEpoch:
 
 
 def activate_successor(folder: Path, last: bytes, successor: bytes) -> None:
-    """The run is over with these bytes (`journal.packed`): put its files aside, and go on with its successor's."""
+    """Move a run that has ended to past/, and continue with its successor's federation.toml.
+
+    `last` is what `encode_last` returned. Both files are written before anything is moved, so that
+    `complete_activation` can finish after a crash at any point.
+    """
     write_atomically(folder / LAST, last)
     write_atomically(folder / NEXT, successor)
     complete_activation(folder)
 
 
 def complete_activation(folder: Path) -> None:
-    """Finish a turn that was begun, if one was: whatever a crash left of it, the same comes out."""
+    """Finish an activation that was begun, if one was; after any crash the result is the same."""
     if not (folder / NEXT).exists():
         return
-    past = _unfinished(folder)
-    _check_turn(folder, past)
+    past = _destination(folder)
+    _check_certified(folder, past)
+    # Each move is atomic and is skipped if an earlier attempt has made it.
     past.mkdir(parents=True, exist_ok=True)
-    for pattern in _KEPT:
+    for pattern in _MOVED:
         for path in sorted(folder.glob(pattern)):
             path.rename(past / path.name)
-    _rotate(folder, past)
+    _rotate_keys(folder, past)
+    # The moves must be on the disk before NEXT is gone, which alone says that they were begun.
     _sync(past)
     (folder / NEXT).rename(folder / FEDERATION)
     _sync(folder)
 
 
-def _check_turn(folder: Path, past: Path) -> None:
-    """That the run is over, and the next one is what its last certificate says; each file may have been moved already."""
-    if (past / FEDERATION).exists():
-        home = past
-    else:
-        home = folder
-    if (past / LAST).exists():
-        last = past
-    else:
-        last = folder
-    if codec.successor_in(_ended(home / FEDERATION, last / LAST).outcome.verdicts) != _bounded(
-        folder / NEXT, MOST
-    ):
-        raise UserError(f"{folder / NEXT} is not what {last / LAST} certifies: move it away")
+def _check_certified(folder: Path, past: Path) -> None:
+    """Raise a UserError unless the last certificate of the run names the next federation.toml.
+
+    An earlier attempt may have moved either file to past/ already.
+    """
+    federation = _moved_or_not(folder, past, FEDERATION)
+    last = _moved_or_not(folder, past, LAST)
+    certified = codec.successor_in(_read_ended(federation, last).outcome.verdicts)
+    if certified != _read(folder / NEXT, MOST):
+        raise UserError(f"{folder / NEXT} is not what {last} certifies: move it away")
 
 
-def _unfinished(folder: Path) -> Path:
-    """Where a turn that was begun puts things: in the last place, unless that is another run's."""
+def _moved_or_not(folder: Path, past: Path, name: str) -> Path:
+    if (past / name).exists():
+        return past / name
+    return folder / name
+
+
+def _destination(folder: Path) -> Path:
+    """Return the folder in past/ for the run that has ended.
+
+    That is the latest one if an interrupted activation has begun to fill it. It has if
+    federation.toml, which is moved last, is missing here (everything was moved) or there.
+    """
     latest = max(_numbers(folder), default=0)
-    mine = latest and (
-        not (folder / FEDERATION).exists()
-        or not (folder / PAST / str(latest) / FEDERATION).exists()
-    )
-    return folder / PAST / str(latest if mine else latest + 1)
+    if latest:
+        latest_folder = folder / PAST / str(latest)
+        if not (folder / FEDERATION).exists() or not (latest_folder / FEDERATION).exists():
+            return latest_folder
+    return folder / PAST / str(latest + 1)
 
 
 def takes_part(identity: Identity, successor: bytes) -> bool:
-    """Whether the party takes part in the next run, with the keys it has or with those made for a rotation."""
-    new = Federation.read(successor.decode(), NEXT)
-    own = {identity.signer.public}
+    """Return whether the party is in the successor, with its present keys or with rotated ones."""
+    federation = Federation.read(successor.decode(), NEXT)
+    public_keys = {identity.signer.public}
     if (identity.folder / ROTATION).is_dir():
-        own.add(read_signer(identity.folder / ROTATION).public)
-    return not own.isdisjoint(new.keys.values())
+        public_keys.add(read_signer(identity.folder / ROTATION).public)
+    return not public_keys.isdisjoint(federation.keys.values())
 
 
-def _rotate(folder: Path, past: Path) -> None:
-    """Keys made for the new federation take the old ones' place."""
+def _rotate_keys(folder: Path, past: Path) -> None:
+    """Replace the keys by those in rotation/ if the successor lists them; keep the old in past/."""
     rotation = folder / ROTATION
-    if not _seated(rotation, (folder / NEXT).read_bytes()):
+    if not _is_rotation_listed(rotation, (folder / NEXT).read_bytes()):
         return
     for name in KEYS:
         if (rotation / name).exists():
+            # After a crash between the two moves the old key is in past/ already.
             if (folder / name).exists() and not (past / name).exists():
                 (folder / name).rename(past / name)
             (rotation / name).rename(folder / name)
@@ -125,130 +144,156 @@ def _rotate(folder: Path, past: Path) -> None:
     rotation.rmdir()
 
 
-def _seated(rotation: Path, successor: bytes) -> bool:
-    """Whether the certificate made for a rotation is one of the new federation's."""
-    certificate = rotation / TLS_CERTIFICATE
+def _is_rotation_listed(rotation: Path, successor: bytes) -> bool:
+    """Return whether the certificate made for a rotation is one of the successor's."""
     if not rotation.is_dir():
         return False
-    if not certificate.exists():  # it is moved last; or a rotation was never made to its end
-        certificate = rotation.parent / TLS_CERTIFICATE
+    certificate = rotation / TLS_CERTIFICATE
+    if not certificate.exists():
+        # It is moved last, so either all keys have been moved, or `fedrfq keys rotate` was
+        # interrupted before it had written them all.
         if any((rotation / name).exists() for name in KEYS):
             return False
+        certificate = rotation.parent / TLS_CERTIFICATE
     return certificates.read(certificate) in Federation.read(successor.decode(), NEXT).holders
 
 
 def _numbers(folder: Path) -> list[int]:
+    """Return the numbers of the folders in past/."""
     past = folder / PAST
-    if past.is_dir():
-        return sorted(int(path.name) for path in past.iterdir() if path.name.isdecimal())
-    return []
+    if not past.is_dir():
+        return []
+    return sorted(int(path.name) for path in past.iterdir() if path.name.isdecimal())
 
 
 def ended_epochs(folder: Path) -> Iterator[EndedEpoch]:
-    """The runs before the present one, in order, each found to end in the next; UserError where one does not."""
+    """Yield the runs before the present one, in order, after checking that each led to the next.
+
+    Raises a UserError at the first that did not.
+    """
     numbers = _numbers(folder)
-    before = ""
-    for number, found in enumerate(numbers, 1):
+    previous_run = ""
+    for number, expected in enumerate(numbers, 1):
         path = folder / PAST / str(number)
+        # The file that this run certified is now in the next folder, or the present one.
+        after = folder
         if number != len(numbers):
             after = folder / PAST / str(number + 1)
-        else:
-            after = folder
-        run = _ended(path / FEDERATION, path / LAST)
-        assert run.federation.network is not None
-        if number != found or run.federation.network.follows != before:
+        epoch = _read_ended(path / FEDERATION, path / LAST)
+        assert epoch.federation.network is not None
+        if number != expected or epoch.federation.network.follows != previous_run:
             raise UserError(
-                f"{folder / PAST} does not begin with the federation's first run: copy another party's"
+                f"{folder / PAST} does not begin with the first run of the federation: "
+                "copy that of another party"
             )
-        before = run.federation.roster.run.hex()
-        if codec.successor_in(run.outcome.verdicts) != _bounded(after / FEDERATION, MOST):
+        # The first run follows none, and each other the one before.
+        previous_run = epoch.federation.roster.run.hex()
+        if codec.successor_in(epoch.outcome.verdicts) != _read(after / FEDERATION, MOST):
             raise UserError(
-                f"{after / FEDERATION} is not what {path / LAST} certifies: restore it from another party's folder"
+                f"{after / FEDERATION} is not what {path / LAST} certifies: "
+                "restore it from the folder of another party"
             )
-        yield run
+        yield epoch
 
 
-def _ended(path: Path, last: Path) -> EndedEpoch:
-    federation = read_federation(path)
+def _read_ended(federation_path: Path, last_path: Path) -> EndedEpoch:
+    federation = read_federation(federation_path)
     try:
-        return EndedEpoch(federation, *_stood(Rules(federation.roster), _bounded(last, _LONGEST)))
+        certificate, outcome = _decode_last(
+            Rules(federation.roster), _read(last_path, _MAX_LAST_BYTES)
+        )
     except Refused as error:
         raise UserError(
-            f"{last} does not hold ({error}): copy it from another party's folder"
+            f"{last_path} does not hold ({error}): copy it from the folder of another party"
         ) from error
+    return EndedEpoch(federation, certificate, outcome)
 
 
-def _stood(rules: Rules, last: bytes) -> tuple[Certificate, Outcome]:
-    """What `last_of` wrote, by the public keys alone. A client's has no state: that is the servers' own."""
+def _decode_last(rules: Rules, last: bytes) -> tuple[Certificate, Outcome]:
+    """Decode what `encode_last` wrote, and check it with the public keys alone.
+
+    A client's has no state: that is the memory of the detector, which only servers have.
+    """
     messages = [placed.message for placed in round_log.unpack(last)]
+    first = None
     if messages:
-        cert = messages[0].body
-    else:
-        cert = None
-    if not isinstance(cert, Cert) or not rules.certifies(cert.certificate, Kind.COMMIT):
+        first = messages[0].body
+    if not isinstance(first, Cert) or not rules.certifies(first.certificate, Kind.COMMIT):
         raise Refused("it does not begin with a certificate of this federation")
-    record = cert.certificate.record
-    parts = {m.body.what: m.body.content for m in messages if isinstance(m.body, Part)}
-    due = {
+    record = first.certificate.record
+    certified_digests = {
         PartKind.GLOBALS: record.globals_,
         PartKind.VERDICTS: record.verdicts,
         PartKind.STATE: record.state,
     }
-    for what, digest in due.items():
-        if (content := parts.get(what)) is None and what is PartKind.STATE:
+    parts = {m.body.what: m.body.content for m in messages if isinstance(m.body, Part)}
+    for kind, digest in certified_digests.items():
+        if kind is PartKind.STATE and kind not in parts:
             continue
-        if content is None or part_digest(what, content) != digest:
-            raise Refused(f"{what.name} is not what was certified")
-    return cert.certificate, Outcome(
+        if kind not in parts or part_digest(kind, parts[kind]) != digest:
+            raise Refused(f"{kind.name} is not what was certified")
+    outcome = Outcome(
         parts[PartKind.GLOBALS], parts[PartKind.VERDICTS], parts.get(PartKind.STATE, b"")
     )
+    return first.certificate, outcome
 
 
 def inherited_outcome(folder: Path, federation: Federation) -> Outcome | None:
-    """What the runs before left to this one; none for a federation's first."""
+    """Return what the earlier runs have left to this one, or None for a federation's first run."""
     if federation.network is None or not federation.network.follows:
         return None
-    *_, last = [None, *ended_epochs(folder)]
-    if last is None or last.federation.roster.run.hex() != federation.network.follows:
-        where = f"copy the folder {PAST}/ of another party, for a server that of a server"
+    earlier = list(ended_epochs(folder))
+    if not earlier or earlier[-1].federation.roster.run.hex() != federation.network.follows:
         raise UserError(
-            f"this federation goes on from another one, and {folder / PAST} does not have it: {where}"
+            f"this federation continues an earlier one, which is not in {folder / PAST}: "
+            f"copy the folder {PAST}/ of another party (a server needs that of a server)"
         )
+    last = earlier[-1]
+    # Checked again, since more than f lying servers could certify what the rules forbid.
     read_successor(last.federation, federation.text.encode())
     return inherited_by(last.federation, last.outcome, federation)
 
 
 def rounds_before(folder: Path) -> int:
-    """Rounds of all runs that are over, in the folder of one that follows from them."""
-    return sum(run.certificate.record.round for run in ended_epochs(folder))
+    """Return how many rounds the ended runs of this folder's federation have had together."""
+    return sum(epoch.certificate.record.round for epoch in ended_epochs(folder))
 
 
 def rounds_left(identity: Identity) -> int:
-    """Of the federation's experiment, those that earlier runs have not done."""
+    """Return how many rounds of the experiment the earlier runs have not done."""
     return max(0, rounds_of(identity.federation) - rounds_before(identity.folder))
 
 
 def rounds_of(federation: Federation) -> int:
-    """Of a federation's experiment."""
+    """Return how many rounds the experiment of a federation has."""
     assert federation.network is not None
-    found = toml.strict(federation.network.experiment).get("rounds")
-    if type(found) is not int or found < 1:
-        raise UserError(f"the experiment in {FEDERATION} has no number of rounds: it cannot be run")
-    return found
+    rounds = toml.strict(federation.network.experiment).get("rounds")
+    # A bool is an int to isinstance, and no number of rounds.
+    if type(rounds) is not int or rounds < 1:
+        raise UserError(
+            f"the experiment in {FEDERATION} has no number of rounds, so it cannot be run: "
+            "use one that has"
+        )
+    return rounds
 
 
-def _bounded(path: Path, most: int) -> bytes:
+def _read(path: Path, max_bytes: int) -> bytes:
     try:
-        if not path.is_file() or path.stat().st_size > most:
+        if not path.is_file():
+            raise UserError(f"{path} is missing: copy it from the folder of another party")
+        if path.stat().st_size > max_bytes:
             raise UserError(
-                f"{path} is missing, or no such file: copy it from another party's folder"
+                f"{path} is longer than {max_bytes} bytes: copy it from the folder of another party"
             )
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror})") from error
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}): copy it from the folder of another party"
+        ) from error
 
 
 def _sync(folder: Path) -> None:
+    """Flush the names in a folder to the disk, so that renames survive a power cut."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -257,9 +302,10 @@ def _sync(folder: Path) -> None:
 
 
 def encode_last(rules: Rules, certificate: Certificate, outcome: Outcome) -> bytes:
-    """What `turn` takes."""
+    """Encode how a run ended, for `activate_successor`; a client's outcome has no state."""
     round_ = certificate.record.round
     parts = round_log.parts(rules.run, round_, outcome)
-    return round_log.pack(
-        [rules.unsigned(Cert(round_, certificate)), *(parts if outcome.state else parts[:-1])]
-    )
+    if not outcome.state:
+        # The state is the last part.
+        parts = parts[:-1]
+    return round_log.pack([rules.unsigned(Cert(round_, certificate)), *parts])

@@ -1,7 +1,7 @@
-"""Founding a federation: parties' requests and an experiment become the federation.toml that all share.
+"""Founding a federation: requests and an experiment become the federation.toml that all share.
 
-Whoever founds holds nobody's secrets: the same requests and settings give everyone the same file. Parties whose keys are made
-here (`Keys`) go the same way.
+Whoever founds a federation holds nobody's secrets: the same requests and settings give everyone the
+same file. Parties whose keys are made here (`NewKeys`) send a request like everyone else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedrfq.federation.members import ROLES, Member, Members
 from fedrfq.federation.signatures import KEY, Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.node.membership import certificates
-from fedrfq.node.membership.request import MOST, Request
+from fedrfq.node.membership.request import MAX_REQUEST_BYTES, Request
 from fedrfq.node.storage.party_folder import (
     FEDERATION,
     REQUEST,
@@ -33,45 +33,46 @@ from fedrfq.node.storage.party_folder import (
     write,
 )
 
+# What only the owner may read, write or enter.
+_PRIVATE_FILE = 0o600
+_PRIVATE_FOLDER = 0o700
+
 
 @dataclass(frozen=True)
 class NewKeys:
-    """A new party's secrets, and what it makes known."""
+    """The secrets of a new party, and its request; the TLS key is in PEM form."""
 
     seed: bytes
-    tls_key: bytes  # as PEM
+    tls_key: bytes
     request: Request
 
     @staticmethod
     def new(
-        name: str, address: str = "", days: int = certificates.DAYS, courier: bool = False
+        name: str, address: str = "", days: int = certificates.DEFAULT_DAYS, courier: bool = False
     ) -> NewKeys:
-        """`address` is a server's, host:port; clients and couriers have none."""
-        Request(
-            Member(name, address, b"-"), b"", courier=courier
-        )  # refused before anything is made of it
+        """Make keys; `address` is a server's HOST:PORT, and empty for a client or courier."""
+        # Refuse a bad name or address before any key is made.
+        Request(Member(name, address, b"-"), b"", courier=courier)
         seed = secrets.token_bytes(KEY)
-        (tls_key, der) = certificates.make(name, days)
+        tls_key, certificate = certificates.make(name, days)
         signer = Ed25519Signer(seed)
-        return NewKeys(
-            seed,
-            tls_key,
-            Request(Member(name, address, der), signer.public, courier=courier).signed(signer),
-        )
+        member = Member(name, address, certificate)
+        request = Request(member, signer.public, courier=courier).signed(signer)
+        return NewKeys(seed, tls_key, request)
 
     def write(self, folder: Path) -> None:
-        """The folder of the party, which nobody else may enter."""
+        """Write the keys and the request to the party's folder, which nobody else may enter."""
         refuse_existing([folder / name for name in (VOTE_KEY, TLS_KEY, TLS_CERTIFICATE, REQUEST)])
-        make_folder(folder, 0o700)
-        write(folder / VOTE_KEY, self.seed.hex().encode() + b"\n", 0o600)
-        write(folder / TLS_KEY, self.tls_key, 0o600)
+        make_folder(folder, _PRIVATE_FOLDER)
+        write(folder / VOTE_KEY, self.seed.hex().encode() + b"\n", _PRIVATE_FILE)
+        write(folder / TLS_KEY, self.tls_key, _PRIVATE_FILE)
         write(folder / TLS_CERTIFICATE, certificates.pem(self.request.member.certificate).encode())
         write(folder / REQUEST, self.request.text.encode())
 
 
 @dataclass(frozen=True)
 class FoundingPurpose:
-    """What a federation is founded for: the experiment, as TOML, and what it asks of the committee."""
+    """What a federation is founded for: the experiment, as TOML, and the task of its committee."""
 
     experiment: str
     task: Task
@@ -80,23 +81,31 @@ class FoundingPurpose:
 def purpose(
     servers: int, clients: int | None = None, file: Path | None = None, sets: Sequence[str] = ()
 ) -> FoundingPurpose:
-    """Of an experiment's file (or the default one) with `--set`s applied, for so many parties; as many clients as it says
-    unless given. Its committee becomes one of that size and honest: `fedrfq run` then simulates what the real one does.
-    Needs PyTorch."""
-    from fedrfq import experiment
+    """Return the purpose that an experiment's file, or the default experiment, describes.
+
+    `sets` are applied to it, and `clients` overrides the number of clients. Its committee becomes
+    an honest one of that many servers, so `fedrfq run` simulates what the real one does. This needs
+    PyTorch.
+    """
     from fedrfq.committee import Simulated
     from fedrfq.data import DATASETS, load
+    from fedrfq.experiment import experiment
     from fedrfq.learning.round_loop import mandate
 
-    found = replace(experiment.load(file, sets, clients=clients), committee=Simulated(servers))
-    known = DATASETS.get(found.data.name) or load(found.data.name)
-    return FoundingPurpose(toml.dump(found.table()), mandate(found, len(known.classes)).task)
+    chosen = replace(experiment.load(file, sets, clients=clients), committee=Simulated(servers))
+    # A known dataset need not be downloaded to count its classes.
+    dataset = DATASETS.get(chosen.data.name) or load(chosen.data.name)
+    task = mandate(chosen, len(dataset.classes)).task
+    return FoundingPurpose(toml.dump(chosen.table()), task)
 
 
 def federation(
     purpose: FoundingPurpose, requests: Sequence[Request], timings: Timings, follows: str = ""
 ) -> Federation:
-    """The federation of these parties, each kind in the order of their names, numbers in them as numbers."""
+    """Return the federation of these parties, each role in the order of names.
+
+    The order decides the numbers of the parties, so it must not depend on that of the requests.
+    """
     for request in requests:
         request.check()
     ordered = sorted(
@@ -105,22 +114,26 @@ def federation(
     servers, clients, couriers = (tuple(r.key for r in ordered if r.role == role) for role in ROLES)
     if len(clients) != purpose.task.clients:
         raise UserError(
-            f"the experiment has {purpose.task.clients} clients, and {len(clients)} ask to take part"
+            f"the experiment has {purpose.task.clients} clients, and {len(clients)} ask to take "
+            "part: change `clients` in the experiment, or add requests"
         )
     network = Members(follows, purpose.experiment, tuple(request.member for request in ordered))
     digest = experiment_digest(toml.strict(purpose.experiment))
-    made = Federation(digest, timings, purpose.task, servers, clients, network, couriers)
-    return Federation.read(made.text, FEDERATION)
+    new = Federation(digest, timings, purpose.task, servers, clients, network, couriers)
+    # Reading it back makes the checks that every party will make.
+    return Federation.read(new.text, FEDERATION)
 
 
 def found(folder: Path, federation: Federation, made: Sequence[NewKeys]) -> None:
     """Write the federation's file, and a folder for each party whose keys were made here."""
-    own = {folder / keys.request.member.name: keys for keys in made}
-    refuse_existing([folder / FEDERATION, *own])
+    folders = {folder / keys.request.member.name: keys for keys in made}
+    # Before the first is written, so that a conflict leaves nothing behind.
+    refuse_existing([folder / FEDERATION, *folders])
     make_folder(folder)
-    for party, keys in own.items():
-        keys.write(party)
-        write(party / FEDERATION, federation.text.encode())
+    for party_folder, keys in folders.items():
+        keys.write(party_folder)
+        write(party_folder / FEDERATION, federation.text.encode())
+    # Last, because it marks the federation as founded.
     write(folder / FEDERATION, federation.text.encode())
 
 
@@ -128,60 +141,74 @@ def init(
     folder: Path,
     addresses: Sequence[str],
     clients: int | None = None,
-    waits: Mapping[str, int | None] | None = None,
+    timings: Mapping[str, int | None] | None = None,
     file: Path | None = None,
     sets: Sequence[str] = (),
-    days: int = certificates.DAYS,
+    *,
+    days: int = certificates.DEFAULT_DAYS,
     couriers: int = 0,
 ) -> Federation:
-    """Found a federation of the parties that asked (`requests`), and of servers server-0, … at these addresses, clients
-    client-0, … and couriers courier-0, … with keys made here. Without `clients`, as many as the experiment has, or as have
-    asked. `waits` are fields of `Timings`; a round needs more than half of the clients unless they say otherwise."""
+    """Found a federation in this folder, of the parties that asked and of parties made here.
+
+    Made here are server-0, … at these addresses, and so many clients client-0, … and couriers
+    courier-0, …. Without `clients`, as many clients are made as the experiment has, or none if
+    clients have asked. `timings` are fields of `Timings`, or None for the default; a round needs
+    more than half of the clients unless they say otherwise.
+    """
     asked = requests(folder)
-    servers, waiting, _ = (sum(request.role == role for request in asked) for role in ROLES)
-    if waiting or clients is not None:
-        total = waiting + (clients or 0)
-    else:
-        total = None
-    aim = purpose(servers + len(addresses), total, file, sets)
-    given = {key: value for key, value in (waits or {}).items() if value is not None}
-    timings = Timings(**{"minimum": aim.task.clients // 2 + 1, **given})
+    asking_servers = sum(request.role == "server" for request in asked)
+    asking_clients = sum(request.role == "client" for request in asked)
+    # None leaves the number to the experiment.
+    total_clients = None
+    if asking_clients or clients is not None:
+        total_clients = asking_clients + (clients or 0)
+    aim = purpose(asking_servers + len(addresses), total_clients, file, sets)
+    given = {key: value for key, value in (timings or {}).items() if value is not None}
     made = [NewKeys.new(f"server-{k}", address, days) for k, address in enumerate(addresses)]
-    made += [NewKeys.new(f"client-{k}", days=days) for k in range(aim.task.clients - waiting)]
-    made += [NewKeys.new(f"courier-{k}", days=days, courier=True) for k in range(couriers)]
-    agreed = federation(aim, [*asked, *(keys.request for keys in made)], timings)
+    for k in range(aim.task.clients - asking_clients):
+        made.append(NewKeys.new(f"client-{k}", days=days))
+    for k in range(couriers):
+        made.append(NewKeys.new(f"courier-{k}", days=days, courier=True))
+    agreed = federation(
+        aim,
+        [*asked, *(keys.request for keys in made)],
+        Timings(**{"minimum": aim.task.clients // 2 + 1, **given}),
+    )
     found(folder, agreed, made)
     return agreed
 
 
 def add(folder: Path, files: Sequence[Path]) -> list[Request]:
-    """Take requests among those that the federation of this folder will be founded of; returns all there are now."""
+    """Add requests to those of which this folder's federation will be founded; return them all."""
     if (folder / FEDERATION).exists():
-        raise UserError(f"{folder / FEDERATION} exists: the federation is founded")
+        raise UserError(
+            f"the federation of {folder} is founded already: "
+            "change it with `fedrfq committee change`"
+        )
     new = [read_request(file) for file in files]
-    there = requests(folder)
-    Members(
-        "", "", tuple(request.member for request in [*there, *new])
-    )  # refuses what two have in common
-    if len({request.key for request in [*there, *new]}) < len(there) + len(new):
-        raise UserError("two parties have the same key: each needs its own")
+    all_requests = [*requests(folder), *new]
+    # Refuses parties that share a name, an address or a certificate.
+    Members("", "", tuple(request.member for request in all_requests))
+    if len({request.key for request in all_requests}) < len(all_requests):
+        raise UserError("two parties have the same key: each needs its own, from `fedrfq keys new`")
+    # All have been checked by now: either all of the new requests are added, or none.
     make_folder(folder / REQUESTS)
     for request in new:
         write(folder / REQUESTS / f"{request.member.name}.toml", request.text.encode())
-    return [*there, *new]
+    return all_requests
 
 
 def requests(folder: Path) -> list[Request]:
-    """Those that were added."""
+    """Return the requests that were added to this folder's federation."""
     return [read_request(path) for path in sorted((folder / REQUESTS).glob("*.toml"))]
 
 
 def read_request(path: Path) -> Request:
-    return Request.read(read_text(path, MOST), str(path))
+    """Read and check the request in a file."""
+    return Request.read(read_text(path, MAX_REQUEST_BYTES), str(path))
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
-    """server-2 comes before server-10."""
-    return [
-        (letters, int(digits or 0)) for letters, digits in re.findall(r"([^0-9]*)([0-9]*)", name)
-    ]
+    """Return a key to sort names by their numbers, so that server-2 comes before server-10."""
+    parts = re.findall(r"([^0-9]*)([0-9]*)", name)
+    return [(letters, int(digits or 0)) for letters, digits in parts]

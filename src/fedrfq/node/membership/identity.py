@@ -1,5 +1,7 @@
-"""A party's folder: its own keys, and the federation.toml that it shares with the others. Which party it is follows from its
-key for votes being in that file."""
+"""A party's identity: its own keys, and the federation.toml that it shares with the others.
+
+Which party a folder belongs to follows from its key for votes, which federation.toml lists.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ from fedrfq.node.storage.party_folder import (
 
 @dataclass(frozen=True)
 class Identity:
-    """Who one is: servers are numbered from 0, client k is ~k, and couriers come after (`Charter.carriers`)."""
+    """A party with its folder and its signer.
+
+    Servers are numbered from 0, client k is party ~k, and couriers come after the clients
+    (`Federation.carriers`).
+    """
 
     folder: Path
     federation: Federation
@@ -33,54 +39,69 @@ class Identity:
 
     @property
     def member(self) -> Member:
+        """Return what the other parties know of this one."""
         return self.federation.members[self.party]
 
     @property
     def is_server(self) -> bool:
+        """Return whether the party is a server, which all parties from 0 on are."""
         return self.party >= 0
 
     @property
     def role(self) -> str:
+        """Return "server", "client" or "courier"."""
         return self.federation.role(self.party)
 
 
 def load(folder: Path) -> Identity:
-    """The party of this folder, once its keys were found to be private, valid and those that the federation knows."""
+    """Return the party of this folder.
+
+    Its keys must be private and valid, and the ones that federation.toml lists.
+    """
     federation = read_federation(folder / FEDERATION)
     signer = read_signer(folder)
-    own = certificates.read(folder / TLS_CERTIFICATE)
+    certificate = certificates.read(folder / TLS_CERTIFICATE)
     identity = Identity(folder, federation, _party(folder, federation, signer), signer)
+    # OpenSSL reads the key by itself later; this refuses one that other users could read.
     secret(folder / TLS_KEY)
-    if own != identity.member.certificate:
+    if certificate != identity.member.certificate:
         raise UserError(
-            f"{folder / TLS_CERTIFICATE} is not the certificate that {FEDERATION} has of {identity.member.name}"
+            f"{folder / TLS_CERTIFICATE} is not the certificate that {FEDERATION} lists for "
+            f"{identity.member.name}: restore it"
         )
-    certificates.check_time(own, identity.member.name)
+    # Its form was checked when the federation was founded; only time can make it unfit.
+    certificates.check_time(certificate, identity.member.name)
     return identity
 
 
 def read_member(folder: Path) -> tuple[Member, str]:
-    """Of the party of this folder, and its role, even if its certificate has expired."""
+    """Return what others know of the party of this folder, and its role.
+
+    Unlike `load`, this also works for a party whose certificate has expired.
+    """
     federation = read_federation(folder / FEDERATION)
     party = _party(folder, federation, read_signer(folder))
     return federation.members[party], federation.role(party)
 
 
 def read_federation(path: Path) -> Federation:
-    """Of a federation on a network."""
+    """Return the federation of a federation.toml, which must be one on a network."""
     federation = Federation.read(read_text(path, MOST_FEDERATION), str(path))
     if federation.network is None:
         raise UserError(
-            f"{path} is of a simulated run: `fedrfq committee init` founds a federation of real servers"
+            f"{path} belongs to a simulated run: found a federation of real servers with "
+            "`fedrfq committee init`"
         )
     return federation
 
 
 def read_signer(folder: Path) -> Ed25519Signer:
+    """Return the signer with the key for votes of this folder."""
     text = secret(folder / VOTE_KEY)
     try:
         seed = bytes.fromhex(text.removesuffix("\n"))
-    except ValueError:  # which would show a part of the key
+    except ValueError:
+        # The error itself must not be shown: it would quote a part of the key.
         seed = b""
     if len(seed) != KEY:
         raise UserError(f"{folder / VOTE_KEY} is not a key, {KEY} bytes in hex: restore it")
@@ -92,5 +113,6 @@ def _party(folder: Path, federation: Federation, signer: Ed25519Signer) -> int:
         if key == signer.public:
             return party
     raise UserError(
-        f"the key in {folder / VOTE_KEY} is none of {FEDERATION}'s: copy the one in which {signer.public.hex()} takes part"
+        f"the key in {folder / VOTE_KEY} is none of {FEDERATION}'s: "
+        f"copy the {FEDERATION} that lists the public key {signer.public.hex()}"
     )

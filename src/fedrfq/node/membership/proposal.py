@@ -1,4 +1,8 @@
-"""A server's change proposal: the federation.toml that it moves in every round, for as long as it lies in its folder."""
+"""A server's change proposal: the federation.toml that it proposes in every round.
+
+The proposal is a file in the server's folder; the server reads it again in each round, so an
+operator can make or withdraw it while the server runs.
+"""
 
 from __future__ import annotations
 
@@ -10,49 +14,52 @@ from fedrfq.federation.reconfiguration import MOST, read_successor
 from fedrfq.files.atomic import write_atomically
 from fedrfq.node.logs import say
 from fedrfq.node.membership import certificates
-from fedrfq.node.membership.epochs import rounds_of
+from fedrfq.node.membership.epochs import PROPOSAL, rounds_of
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.storage.party_folder import read_text
 
-PROPOSAL = "proposal.toml"
-
 
 def propose(identity: Identity, file: Path) -> Federation:
-    """Take a file up as this server's change proposal, if it could take the present one's place."""
+    """Make a file this server's change proposal, if it could replace the present federation."""
     content = read_text(file, MOST).encode()
-    new = _fit(identity.federation, content)
+    successor = _read_runnable(identity.federation, content)
     write_atomically(identity.folder / PROPOSAL, content)
-    return new
+    return successor
 
 
-def take_back(folder: Path) -> bool:
-    """Take the change proposal back; not if there was none."""
-    there = (folder / PROPOSAL).exists()
+def withdraw_proposal(folder: Path) -> bool:
+    """Remove the server's change proposal; return whether there was one."""
+    existed = (folder / PROPOSAL).exists()
     (folder / PROPOSAL).unlink(missing_ok=True)
-    return there
+    return existed
 
 
 def pending(identity: Identity) -> bytes | None:
-    """The change proposal of this folder; none if there is none, or none that could be decided on any more."""
+    """Return the server's change proposal, or None if there is none that can still be decided."""
     path = identity.folder / PROPOSAL
-    try:
-        if path.exists():
-            content = read_text(path, MOST).encode()
-        else:
-            content = b""
-        if content and _fit(identity.federation, content):
-            return content
+    if not path.exists():
         return None
+    try:
+        content = read_text(path, MOST).encode()
+        if not content:
+            return None
+        _read_runnable(identity.federation, content)
     except UserError as error:
+        # The server keeps running: what it proposes is no reason to stop deciding rounds.
         say("the change proposal cannot be made", "warning", why=str(error))
         return None
+    return content
 
 
-def _fit(federation: Federation, content: bytes) -> Federation:
-    """The federation that is moved, if it could be run: its new certificates can be pinned, and its rounds are a number."""
-    new = read_successor(federation, content)
-    for member in new.members.values():
+def _read_runnable(federation: Federation, content: bytes) -> Federation:
+    """Return the successor of this text, if it could run.
+
+    Its new certificates must be fit for pinning, and its experiment must have a number of rounds.
+    """
+    successor = read_successor(federation, content)
+    for member in successor.members.values():
+        # Certificates of the present federation were checked before, and may have expired since.
         if member.certificate not in federation.holders:
             certificates.check(member.certificate, member.name)
-    rounds_of(new)
-    return new
+    rounds_of(successor)
+    return successor

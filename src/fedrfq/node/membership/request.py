@@ -1,5 +1,7 @@
-"""request.toml: what a party makes known of itself to take part. It is signed with its own key, so nobody can ask for a key
-that is another's."""
+"""request.toml: what a party tells about itself when it asks to take part.
+
+A request is signed with the party's own key, so nobody can ask for a key that belongs to another.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +14,33 @@ from fedrfq.federation.signatures import Ed25519, Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.node.membership import certificates
 
-MOST = 1 << 14  # bytes
+# A certificate is the longest part of a request, and at most about a third of this in base64.
+MAX_REQUEST_BYTES = 1 << 14
 VERSION = 1
-_TAG = b"fedrfq request\n"  # no message of the protocol begins with it
+# No message of the protocol begins with this, so a signed request is never taken for one.
+_TAG = b"fedrfq request\n"
 
 
 @dataclass(frozen=True)
 class Request:
+    """What a party asks to be known as: name, address and certificate, and its key for votes."""
+
     member: Member
-    key: bytes  # for votes
+    key: bytes
     signature: bytes = b""
-    courier: bool = False  # it asks to carry others' uploads, and to have none itself
+    # A courier carries the uploads of clients, and has none of its own.
+    courier: bool = False
 
     def __post_init__(self) -> None:
         if self.courier and self.member.address:
-            raise UserError(f"a courier has no address, it dials the servers: {self.member.name}")
+            raise UserError(
+                f"{self.member.name} is a courier and has no address, as it dials the servers: "
+                "leave --address out"
+            )
 
     @property
     def role(self) -> str:
+        """Return "server", "client" or "courier"; of these only a server has an address."""
         if self.courier:
             return "courier"
         if self.member.address:
@@ -38,25 +49,28 @@ class Request:
 
     @property
     def is_server(self) -> bool:
+        """Return whether the party asks to be a server."""
         return self.role == "server"
 
     @property
     def text(self) -> str:
-        """The file."""
-        return toml.dump({**self._said(), "signature": self.signature.hex()})
+        """Return the request as request.toml contains it."""
+        return toml.dump({**self._signed_table(), "signature": self.signature.hex()})
 
     def signed(self, signer: Ed25519Signer) -> Request:
-        return replace(self, signature=signer(self._signed()))
+        """Return the request with a signature by the party's own key."""
+        return replace(self, signature=signer(self._signed_bytes()))
 
     def check(self) -> None:
-        """That it is the key's own and could be pinned; a UserError says why not."""
+        """Raise a UserError unless the key's owner signed it and the certificate can be pinned."""
         name = self.member.name
         scheme = Ed25519()
         if scheme.weak(self.key):
             raise UserError(
-                f"the key of {name} is weak, others could sign for it: make a new one, `fedrfq keys new`"
+                f"the key of {name} is weak, so others could sign in its name: "
+                "make a new one with `fedrfq keys new`"
             )
-        if not scheme.verify(self.key, self._signed(), self.signature):
+        if not scheme.verify(self.key, self._signed_bytes(), self.signature):
             raise UserError(
                 f"the request of {name} is not signed by its own key: ask {name} for it again"
             )
@@ -64,25 +78,29 @@ class Request:
 
     @staticmethod
     def read(text: str, where: str) -> Request:
-        """From the file's text, which must be exactly what this program writes; checked."""
+        """Parse and check the text of a request.toml, which errors call `where`.
+
+        The text must be exactly what this program writes, so that a request has only one form.
+        """
         try:
             table = toml.strict(text)
             key = bytes.fromhex(table["key"])
             signature = bytes.fromhex(table["signature"])
-            found = Request(Member.of(table), key, signature, table["role"] == "courier")
-            if found.text != text:
+            request = Request(Member.of(table), key, signature, table["role"] == "courier")
+            if request.text != text:
                 raise ValueError("it is not as this program writes it")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(
-                f"{where} is not a party's request ({error!r}): `fedrfq keys new` writes one"
+                f"{where} is not the request of a party ({error!r}): "
+                "make one with `fedrfq keys new`"
             ) from error
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
-        found.check()
-        return found
+        request.check()
+        return request
 
-    def _said(self) -> dict[str, Any]:
+    def _signed_table(self) -> dict[str, Any]:
         return {"version": VERSION, "role": self.role, **self.member.row(self.key)}
 
-    def _signed(self) -> bytes:
-        return _TAG + toml.dump(self._said()).encode()
+    def _signed_bytes(self) -> bytes:
+        return _TAG + toml.dump(self._signed_table()).encode()

@@ -1,1 +1,1 @@
-"""How operators see and start nodes: status, metrics, health checks, local clusters."""
+"""Operating parties: status, metrics, web pages, the doctor, a local cluster, and chaos."""

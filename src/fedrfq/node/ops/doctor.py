@@ -1,7 +1,8 @@
-"""What keeps a party from taking part, found before it starts: folder, keys, clock, port, disk, and the way to the others.
+"""Find what keeps a party from taking part before it starts, and say how to fix it.
 
-What it cannot know: whether this clock agrees with the others' (no message carries the time, and none is needed but for the
-certificates' validity), and whether the others can reach this server through what lies between.
+Two things cannot be known from here: whether this clock agrees with the others' (no message
+carries the time, which only matters for the validity of certificates), and whether the others can
+reach this server through the network between them.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ from fedrfq.node.transport import probe, tls
 OK = "ok"
 WARNING = "warning"
 FAILED = "failed"
-_SOON = timedelta(days=30)
-# bytes of free space
-_NEEDED = 64 << 20
-_WANTED = 1 << 30
-_NAMED = 5
+# A certificate that expires sooner than this gets a warning.
+_EXPIRY_NOTICE = timedelta(days=30)
+# Free bytes below which a server soon cannot write its log, and below which to warn.
+_MIN_FREE_BYTES = 64 << 20
+_LOW_FREE_BYTES = 1 << 30
+# Parties that are named before the rest is only counted.
+_MAX_NAMED = 5
+_MINUTE = "%Y-%m-%d %H:%M"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, how it is, and what to do where it is not well."""
+    """What was checked, its grade, and a note that says what to do if the grade is not OK."""
 
     what: str
     grade: str
@@ -46,149 +50,146 @@ class Finding:
 def examine(
     folder: Path, now: datetime | None = None, patience_s: float = 5.0
 ) -> Iterator[Finding]:
-    """All findings; those that need sound keys only where these are."""
+    """Yield all findings about a party's folder.
+
+    What needs sound keys is only checked if they are sound. Each server has `patience_s` to answer.
+    """
     now = now or datetime.now(UTC)
     files = [
-        _tried(FEDERATION, lambda: read_federation(folder / FEDERATION).about()),
-        _tried(VOTE_KEY, lambda: read_signer(folder).public.hex()),
-        _tried(TLS_KEY, lambda: secret(folder / TLS_KEY) and "private"),
-        _certificate(folder / TLS_CERTIFICATE, now),
+        _check(FEDERATION, lambda: read_federation(folder / FEDERATION).about()),
+        _check(VOTE_KEY, lambda: read_signer(folder).public.hex()),
+        _check(TLS_KEY, lambda: secret(folder / TLS_KEY) and "private"),
+        _own_certificate(folder / TLS_CERTIFICATE, now),
     ]
     yield from files
     yield _disk(folder)
     if any(finding.grade == FAILED for finding in files):
         return
-    fits = _tried("party", lambda: _who(load(folder)))
-    yield fits
-    if fits.grade == OK:
-        yield from _party(load(folder), now, patience_s)
+    party = _check("party", lambda: _describe(load(folder)))
+    yield party
+    if party.grade == OK:
+        yield from _examine_party(load(folder), now, patience_s)
 
 
-def _party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Finding]:
+def _examine_party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Finding]:
     yield _other_certificates(identity, now)
     yield _clock(identity, now)
+    # A running party has its port in use and its own connections: do not get in its way.
     if taken(identity.folder):
+        where = "its log"
         if identity.is_server:
-            look = f"`fedrfq committee status {identity.folder}`"
-        else:
-            look = "its log"
-        yield Finding(
-            "process", OK, f"this party runs: port and servers are left to it, see {look}"
-        )
+            where = f"`fedrfq committee status {identity.folder}`"
+        note = f"this party is running, so port and servers were not checked: see {where}"
+        yield Finding("process", OK, note)
         return
     if identity.is_server:
         yield _port(identity.member.address)
     yield from _servers(identity, asyncio.run(probe.servers(identity, patience_s)))
 
 
-def _servers(identity: Identity, reached: Mapping[int, probe.ProbeResult]) -> Iterator[Finding]:
-    """Up to f servers may be away, and rounds are decided all the same."""
+def _servers(identity: Identity, answers: Mapping[int, probe.ProbeResult]) -> Iterator[Finding]:
+    """Yield a finding for each server, and one more if too few of them answer.
+
+    Rounds are decided as long as no more than f servers are away.
+    """
     roster = identity.federation.roster
-    away = sum(not answer.there for answer in reached.values())
-    if away <= roster.f:
-        missed = WARNING
-    else:
-        missed = FAILED
-    for server, answer in reached.items():
+    away = sum(not answer.there for answer in answers.values())
+    away_grade = WARNING
+    if away > roster.f:
+        away_grade = FAILED
+    for server, answer in answers.items():
+        grade = away_grade
         if answer.well:
             grade = OK
-        else:
-            if answer.there:
-                grade = FAILED
-            else:
-                grade = missed
+        elif answer.there:
+            grade = FAILED
         yield Finding(identity.federation.members[server].name, grade, answer.note)
     if away > roster.f:
-        few = f"{away} of {roster.n} do not answer, and a round takes {roster.n - roster.f}"
-        yield Finding(
-            "servers", FAILED, f"{few}: start this party all the same, it dials until they do"
+        note = (
+            f"{away} of {roster.n} do not answer, and a round needs {roster.n - roster.f}: "
+            "start this party anyway, it keeps dialling until they answer"
         )
+        yield Finding("servers", FAILED, note)
 
 
-def _tried(what: str, look: Callable[[], str]) -> Finding:
+def _check(what: str, look: Callable[[], str]) -> Finding:
+    """Return OK with what `look` returns, or FAILED with the UserError that it raises."""
     try:
         return Finding(what, OK, look())
     except UserError as error:
         return Finding(what, FAILED, str(error))
 
 
-def _who(identity: Identity) -> str:
-    """With keys that fit each other, or OpenSSL would not take them."""
+def _describe(identity: Identity) -> str:
+    """Return the role, number and name of a party whose keys OpenSSL accepts as a pair."""
     tls.client_context(identity)
-    number = [
-        p for p in identity.federation.members if identity.federation.role(p) == identity.role
-    ].index(identity.party)
-    return f"{identity.role} {number}, {identity.member.name}"
+    federation = identity.federation
+    peers = [party for party in federation.members if federation.role(party) == identity.role]
+    return f"{identity.role} {peers.index(identity.party)}, {identity.member.name}"
 
 
-def _certificate(path: Path, now: datetime) -> Finding:
+def _own_certificate(path: Path, now: datetime) -> Finding:
     try:
-        certificates.check_time(der := certificates.read(path), "this party", now)
-        end = certificates.validity(der, "this party")[1]
+        certificate = certificates.read(path)
+        certificates.check_time(certificate, "this party", now)
+        _, end = certificates.validity(certificate, "this party")
     except UserError as error:
         return Finding(path.name, FAILED, str(error))
-    if end - now < _SOON:
-        remedy = ": make new keys, and have the federation changed"
-    else:
-        remedy = ""
-    return Finding(path.name, WARNING if remedy else OK, f"valid until {end:%Y-%m-%d}{remedy}")
+    note = f"valid until {end:%Y-%m-%d}"
+    if end - now >= _EXPIRY_NOTICE:
+        return Finding(path.name, OK, note)
+    remedy = "make new keys with `fedrfq keys rotate`, and have the servers approve the change"
+    return Finding(path.name, WARNING, f"{note}: {remedy}")
 
 
 def _other_certificates(identity: Identity, now: datetime) -> Finding:
-    soon = []
+    what = "others' certificates"
+    days = _EXPIRY_NOTICE.days
+    expiring = []
     for member in identity.federation.members.values():
         start, end = certificates.validity(member.certificate, member.name)
-        if not start <= now <= end - _SOON and member != identity.member:
-            soon.append(f"{member.name} (until {end:%Y-%m-%d})")
-    if not soon:
-        return Finding("others' certificates", OK, "all valid for 30 days and more")
-    if len(soon) > _NAMED:
-        more = f" and {len(soon) - _NAMED} more"
-    else:
-        more = ""
-    return Finding(
-        "others' certificates",
-        WARNING,
-        f"not valid in 30 days: {', '.join(soon[:_NAMED])}{more}: they need new keys",
-    )
+        if not start <= now <= end - _EXPIRY_NOTICE and member != identity.member:
+            expiring.append(f"{member.name} (until {end:%Y-%m-%d})")
+    if not expiring:
+        return Finding(what, OK, f"all valid for {days} days or more")
+    names = ", ".join(expiring[:_MAX_NAMED])
+    if len(expiring) > _MAX_NAMED:
+        names += f" and {len(expiring) - _MAX_NAMED} more"
+    return Finding(what, WARNING, f"not valid in {days} days: {names}: they need new keys")
 
 
 def _clock(identity: Identity, now: datetime) -> Finding:
-    """Nothing here can have been made in the future."""
-    members = identity.federation.members.values()
-    made = max(certificates.validity(member.certificate, member.name)[0] for member in members)
+    """Compare the clock with files that cannot have been made in the future."""
+    newest = max(
+        certificates.validity(member.certificate, member.name)[0]
+        for member in identity.federation.members.values()
+    )
     written = datetime.fromtimestamp((identity.folder / FEDERATION).stat().st_mtime, UTC)
-    if now < made:
-        return Finding(
-            "clock",
-            FAILED,
-            f"it is {now:%Y-%m-%d %H:%M} UTC here, and a certificate is from {made:%Y-%m-%d %H:%M}: set it",
-        )
+    here = f"{now:{_MINUTE}} UTC"
+    if now < newest:
+        note = f"it is {here} here, before a certificate was made ({newest:{_MINUTE}}): set it"
+        return Finding("clock", FAILED, note)
     if now < written:
-        return Finding(
-            "clock",
-            WARNING,
-            f"it is {now:%Y-%m-%d %H:%M} UTC here, and {FEDERATION} is of {written:%Y-%m-%d %H:%M}",
-        )
-    return Finding("clock", OK, f"{now:%Y-%m-%d %H:%M} UTC; not compared with the others'")
+        note = f"it is {here} here, before {FEDERATION} was written ({written:{_MINUTE}}): check it"
+        return Finding("clock", WARNING, note)
+    return Finding("clock", OK, f"{here}; not compared with the other parties' clocks")
 
 
 def _port(address: str) -> Finding:
+    """Try to listen on the server's address."""
     try:
-        family, kind, _, _, place = socket.getaddrinfo(*endpoint(address), type=socket.SOCK_STREAM)[
-            0
-        ]
-        with closing(socket.socket(family, kind)) as door:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.bind(place)
+        found = socket.getaddrinfo(*endpoint(address), type=socket.SOCK_STREAM)
+        family, kind, _, _, socket_address = found[0]
+        with closing(socket.socket(family, kind)) as listener:
+            # As the server does: otherwise connections of an earlier one would block the port.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(socket_address)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            return Finding(
-                "port", WARNING, f"{address} is not of this machine: give `fedrfq server` --listen"
-            )
-        return Finding(
-            "port", FAILED, f"{address} cannot be listened on ({error.strerror}): end what uses it"
-        )
+            note = f"{address} is not of this machine: start `fedrfq server` with --listen"
+            return Finding("port", WARNING, note)
+        note = f"cannot listen on {address} ({error.strerror}): stop the program that uses it"
+        return Finding("port", FAILED, note)
     return Finding("port", OK, f"{address} is free")
 
 
@@ -196,16 +197,11 @@ def _disk(folder: Path) -> Finding:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return Finding("disk", FAILED, f"{folder}: {error.strerror}")
-    if free < _NEEDED:
+        return Finding("disk", FAILED, f"{folder}: {error.strerror}: check the path")
+    note = f"{free / 2**30:.1f} GiB free"
+    if free >= _LOW_FREE_BYTES:
+        return Finding("disk", OK, note)
+    grade = WARNING
+    if free < _MIN_FREE_BYTES:
         grade = FAILED
-    else:
-        if free < _WANTED:
-            grade = WARNING
-        else:
-            grade = OK
-    return Finding(
-        "disk",
-        grade,
-        f"{free / 2**30:.1f} GiB free" + ("" if grade == OK else ": make room, or votes will stop"),
-    )
+    return Finding("disk", grade, f"{note}: free some space, since a full disk stops a server")

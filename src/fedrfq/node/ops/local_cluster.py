@@ -1,4 +1,8 @@
-"""A whole federation on one machine: every server and client a process of its own, started, watched, killed and restarted."""
+"""The processes of a whole federation on one machine: start, watch, kill and restart them.
+
+Nothing is printed here. The command `fedrfq local-cluster`, with its options and tables, is
+`fedrfq.cli.local_cluster`; benchmarks and tests use the classes here directly.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +23,71 @@ from fedrfq.node.membership import founding
 from fedrfq.node.membership.identity import read_federation
 from fedrfq.node.ops.child_processes import Child, fedrfq_command, stop
 from fedrfq.node.storage import client_history
-from fedrfq.node.storage.party_folder import FEDERATION
+from fedrfq.node.storage.party_folder import FEDERATION, STATUS
 
-OUTPUT = "output.log"  # of a party, in its folder
-_STATUS = "status.json"
-_ASKING_S = 2.0
-_PORTS = range(20_000, 32_768)  # Linux gives out those from 32,768 on, others from 49,152
+_HOST = "127.0.0.1"
+# The file in a party's folder that its output goes to.
+OUTPUT = "output.log"
+# How long a server has to answer when it is asked for its status.
+_STATUS_TIMEOUT_S = 2.0
+# Systems give out ports to whoever dials from 32,768 (Linux) or 49,152 (others) on.
+_PORTS = range(20_000, 32_768)
 
 
 class Size(NamedTuple):
+    """How large a federation is, and how many rounds its experiment has."""
+
     servers: int
     clients: int
     rounds: int
 
 
-def founded(
+_DEFAULT_SIZE = Size(servers=4, clients=6, rounds=3)
+
+
+def found_local(
     folder: Path, size: Size, experiment: Path | None = None, sets: Sequence[str] = ()
 ) -> Federation:
-    """A new federation in this folder, with addresses on this machine."""
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(size.servers)]
+    """Found a federation in this folder, with addresses on this machine."""
+    addresses = [f"{_HOST}:{port}" for port in free_ports(size.servers)]
     return founding.init(
-        folder, addresses, size.clients, {}, experiment, [*sets, f"rounds={size.rounds}"]
+        folder,
+        addresses,
+        clients=size.clients,
+        file=experiment,
+        sets=[*sets, f"rounds={size.rounds}"],
     )
+
+
+def open_or_found(
+    folder: Path, wanted: Mapping[str, int | None], experiment: Path | None, seed: int
+) -> Federation:
+    """Return the federation of this folder if it is as wanted, or found one if there is none.
+
+    `wanted` has the fields of `Size`; None stands for any size, or for the default of a new one.
+    """
+    if not (folder / FEDERATION).exists():
+        given = {key: value for key, value in wanted.items() if value is not None}
+        return found_local(folder, _DEFAULT_SIZE._replace(**given), experiment, [f"seed={seed}"])
+    if experiment is not None:
+        raise UserError(
+            f"{folder} has a federation, which has its own experiment: "
+            "leave --experiment out, or name another DIR"
+        )
+    federation = read_federation(folder / FEDERATION)
+    for key, value in size(federation)._asdict().items():
+        if wanted[key] not in (None, value):
+            raise UserError(
+                f"{folder} has a federation of {value} {key}: "
+                f"leave --{key} {wanted[key]} out, or name another DIR"
+            )
+    return federation
 
 
 def size(federation: Federation) -> Size:
-    return Size(
-        len(federation.servers), len(federation.clients), int(_experiment(federation)["rounds"])
-    )
+    """Return the size of a federation."""
+    rounds = int(_experiment(federation)["rounds"])
+    return Size(len(federation.servers), len(federation.clients), rounds)
 
 
 def _experiment(federation: Federation) -> toml.Table:
@@ -55,23 +96,28 @@ def _experiment(federation: Federation) -> toml.Table:
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports nobody listens on, all different. They are none of those that systems give to whoever dials: such a one might be
-    taken again before the server has it."""
-    found: list[int] = []
-    with ExitStack() as taken:
+    """Return so many different ports that nobody listens on.
+
+    None of them is one that the system gives to whoever dials: such a port might be taken again
+    before the server has it.
+    """
+    ports: list[int] = []
+    # All stay open until the last is found, so that none is found twice.
+    with ExitStack() as listeners:
         for port in SystemRandom().sample(_PORTS, len(_PORTS)):
-            if len(found) == number:
+            if len(ports) == number:
                 break
             with suppress(OSError):
-                taken.enter_context(socket.create_server(("127.0.0.1", port)))
-                found.append(port)
-    return found
+                listeners.enter_context(socket.create_server((_HOST, port)))
+                ports.append(port)
+    return ports
 
 
 class Cluster:
-    """The processes of a federation's folder: servers by their number, client k by ~k; of all of them unless some are named.
+    """The processes of a federation's folder, by party: servers from 0, and client k as ~k.
 
-    `more` are further arguments of a party's command.
+    `parties` are all servers and clients unless some are named. `more` has further arguments for
+    the commands of parties.
     """
 
     def __init__(
@@ -82,40 +128,38 @@ class Cluster:
     ) -> None:
         self.folder = folder
         self.federation = read_federation(folder / FEDERATION)
-        parties = parties or [
-            party for party in self.federation.members if party not in self.federation.carriers
-        ]
-        self.children = {
-            party: self._child(party, (more or {}).get(party, ())) for party in parties
-        }
+        if not parties:
+            couriers = self.federation.carriers
+            parties = [party for party in self.federation.members if party not in couriers]
+        arguments = more or {}
+        self.children = {party: self._child(party, arguments.get(party, ())) for party in parties}
 
-    def _child(self, party: int, more: Sequence[object]) -> Child:
-        own = self.own(party)
+    def _child(self, party: int, arguments: Sequence[object]) -> Child:
+        folder = self.own(party)
         if party >= 0:
-            command = fedrfq_command("server", own)
+            command = fedrfq_command("server", folder, *arguments)
         else:
-            command = fedrfq_command(
-                "client", own, "--data", _experiment(self.federation)["data"]["name"]
-            )
-        return Child(own.name, [*command, *map(str, more)], own / OUTPUT)
+            data = _experiment(self.federation)["data"]["name"]
+            command = fedrfq_command("client", folder, "--data", data, *arguments)
+        return Child(folder.name, command, folder / OUTPUT)
 
     def own(self, party: int) -> Path:
-        """A party's folder."""
+        """Return the folder of a party."""
         return self.folder / self.federation.members[party].name
 
     def start(self) -> None:
+        """Start all parties."""
         for child in self.children.values():
             child.start()
 
     def stop(self) -> list[str]:
-        """Everybody, clients first; the names of those that had to be killed."""
-        clients, servers = (
-            [c for p, c in self.children.items() if (p >= 0) == kind] for kind in (False, True)
-        )
+        """Stop all parties, clients first; return the names of those that had to be killed."""
+        clients = [child for party, child in self.children.items() if party < 0]
+        servers = [child for party, child in self.children.items() if party >= 0]
         return stop(clients) + stop(servers)
 
     def fallen(self, expected: Collection[int] = ()) -> list[Child]:
-        """Those that have ended in any way but a clean one, and were not expected to."""
+        """Return the parties that have ended with an error, except those that were expected to."""
         return [
             child
             for party, child in self.children.items()
@@ -123,71 +167,49 @@ class Cluster:
         ]
 
     def finished(self) -> bool:
-        """Whether every client has done its rounds: it then ends by itself."""
+        """Return whether every client has done its rounds, after which it ends by itself."""
         return all(child.code == 0 for party, child in self.children.items() if party < 0)
 
     def settled(self) -> bool:
-        """Whether every server knows how the last round ended."""
-        return all(
-            (self.status(party) or {"finished": False})["finished"]
-            for party in self.children
-            if party >= 0
-        )
+        """Return whether every server knows how the last round ended."""
+        for party in self.children:
+            if party < 0:
+                continue
+            status = self.status(party)
+            if status is None or not status["finished"]:
+                return False
+        return True
 
     def answers(self, party: int) -> bool:
-        """Whether a party is at work: a server can be asked, a client has said that it started."""
+        """Return whether a party is at work: a server answers, a client has logged its start."""
         if party < 0:
             return self.children[party].spoke
         return self.status(party) is not None
 
     def diary(self, party: int) -> dict[str, Any] | None:
-        """What a client wrote down of its last round; none before the first."""
+        """Return what a client has recorded about its last round, or None before the first."""
         path = self.own(party) / client_history.NAME
-        if path.exists():
-            lines = path.read_bytes().splitlines(keepends=True)
-        else:
-            lines = []
-        whole = [line for line in lines[-2:] if line.endswith(b"\n")]
-        found: dict[str, Any] | None
-        if whole:
-            found = json.loads(whole[-1])
-        else:
-            found = None
-        return found
+        if not path.exists():
+            return None
+        lines = path.read_bytes().splitlines(keepends=True)
+        # The client may be in the middle of writing the last line.
+        complete = [line for line in lines[-2:] if line.endswith(b"\n")]
+        if not complete:
+            return None
+        last: dict[str, Any] = json.loads(complete[-1])
+        return last
 
     def status(self, party: int) -> dict[str, Any] | None:
-        """What a party says of itself; none if it does not answer."""
+        """Return the status that a server reports, or None if it does not answer."""
         child = self.children[party]
         try:
-            told = json.loads((self.own(party) / _STATUS).read_bytes())
-            if not child.running or told["pid"] != child.pid:
+            place = json.loads((self.own(party) / STATUS).read_bytes())
+            # An earlier process may have left the file, and its port may be another program's now.
+            if not child.running or place["pid"] != child.pid:
                 return None
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{told['port']}/status", timeout=_ASKING_S
-            ) as answer:
-                found: dict[str, Any] = json.load(answer)
+            url = f"http://{_HOST}:{place['port']}/status"
+            with urllib.request.urlopen(url, timeout=_STATUS_TIMEOUT_S) as answer:
+                status: dict[str, Any] = json.load(answer)
         except (OSError, ValueError, KeyError):
             return None
-        return found
-
-
-def opened(
-    folder: Path, wanted: Mapping[str, int | None], experiment: Path | None, seed: int
-) -> Federation:
-    """The federation of this folder: the one that is there, if it is as wanted, else a new one."""
-    usual = {"servers": 4, "clients": 6, "rounds": 3}
-    if not (folder / FEDERATION).exists():
-        given = {key: value for key, value in wanted.items() if value is not None}
-        return founded(folder, Size(**{**usual, **given}), experiment, [f"seed={seed}"])
-    if experiment is not None:
-        raise UserError(
-            f"{folder} has a federation, and that an experiment: leave --experiment out, or name another DIR"
-        )
-    federation = read_federation(folder / FEDERATION)
-    for key, value in size(federation)._asdict().items():
-        if wanted[key] not in (None, value):
-            asked = f"--{key} {wanted[key]}"
-            raise UserError(
-                f"{folder} has a federation of {value} {key}: leave {asked} out, or name another DIR"
-            )
-    return federation
+        return status

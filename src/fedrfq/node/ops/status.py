@@ -1,4 +1,8 @@
-"""What a server knows of itself and the others, as a value: what `fedrfq committee status` shows."""
+"""The status of a server as a value: what it knows about itself and the others.
+
+`fedrfq committee status` shows it; the server serves it as JSON on its loopback port, so the fields
+here are the keys of that JSON.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Peer:
-    """Another server: whether it is connected, and the furthest round it has spoken of (0: none yet)."""
+    """Another server: whether it is connected, and the latest round it spoke of (0: none yet)."""
 
     name: str
     connected: bool
@@ -26,7 +30,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class DroppedClient:
-    """A client that the detector dropped, with its score: the higher the worse."""
+    """A client that the detector dropped, with its score; a higher score is worse."""
 
     name: str
     score: int
@@ -34,7 +38,10 @@ class DroppedClient:
 
 @dataclass(frozen=True)
 class LastRound:
-    """The last decided round. Who was filtered is unknown (none) as long as only the certificate is here."""
+    """The last decided round.
+
+    `clients` and `filtered` are None as long as only the certificate is here, without the outcome.
+    """
 
     round: int
     view: int
@@ -45,7 +52,7 @@ class LastRound:
 
 @dataclass(frozen=True)
 class Accusation:
-    """Whom evidence convicts, and of having signed what."""
+    """The party that evidence convicts, and the two messages that it signed."""
 
     round: int
     name: str
@@ -54,51 +61,67 @@ class Accusation:
 
 @dataclass(frozen=True)
 class ServerStatus:
+    """All that a server reports about itself; parties are named, servers and clients alike."""
+
     run: str
     name: str
     party: int
-    rounds: int  # of the experiment
+    # Rounds that this run is to have, after those of earlier runs.
+    rounds: int
     finished: bool
-    failed: str | None  # why it can no longer vote
-    abstaining: bool  # its log was lost, or the run is over: it follows, and says nothing
+    # Why the server can no longer write, and so no longer vote.
+    failed: str | None
+    # The log was lost, or the run is over: the server follows without voting.
+    abstaining: bool
     round: int
     view: int
     leader: str
     phase: str
-    waiting: bool  # the deadline has passed, and too few clients have sent
+    # The deadline has passed, and too few clients have uploaded.
+    waiting: bool
     clients: int
     minimum: int
-    held: int  # uploads
-    missing: Names  # clients whose upload is not here
-    listed: Names  # servers, in this round
-    prepared: Names  # … in this view
+    # How many uploads of the round are here, and the clients whose upload is not.
+    held: int
+    missing: Names
+    # Servers whose upload list of this round, or vote of this view, is here.
+    listed: Names
+    prepared: Names
     committed: Names
-    changing: Names  # servers that ask for a later view
+    # Servers that ask for a later view.
+    changing: Names
     peers: tuple[Peer, ...]
-    needed: int  # servers that a round takes, this one among them
-    behind: Names  # servers that have spoken, of no round as late as ours
-    unheard: Names  # servers that have said nothing since this one was started
+    # Servers that a round needs, this one among them.
+    needed: int
+    # Servers whose latest message is of an earlier round than this server's.
+    behind: Names
+    # Servers that have sent nothing since this one was started.
+    unheard: Names
     connected_clients: int
     last: LastRound | None
+    # How many proofs of misbehaviour there are, and the latest of them.
     evidence: int
-    charges: tuple[Accusation, ...]  # the latest
-    ignored: Mapping[str, int]  # messages, by reason
+    charges: tuple[Accusation, ...]
+    # How many messages were ignored, by reason.
+    ignored: Mapping[str, int]
     log_bytes: int
 
 
 def names(federation: Federation, parties: Iterable[int]) -> Names:
-    return tuple(
-        name(federation, party) for party in sorted(parties, key=lambda party: max(party, ~party))
-    )
+    """Return the names of parties, ordered by number; client k, which is ~k, sorts as k."""
+    ordered = sorted(parties, key=lambda party: max(party, ~party))
+    return tuple(name(federation, party) for party in ordered)
 
 
 def name(federation: Federation, party: int) -> str:
+    """Return the name of a party; a server that proposes a change is named as the server."""
     return federation.members[federation.roster.person(party)].name
 
 
 def peers(
     federation: Federation, me: int, connected: Collection[int], heard: Mapping[int, int]
 ) -> tuple[Peer, ...]:
+    """Return the other servers; `heard` has the latest round that each has spoken of."""
     others = [server for server in range(federation.roster.n) if server != me]
     return tuple(
         Peer(name(federation, server), server in connected, heard.get(server, 0))
@@ -107,7 +130,7 @@ def peers(
 
 
 def missing(replica: Replica) -> list[int]:
-    """The clients without an upload in this round."""
+    """Return the clients without an upload in this round, as parties."""
     return [
         ~client
         for client in range(len(replica.roster.clients))
@@ -116,7 +139,7 @@ def missing(replica: Replica) -> list[int]:
 
 
 def phase(replica: Replica) -> str:
-    """How far this server is in its round."""
+    """Return in words how far the server is in its round."""
     if replica.over:
         return "over"
     if replica.silent:
@@ -133,11 +156,13 @@ def phase(replica: Replica) -> str:
     return "changing views"
 
 
-def in_view(slots: Mapping[int, Message], view: int) -> list[int]:
-    return [server for server, message in slots.items() if message.view == view]
+def in_view(votes: Mapping[int, Message], view: int) -> list[int]:
+    """Return the servers whose vote is of this view."""
+    return [server for server, message in votes.items() if message.view == view]
 
 
 def last(federation: Federation, decided: Decided) -> LastRound:
+    """Return a decided round as the status shows it."""
     record = decided.certificate.record
     clients, filtered = _verdicts(federation, decided)
     value = record.value(federation.roster.run).hex()
@@ -147,25 +172,26 @@ def last(federation: Federation, decided: Decided) -> LastRound:
 def _verdicts(
     federation: Federation, decided: Decided
 ) -> tuple[int | None, tuple[DroppedClient, ...] | None]:
+    """Return how many clients were judged, and which were dropped; None where it is not known."""
     if decided.outcome is None:
         return None, None
     try:
         clients, verdict = codec.decode_verdicts_without_successor(decided.outcome.verdicts)
     except Refused:
         return None, None
+    dropped = []
     rows = zip(clients, verdict.kept_K.tolist(), verdict.score_K.tolist(), strict=True)
-    return len(clients), tuple(
-        DroppedClient(name(federation, ~client), score) for client, kept, score in rows if not kept
-    )
+    for client, kept, score in rows:
+        if not kept:
+            dropped.append(DroppedClient(name(federation, ~client), score))
+    return len(clients), tuple(dropped)
 
 
 def charge(federation: Federation, evidence: Message) -> Accusation:
+    """Return whom a piece of evidence convicts."""
     body = evidence.body
     assert isinstance(body, Evidence)
     party = body.first.author
     assert party is not None
-    return Accusation(
-        body.round,
-        name(federation, party),
-        f"{body.first.body.kind.name} and {body.second.body.kind.name}",
-    )
+    signed = f"{body.first.body.kind.name} and {body.second.body.kind.name}"
+    return Accusation(body.round, name(federation, party), signed)

@@ -1,4 +1,4 @@
-"""What servers of this machine say of themselves, asked over their loopback ports."""
+"""Ask the servers on this machine for their status, over their loopback ports."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from fedrfq.node.ops.status import ServerStatus
 from fedrfq.node.ops.web import HOST
 from fedrfq.node.storage.party_folder import FEDERATION, STATUS, VOTE_KEY, read_text
 
-_PATIENCE_S = 5.0
-# bytes
-_MOST_STATUS = 1 << 10
-_MOST_PAGE = 1 << 26
+_TIMEOUT_S = 5.0
+# A status file names a port and a process; the page may name thousands of clients.
+_MAX_FILE_BYTES = 1 << 10
+_MAX_PAGE_BYTES = 1 << 26
 
 
 def servers(folder: Path) -> list[Path]:
-    """The servers' folders: this one, or those in it where it is a federation's."""
+    """Return the folder itself if it is a server's, or the servers' folders in a federation's."""
     if (folder / VOTE_KEY).exists():
         member, role = read_member(folder)
         if role != "server":
             raise UserError(
-                f"{folder} is of {member.name}, a {role}: only servers have a status, what a {role} does is in its log"
+                f"{folder} belongs to {member.name}, a {role}: only servers have a status, "
+                f"so look at the log of this {role}"
             )
         return [folder]
     if not (folder / FEDERATION).exists():
-        raise UserError(f"{folder} is neither a server's folder nor a federation's")
+        raise UserError(
+            f"{folder} is neither the folder of a server nor that of a federation: check the path"
+        )
     members = read_federation(folder / FEDERATION).members
+    # Other servers of the federation may be on other machines.
     return [
         folder / member.name
         for party, member in members.items()
@@ -40,26 +44,30 @@ def servers(folder: Path) -> list[Path]:
 
 
 def ask(folder: Path) -> dict[str, Any] | None:
-    """A server's board; none where no server runs. UserError where it is of another version."""
+    """Return the status of the server of this folder, or None if no server answers.
+
+    Raises a UserError if the server runs another version of this program.
+    """
     try:
-        port = int(json.loads(read_text(folder / STATUS, _MOST_STATUS))["port"])
-        found = _page(port)
+        port = int(json.loads(read_text(folder / STATUS, _MAX_FILE_BYTES))["port"])
+        status = _page(port)
     except (UserError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        # A server that was killed leaves its file, so all of these mean that none is running.
         return None
-    if not found.keys() >= {field.name for field in fields(ServerStatus)}:
+    if not status.keys() >= {field.name for field in fields(ServerStatus)}:
         raise UserError(
             f"the server of {folder} runs another version of this program: restart it with this one"
         )
-    return found
+    return status
 
 
 def _page(port: int) -> dict[str, Any]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=_PATIENCE_S)
+    connection = http.client.HTTPConnection(HOST, port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/status")
-        found = json.loads(connection.getresponse().read(_MOST_PAGE))
+        status = json.loads(connection.getresponse().read(_MAX_PAGE_BYTES))
     finally:
         connection.close()
-    if not isinstance(found, dict) or "run" not in found:
+    if not isinstance(status, dict) or "run" not in status:
         raise ValueError("another program has this port now")
-    return found
+    return status

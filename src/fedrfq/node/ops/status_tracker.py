@@ -1,9 +1,10 @@
-"""What a server has seen happen since it was started, and the board that follows from it."""
+"""What a server has seen happen since it was started, and the status that follows from it."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 
 from fedrfq.consensus.events import Decided, Waiting
 from fedrfq.consensus.messages import Evidence, Message
@@ -16,78 +17,90 @@ from fedrfq.node.ops.status import Accusation, LastRound, ServerStatus
 from fedrfq.node.storage.write_ahead_log import WriteAheadLog
 from fedrfq.node.transport.links import Links
 
-_CHARGES = 50  # that are shown
+# The latest charges are kept; a liar can bring about any number of them.
+_MAX_CHARGES = 50
 
 
 class StatusTracker:
-    """`decided` is the last round whose decision is on the disk; after `rounds` of them the run has ended."""
+    """Follows a server's events for its status and metrics.
+
+    `decided` is the last round whose decision is on the disk; the run ends after `rounds` of them.
+    """
 
     def __init__(
         self, identity: Identity, replica: Replica, store: WriteAheadLog, rounds: int
     ) -> None:
-        self._charter = identity.federation
+        self._federation = identity.federation
         self._party = identity.party
         self.replica = replica
         self.store = store
         self.rounds = rounds
         self.decided = replica.round - 1
         self.couriers = identity.federation.carriers
-        self.commits = self.views = self.waits = self.evidence = 0
-        self._charges: deque[Accusation] = deque(maxlen=_CHARGES)
+        self.commits = 0
+        self.views = 0
+        self.waits = 0
+        self.evidence = 0
+        self._charges: deque[Accusation] = deque(maxlen=_MAX_CHARGES)
+        # Evidence in the write-ahead log is from before a restart.
         for message in store.messages:
             if isinstance(message.body, Evidence):
                 self.accuse(message)
-        found = replica.chain.get(self.decided)
-        self.last: LastRound | None
-        if found:
-            self.last = status.last(self._charter, Decided(found, replica.outcome, ()))
-        else:
-            self.last = None
+        self.last: LastRound | None = None
+        certificate = replica.chain.get(self.decided)
+        if certificate:
+            self.last = status.last(self._federation, Decided(certificate, replica.outcome, ()))
         self.seconds = Histogram()
-        self._since = time.monotonic()
+        self._last_decision_s = time.monotonic()
 
     @property
     def finished(self) -> bool:
+        """Return whether the run has ended, by its last round or by a change of the federation."""
         return self.replica.over or self.decided >= self.rounds
 
     @property
     def waiting(self) -> bool:
-        """The deadline has passed, and too few clients have sent."""
-        return (
-            self.replica.late
-            and self.replica.holdings.held < self.replica.roster.minimum
-            and not self.finished
-        )
+        """Return whether the deadline has passed with too few uploads."""
+        is_short = self.replica.holdings.held < self.replica.roster.minimum
+        return self.replica.late and is_short and not self.finished
 
     def decide(self, decided: Decided) -> bool:
-        """Whether it is news: a round is decided by its certificate, and once more when the outcome is there."""
-        self.last = status.last(self._charter, decided)
-        new = self.last.round > self.decided
-        if new:
+        """Take note of a decision; return whether it is news.
+
+        A round is reported when its certificate is here, and once more when its outcome is.
+        """
+        self.last = status.last(self._federation, decided)
+        is_new = self.last.round > self.decided
+        if is_new:
             self.decided = self.last.round
             now = time.monotonic()
-            self.seconds.observe(now - self._since)
-            self._since = now
+            self.seconds.observe(now - self._last_decision_s)
+            self._last_decision_s = now
             self.commits += 1
             self.views += self.last.view
-        return new
+        return is_new
 
     def accuse(self, evidence: Message) -> Accusation:
+        """Take note of a proof of misbehaviour; return whom it convicts."""
         self.evidence += 1
-        self._charges.append(status.charge(self._charter, evidence))
-        return self._charges[-1]
+        accusation = status.charge(self._federation, evidence)
+        self._charges.append(accusation)
+        return accusation
 
     def wait(self, waiting: Waiting) -> None:
+        """Take note of a deadline that has passed with too few uploads."""
         self.waits += 1
 
     def board(self, driver: Driver, links: Links) -> ServerStatus:
-        federation = self._charter
+        """Return the present status."""
+        federation = self._federation
         replica = self.replica
         connected = links.connected()
         peers = status.peers(federation, self._party, connected, driver.heard)
-        missing = status.missing(replica)
+        changes = replica.changes.items()
+        changing = [server for server, message in changes if message.view > replica.view]
 
-        def names(parties: list[int]) -> tuple[str, ...]:
+        def names(parties: Iterable[int]) -> tuple[str, ...]:
             return status.names(federation, parties)
 
         return ServerStatus(
@@ -106,19 +119,14 @@ class StatusTracker:
             clients=len(federation.clients),
             minimum=federation.timings.minimum,
             held=replica.holdings.held,
-            missing=names(missing),
-            listed=names(list(replica.lists)),
+            missing=names(status.missing(replica)),
+            listed=names(replica.lists),
             prepared=names(status.in_view(replica.prepares, replica.view)),
             committed=names(status.in_view(replica.commits, replica.view)),
-            changing=names(
-                [
-                    server
-                    for server, message in replica.changes.items()
-                    if message.view > replica.view
-                ]
-            ),
+            changing=names(changing),
             peers=peers,
             needed=federation.roster.n - federation.roster.f,
+            # Round 0 is of a server that has sent nothing: it is unheard rather than behind.
             behind=tuple(peer.name for peer in peers if 0 < peer.round < replica.round),
             unheard=tuple(peer.name for peer in peers if not peer.round),
             connected_clients=sum(party < 0 for party in connected.difference(self.couriers)),

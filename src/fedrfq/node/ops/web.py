@@ -1,4 +1,4 @@
-"""A few pages over HTTP, for this machine alone: GET, one page a connection, small and quick or not at all."""
+"""A tiny web server for this machine alone: GET only, and one page for each connection."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import NamedTuple
 from fedrfq.errors import UserError
 
 HOST = "127.0.0.1"
-_NAMES = (
-    HOST,
-    "localhost",
-)  # by which it may be asked for: a web page that has its own name point here may not read it
-_MOST_BYTES = 8 << 10
-_MOST_S = 5.0
-_MOST_AT_ONCE = 32
+# The names by which pages may be asked for. A website that makes its own name point to 127.0.0.1
+# (DNS rebinding) could otherwise have a browser here read them.
+_HOST_NAMES = (HOST, "localhost")
+_MAX_REQUEST_BYTES = 8 << 10
+_MAX_REQUEST_S = 5.0
+_MAX_CONNECTIONS = 32
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -28,13 +27,15 @@ _REASONS = {
 
 
 class WebPage(NamedTuple):
+    """A page, with its content type and HTTP status code."""
+
     text: str
     kind: str = "text/plain; charset=utf-8"
     code: int = 200
 
 
 class WebServer:
-    """`pages` are made when they are asked for, by path."""
+    """Serves pages by path; each page is a function that makes it when it is asked for."""
 
     def __init__(self, pages: Mapping[str, Callable[[], WebPage]]) -> None:
         self._pages = pages
@@ -42,9 +43,11 @@ class WebServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, port: int = 0) -> int:
-        """The port it listens on; 0 lets the system choose one."""
+        """Start to listen and return the port; 0 lets the system choose one."""
         try:
-            self._server = await asyncio.start_server(self._serve, HOST, port, limit=_MOST_BYTES)
+            self._server = await asyncio.start_server(
+                self._serve, HOST, port, limit=_MAX_REQUEST_BYTES
+            )
         except OSError as error:
             raise UserError(
                 f"cannot listen on {HOST}:{port} ({error.strerror}): choose another --status-port"
@@ -52,8 +55,10 @@ class WebServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
+        """Stop listening, and cut all connections."""
         if self._server is not None:
             self._server.close()
+        # The handlers remove themselves from the set once their connections are gone.
         for writer in self._open:
             writer.transport.abort()
         while self._open:
@@ -62,39 +67,49 @@ class WebServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
-            if len(self._open) <= _MOST_AT_ONCE:
-                with suppress(
-                    OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
-                ):
-                    async with asyncio.timeout(_MOST_S):
-                        writer.write(_response(self._page(await reader.readuntil(b"\r\n\r\n"))))
-                        await writer.drain()
+            # Beyond the limit a connection is closed at once, without an answer.
+            if len(self._open) <= _MAX_CONNECTIONS:
+                await self._answer(reader, writer)
         finally:
             self._open.discard(writer)
             writer.close()
 
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request; a connection that is slow, long or broken gets no answer."""
+        with suppress(
+            OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
+        ):
+            async with asyncio.timeout(_MAX_REQUEST_S):
+                request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(_response(self._page(request)))
+                await writer.drain()
+
     def _page(self, request: bytes) -> WebPage:
+        # latin-1 decodes any bytes, so hostile ones fail the checks below and not here.
         line, *headers = request.decode("latin-1").split("\r\n")
         words = line.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return WebPage("not a request\n", code=400)
-        if not _asks_for_this_machine(headers):
-            return WebPage("the Host must be this machine\n", code=403)
-        page = self._pages.get(words[1].partition("?")[0])
+            return WebPage("this is not an HTTP/1 request\n", code=400)
+        method, target, _ = words
+        if not _is_for_this_machine(headers):
+            names = " or ".join(_HOST_NAMES)
+            return WebPage(f"the Host header must name this machine: {names}\n", code=403)
+        page = self._pages.get(target.partition("?")[0])
         if page is None:
-            return WebPage(f"there are {', '.join(self._pages)}\n", code=404)
-        if words[0] == "GET":
-            return page()
-        return WebPage("GET alone\n", code=405)
+            return WebPage(f"no such page; there are {', '.join(self._pages)}\n", code=404)
+        if method != "GET":
+            return WebPage("only GET is allowed\n", code=405)
+        return page()
 
 
-def _asks_for_this_machine(headers: list[str]) -> bool:
-    hosts = [
-        value.strip()
-        for name, _, value in (line.partition(":") for line in headers)
-        if name.lower() == "host"
-    ]
-    return len(hosts) == 1 and hosts[0].partition(":")[0] in _NAMES
+def _is_for_this_machine(headers: list[str]) -> bool:
+    """Return whether there is exactly one Host header, and it names this machine."""
+    hosts = []
+    for line in headers:
+        name, _, value = line.partition(":")
+        if name.lower() == "host":
+            hosts.append(value.strip())
+    return len(hosts) == 1 and hosts[0].partition(":")[0] in _HOST_NAMES
 
 
 def _response(page: WebPage) -> bytes:
@@ -106,6 +121,8 @@ def _response(page: WebPage) -> bytes:
         "Cache-Control: no-store",
         "X-Content-Type-Options: nosniff",
         "Connection: close",
-        *(["Allow: GET"] if page.code == 405 else []),
     ]
+    # HTTP requires a 405 to say what is allowed.
+    if page.code == 405:
+        head.append("Allow: GET")
     return "\r\n".join([*head, "", ""]).encode() + body

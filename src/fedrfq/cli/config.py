@@ -1,0 +1,217 @@
+"""What can be configured: `fedrfq config` and `fedrfq list`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from fedrfq.cli.completion import complete
+from fedrfq.cli.options import Sets
+from fedrfq.cli.run import File
+from fedrfq.cli.terminal import say, wide_console
+from fedrfq.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from fedrfq.files.options import Described
+
+_KINDS = (
+    "methods",
+    "attacks",
+    "detectors",
+    "committees",
+    "models",
+    "data",
+    "partitions",
+    "pools",
+)
+_MAX_RANGE_WIDTH = 40
+
+
+def config(
+    file: File = None,
+    sets: Sets = None,
+    describe: Annotated[
+        bool,
+        typer.Option(
+            "--describe",
+            help="Print a table of every key with its default, its range and what it means.",
+        ),
+    ] = False,
+) -> None:
+    """Print an experiment as TOML, with the value that every key will have.
+
+    The output is itself an experiment file. With --describe, print what can be set instead.
+
+    Example: fedrfq config --set data.name=mnist > mine.toml
+    """
+    from fedrfq.experiment import experiment
+    from fedrfq.files import toml
+
+    if describe:
+        console = wide_console()
+        console.print(_key_table())
+        say(console, "Set a key with --set KEY=VALUE, or in the TOML file of the experiment.")
+        return
+    sys.stdout.write(toml.dump(experiment.load(file, sets or []).table()))
+
+
+class _Key(NamedTuple):
+    """One configuration key, as the table shows it."""
+
+    key: str
+    default: str
+    range: str
+    help: str
+
+
+def _key_table() -> Table:
+    table = Table(
+        Column("key", no_wrap=True),
+        Column("default", overflow="fold"),
+        Column("range", max_width=_MAX_RANGE_WIDTH),
+        "description",
+    )
+    section = ""
+    for key in _keys():
+        head = key.key.rpartition(".")[0]
+        if head != section:
+            table.add_section()
+            section = head
+        # As a plain string, a range such as "[0, 1]" would be taken for markup.
+        table.add_row(*map(Text, key))
+    return table
+
+
+def _keys() -> Iterator[_Key]:
+    """Yield the top-level keys, then those of each section."""
+    from fedrfq.experiment import Experiment
+    from fedrfq.files.options import described
+
+    sections = []
+    for option in described(Experiment):
+        # A section is a key whose default is itself a dataclass.
+        if is_dataclass(option.default):
+            sections.append(option)
+        else:
+            yield _key(option)
+    for section in sections:
+        yield from _section_keys(section)
+
+
+def _section_keys(section: Described) -> Iterator[_Key]:
+    from fedrfq.files.options import described
+
+    kinds = _registries().get(section.name)
+    if kinds is None:
+        for option in described(type(section.default)):
+            yield _key(option, section.name)
+        return
+    default = next(kind for kind, cls in kinds.items() if cls is type(section.default))
+    choices = f"one of {', '.join(kinds)}"
+    yield _Key(f"{section.name}.name", _default(default), choices, section.help)
+    # Kinds may have a key of the same name with another default; that gets a row of its own.
+    owners: dict[_Key, list[str]] = {}
+    for kind, cls in kinds.items():
+        for option in described(cls):
+            owners.setdefault(_key(option, section.name), []).append(kind)
+    for key, names in owners.items():
+        if len(names) == len(kinds):
+            yield key
+        else:
+            only = f"Only for {', '.join(names)}."
+            yield key._replace(help=f"{key.help} {only}".strip())
+
+
+def _key(option: Described, section: str = "") -> _Key:
+    name = option.name
+    if section:
+        name = f"{section}.{option.name}"
+    return _Key(name, _default(option.default), option.range, option.help)
+
+
+def _default(value: Any) -> str:
+    """Return a default as it would be written in TOML; "required" where there is none."""
+    if value is MISSING:
+        return "required"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if value == ():
+        return "none"
+    return str(value)
+
+
+def _registries() -> dict[str, Mapping[str, type[Any]]]:
+    """Return the sections that name a kind, with the kinds they can name."""
+    from fedrfq.committee import COMMITTEES
+    from fedrfq.data.partition import PARTITIONS
+    from fedrfq.methods import METHODS
+    from fedrfq.models import MODELS
+    from fedrfq.robust.attacks import ATTACKS
+    from fedrfq.robust.detectors import DETECTORS
+
+    return {
+        "partition": PARTITIONS,
+        "model": MODELS,
+        "method": METHODS,
+        "attack": ATTACKS,
+        "detector": DETECTORS,
+        "committee": COMMITTEES,
+    }
+
+
+def list_(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help=f"What to list: {', '.join(_KINDS[:-1])} or {_KINDS[-1]}.",
+            autocompletion=complete(lambda: _KINDS),
+        ),
+    ] = "methods",
+) -> None:
+    """List the names that an experiment can use, such as those of methods or datasets.
+
+    Example: fedrfq list attacks
+    """
+    if what not in _KINDS:
+        raise UserError(
+            f"cannot list '{what}': choose one of {', '.join(_KINDS)}{nearest(what, _KINDS)}"
+        )
+    table = Table(what, "description")
+    for name, text in _names(what).items():
+        table.add_row(name, text)
+    Console(markup=False).print(table)
+
+
+def _names(what: str) -> dict[str, str]:
+    """Return the names of one kind of thing, with a few words on each."""
+    from fedrfq.data import DATASETS
+    from fedrfq.prototypes.pooling import POOLS
+
+    if what == "data":
+        return {name: source.description for name, source in DATASETS.items()}
+    if what == "pools":
+        return {name: _first_line(pool) for name, pool in POOLS.items()}
+    # "methods" are what the section "method" can name, and so on.
+    registry = _registries()[what.removesuffix("s")]
+    if what == "partitions":
+        return {name: _first_line(cls) for name, cls in registry.items()}
+    # The others have a module each, which begins with the paper and the idea.
+    return {name: _first_paragraph_of_module(cls) for name, cls in registry.items()}
+
+
+def _first_line(documented: object) -> str:
+    return (documented.__doc__ or "").split("\n")[0]
+
+
+def _first_paragraph_of_module(cls: type) -> str:
+    text = sys.modules[cls.__module__].__doc__ or ""
+    return text.strip().split("\n\n")[0].replace("\n", " ")

@@ -1,0 +1,61 @@
+"""Options that several commands have in common, so that they read the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrfq.cli.completion import complete
+
+Device = Annotated[
+    str,
+    typer.Option(
+        help="Where to compute: auto, cpu, cuda or cuda:N.",
+        autocompletion=complete(lambda: ("auto", "cpu", "cuda")),
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print the result as one JSON object on the last line of standard output."
+    ),
+]
+Deterministic = Annotated[
+    bool, typer.Option(help="Give the same bytes on every run on CUDA, at some cost in speed.")
+]
+RunPath = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="The run directory, as printed when the run ended."),
+]
+ExperimentOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--experiment",
+        metavar="FILE.toml",
+        help="The experiment to run. Default: that of the quickstart.",
+    ),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override one key of the experiment, such as method.lam=0.5. Repeatable.",
+    ),
+]
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        help="Format of the log on standard error: text or json.",
+        autocompletion=complete(lambda: ("text", "json")),
+    ),
+]
+LogLevel = Annotated[
+    str,
+    typer.Option(
+        help="Least severe level to log: debug, info, warning or error.",
+        autocompletion=complete(lambda: ("debug", "info", "warning", "error")),
+    ),
+]
