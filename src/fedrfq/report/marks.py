@@ -178,7 +178,7 @@ def curves(
         "params": [near],
         "encoding": {"x": x, "y": y, "color": colour, "opacity": visible, "tooltip": tooltip},
     }
-    layers = [line, point]
+    layers: list[Spec] = [line, point]
     if band:
         layers.insert(0, area)
     return {"height": height, "layer": layers}
