@@ -44,7 +44,8 @@ app = serverapp.app
 '''
 
 
-# The cores of the Ray cluster. A node takes one, unless a test says otherwise.
+# The cores of the Ray cluster. By default a node takes one, and two workers serve all nodes. Where
+# a test does not need nodes to work at the same time, a node takes both: one worker starts sooner.
 CORES = 2
 
 
@@ -55,7 +56,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
         for name, value in environment.items():
             patch.setenv(name, value)
         # Seconds between two looks for a run to start; 1 by default.
-        patch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.05")
+        patch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
         with ray_cluster(CORES) as address:
             patch.setenv("RAY_ADDRESS", address)
             with simulation(tmp_path_factory.mktemp("superlink")) as running:
@@ -112,7 +113,7 @@ def test_killed_in_mid_run_it_goes_on_and_loses_nothing_certified(
         engine.kill("flwr-simulation")
     run = only(out)
     certified = (run.path / "audit.log").read_bytes()
-    output = engine.run({"resume": str(run.path), "patience-s": 60}, nodes=2)
+    output = engine.run({"resume": str(run.path), "patience-s": 60}, nodes=2, cores=CORES)
     assert (run.path / "audit.log").read_bytes().startswith(certified)
     assert len(certificates(run)) == 12, output
     pairs = zip(run.rounds(), direct(tmp_path, table).rounds(), strict=True)
@@ -129,7 +130,7 @@ def test_a_forged_result_is_refused_by_every_client_and_the_true_one_taken(
     (app / "pyproject.toml").write_text(text.replace("fedrfq.flower.serverapp:app", "forger:app"))
     out = tmp_path / "flower"
     settings = {"experiment": written(tmp_path, SMALL), "out": str(out)}
-    output = engine.run(settings, nodes=2, app=app)
+    output = engine.run(settings, nodes=2, app=app, cores=CORES)
     assert (
         output.count("the result of round 2 is refused, since this federation did not certify it")
         >= 2
@@ -142,7 +143,6 @@ def test_a_forged_result_is_refused_by_every_client_and_the_true_one_taken(
 
 
 def test_what_a_user_can_mend_ends_the_run_as_failed_with_a_line(engine: Simulation) -> None:
-    # One worker is enough for a run that fails at once.
     output = engine.run({"experiment": "nowhere.toml"}, nodes=1, cores=CORES)
     assert "there is no experiment file nowhere.toml" in output
     assert engine.statuses()[0] == "finished:failed"

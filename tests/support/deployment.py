@@ -35,7 +35,7 @@ _OFFLINE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     # Seconds between two looks for work, at every node and at the SuperLink; 1 by default.
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
     # Many processes, few cores.
     "OMP_NUM_THREADS": "1",
 }
