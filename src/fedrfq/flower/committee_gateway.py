@@ -113,6 +113,7 @@ class NetworkGateway:
                 f"round {number}: continue the run that carried the others, with resume='DIR', "
                 "or, if there is none, run the clients with `fedrfq client`"
             )
+        # The courier has checked the certificate, and the parts against its digests.
         rules = Rules(self.federation.roster)
         task = self.federation.task
         globals_ = codec.decode_globals(carried.globals_, task.classes, task.values)

@@ -50,6 +50,7 @@ class FlowerNode:
 
     def _answer(self, order: RoundOrder) -> NodeAnswer:
         before = self.state.read()
+        # An old result, certified or not, would make the clients train a round twice.
         if order.round < before.round:
             raise UserError(
                 f"the result of round {order.round} is refused, since this node knows that of "
@@ -103,6 +104,7 @@ class FlowerNode:
         clipped: dict[int, int] = {}
         contents: dict[int, bytes] = {}
         for program, clients in enumerate(self.shard.programs):
+            # Clients that sit the round out keep their models.
             if who.isdisjoint(clients):
                 continue
             params = self.models(saved, program)

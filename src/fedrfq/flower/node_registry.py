@@ -67,6 +67,7 @@ class NodeRegistry:
         next_greeting_s = 0.0
         while True:
             for node, answer in self._pull(waiting):
+                # A node that speaks for other clients than it said may be after their uploads.
                 if answer is not None and answer.clients == self.hosts.get(node):
                     answers[node] = answer
             elapsed_s = time.monotonic() - began

@@ -104,8 +104,9 @@ class FlowerRunDirectory:
             return directory
         decided, directory._figures = loaded
         directory.decided = decided
+        # The record of the decided round may be there or not; it is written once, by `record`.
         directory.run.rewind(decided.round - 1)
-        # The run may have been stopped after the round was saved and before its proofs were.
+        # Its proofs may never have been written, and `rewind` has cut them off in any case.
         if decided.report is not None:
             directory.run.prove(decided.report)
         return directory

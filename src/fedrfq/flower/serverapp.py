@@ -102,6 +102,7 @@ class ServerRun:
                 f"the federation was changed in round {directory.round}, which ends this run: "
                 f"remove {HOSTED} from the clients' folders and run them with `fedrfq client`"
             )
+        # The answers tell of two rounds: how well the last result does, and the next uploads.
         answers = self._ask(order)
         directory.hear(answers)
         if order.round:
@@ -132,6 +133,7 @@ class ServerRun:
         hello = self._order(hello=True)
         answers = dict[int, NodeAnswer]()
         while True:
+            # Nodes that have answered already say the same again, so nothing is lost.
             answers |= self._registry.ask(order, hello)
             if not order.train:
                 return list(answers.values())

@@ -63,6 +63,7 @@ class ShardData:
         partition = deal(experiment, dataset)
         malicious = [] if honest else attackers(experiment)
         labels = believed_labels(experiment, partition, malicious, dataset)
+        # Attackers are chosen among all clients, so labels are made before clients are picked.
         own = Partition(
             tuple(partition.train[client] for client in clients),
             tuple(partition.test[client] for client in clients),
@@ -190,6 +191,7 @@ class Shard:
         )
         sent_KJ = counts_KJ[rows].cpu().numpy()
         uploads = Uploads(tuple(who), sent_KJ, values_KJV, precision=precision)
+        # Prototypes that are not numbers cannot be encoded: such a client sends nothing.
         uploads = uploads.only(missing_K == 0).checked()
         contents = dict(zip(uploads.clients, uploads.encoded(number), strict=True))
         clipped = {

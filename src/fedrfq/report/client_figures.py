@@ -88,6 +88,7 @@ def _dumbbells(names: list[str]) -> Spec:
         "opacity": marks.shown(1),
         "tooltip": tooltip,
     }
+    # A click on the legend works on one layer; the other follows by its opacity.
     # Rings go around the dots, so that both can be seen where the accuracies are equal.
     rings = {
         "transform": [{"filter": f"datum.series === '{PROTOTYPE}'"}],

@@ -87,6 +87,7 @@ def _read(rows: csv.DictReader[str]) -> Clients:
         raise ValueError(f"it has no column {min(missing)}")
     for row in rows:
         client = ClientRow.of(row)
+        # Rounds are in order, so the last row of a client stays.
         last[client.number] = client
         dropped = client.verdict in ("filtered", "refused")
         if dropped or (client.malicious and client.verdict):

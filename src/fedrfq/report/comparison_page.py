@@ -46,6 +46,7 @@ def page(paths: Sequence[Path]) -> ReportPage:
 def _values(group: Group, field: str, number: int | None = None) -> list[float]:
     """Return each run's mean accuracy after round `number`, or after its last round."""
     records = [_record(run.records, number) for run in group.runs]
+    # Runs of a group may have got to different rounds, and old records lack some figures.
     means = [getattr(record, f"{field}_mean") for record in records if record is not None]
     return [mean for mean in means if mean is not None]
 
@@ -99,6 +100,7 @@ def _spread(values: Sequence[float], std: float) -> Row:
 
 def _std(group: Group, field: str, values: Sequence[float], number: int | None = None) -> float:
     """Return the standard deviation over seeds; for a single run, over its clients."""
+    # The same figure as in the page of that run.
     if len(group.runs) == 1:
         record = _record(group.runs[0].records, number)
         return float(getattr(record, f"{field}_std") or 0.0)
@@ -211,6 +213,7 @@ def _result(group: Group, groups: Sequence[Group], field: str) -> tuple[str, str
     accuracy = points(mean)
     if len(values) > 1:
         accuracy += f" ± {np.std(values, ddof=1):.2f}"
+    # The first group may have no figures at all, such as a run that has only begun.
     first = next(other for other in groups if _values(other, field))
     if first is group:
         return accuracy, ""

@@ -35,6 +35,7 @@ def accuracy(run: RunData) -> Figure | None:
             rows += _plain(run.records, name, field)
     if not rows:
         return None
+    # In the order of the rows, so that a series keeps its colour from run to run.
     names = list(dict.fromkeys(str(row["series"]) for row in rows))
     tooltip = marks.tips(series="", round="round", mean="accuracy, %", std="± over clients, %")
     y = marks.axis("mean", marks.PERCENT)

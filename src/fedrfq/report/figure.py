@@ -58,6 +58,7 @@ class Figure:
     def drawn(self) -> list[Row]:
         """Return the rows to draw: of too many, every n-th round and the last one, or the first."""
         rows = list(self.rows)
+        # Whole rounds are left out, so that all series keep the same ones.
         if len(rows) > _MAX_ROWS and "round" in rows[0]:
             step = -(-len(rows) // _MAX_ROWS)
             last = rows[-1]["round"]

@@ -84,6 +84,7 @@ def differing(all_settings: Sequence[Settings]) -> list[str]:
 
 def _labels(all_settings: Sequence[Settings]) -> list[str]:
     """Name settings by as few of the differing keys as tell them apart."""
+    # Greedy: a key is taken if it tells more settings apart than those before it do.
     chosen: list[str] = []
     for key in differing(all_settings):
         if _distinct(all_settings, [*chosen, key]) > _distinct(all_settings, chosen):

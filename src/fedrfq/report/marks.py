@@ -54,6 +54,7 @@ def tips(**titles: str) -> list[Spec]:
 
 
 def _format(title: str) -> Spec:
+    # A nominal field is shown as it is.
     if title.endswith("%"):
         return {"type": "quantitative", "format": ".2f"}
     if title.endswith(("bytes", "messages")):
@@ -156,6 +157,7 @@ def curves(
         "params": [ZOOM, switch("series")],
         "encoding": {"x": x, "y": y, "color": colour, **dash, "opacity": shown(1)},
     }
+    # The line is a layer of its own: its opacity and the band's are switched separately.
     limits = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
     area = {
         "mark": {"type": "area", "clip": True},
@@ -167,6 +169,7 @@ def curves(
             "opacity": {"value": 1},
         },
     }
+    # Without `nearest`, one would have to hit the point itself, which is invisible.
     near = {
         "name": "hover",
         "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"},

@@ -75,6 +75,7 @@ def pre(content: str, columns: bool = False) -> str:
 
 def data(value: Any) -> str:
     """Return JSON that can stand in a script element: nothing in it can end that element."""
+    # JSON allows two line separators that JavaScript does not.
     return (
         to_json(value)
         .replace("<", "\\u003c")

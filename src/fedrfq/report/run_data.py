@@ -112,7 +112,7 @@ def _fits(value: Any, kind: str) -> bool:
             key.isdecimal() and isinstance(item, str) for key, item in value.items()
         )
     if value is None:
-        # A float that is not a number is written as null.
+        # JSON has no nan: a float that is not a number is written as null.
         return "None" in kind or "float" in kind
     types: tuple[type, ...] = (int, float)
     if kind.startswith("int"):
@@ -161,6 +161,7 @@ def _shares(run: RunDirectory, experiment: Experiment, environment: dict[str, An
             "The run did not record its partition, and its data is not available here, "
             "so the map of classes and clients is missing."
         )
+    # Dealing is deterministic, so the same data gives the same shares.
     dataset = data.load(experiment.data.name)
     if dataset.sha256 != environment["data"].get("sha256"):
         raise UserError(

@@ -17,6 +17,7 @@ def write(make: Callable[[], ReportPage], out: Path) -> list[Path]:
         raise UserError(f"--out must name an HTML file, such as report.html, not '{out}'")
     vega.check()
     folder = out.with_suffix("")
+    # All is made before anything is written: a report that fails leaves no files.
     with vega.programming() as program:
         page = make()
         pictures = [vega.png(figure) for figure in page.figures()]
