@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedrfq.cli import config
-from fedrfq.experiment import experiment
+from fedrfq import experiment
 from fedrfq.files.options import described
 from fedrfq.methods import METHODS
 from support.command import fedrfq

@@ -1,4 +1,4 @@
-"""The client app: whom a node hosts by its configuration, and what it says when something is wrong."""
+"""The client app: which clients a node hosts, and what it says when something is wrong."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_app_answers_a_message(
     sent = Message(order(e, 0, b"", True, tmp_path).record(), metadata=about)
     reply = clientapp.app(sent, Context(1, 7, OWN, RecordDict(), {}))
     assert NodeAnswer.read(reply.content).uploads == rounds(e, mnist, 1)[0].uploads
-    assert kept  # what it freed, for the next message
+    assert kept
 
 
 def test_it_says_whom_it_hosts_and_does_nothing(e: Experiment, tmp_path: Path) -> None:
@@ -83,11 +83,17 @@ def test_every_client_has_one_node(clients: int, nodes: int, tmp_path: Path) -> 
 CONFIGURED: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({}, "this node has no clients"),
     "half": ({"partition-id": 0}, "this node has no clients"),
-    "no number": ({"partition-id": "0", "num-partitions": 1}, "partition-id is a whole number"),
-    "true": ({"partition-id": 0, "num-partitions": True}, "num-partitions is a whole number"),
-    "beyond": ({"partition-id": 2, "num-partitions": 2}, "partition-id is 0 to 1, not 2"),
-    "no nodes": ({"partition-id": 0, "num-partitions": 0}, "partition-id is 0 to -1"),
-    "more nodes than clients": ({"partition-id": 0, "num-partitions": 4}, "4 nodes for 3 clients"),
+    "no number": (
+        {"partition-id": "0", "num-partitions": 1},
+        "partition-id must be a whole number",
+    ),
+    "true": ({"partition-id": 0, "num-partitions": True}, "num-partitions must be a whole number"),
+    "beyond": ({"partition-id": 2, "num-partitions": 2}, "partition-id must be from 0 to 1, not 2"),
+    "no nodes": ({"partition-id": 0, "num-partitions": 0}, "partition-id must be from 0 to -1"),
+    "more nodes than clients": (
+        {"partition-id": 0, "num-partitions": 4},
+        "there are 4 nodes for 3 clients",
+    ),
     "a strange device": ({**OWN, "device": "abacus"}, "not 'abacus'"),
     "no folder": ({"folders": "/nowhere/at/all"}, "/nowhere/at/all has no keys of a client"),
 }
@@ -106,7 +112,7 @@ def test_a_node_that_is_not_set_up_says_so(
 
 def test_models_need_a_folder(e: Experiment, tmp_path: Path) -> None:
     sent = order(e, 0, b"", True)
-    assert "where this node keeps its models" in answered(sent.record(), OWN, {}).error
+    assert "this node has no folder for its models" in answered(sent.record(), OWN, {}).error
     for own, run, told in (
         ({**OWN, "state": str(tmp_path / "own")}, {"state": str(tmp_path / "b")}, "c"),
         (OWN, {"state": str(tmp_path / "run")}, str(tmp_path / "c")),
@@ -116,13 +122,13 @@ def test_models_need_a_folder(e: Experiment, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own", "run", "told"]
 
 
-def test_a_hostile_letter_is_answered_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hostile_message_is_answered_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
     assert "another app" in answered(RecordDict(), OWN, {}).error
     assert "another app" in caplog.text
 
 
 def result(e: Experiment, round_: int, judged: list[int]) -> bytes:
-    """Certified, with verdicts on these clients' uploads."""
+    """Return a certified result with verdicts on these clients' uploads."""
     federation = e.committee.federation(mandate(e, 10))
     assert federation is not None
     servers = [signatures.simulated(e.seed, "server", k) for k in range(3)]
@@ -197,7 +203,7 @@ def decided(parties: Path, round_: int, clients: list[int]) -> tuple[Globals, by
 def test_clients_of_a_real_federation_are_those_of_fedrfq_client(
     hosted: str, parties: Path, mnist: Dataset, tmp_path: Path
 ) -> None:
-    """To the byte what their participants upload, signed with their own keys; kept beside the folders."""
+    """They upload the same bytes, signed with their own keys; the state is kept beside these."""
     own = {"folders": str(parties / hosted), "device": "cpu"}
     federation = read_federation(parties / "federation.toml")
     e = node(real(parties), own, {}).trust.experiment
@@ -260,7 +266,7 @@ def test_a_clients_own_samples(parties: Path, tmp_path: Path, mnist: Dataset) ->
     assert [sorted(set(index.tolist())) for index in found.shard.dataset.train_y[None]] == [[3, 5]]
     assert found.answer(real(parties)).uploads
     assert (tmp_path / "kept" / "kept.safetensors").exists()
-    with pytest.raises(UserError, match="samples of their own have a node each"):
+    with pytest.raises(UserError, match="samples of their own need a node each"):
         node(real(parties), {**own, "folders": str(parties)}, {})
 
 
@@ -273,19 +279,17 @@ def test_another_dataset_is_refused(parties: Path) -> None:
 def test_a_hosted_client_signs_nowhere_else(
     parties: Path, mnist: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither by its own process nor at a node with another state, be it alone or in other company."""
+    """Neither in its own process nor at a node with another state, alone or among others."""
     assert answered(real(parties).record(), {"folders": str(parties), "device": "cpu"}, {}).uploads
-    monkeypatch.setattr(WriteAheadLog, "open", None)  # nor is its log begun
+    # Its log is not begun either.
+    monkeypatch.setattr(WriteAheadLog, "open", None)
     with pytest.raises(UserError, match="client-1 is hosted by a Flower node: go on there"):
         attend(parties / "client-1", "mnist5k", CPU)
     alone = {"folders": str(parties / "client-1"), "device": "cpu"}
-    assert (
-        "client-1 is hosted with its state in" in answered(real(parties).record(), alone, {}).error
-    )
-    assert (
-        "name that as state"
-        in answered(real(parties).record(), {**alone, "state": "elsewhere"}, {}).error
-    )
+    error = answered(real(parties).record(), alone, {}).error
+    assert "client-1 is hosted with its state in" in error
+    error = answered(real(parties).record(), {**alone, "state": "elsewhere"}, {}).error
+    assert "name that as state" in error
 
 
 def test_a_hosted_client_may_move_with_its_state(parties: Path, mnist: Dataset) -> None:
@@ -299,9 +303,8 @@ def test_a_node_that_lost_its_state_does_not_sign_anew(parties: Path, mnist: Dat
     own = {"folders": str(parties), "device": "cpu"}
     before = answered(real(parties).record(), own, {}).uploads
     clientapp._real.cache_clear()
-    assert (
-        answered(real(parties).record(), own, {}).uploads == before
-    )  # it goes on with the state it has
+    # It continues with the state that it has.
+    assert answered(real(parties).record(), own, {}).uploads == before
     clientapp._real.cache_clear()
     shutil.rmtree(parties / "flower")
     answer = answered(real(parties).record(), own, {})
@@ -320,8 +323,5 @@ def test_a_state_of_others_hosts_nobody(parties: Path, mnist: Dataset, tmp_path:
 
 def test_two_folders_of_one_client_are_one(parties: Path) -> None:
     shutil.copytree(parties / "client-0", parties / "copy")
-    assert node(real(parties), {"folders": str(parties), "device": "cpu"}, {}).trust.clients == (
-        0,
-        1,
-        2,
-    )
+    hosting = node(real(parties), {"folders": str(parties), "device": "cpu"}, {})
+    assert hosting.trust.clients == (0, 1, 2)

@@ -1,4 +1,4 @@
-"""Uploads that come signed, to servers that are simulated here: whoever carries them has nobody's keys."""
+"""Signed uploads go to simulated servers; whoever carries them has nobody's keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedrfq.errors import UserError
 from fedrfq.federation import signatures
 from fedrfq.federation.application import Task
 from fedrfq.federation.round_log import unpack
-from fedrfq.flower.committee_gateway import SimulatedGateway, letter
+from fedrfq.flower.committee_gateway import SimulatedGateway, result_for_clients
 from fedrfq.flower.decided_round import by_client
 from fedrfq.prototypes.fixed_point import WHOLE, Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS
@@ -27,9 +27,9 @@ CLASSES = 3
 VALUES = 4
 SEED = 5
 TASK = Task(DETECTORS["median"](), "weighted", WHOLE, CLIENTS, CLASSES, VALUES)
-MANDATE = CommitteeSettings(TASK, SEED, "00" * 32)
+SETTINGS = CommitteeSettings(TASK, SEED, "00" * 32)
 COMMITTEE = Simulated(servers=4, faulty=1)
-RULES = Rules(COMMITTEE.federation(MANDATE).roster)
+RULES = Rules(COMMITTEE.federation(SETTINGS).roster)
 
 
 def sent(number: int) -> Uploads:
@@ -39,7 +39,7 @@ def sent(number: int) -> Uploads:
 
 
 def signed(number: int, seed: int = SEED, rules: Rules = RULES) -> dict[int, Message]:
-    """All clients' uploads of a round, as they come over the wire."""
+    """Return all clients' uploads of a round, as they come over the wire."""
     contents = zip(range(CLIENTS), sent(number).encoded(number), strict=True)
     return {
         k: rules.signed(Upload(number, k, content), signatures.simulated(seed, "client", k))
@@ -48,7 +48,7 @@ def signed(number: int, seed: int = SEED, rules: Rules = RULES) -> dict[int, Mes
 
 
 def carried(uploads: Mapping[int, Message], number: int = 1, last: bytes = b"") -> AgreedRound:
-    return COMMITTEE.carry(MANDATE, number, last, uploads)
+    return COMMITTEE.carry(SETTINGS, number, last, uploads)
 
 
 def test_what_is_decided_is_to_the_byte_what_is_decided_where_the_clients_are_simulated_too() -> (
@@ -58,8 +58,8 @@ def test_what_is_decided_is_to_the_byte_what_is_decided_where_the_clients_are_si
     memory = TASK.detector.start(CLIENTS)
     globals_ = Globals.none(CLASSES, VALUES)
     for number in (1, 2, 3):
-        expected = COMMITTEE.decide(MANDATE, number, last, memory, globals_, sent(number))
-        found = SimulatedGateway(COMMITTEE, MANDATE).carry(number, last, signed(number))
+        expected = COMMITTEE.decide(SETTINGS, number, last, memory, globals_, sent(number))
+        found = SimulatedGateway(COMMITTEE, SETTINGS).carry(number, last, signed(number))
         assert found.report == expected.report
         assert found.last == expected.last
         assert found.decision.uploads.clients == expected.decision.uploads.clients
@@ -70,19 +70,19 @@ def test_what_is_decided_is_to_the_byte_what_is_decided_where_the_clients_are_si
 
 
 def forgeries() -> dict[str, Message]:
-    """Of client 2's upload of round 2."""
+    """Return forgeries of client 2's upload of round 2."""
     honest = signed(2)[2]
     earlier = signed(1)[2]
     body = honest.body
     assert isinstance(body, Upload)
     other = sent(3).encoded(2)[2]
-    stranger = Rules(Simulated(servers=4).federation(replace(MANDATE, seed=9)).roster)
+    assert isinstance(earlier.body, Upload)
+    disguised = Upload(2, 2, earlier.body.content)
+    stranger = Rules(Simulated(servers=4).federation(replace(SETTINGS, seed=9)).roster)
     return {
         "altered": Message(RULES.run, Upload(2, 2, other), None, honest.signature),
         "replayed": earlier,
-        "replayed as new": Message(
-            RULES.run, Upload(2, 2, earlier.body.content), None, earlier.signature
-        ),  # type: ignore[union-attr]
+        "replayed as new": Message(RULES.run, disguised, None, earlier.signature),
         "signed by another": RULES.signed(body, signatures.simulated(SEED, "client", 3)),
         "signed by a stranger": RULES.signed(body, signatures.simulated(9, "client", 2)),
         "of another run": signed(2, rules=stranger)[2],
@@ -94,7 +94,7 @@ def forgeries() -> dict[str, Message]:
 def test_servers_ignore_and_count_what_a_client_has_not_signed_for_the_round(name: str) -> None:
     last = carried(signed(1)).last
     uploads = {**signed(2), 2: forgeries()[name]}
-    world = COMMITTEE.simulated_round(MANDATE, 2, last).run_signed(uploads)
+    world = COMMITTEE.simulated_round(SETTINGS, 2, last).run_signed(uploads)
     honest = [world.nodes[server].machine for server in world.servers if world.nodes[server].honest]
     assert len(honest) == 3
     for server in honest:
@@ -135,9 +135,11 @@ def test_without_any_upload_nothing_is_decided(uploads: dict[int, Message]) -> N
 
 def test_clients_are_not_told_what_the_detector_remembers() -> None:
     last = carried(signed(1)).last
-    kinds = [getattr(placed.message.body, "what", None) for placed in unpack(letter(last))]
+    kinds = [
+        getattr(placed.message.body, "what", None) for placed in unpack(result_for_clients(last))
+    ]
     assert kinds == [None, PartKind.GLOBALS, PartKind.VERDICTS]
-    assert letter(b"") == b""
+    assert result_for_clients(b"") == b""
 
 
 def test_of_two_uploads_of_a_client_the_first_is_carried() -> None:

@@ -1,4 +1,4 @@
-"""What a node frees it need not fetch anew from the system."""
+"""A node keeps the memory that it frees, instead of fetching it from the system again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ pytest.importorskip("flwr")
 
 from fedrfq.flower import memory
 
-# Pieces as evaluation has them, all freed and taken again: how many pages are fetched for the second time?
+# Allocates pieces as large as evaluation does, frees them, allocates them again, and prints how
+# many pages that fetched.
 SCRIPT = """
 import resource
 from fedrfq.flower.memory import keep_freed
@@ -34,7 +35,8 @@ def test_large_pieces_that_were_freed_are_kept() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True
     )
-    assert int(done.stdout) < 200  # of 20,480
+    # The pieces have 20,480 pages.
+    assert int(done.stdout) < 200
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Letters there and back; whatever else comes is refused in a line."""
+"""Messages survive the way there and back; anything else is refused with one line."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedrfq.errors import UserError
 from fedrfq.flower import messages, require
-from fedrfq.flower.messages import NAME, NodeAnswer, RoundOrder, TestFigures
+from fedrfq.flower.messages import NAME, NodeAnswer, NodeFigures, RoundOrder
 
 ORDER = RoundOrder("ab" * 32, "rounds = 3\n", 2, b"result", True, False, "state")
-FIGURES = TestFigures(
+FIGURES = NodeFigures(
     head_K=np.array([50.0, 100.0]),
     prototype_K=np.array([12.5, 0.0]),
     prototype_own_K=np.array([25.0, 75.0]),
@@ -32,9 +32,9 @@ LOSSES = ((1.0, 0.5, 0.25),)
 ANSWER = NodeAnswer((3, 5), 3, (b"signed",), (5,), LOSSES, FIGURES, (3,), 1.5)
 
 
-def changed(letter: RoundOrder | NodeAnswer, **fields: Any) -> RecordDict:
-    record = letter.record()
-    return RecordDict({NAME: ConfigRecord({**dict(record[NAME]), **fields})})
+def changed(message: RoundOrder | NodeAnswer, **fields: Any) -> RecordDict:
+    """Return the message with other fields."""
+    return RecordDict({NAME: ConfigRecord({**dict(message.record()[NAME]), **fields})})
 
 
 def test_an_order_comes_back_as_it_was() -> None:
@@ -42,11 +42,11 @@ def test_an_order_comes_back_as_it_was() -> None:
 
 
 def test_an_answer_comes_back_as_it_was() -> None:
-    found = NodeAnswer.read(ANSWER.record())
-    assert {**vars(found), "figures": None} == {**vars(ANSWER), "figures": None}
-    assert found.figures is not None
+    answer = NodeAnswer.read(ANSWER.record())
+    assert {**vars(answer), "figures": None} == {**vars(ANSWER), "figures": None}
+    assert answer.figures is not None
     for key, value in vars(FIGURES).items():
-        assert np.array_equal(vars(found.figures)[key], value)
+        assert np.array_equal(vars(answer.figures)[key], value)
 
 
 def test_an_empty_answer_comes_back_too() -> None:
@@ -63,8 +63,8 @@ HOSTILE_ORDERS: dict[str, dict[str, Any]] = {
     "a result before the first round": {"round": 0},
     "a result of no run": {"run": ""},
     "a result of text": {"last": "result"},
-    "a long experiment": {"experiment": "x" * (messages.MOST_TEXT + 1)},
-    "a long folder": {"state": "x" * (messages.MOST_TEXT + 1)},
+    "a long experiment": {"experiment": "x" * (messages.MAX_TEXT + 1)},
+    "a long folder": {"state": "x" * (messages.MAX_TEXT + 1)},
     "a folder that is none": {"state": "a\0b"},
     "whether to train, as a number": {"train": 1},
     "a field too many": {"more": 1},
@@ -132,14 +132,14 @@ def test_hostile_answers_are_refused(fields: dict[str, Any]) -> None:
 
 
 def test_what_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MOST_BYTES", 100)
+    monkeypatch.setattr(messages, "MAX_BYTES", 100)
     with pytest.raises(UserError, match="last"):
         RoundOrder.read(changed(ORDER, last=b"x" * 101))
     with pytest.raises(UserError, match="uploads"):
         NodeAnswer.read(changed(ANSWER, uploads=b"x" * 101))
 
 
-def test_what_is_no_letter_is_refused() -> None:
+def test_what_is_no_message_of_ours_is_refused() -> None:
     record = ORDER.record()
     for strange in (
         RecordDict(),
@@ -157,23 +157,23 @@ def test_what_is_no_letter_is_refused() -> None:
 
 
 def test_an_error_is_one_line_that_does_no_harm() -> None:
-    found = NodeAnswer.read(NodeAnswer(error="red \x1b[31m\nalert" + "!" * 5000).record())
-    assert found.error.startswith("red  [31m alert!")
-    assert len(found.error) == 1000
+    answer = NodeAnswer.read(NodeAnswer(error="red \x1b[31m\nalert" + "!" * 5000).record())
+    assert answer.error.startswith("red  [31m alert!")
+    assert len(answer.error) == 1000
 
 
-@pytest.mark.parametrize("found", ["1.40.0", "1.43.0", "2.41.1", "0.42", "odd"])
+@pytest.mark.parametrize("installed", ["1.40.0", "1.43.0", "2.41.1", "0.42", "odd"])
 def test_unknown_versions_of_flower_are_refused(
-    found: str, monkeypatch: pytest.MonkeyPatch
+    installed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedrfq.flower.version", lambda name: found)
+    monkeypatch.setattr("fedrfq.flower.version", lambda name: installed)
     with pytest.raises(UserError, match=r"pip install 'fedrfq\[flower\]'"):
         require()
 
 
-@pytest.mark.parametrize("found", ["1.41.0", "1.42.0", "1.42.3.dev1"])
-def test_known_versions_are_taken(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrfq.flower.version", lambda name: found)
+@pytest.mark.parametrize("installed", ["1.41.0", "1.42.0", "1.42.3.dev1"])
+def test_known_versions_are_taken(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedrfq.flower.version", lambda name: installed)
     require()
 
 

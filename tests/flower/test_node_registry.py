@@ -1,4 +1,4 @@
-"""How often the server app looks for answers and for nodes."""
+"""The server app finds answers and nodes soon, and with few requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.flowers import SMALL, Nodes
 
 
 class Slow(Nodes):
-    """One node, which answers after so many seconds of a clock that only sleeping moves."""
+    """One node that answers after `answer_s` seconds of a clock that only sleeping moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(1)
@@ -47,22 +47,21 @@ class Slow(Nodes):
 
 
 @pytest.mark.parametrize(
-    ("answer_s", "late_s", "most"), [(0.3, 0.011, 31), (10.0, 0.21, 210), (100.0, 0.51, 430)]
+    ("answer_s", "late_s", "max_looks"), [(0.3, 0.011, 31), (10.0, 0.21, 210), (100.0, 0.51, 430)]
 )
 def test_an_answer_is_soon_found_by_few_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer_s: float, late_s: float, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer_s: float, late_s: float, max_looks: int
 ) -> None:
     grid = Slow(monkeypatch)
     hello = replace(order(from_table(SMALL), 0, b"", False, tmp_path), hello=True)
-    found = node_registry.NodeRegistry(grid, 4, 600.0)
-    found.gather(hello, 1.0)
+    registry = node_registry.NodeRegistry(grid, 4, 600.0)
+    registry.gather(hello, 1.0)
     grid.now = 0.0
     grid.answer_s = answer_s
     grid.looks = 0
     grid.looks_for_nodes = 0
-    assert list(found.ask(hello, hello)) == [100]
+    assert list(registry.ask(hello, hello)) == [100]
     assert answer_s <= grid.now <= answer_s + late_s
-    assert grid.looks <= most
-    assert (
-        answer_s / 0.6 <= grid.looks_for_nodes <= 1 + answer_s / node_registry.PAUSE_S
-    )  # others are greeted meanwhile
+    assert grid.looks <= max_looks
+    # Other nodes are greeted in the meantime.
+    assert answer_s / 0.6 <= grid.looks_for_nodes <= 1 + answer_s / node_registry.PAUSE_S

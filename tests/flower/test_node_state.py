@@ -1,4 +1,4 @@
-"""What a node keeps: killed at any point it goes on, and what it signed it says again to the byte."""
+"""A node's state: killed at any point, it continues, and repeats what it signed to the byte."""
 
 from __future__ import annotations
 
@@ -41,9 +41,12 @@ def run(e: Experiment, mnist: Dataset) -> list[Done]:
 
 
 def ask(e: Experiment, run: list[Done], number: int, state: Path, train: bool = True) -> NodeAnswer:
-    """A new process's answer to the order that comes after a round."""
+    """Return a new process's answer to the order that comes after a round."""
     clientapp._simulated.cache_clear()
-    return sent_to(0, 1, order(e, number, run[number - 1].last if number else b"", train, state))
+    last = b""
+    if number:
+        last = run[number - 1].last
+    return sent_to(0, 1, order(e, number, last, train, state))
 
 
 def content(answer: NodeAnswer) -> dict[str, Any]:
@@ -62,7 +65,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_node_goes_on_in_a_new_process(e: Experiment, run: list[Done], tmp_path: Path) -> None:
     for number, done in enumerate(run):
         assert ask(e, run, number, tmp_path).uploads == done.uploads
-    assert node_of(0, 1, order(e, 0, b"", True, tmp_path)).keeping.read().last == run[1].last
+    assert node_of(0, 1, order(e, 0, b"", True, tmp_path)).state.read().last == run[1].last
 
 
 def test_asked_again_it_says_the_same_and_trains_nothing(
@@ -133,7 +136,7 @@ def test_after_the_last_round_nothing_is_trained(
     e: Experiment, run: list[Done], tmp_path: Path
 ) -> None:
     last = content(ask(e, run, 3, tmp_path, train=False))
-    assert "round 4 is refused: this experiment has 3" in ask(e, run, 3, tmp_path).error
+    assert "round 4 is refused: this experiment has 3 rounds" in ask(e, run, 3, tmp_path).error
     assert content(ask(e, run, 3, tmp_path, train=False)) == last
 
 
@@ -157,7 +160,7 @@ def test_an_older_order_is_refused_in_words(e: Experiment, run: list[Done], tmp_
     for number in (0, 1):
         answer = ask(e, run, number, tmp_path)
         assert (
-            f"the result of round {number} is refused, that of round 2 is known here"
+            f"the result of round {number} is refused, since this node knows that of round 2"
             in answer.error
         )
         assert not answer.uploads
@@ -169,7 +172,7 @@ def test_who_does_not_train_keeps_the_model(mnist: Dataset, tmp_path: Path) -> N
     run = rounds(e, mnist, 2)
     ask(e, run, 0, tmp_path)
     ask(e, run, 1, tmp_path)
-    models = node_of(0, 1, order(e, 0, b"", True, tmp_path)).keeping.read().models
+    models = node_of(0, 1, order(e, 0, b"", True, tmp_path)).state.read().models
     trained = {
         row["client"]: done.outcome.record.round
         for done in run
@@ -193,16 +196,17 @@ def test_the_state_of_another_run_is_refused(
 ) -> None:
     ask(e, run, 0, tmp_path)
     other = replace(e, seed=1)
-    assert "the models of another run" in sent_to(0, 1, order(other, 0, b"", True, tmp_path)).error
+    assert (
+        "holds the models of another run"
+        in sent_to(0, 1, order(other, 0, b"", True, tmp_path)).error
+    )
 
 
 def test_so_is_that_of_another_where_nothing_is_exchanged(tmp_path: Path) -> None:
     local = experiment(clients=2, **NOTHING)
     assert not sent_to(0, 1, order(local, 0, b"", True, tmp_path)).error
-    assert (
-        "the models of another run"
-        in sent_to(0, 1, order(replace(local, seed=1), 0, b"", True, tmp_path)).error
-    )
+    other = order(replace(local, seed=1), 0, b"", True, tmp_path)
+    assert "holds the models of another run" in sent_to(0, 1, other).error
 
 
 def test_clients_may_not_change_nodes(e: Experiment, run: list[Done], tmp_path: Path) -> None:
@@ -213,9 +217,10 @@ def test_clients_may_not_change_nodes(e: Experiment, run: list[Done], tmp_path: 
     assert not (tmp_path / "clients-0-0").exists()
 
 
-def spoilt(path: Path, **changes: str) -> None:
-    found, about = tensors.load(path)
-    tensors.save(path, found, {**about, **changes})
+def spoil(path: Path, **changes: str) -> None:
+    """Change the metadata of a file of tensors."""
+    named, about = tensors.load(path)
+    tensors.save(path, named, {**about, **changes})
 
 
 def test_damaged_files_are_named(e: Experiment, run: list[Done], tmp_path: Path) -> None:
@@ -223,7 +228,7 @@ def test_damaged_files_are_named(e: Experiment, run: list[Done], tmp_path: Path)
     folder = tmp_path / CLIENTS
     right = files(folder)
     for facts in ("", "[]", "{}", "null", '{"run": 1}'):
-        spoilt(folder / KEPT, facts=facts)
+        spoil(folder / KEPT, facts=facts)
         assert f"{folder / KEPT} is not as this program writes it" in ask(e, run, 1, tmp_path).error
     (folder / KEPT).write_bytes(right[KEPT].replace(b'\\"seconds\\": ', b'\\"seconds\\":-'))
     assert f"{folder / KEPT} is not as this program writes it" in ask(e, run, 1, tmp_path).error
@@ -243,9 +248,8 @@ def test_a_folder_that_cannot_be_made_is_named(
     e: Experiment, run: list[Done], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    assert (
-        f"{tmp_path / 'file' / CLIENTS} cannot be made" in ask(e, run, 0, tmp_path / "file").error
-    )
+    error = ask(e, run, 0, tmp_path / "file").error
+    assert f"{tmp_path / 'file' / CLIENTS} cannot be made" in error
 
 
 def test_a_model_is_not_loaded_beyond_its_size(
@@ -257,4 +261,4 @@ def test_a_model_is_not_loaded_beyond_its_size(
     with path.open("r+b") as file:
         file.truncate(1 << 26)
     with pytest.raises(UserError, match="expected at most"):
-        node.keeping.load_models(0, 1, node.shard.start((0,)))
+        node.state.load_models(0, 1, node.shard.start((0,)))

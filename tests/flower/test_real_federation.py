@@ -32,7 +32,7 @@ heard = pytest.fixture(autouse=True)(hear)
 
 
 class Hosts(Nodes):
-    """A node for each client of a federation, with that client's folder."""
+    """A node for each client of a federation, with the client's folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(4)
@@ -67,24 +67,14 @@ def serving(folder: Path) -> Iterator[None]:
 def run(folder: Path, grid: Nodes, **settings: str | float) -> RunDirectory:
     out = folder.parent / "out"
     courier = str(folder / "courier-0")
-    main(
-        grid,
-        context(
-            **{
-                "federation": courier,
-                "out": str(out),
-                "deadline_s": 20.0,
-                "patience_s": PATIENCE_S,
-                **settings,
-            }
-        ),
-    )
+    defaults: dict[str, str | float] = {"federation": courier, "out": str(out), "deadline_s": 20.0}
+    main(grid, context(**{**defaults, "patience_s": PATIENCE_S, **settings}))
     return only(out)
 
 
 def only(out: Path) -> RunDirectory:
-    (found,) = out.glob("*/*")
-    return RunDirectory.open(found)
+    (path,) = out.glob("*/*")
+    return RunDirectory.open(path)
 
 
 def test_what_real_servers_decide_is_what_simulated_ones_decide(folder: Path) -> None:
@@ -142,7 +132,7 @@ def test_stopped_when_the_committee_had_decided_it_goes_on_with_that(
         stopped = only(folder.parent / "out")
         with pytest.raises(
             UserError,
-            match=r"the committee has decided round 2, and this run knows of 0: .*resume='DIR'",
+            match=r"the committee has decided round 2, but this run knows only 0: .*resume='DIR'",
         ):
             run(folder, Hosts(folder), out=str(folder.parent / "another"))
         found = run(folder, Hosts(folder), resume=str(stopped.path))
@@ -154,17 +144,14 @@ def test_a_round_waits_for_as_many_clients_as_the_federation_says(folder: Path) 
     grid = Hosts(folder)
 
     def to(_: int, order: RoundOrder) -> RoundOrder:
-        if order.round == 1:
-            grid.away = {2, 3}
-        else:
-            grid.away = set()
+        grid.away = {2, 3} if order.round == 1 else set()
         return order
 
     grid.to = to
     with (
         serving(folder),
         pytest.raises(
-            UserError, match="2 clients trained round 2 within 3 s, and it needs 3: start the"
+            UserError, match="2 clients trained round 2 within 3 s, but it needs 3: start the"
         ),
     ):
         run(folder, grid, deadline_s=0.5, patience_s=3)
@@ -177,10 +164,8 @@ def test_if_others_carry_too_and_are_ahead_it_says_so(
         return SimpleNamespace(round=number + 1)
 
     monkeypatch.setattr(NetworkGateway, "_carried", ahead)
-    with pytest.raises(
-        UserError,
-        match=r"decided round 3 without this app, which carries round 2: go on with .*resume=",
-    ):
+    line = r"decided round 3 without this app, which carries round 2: continue the run .*resume="
+    with pytest.raises(UserError, match=line):
         NetworkGateway(folder / "courier-0", 1).carry(2, b"", {})
 
 

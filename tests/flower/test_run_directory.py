@@ -15,8 +15,8 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.files import hash_chain, toml
 from fedrfq.flower.decided_round import FILE, DecidedRound
-from fedrfq.flower.messages import NodeAnswer, TestFigures
-from fedrfq.flower.run_directory import FlowerRunDirectory
+from fedrfq.flower.messages import NodeAnswer, NodeFigures
+from fedrfq.flower.run_directory import FlowerRunDirectory, RunPlan
 from fedrfq.flower.sample_knowledge import DealtSamples, ReportedSamples
 from fedrfq.flower.serverapp import main
 from fedrfq.learning.round_loop import mandate
@@ -29,36 +29,37 @@ from support.flowers import SMALL, Nodes, context, written
 def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     folder = tmp_path_factory.mktemp("finished")
     main(Nodes(4), context(experiment=written(folder, SMALL), out=str(folder / "out")))
-    (found,) = (folder / "out").glob("*/*")
-    return RunDirectory.open(found)
+    (path,) = (folder / "out").glob("*/*")
+    return RunDirectory.open(path)
 
 
 def loaded(run: RunDirectory) -> tuple[DecidedRound, Any]:
-    found = DecidedRound.load(run.path)
-    assert found is not None
-    return found
+    """Return the run's last decided round, and the figures saved with it."""
+    loaded = DecidedRound.load(run.path)
+    assert loaded is not None
+    return loaded
 
 
-def begun(out: Path, **changes: Any) -> FlowerRunDirectory:
-    experiment = from_table(toml.merge(SMALL, changes))
-    return FlowerRunDirectory.begin(out, *_asked(experiment))
+def begin(out: Path, **changes: Any) -> FlowerRunDirectory:
+    """Create the directory of a run of the small experiment, with changes."""
+    return FlowerRunDirectory.begin(out, plan_of(from_table(toml.merge(SMALL, changes))))
 
 
-def _asked(experiment: Experiment) -> tuple[Any, ...]:
-    ground = DealtSamples(experiment)
-    asked = mandate(experiment, len(ground.dataset.classes))
+def plan_of(experiment: Experiment) -> RunPlan:
+    samples = DealtSamples(experiment)
+    settings = mandate(experiment, len(samples.dataset.classes))
     assert isinstance(experiment.committee, Simulated)
-    return experiment, asked.task, experiment.committee.federation(asked), ground
+    return RunPlan(experiment, settings.task, experiment.committee.federation(settings), samples)
 
 
-def figures(clients: int, accuracy: float, samples: int = 2) -> TestFigures:
+def figures(clients: int, accuracy: float, samples: int = 2) -> NodeFigures:
     row = np.full(clients, accuracy)
     rng = np.random.default_rng(int(accuracy))
     none = np.zeros(clients, np.int64)
     number = np.full(clients, samples)
     y_N = rng.integers(0, 10, clients * samples)
     distance_NJ = rng.random((clients * samples, 10)).astype(np.float32)
-    return TestFigures(row, row, row, none, none, number, y_N, distance_NJ)
+    return NodeFigures(row, row, row, none, none, number, y_N, distance_NJ)
 
 
 def test_a_decided_round_is_read_as_it_was_written(finished: RunDirectory, tmp_path: Path) -> None:
@@ -88,87 +89,79 @@ def test_what_is_decided_is_on_disk_after_all_before_it_and_ahead_of_its_proofs(
     finished: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decided, _ = loaded(finished)
-    book = begun(tmp_path)
-    seen = list[tuple[str, bool]]()
-    monkeypatch.setattr(
-        RunDirectory, "sync", lambda run: seen.append(("sync", (run.path / FILE).is_file()))
-    )
-    monkeypatch.setattr(
-        RunDirectory,
-        "prove",
-        lambda run, report: seen.append(("prove", (run.path / FILE).is_file())),
-    )
-    book.certify(replace(decided, round=1))
-    assert seen == [("sync", False), ("prove", True)]
-    assert book.run.rounds() == []
-    assert (book.round, book.last) == (1, decided.last)
+    directory = begin(tmp_path)
+    # The calls, and whether the decided round was on disk by then.
+    calls = list[tuple[str, bool]]()
+
+    def note(name: str, run: RunDirectory) -> None:
+        calls.append((name, (run.path / FILE).is_file()))
+
+    monkeypatch.setattr(RunDirectory, "sync", lambda run: note("sync", run))
+    monkeypatch.setattr(RunDirectory, "prove", lambda run, report: note("prove", run))
+    directory.certify(replace(decided, round=1))
+    assert calls == [("sync", False), ("prove", True)]
+    assert directory.run.rounds() == []
+    assert (directory.round, directory.last) == (1, decided.last)
 
 
 def test_a_client_not_heard_from_has_its_last_figures(
     finished: RunDirectory, tmp_path: Path
 ) -> None:
     decided, _ = loaded(finished)
-    book = begun(tmp_path)
-    book.certify(replace(decided, round=1, uploads={}))
-    book.hear(
+    directory = begin(tmp_path)
+    directory.certify(replace(decided, round=1, uploads={}))
+    directory.hear(
         [NodeAnswer((0, 1), figures=figures(2, 40.0)), NodeAnswer((3,), figures=figures(1, 80.0))]
     )
-    assert book.record().accuracy_mean == (40 + 40 + 0 + 80) / 4
-    book.certify(replace(decided, round=2, uploads={}))
-    book.hear([NodeAnswer((3,), figures=figures(1, 60.0)), NodeAnswer((2,))])
-    assert book.record().accuracy_mean == (40 + 40 + 0 + 60) / 4
-    again = FlowerRunDirectory.resume(book.run.path, *_asked(book.experiment))
+    assert directory.record().accuracy_mean == (40 + 40 + 0 + 80) / 4
+    directory.certify(replace(decided, round=2, uploads={}))
+    directory.hear([NodeAnswer((3,), figures=figures(1, 60.0)), NodeAnswer((2,))])
+    assert directory.record().accuracy_mean == (40 + 40 + 0 + 60) / 4
+    again = FlowerRunDirectory.resume(directory.run.path, plan_of(directory.experiment))
     assert again.round == 2
     again.hear([])
-    assert (
-        again.record().accuracy_mean == (40 + 40 + 0 + 80) / 4
-    )  # what was known when the round was decided
+    # These were known when the round was decided.
+    assert again.record().accuracy_mean == (40 + 40 + 0 + 80) / 4
 
 
 def test_figures_of_other_classes_are_not_taken(finished: RunDirectory, tmp_path: Path) -> None:
     decided, _ = loaded(finished)
-    book = begun(tmp_path)
+    directory = begin(tmp_path)
     odd = figures(1, 80.0)
-    book.certify(replace(decided, round=1, uploads={}))
-    book.hear([NodeAnswer((0,), figures=replace(odd, distance_NJ=odd.distance_NJ[:, :3]))])
-    assert book.record().accuracy_mean == 0
+    directory.certify(replace(decided, round=1, uploads={}))
+    directory.hear([NodeAnswer((0,), figures=replace(odd, distance_NJ=odd.distance_NJ[:, :3]))])
+    assert directory.record().accuracy_mean == 0
 
 
 def test_values_that_were_cut_are_counted(finished: RunDirectory, tmp_path: Path) -> None:
     decided, _ = loaded(finished)
-    book = begun(tmp_path)
-    book.certify(
-        replace(decided, uploads={k: upload for k, upload in decided.uploads.items() if k != 3})
-    )
-    book.hear(
-        [
-            NodeAnswer(
-                (0, 1, 2, 3),
-                figures=replace(figures(4, 50.0), saturated_K=np.array([1, 20, 300, 4000])),
-            )
-        ]
-    )
-    assert book.record().saturated == 321  # of those that were sent
+    directory = begin(tmp_path)
+    sent = {k: upload for k, upload in decided.uploads.items() if k != 3}
+    directory.certify(replace(decided, uploads=sent))
+    clipped = replace(figures(4, 50.0), saturated_K=np.array([1, 20, 300, 4000]))
+    directory.hear([NodeAnswer((0, 1, 2, 3), figures=clipped)])
+    # Those of the uploads that were sent.
+    assert directory.record().saturated == 321
 
 
 def test_prototype_failure_is_over_the_samples_of_all_nodes(
     finished: RunDirectory, tmp_path: Path
 ) -> None:
     decided, _ = loaded(finished)
-    book = begun(tmp_path)
-    book.certify(replace(decided, round=1, uploads={}))
+    directory = begin(tmp_path)
+    directory.certify(replace(decided, round=1, uploads={}))
     whole = figures(4, 50.0)
     parts = [
-        TestFigures(
+        NodeFigures(
             *(column[k : k + 1] for column in list(vars(whole).values())[:6]),
             whole.y_N[2 * k : 2 * k + 2],
             rows,
         )
         for k, rows in enumerate(np.split(whole.distance_NJ, 4))
     ]
-    book.hear([NodeAnswer((0, 1, 2, 3), figures=whole)])
-    together = book.record().prototype_failure
-    other = begun(tmp_path / "other")
+    directory.hear([NodeAnswer((0, 1, 2, 3), figures=whole)])
+    together = directory.record().prototype_failure
+    other = begin(tmp_path / "other")
     other.certify(replace(decided, round=1, uploads={}))
     other.hear([NodeAnswer((k,), figures=part) for k, part in enumerate(parts)])
     assert other.record().prototype_failure == together
@@ -180,35 +173,34 @@ def test_prototype_failure_is_over_the_samples_of_all_nodes(
 def test_resuming_proofs_and_records_are_those_of_what_was_decided(
     finished: RunDirectory, tmp_path: Path, kept: int
 ) -> None:
-
     copy = RunDirectory(Path(shutil.copytree(finished.path, tmp_path / "run")))
-    whole = {name: (copy.path / name).read_bytes() for name in AUDITED}
-    root = loaded(copy)[0].report
-    assert root is not None
+    expected = {name: (copy.path / name).read_bytes() for name in AUDITED}
+    report = loaded(copy)[0].report
+    assert report is not None
     for name in AUDITED:
-        hash_chain.cut(copy.path / name, root.run, kept)
-    book = FlowerRunDirectory.resume(copy.path, *_asked(copy.experiment()))
-    assert {name: (copy.path / name).read_bytes() for name in AUDITED} == whole
-    assert len(book.run.rounds()) == 2
-    assert (book.round, book.last) == (3, loaded(copy)[0].last)
+        hash_chain.cut(copy.path / name, report.run, kept)
+    directory = FlowerRunDirectory.resume(copy.path, plan_of(copy.experiment()))
+    assert {name: (copy.path / name).read_bytes() for name in AUDITED} == expected
+    assert len(directory.run.rounds()) == 2
+    assert (directory.round, directory.last) == (3, loaded(copy)[0].last)
 
 
 def test_before_anything_is_decided_a_run_begins_anew(tmp_path: Path) -> None:
-    book = begun(tmp_path)
-    again = FlowerRunDirectory.resume(book.run.path, *_asked(book.experiment))
+    directory = begin(tmp_path)
+    again = FlowerRunDirectory.resume(directory.run.path, plan_of(directory.experiment))
     assert (again.round, again.last, again.decided) == (0, b"", None)
 
 
 def test_what_clients_report_stands_for_samples_that_only_they_have() -> None:
-    ground = ReportedSamples(3, 4)
-    assert [len(own) for own in ground.partition.test] == [1, 1, 1]
+    samples = ReportedSamples(3, 4)
+    assert [len(own) for own in samples.partition.test] == [1, 1, 1]
     counts = np.array([[5, 0, 2, 0], [0, 3, 0, 0]])
-    ground.learn(Uploads((0, 2), counts, np.zeros((2, 4, 1), np.int64)), {0: np.array([0, 0, 2])})
-    partition = ground.partition
+    samples.learn(Uploads((0, 2), counts, np.zeros((2, 4, 1), np.int64)), {0: np.array([0, 0, 2])})
+    partition = samples.partition
     assert [len(own) for own in partition.train] == [7, 0, 3]
     assert [own.tolist() for own in partition.classes] == [[0, 2], [], [1]]
     assert [len(own) for own in partition.test] == [3, 1, 1]
-    assert [(s.client, s.label, s.train, s.test) for s in ground.shares()] == [
+    assert [(s.client, s.label, s.train, s.test) for s in samples.shares()] == [
         (0, 0, 5, 2),
         (0, 2, 2, 1),
         (2, 1, 3, 0),
@@ -216,7 +208,7 @@ def test_what_clients_report_stands_for_samples_that_only_they_have() -> None:
 
 
 def test_what_a_client_claims_to_have_takes_no_memory() -> None:
-    ground = ReportedSamples(2, 10)
+    samples = ReportedSamples(2, 10)
     counts_KJ = np.full((1, 10), 1 << 40)
-    ground.learn(Uploads((1,), counts_KJ, np.zeros((1, 10, 4), np.int64)), {})
-    assert [len(rows) for rows in ground.partition.train] == [0, 10 << 40]
+    samples.learn(Uploads((1,), counts_KJ, np.zeros((1, 10, 4), np.int64)), {})
+    assert [len(rows) for rows in samples.partition.train] == [0, 10 << 40]

@@ -42,26 +42,23 @@ heard = pytest.fixture(autouse=True)(hear)
 def run(
     folder: Path, grid: Nodes, changes: Mapping[str, Any] | None = None, **settings: str | float
 ) -> RunDirectory:
-    """The app's run of the small experiment, with changes."""
+    """Run the small experiment, with changes, on the app."""
     path = written(folder, toml.merge(SMALL, changes or {}))
-    main(
-        grid,
-        context(
-            **{"experiment": path, "out": str(folder / "flower"), "deadline_s": 5.0, **settings}
-        ),
-    )
+    defaults: dict[str, str | float] = {"experiment": path, "out": str(folder / "flower")}
+    main(grid, context(**{**defaults, "deadline_s": 5.0, **settings}))
     return only(folder / "flower")
 
 
 def only(out: Path) -> RunDirectory:
-    (found,) = out.glob("*/*")
-    return RunDirectory.open(found)
+    """Return the only run below this folder."""
+    (path,) = out.glob("*/*")
+    return RunDirectory.open(path)
 
 
 def direct(folder: Path, changes: Mapping[str, Any] | None = None) -> RunDirectory:
-    session = Session.begin(
-        [from_table(toml.merge(SMALL, changes or {}))], pick_device("cpu"), folder / "direct"
-    )
+    """Run the small experiment, with changes, without Flower."""
+    experiment = from_table(toml.merge(SMALL, changes or {}))
+    session = Session.begin([experiment], pick_device("cpu"), folder / "direct")
     for _ in session.advance():
         pass
     session.finish()
@@ -166,11 +163,12 @@ def test_the_collector_leaves_alone_what_was_loaded_before_the_first_round(tmp_p
     grid.to = to
     run(tmp_path, grid)
     assert min(frozen) > 1000
-    assert gc.get_freeze_count() < 1000  # and when the run is over, all is as before
+    # When the run is over, all is as before.
+    assert gc.get_freeze_count() < 1000
 
 
 def test_a_record_is_made_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one would be waited for, whatever else the machine does."""
+    """On a loaded machine, a second thread would have to be waited for."""
     threads = list[int]()
     failure = metrics.prototype_failure
 
@@ -203,25 +201,19 @@ def test_if_the_federation_was_changed_the_run_says_that_it_is_over(
 
     monkeypatch.setattr(SimulatedGateway, "carry", changing)
     grid = Nodes(2)
-    with pytest.raises(
-        UserError,
-        match=r"was changed in round 2, and this run is over: clients go on by `fedrfq client`",
-    ):
+    line = r"was changed in round 2, which ends this run: remove .* run them with `fedrfq client`"
+    with pytest.raises(UserError, match=line):
         run(tmp_path, grid, patience_s=1)
     assert max(order.round for order in grid.orders) == 1
 
 
 def _succeeded(last: bytes) -> bytes:
-    """With verdicts that name the federation that follows."""
+    """Return the result with verdicts that name a successor."""
     messages = [placed.message for placed in unpack(last)]
     for i, message in enumerate(messages):
         if isinstance(message.body, Part) and message.body.what == PartKind.VERDICTS:
-            messages[i] = Message(
-                message.run,
-                replace(
-                    message.body, content=codec.append_successor(message.body.content, b"next")
-                ),
-            )
+            content = codec.append_successor(message.body.content, b"next")
+            messages[i] = Message(message.run, replace(message.body, content=content))
     return pack(messages)
 
 
@@ -248,11 +240,12 @@ def test_a_node_that_vanishes_is_left_out_and_may_return_under_another_number(
     assert numbers[0] == 4
     assert numbers[1] == 3
     assert numbers[-1] == 4
-    assert "node 103 has no answer of use: on without its clients 3" in caplog.text
+    assert "node 103 gave no valid answer: continuing without clients 3" in caplog.text
     assert "node 108 hosts clients 3" in caplog.text
     rows = [line.split(",") for line in (found.path / "clients.csv").read_text().splitlines()]
     of_three = {row[0]: row[5] for row in rows if row[1] == "3"}
-    assert of_three["2"] == of_three["1"]  # as it was heard last… before that it is 0
+    # While the node is away, its clients' figures stay.
+    assert of_three["2"] == of_three["1"]
     assert of_three["6"] != "0.0"
 
 
@@ -279,10 +272,8 @@ def test_a_greeting_that_nobody_answers_is_repeated(tmp_path: Path) -> None:
         return order
 
     grid.to = to
-    assert [
-        record.participants
-        for record in run(tmp_path, grid, deadline_s=0.3, patience_s=20).rounds()
-    ] == [4, 4, 4]
+    records = run(tmp_path, grid, deadline_s=0.3, patience_s=20).rounds()
+    assert [record.participants for record in records] == [4, 4, 4]
     assert len(greetings) == 2
 
 
@@ -316,12 +307,8 @@ def test_a_node_that_answers_for_others_than_it_said_is_not_heard(tmp_path: Path
         return replace(answer, clients=(0, 3), figures=None)
 
     grid.back = back
-    assert [record.participants for record in run(tmp_path, grid, {"rounds": 4}).rounds()] == [
-        4,
-        3,
-        3,
-        4,
-    ]
+    records = run(tmp_path, grid, {"rounds": 4}).rounds()
+    assert [record.participants for record in records] == [4, 3, 3, 4]
 
 
 def test_too_few_clients_are_waited_for_so_long(
@@ -333,9 +320,8 @@ def test_too_few_clients_are_waited_for_so_long(
         UserError, match=r"2 of 4 clients are hosted after 0\.3 s, 1, 2 are not: start the nodes"
     ):
         run(tmp_path, grid, patience_s=0.3)
-    assert [record.levelname for record in caplog.records if "2 of 4" in record.message] == [
-        "ERROR"
-    ]
+    levels = [record.levelname for record in caplog.records if "2 of 4" in record.message]
+    assert levels == ["ERROR"]
 
 
 def test_what_a_node_says_is_said_to_the_user(tmp_path: Path) -> None:
@@ -358,7 +344,7 @@ def test_if_nobody_trains_any_more_the_run_stops_and_says_how_to_go_on(tmp_path:
     grid.to = gone
     with pytest.raises(
         UserError,
-        match="0 clients trained round 3 within 1 s, and it needs 1: start the nodes, and go on with res",
+        match="0 clients trained round 3 within 1 s, but it needs 1: start the nodes, and continue",
     ) as error:
         run(tmp_path, grid, deadline_s=0.2, patience_s=1)
     main(Nodes(2), context(resume=str(error.value).split("'")[1]))
@@ -368,7 +354,7 @@ def test_if_nobody_trains_any_more_the_run_stops_and_says_how_to_go_on(tmp_path:
 def test_a_node_that_only_says_that_it_trained_is_waited_for(tmp_path: Path) -> None:
     grid = Nodes(2)
     grid.back = lambda node, answer: replace(answer, uploads=())
-    with pytest.raises(UserError, match="0 clients trained round 1 within 1 s, and it needs 1"):
+    with pytest.raises(UserError, match="0 clients trained round 1 within 1 s, but it needs 1"):
         run(tmp_path, grid, patience_s=1)
 
 
@@ -376,7 +362,7 @@ def test_a_node_that_only_says_that_it_trained_is_waited_for(tmp_path: Path) -> 
 
 
 class Killed(BaseException):
-    """As by the system: nothing is said, nothing is caught."""
+    """Ends the run as the system would: nothing is caught or logged."""
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
@@ -396,7 +382,7 @@ def test_killed_and_run_again_it_leaves_the_same_bytes(
 
 
 def _kill(patch: pytest.MonkeyPatch, at: int, where: str) -> None:
-    """Before a round is decided; once it is on disk, and no proof of it; or when its record is written."""
+    """Kill the run before it decides a round, before it proves it, or once it has recorded it."""
     decide = SimulatedGateway.carry
     prove = RunDirectory.prove
     write = RunDirectory.append
@@ -461,7 +447,7 @@ def test_a_run_of_another_experiment_is_not_gone_on_with(tmp_path: Path) -> None
         ),
         (
             {"attack": {"name": "sign-flip", "clients": 1}},
-            "attack 'sign-flip' changes uploads that clients have signed",
+            "attack 'sign-flip' changes uploads after clients have signed them",
         ),
     ],
 )
@@ -469,11 +455,9 @@ def test_what_the_app_cannot_run_it_says(
     tmp_path: Path, changes: dict[str, Any], line: str
 ) -> None:
     table = {key: value for key, value in SMALL.items() if key not in ("committee", "train")}
-    if "committee" in changes or "method" in changes:
-        keep = {}
-    else:
-        keep = {"committee": SMALL["committee"]}
-    path = written(tmp_path, toml.merge({**table, **keep}, changes))
+    if "attack" in changes:
+        table["committee"] = SMALL["committee"]
+    path = written(tmp_path, toml.merge(table, changes))
     with pytest.raises(UserError, match=line.replace("(", r"\(")):
         main(Nodes(2), context(experiment=path, out=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
@@ -482,12 +466,12 @@ def test_what_the_app_cannot_run_it_says(
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({}, "no experiment: "),
+        ({}, "no experiment is given: "),
         ({"experiment": "nowhere.toml"}, "there is no experiment file nowhere.toml"),
         ({"experimnt": "a.toml"}, r"no setting experimnt \(did you mean experiment\?\)"),
-        ({"experiment": "a.toml", "deadline_s": "soon"}, "deadline-s is a number, not 'soon'"),
-        ({"experiment": "a.toml", "deadline_s": 0}, "deadline-s is more than 0 seconds"),
-        ({"experiment": 1}, "experiment is a text, not 1"),
+        ({"experiment": "a.toml", "deadline_s": "soon"}, "deadline-s must be a number, not 'soon'"),
+        ({"experiment": "a.toml", "deadline_s": 0}, "deadline-s must be more than 0 seconds"),
+        ({"experiment": 1}, "experiment must be a text, not 1"),
         ({"resume": "nowhere"}, "nowhere is not a run's directory"),
         ({"federation": "nowhere"}, "nowhere"),
     ],

@@ -1,4 +1,4 @@
-"""Clients in shards against the same clients in `fedrfq run`: to the byte alone, and close in stacks."""
+"""Clients on nodes match those of `fedrfq run`: to the byte if alone, closely in stacks."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-def told(run: list[Done], number: int) -> bytes:
-    """The result that a node gets before it trains a round after this one."""
+def result_of(run: list[Done], number: int) -> bytes:
+    """Return the result of a round; empty before the first."""
     if number:
         return run[number - 1].last
     return b""
 
 
 def play(e: Experiment, run: list[Done], nodes: int, state: Path) -> list[list[NodeAnswer]]:
-    """All nodes' answers, round by round, the last without training."""
-    found = []
+    """Return all nodes' answers, round by round, the last without training."""
+    answers = []
     for number in range(len(run) + 1):
-        sent = order(e, number, told(run, number), number < len(run), state)
-        found.append([sent_to(place, nodes, sent) for place in range(nodes)])
-        assert not [answer.error for answer in found[-1] if answer.error]
-    return found
+        sent = order(e, number, result_of(run, number), number < len(run), state)
+        answers.append([sent_to(place, nodes, sent) for place in range(nodes)])
+        assert not [answer.error for answer in answers[-1] if answer.error]
+    return answers
 
 
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
@@ -110,9 +110,9 @@ def check_figures(answers: list[NodeAnswer], done: Done) -> None:
 
 def check_models(e: Experiment, run: list[Done], place: int, nodes: int, state: Path) -> None:
     node = node_of(place, nodes, order(e, 0, b"", True, state))
-    kept = node.keeping.read()
+    saved = node.state.read()
     for i, (client,) in enumerate(node.shard.programs):
-        assert same(node._models(kept, i), run[-1].state.params[client])
+        assert same(node.models(saved, i), run[-1].state.params[client])
 
 
 def test_values_that_were_cut_are_counted(
@@ -130,7 +130,7 @@ def test_values_that_were_cut_are_counted(
 
     with monkeypatch.context() as patch:
         patch.setattr(shard, "quantise", cutting)
-        assert node.shard.train((1,), node.shard.start((1,)), 1, nothing).cut == {1: 5}
+        assert node.shard.train((1,), node.shard.start((1,)), 1, nothing).clipped == {1: 5}
         node.answer(order(e, 0, b"", True, tmp_path))
     figures = node.answer(order(e, 1, run[0].last, False, tmp_path)).figures
     assert figures is not None
@@ -142,15 +142,15 @@ def test_in_stacks_results_are_close(
 ) -> None:
     e = experiment(alone=False)
     run = rounds(e, mnist, 1)
-    monkeypatch.setitem(shard._MOST_CLIENTS, "cpu", 2)
+    monkeypatch.setitem(shard._MAX_CLIENTS, "cpu", 2)
     for nodes, programs in ((1, [(0, 1), (2, 3), (4, 5)]), (2, [(0, 1), (2,)])):
         state = tmp_path / str(nodes)
         play(e, run, nodes, state)
         node = node_of(0, nodes, order(e, 0, b"", True, state))
         assert node.shard.programs == programs
-        kept = node.keeping.read()
+        saved = node.state.read()
         for i, clients in enumerate(programs):
-            for name, p in node._models(kept, i).items():
+            for name, p in node.models(saved, i).items():
                 assert torch.allclose(p, run[0].state.params[0][name][list(clients)], atol=1e-5)
 
 
@@ -163,7 +163,7 @@ def test_programs_are_as_large_as_memory_allows(
         for p in node_of(0, 1, order(e, 0, b"", True, tmp_path)).shard.start((0,)).values()
     )
     for most, programs in ((3 * size, [(0, 1), (2, 3), (4, 5)]), (1, [(k,) for k in range(6)])):
-        monkeypatch.setitem(shard._MOST_BYTES, "cpu", most)
+        monkeypatch.setitem(shard._MAX_BYTES, "cpu", most)
         found = node_of(0, 1, order(e, 0, b"", True, tmp_path / str(most)))
         assert found.shard.programs == programs
 
@@ -176,4 +176,4 @@ def test_training_that_fails_is_said_of_whom(mnist: Dataset, tmp_path: Path) -> 
         UserError, match=r"the loss of client 0 is not a number in round 1: lower train\.lr"
     ):
         node.answer(order(e, 0, b"", True, tmp_path))
-    assert node.keeping.read().answer is None
+    assert node.state.read().answer is None

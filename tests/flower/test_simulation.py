@@ -1,4 +1,7 @@
-"""The app in Flower's simulation engine, as its users start it: `flwr run`."""
+"""The app on Flower's simulation engine, started as its users start it: with `flwr run`.
+
+A run takes a second; to start Ray and its workers takes ten. So all runs share one Ray cluster.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +20,51 @@ from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session, pick_device
 from flowersim import APP, Simulation, simulation
 from support.command import fedrfq
+from support.deployment import guarded
+from support.flower_ray import ray_cluster
 from support.flowers import SMALL, written
 
 FORGER = '''
-"""A server app that makes up the second result, once."""
+"""A server app that forges the result of the second round, once."""
 from dataclasses import replace
-from fedrfq.flower import roll, serverapp
+from fedrfq.flower import node_registry, serverapp
 
-ask, left = roll.Roll.ask, [1]
+NodeRegistry = node_registry.NodeRegistry
+ask = NodeRegistry.ask
+forgeries_left = [1]
 
 def forged(self, order, hello):
-    if order.round == 2 and left:
-        left.clear()
+    if order.round == 2 and forgeries_left:
+        forgeries_left.clear()
         order = replace(order, last=order.last[:-1] + bytes([order.last[-1] ^ 1]))
     return ask(self, order, hello)
 
-roll.Roll.ask = forged
+NodeRegistry.ask = forged
 app = serverapp.app
 '''
 
 
+# The cores of the Ray cluster. By default a node takes one, and two workers serve all nodes. Where
+# a test does not need nodes to work at the same time, a node takes both: one worker starts sooner.
+CORES = 2
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
-    with simulation(tmp_path_factory.mktemp("superlink")) as found:
-        yield found
+    """Start a SuperLink and a Ray cluster that all runs share."""
+    with guarded() as environment, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        # Seconds between two looks for a run to start; 1 by default.
+        patch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
+        with ray_cluster(CORES) as address:
+            patch.setenv("RAY_ADDRESS", address)
+            with simulation(tmp_path_factory.mktemp("superlink")) as running:
+                yield running
 
 
 def direct(folder: Path, table: dict[str, Any]) -> RunDirectory:
+    """Run the experiment without Flower."""
     session = Session.begin([from_table(table)], pick_device("cpu"), folder / "direct")
     for _ in session.advance():
         pass
@@ -52,52 +73,50 @@ def direct(folder: Path, table: dict[str, Any]) -> RunDirectory:
 
 
 def only(out: Path) -> RunDirectory:
-    (found,) = out.glob("*/*")
-    return RunDirectory.open(found)
+    """Return the only run below this folder."""
+    (path,) = out.glob("*/*")
+    return RunDirectory.open(path)
+
+
+def certificates(run: RunDirectory) -> list[Any]:
+    """Return the certified records of all rounds, each recomputed."""
+    return [round_.certificate.record for round_ in Audit(run.path, recompute=True).rounds()]
 
 
 def test_one_client_a_node_leaves_the_bytes_of_a_run_without_flower(
     engine: Simulation, tmp_path: Path
 ) -> None:
-    settings = {
-        "experiment": written(tmp_path, SMALL),
-        "out": str(tmp_path / "flower"),
-        "patience-s": 60,
-    }
-    said = engine.run(settings, nodes=4)
-    found = only(tmp_path / "flower")
+    out = tmp_path / "flower"
+    settings = {"experiment": written(tmp_path, SMALL), "out": str(out), "patience-s": 60}
+    output = engine.run(settings, nodes=4)
+    run = only(out)
     other = direct(tmp_path, SMALL)
     for name in ("audit.log", "bodies.bin", "clients.csv", "prototypes.safetensors"):
-        assert (found.path / name).read_bytes() == (other.path / name).read_bytes(), said
+        assert (run.path / name).read_bytes() == (other.path / name).read_bytes(), output
     assert engine.statuses()[0] == "finished:completed"
-    for record in found.rounds():
-        assert f"round {record.round}/3: accuracy {record.accuracy_mean:.2f}" in said
-    assert "3 of 3, recomputed" in fedrfq("verify", found.path, "--recompute").stdout
-    fedrfq("report", found.path)
-    assert (found.path / "report.html").is_file()
+    for record in run.rounds():
+        assert f"round {record.round}/3: accuracy {record.accuracy_mean:.2f}" in output
+    assert "3 of 3, recomputed" in fedrfq("verify", run.path, "--recompute").stdout
+    fedrfq("report", run.path)
+    assert (run.path / "report.html").is_file()
 
 
 def test_killed_in_mid_run_it_goes_on_and_loses_nothing_certified(
     engine: Simulation, tmp_path: Path
 ) -> None:
-    """In two shards, whose accuracies differ from those of one stack by rounding alone."""
+    """With two clients a node, accuracies differ from those of one stack, but only by rounding."""
     table = toml.merge(SMALL, {"rounds": 12, "train": {"alone": False}})
     out = tmp_path / "flower"
-    settings = {"experiment": written(tmp_path, table), "out": str(tmp_path / "flower")}
+    settings = {"experiment": written(tmp_path, table), "out": str(out)}
     with engine.running(settings, nodes=2) as process:
-        _until(
-            lambda: [
-                path for path in out.glob("*/*/rounds.jsonl") if path.read_text().count("\n") >= 3
-            ],
-            process,
-        )
+        _wait_for_rounds(out, 3, process)
         engine.kill("flwr-simulation")
-    found = only(out)
-    certified = (found.path / "audit.log").read_bytes()
-    said = engine.run({"resume": str(found.path), "patience-s": 60}, nodes=2)
-    assert (found.path / "audit.log").read_bytes().startswith(certified)
-    assert len(list(Audit(found.path, recompute=True).rounds())) == 12, said
-    pairs = zip(found.rounds(), direct(tmp_path, table).rounds(), strict=True)
+    run = only(out)
+    certified = (run.path / "audit.log").read_bytes()
+    output = engine.run({"resume": str(run.path), "patience-s": 60}, nodes=2, cores=CORES)
+    assert (run.path / "audit.log").read_bytes().startswith(certified)
+    assert len(certificates(run)) == 12, output
+    pairs = zip(run.rounds(), direct(tmp_path, table).rounds(), strict=True)
     assert max(abs(one.accuracy_mean - other.accuracy_mean) for one, other in pairs) <= 0.2
 
 
@@ -109,31 +128,32 @@ def test_a_forged_result_is_refused_by_every_client_and_the_true_one_taken(
     (app / "forger.py").write_text(FORGER)
     text = (APP / "pyproject.toml").read_text(encoding="utf-8")
     (app / "pyproject.toml").write_text(text.replace("fedrfq.flower.serverapp:app", "forger:app"))
-    said = engine.run(
-        {"experiment": written(tmp_path, SMALL), "out": str(tmp_path / "flower")}, nodes=2, app=app
-    )
+    out = tmp_path / "flower"
+    settings = {"experiment": written(tmp_path, SMALL), "out": str(out)}
+    output = engine.run(settings, nodes=2, app=app, cores=CORES)
     assert (
-        said.count("the result of round 2 is refused, this federation did not certify it") >= 2
-    ), said
-    found, other = (
-        list(Audit(run.path, True).rounds())
-        for run in (only(tmp_path / "flower"), direct(tmp_path, SMALL))
-    )
-    assert len(found) == 3, said  # the last with those that were back in time
-    assert [one.certificate.record for one in found[:2]] == [
-        one.certificate.record for one in other[:2]
-    ]
+        output.count("the result of round 2 is refused, since this federation did not certify it")
+        >= 2
+    ), output
+    found = certificates(only(out))
+    expected = certificates(direct(tmp_path, SMALL))
+    # The last round has those clients that were back in time.
+    assert len(found) == 3, output
+    assert found[:2] == expected[:2]
 
 
 def test_what_a_user_can_mend_ends_the_run_as_failed_with_a_line(engine: Simulation) -> None:
-    said = engine.run({"experiment": "nowhere.toml"}, nodes=2)
-    assert "there is no experiment file nowhere.toml" in said
+    output = engine.run({"experiment": "nowhere.toml"}, nodes=1, cores=CORES)
+    assert "there is no experiment file nowhere.toml" in output
     assert engine.statuses()[0] == "finished:failed"
 
 
-def _until(done: Any, process: subprocess.Popen[str], limit_s: float = 120.0) -> None:
-    until = time.monotonic() + limit_s
-    while not done():
-        assert time.monotonic() < until
+def _wait_for_rounds(
+    out: Path, rounds: int, process: subprocess.Popen[str], limit_s: float = 120.0
+) -> None:
+    """Wait until the run below `out` has recorded so many rounds."""
+    end = time.monotonic() + limit_s
+    while not any(path.read_text().count("\n") >= rounds for path in out.glob("*/*/rounds.jsonl")):
+        assert time.monotonic() < end
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A server app that tampers with what it carries: servers ignore it, and clients find out and say so."""
+"""A server app that tampers with what it carries: servers ignore it, clients notice and say so."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.runs.run_directory import RunDirectory
 from support.flowers import SMALL, Nodes, context, hear, written
 
-# one client a node
+# One client a node.
 NODES = 4
 VICTIM = 1
 
@@ -32,19 +32,17 @@ heard = pytest.fixture(autouse=True)(hear)
 
 def run(folder: Path, grid: Nodes, **settings: str | float) -> RunDirectory:
     path = written(folder, SMALL)
-    main(
-        grid,
-        context(**{"experiment": path, "out": str(folder / "out"), "deadline_s": 5.0, **settings}),
-    )
-    (found,) = (folder / "out").glob("*/*")
-    return RunDirectory.open(found)
+    defaults: dict[str, str | float] = {"experiment": path, "out": str(folder / "out")}
+    main(grid, context(**{**defaults, "deadline_s": 5.0, **settings}))
+    (run_path,) = (folder / "out").glob("*/*")
+    return RunDirectory.open(run_path)
 
 
 # Uploads
 
 
 def altered(answer: NodeAnswer, _: list[NodeAnswer]) -> tuple[bytes, ...]:
-    """Another value, and the client's signature of what it was."""
+    """Change a value, and keep the client's signature."""
     wire = bytearray(answer.uploads[0])
     wire[-65] ^= 1
     return (bytes(wire),)
@@ -59,15 +57,12 @@ def replayed(_: NodeAnswer, before: list[NodeAnswer]) -> tuple[bytes, ...]:
 
 
 def disguised(answer: NodeAnswer, before: list[NodeAnswer]) -> tuple[bytes, ...]:
-    """The last round's, with this round's number on it."""
+    """Put this round's number on the last round's upload."""
     new = decode(answer.uploads[0])
     old = decode(before[0].uploads[0])
     assert isinstance(old.body, Upload)
-    return (
-        Message(
-            new.run, Upload(new.body.round, VICTIM, old.body.content), None, old.signature
-        ).wire,
-    )
+    body = Upload(new.body.round, VICTIM, old.body.content)
+    return (Message(new.run, body, None, old.signature).wire,)
 
 
 def garbled(answer: NodeAnswer, _: list[NodeAnswer]) -> tuple[bytes, ...]:
@@ -92,10 +87,10 @@ def test_what_becomes_of_an_upload_comes_out(
 ) -> None:
     grid = Nodes(NODES)
     before = list[NodeAnswer]()
-    told = list[tuple[int, ...]]()
+    left_out = list[tuple[int, ...]]()
 
     def back(node: int, answer: NodeAnswer) -> NodeAnswer:
-        told.append(answer.left_out)
+        left_out.append(answer.left_out)
         if node != VICTIM or not answer.uploads:
             return answer
         before.append(answer)
@@ -106,11 +101,11 @@ def test_what_becomes_of_an_upload_comes_out(
     grid.back = back
     found = run(tmp_path, grid)
     assert [record.refused for record in found.rounds()] == [{}, {str(VICTIM): why}, {}]
-    assert told.count((VICTIM,)) == 1  # the client itself, in the next round
+    # The client itself notices in the next round.
+    assert left_out.count((VICTIM,)) == 1
     assert f"round 2 was decided without the uploads that clients {VICTIM} had sent" in caplog.text
-    assert (
-        len(list(Audit(found.path, recompute=True).rounds())) == 3
-    )  # what was decided holds all the same
+    # What was decided is valid all the same.
+    assert len(list(Audit(found.path, recompute=True).rounds())) == 3
 
 
 def test_no_node_can_upload_for_anothers_client(tmp_path: Path) -> None:
@@ -133,7 +128,7 @@ def test_no_node_can_upload_for_anothers_client(tmp_path: Path) -> None:
 
 
 def invented(order: RoundOrder, _: list[RoundOrder]) -> RoundOrder:
-    """Other prototypes under the true certificate."""
+    """Put other prototypes under the true certificate."""
     cert, globals_, verdicts = [placed.message for placed in unpack(order.last)]
     assert isinstance(globals_.body, Part)
     classes = 10
@@ -146,7 +141,7 @@ def invented(order: RoundOrder, _: list[RoundOrder]) -> RoundOrder:
 
 
 def unvoted(order: RoundOrder, _: list[RoundOrder]) -> RoundOrder:
-    """A signature of the certificate is another's."""
+    """Change a signature of the certificate."""
     wire = bytearray(order.last)
     at = len(pack(placed.message for placed in unpack(order.last)[:1])) - 1
     wire[at] ^= 1
@@ -154,7 +149,7 @@ def unvoted(order: RoundOrder, _: list[RoundOrder]) -> RoundOrder:
 
 
 def older(order: RoundOrder, before: list[RoundOrder]) -> RoundOrder:
-    """The result of the round before under the number of this one."""
+    """Send the result of the round before with the number of this one."""
     return replace(order, last=before[-1].last)
 
 
@@ -165,7 +160,7 @@ def none(order: RoundOrder, _: list[RoundOrder]) -> RoundOrder:
 @pytest.mark.parametrize(
     ("tamper", "line"),
     [
-        (invented, "what it says is not what was certified"),
+        (invented, "its content is not what was certified"),
         (unvoted, "its certificate does not have enough servers' signatures"),
         (older, "its certificate is of round 1"),
         (none, "it does not begin with a certificate"),
@@ -192,10 +187,11 @@ def test_no_client_learns_from_what_was_not_certified(
     grid.to = to
     found = run(tmp_path, grid)
     assert (
-        f"the result of round 2 is refused, this federation did not certify it: {line}"
+        f"the result of round 2 is refused, since this federation did not certify it: {line}"
         in caplog.text
     )
-    assert [record.participants for record in found.rounds()] == [4, 4, 3]  # it trained no further
+    # The victim trained no further.
+    assert [record.participants for record in found.rounds()] == [4, 4, 3]
 
 
 def test_a_result_that_was_handed_out_before_is_refused_once_a_newer_one_is_known(
@@ -213,14 +209,14 @@ def test_a_result_that_was_handed_out_before_is_refused_once_a_newer_one_is_know
     from fedrfq.flower.clientapp import answered
 
     answer = answered(last[1].record(), grid.config(VICTIM), {})
-    assert "the result of round 1 is refused, that of round 3 is known here" in answer.error
+    assert "the result of round 1 is refused, since this node knows that of round 3" in answer.error
     assert not answer.uploads
 
 
 def test_servers_of_its_own_do_not_help_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Certified indeed, by a committee that is not this federation's."""
+    """The result is certified, but by a committee that is not this federation's."""
     (tmp_path / "other").mkdir()
     grid = Nodes(NODES)
     theirs = Nodes(NODES)
@@ -242,6 +238,7 @@ def test_servers_of_its_own_do_not_help_it(
     grid.to = to
     with pytest.raises(UserError, match="0 clients trained round 2"):
         run(tmp_path, grid, deadline_s=0.2, patience_s=0.5)
-    assert "it is of another run" in caplog.text
-    (found,) = (tmp_path / "out").glob("*/*")
-    assert len(list(Audit(found, recompute=True).rounds())) == 1  # what was certified is there
+    assert "it belongs to another run" in caplog.text
+    (path,) = (tmp_path / "out").glob("*/*")
+    # What was certified before is there.
+    assert len(list(Audit(path, recompute=True).rounds())) == 1

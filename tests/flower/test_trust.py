@@ -1,4 +1,4 @@
-"""What a node believes: results that its own committee certified, and no others; and whose keys it takes."""
+"""A node believes only what its own committee certified, and has only its own clients' keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def e() -> Experiment:
 
 @pytest.fixture(scope="module")
 def lasts(e: Experiment, mnist: Dataset) -> list[bytes]:
-    """Of rounds 0 to 2."""
+    """Return the results of rounds 0 to 2."""
     return [b"", *(done.last for done in rounds(e, mnist, 2))]
 
 
@@ -55,24 +55,18 @@ def signature_altered(last: bytes) -> bytes:
 
 
 def other_globals(last: bytes) -> bytes:
-    """The certified ones with one value changed."""
+    """Change one value of the certified prototypes."""
     cert, globals_, verdicts = messages(last)
     content = bytearray(globals_.body.content)
     content[-4] ^= 1
-    return pack(
-        [
-            cert,
-            unsigned(cert.run, Part(globals_.body.round, PartKind.GLOBALS, bytes(content))),
-            verdicts,
-        ]
-    )
+    changed = Part(globals_.body.round, PartKind.GLOBALS, bytes(content))
+    return pack([cert, unsigned(cert.run, changed), verdicts])
 
 
 def other_verdicts(last: bytes) -> bytes:
     cert, globals_, verdicts = messages(last)
-    return pack(
-        [cert, globals_, unsigned(cert.run, Part(verdicts.body.round, PartKind.VERDICTS, b""))]
-    )
+    empty = Part(verdicts.body.round, PartKind.VERDICTS, b"")
+    return pack([cert, globals_, unsigned(cert.run, empty)])
 
 
 def fewer_signatures(last: bytes) -> bytes:
@@ -83,16 +77,9 @@ def fewer_signatures(last: bytes) -> bytes:
 
 def a_server_twice(last: bytes) -> bytes:
     cert, *rest = messages(last)
-    found = cert.body.certificate.signatures
-    return pack(
-        [
-            unsigned(
-                cert.run,
-                Cert(cert.body.round, replace(cert.body.certificate, signatures=(found[0],) * 3)),
-            ),
-            *rest,
-        ]
-    )
+    certificate = cert.body.certificate
+    repeated = replace(certificate, signatures=certificate.signatures[:1] * 3)
+    return pack([unsigned(cert.run, Cert(cert.body.round, repeated)), *rest])
 
 
 FORGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
@@ -140,23 +127,19 @@ def test_a_forged_result_is_refused_and_nothing_changes(
 def test_a_result_of_another_round_is_refused(
     e: Experiment, lasts: list[bytes], tmp_path: Path
 ) -> None:
-    for number, last, said in ((2, lasts[1], 1), (1, lasts[2], 2)):
-        assert (
-            f"its certificate is of round {said}"
-            in sent_to(0, 1, order(e, number, last, True, tmp_path)).error
-        )
+    for number, certified_round in ((2, 1), (1, 2)):
+        answer = sent_to(0, 1, order(e, number, lasts[certified_round], True, tmp_path))
+        assert f"its certificate is of round {certified_round}" in answer.error
 
 
 def test_a_result_of_another_run_is_refused(e: Experiment, mnist: Dataset, tmp_path: Path) -> None:
     other = rounds(replace(e, seed=1), mnist, 1)[0].last
-    assert "it is of another run" in sent_to(0, 1, order(e, 1, other, True, tmp_path)).error
+    assert "it belongs to another run" in sent_to(0, 1, order(e, 1, other, True, tmp_path)).error
     cert, *rest = messages(other)
     run = bytes.fromhex(run_of(e))
     renamed = pack([unsigned(run, message.body) for message in (cert, *rest)])
-    assert (
-        "does not have enough servers' signatures"
-        in sent_to(0, 1, order(e, 1, renamed, True, tmp_path)).error
-    )
+    answer = sent_to(0, 1, order(e, 1, renamed, True, tmp_path))
+    assert "does not have enough servers' signatures" in answer.error
 
 
 def test_what_was_prepared_is_not_decided(
@@ -165,31 +148,27 @@ def test_what_was_prepared_is_not_decided(
     cert, *rest = messages(lasts[1])
     prepared = replace(cert.body.certificate, phase=5)
     forged = pack([unsigned(cert.run, Cert(1, prepared)), *rest])
-    assert (
-        "does not have enough servers' signatures"
-        in sent_to(0, 1, order(e, 1, forged, True, tmp_path)).error
-    )
+    answer = sent_to(0, 1, order(e, 1, forged, True, tmp_path))
+    assert "does not have enough servers' signatures" in answer.error
 
 
 def test_an_order_of_another_federation_is_refused(e: Experiment, tmp_path: Path) -> None:
     sent = replace(order(e, 0, b"", True, tmp_path), run="ab" * 32)
     for hello in (False, True):
-        assert (
-            "another federation (abababababababab)"
-            in sent_to(0, 1, replace(sent, hello=hello)).error
-        )
+        answer = sent_to(0, 1, replace(sent, hello=hello))
+        assert "another federation (abababababababab)" in answer.error
 
 
 def test_a_result_where_nothing_is_exchanged_is_refused(lasts: list[bytes], tmp_path: Path) -> None:
     local = experiment(clients=CLIENTS, **NOTHING)
     node = node_of(0, 1, order(local, 1, b"", True, tmp_path))
-    with pytest.raises(UserError, match="there can be none"):
+    with pytest.raises(UserError, match="that round has no result"):
         node.answer(RoundOrder("", toml.dump(local.table()), 1, lasts[1], True))
     assert not (tmp_path / "clients-0-1" / "kept.safetensors").exists()
 
 
 def test_certified_prototypes_of_another_shape_are_refused(e: Experiment, tmp_path: Path) -> None:
-    """Even a quorum can certify nothing that has no meaning here."""
+    """Even a quorum cannot certify something that has no meaning here."""
     federation = e.committee.federation(mandate(e, 10))
     assert federation is not None
     servers = [signatures.simulated(e.seed, "server", k) for k in range(3)]
@@ -247,7 +226,7 @@ def founded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def parties(founded: Path, tmp_path: Path) -> Path:
-    """A copy that may be spoilt."""
+    """Return a copy that a test may spoil."""
     return Path(shutil.copytree(founded, tmp_path / "parties"))
 
 
@@ -289,13 +268,13 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "keys of a stranger": (
         lambda own: (own / "vote.key").write_text("ab" * 32 + "\n"),
-        "is none of federation.toml's",
+        "is not in federation.toml",
     ),
     "half a key": (lambda own: (own / "vote.key").write_text("ab" * 16), "is not a key"),
     "keys for all to read": (lambda own: (own / "vote.key").chmod(0o644), "can be read by others"),
     "signed for elsewhere": (
         lambda own: (own / "log").mkdir(),
-        "has taken part by `fedrfq client`",
+        "has taken part with `fedrfq client`",
     ),
 }
 
@@ -313,21 +292,21 @@ def test_a_folder_that_is_not_right_is_named_in_a_line(
 
 def test_servers_and_couriers_are_not_hosted(parties: Path) -> None:
     for other in ("server-0", "courier-0"):
-        with pytest.raises(UserError, match="is of no client"):
+        with pytest.raises(UserError, match="holds no client's keys"):
             trust.of_folders(parties / other)
 
 
 def test_clients_of_two_federations_are_refused(parties: Path, tmp_path: Path) -> None:
     founding.init(tmp_path / "other", [f"127.0.0.1:{7500 + k}" for k in range(4)], 3)
     shutil.copytree(tmp_path / "other" / "client-0", parties / "client-9")
-    with pytest.raises(UserError, match="are of two federations"):
+    with pytest.raises(UserError, match="belong to two federations"):
         trust.of_folders(parties)
 
 
 def test_a_federation_that_follows_another_is_refused(parties: Path) -> None:
     path = parties / "client-0" / "federation.toml"
     path.write_text(path.read_text().replace('follows = ""', f'follows = "{"ab" * 32}"'))
-    with pytest.raises(UserError, match="go on by `fedrfq client`"):
+    with pytest.raises(UserError, match="run its clients with `fedrfq client`"):
         trust.of_folders(parties / "client-0")
 
 

@@ -1,4 +1,4 @@
-"""The report as files, and in a real browser: drawn, alive, and fit for the night, a phone and paper."""
+"""The report as files and in a real browser: interactive, in dark mode, on a phone and on paper."""
 
 import csv
 import json
@@ -23,11 +23,15 @@ FIGURES = [
 MARKS = (
     "svg .mark-rect.role-mark path, svg .mark-line.role-mark path, svg .mark-symbol.role-mark path"
 )
+RIGHTMOST = (
+    "Math.max(...[...document.querySelectorAll('.chart svg')]"
+    ".map(s => s.getBoundingClientRect().right))"
+)
 
 
 @pytest.fixture(scope="module")
 def run(_data_folder, tmp_path_factory):
-    """With all that a report can show, and markup in every text."""
+    """Return a run with everything that a report can show, and markup in every text."""
     folder = tmp_path_factory.mktemp("page")
     return hostile(ran(folder / "runs", *COMMITTEE, *ATTACK), folder / "run")
 
@@ -41,9 +45,9 @@ def page(run):
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
     if CHROMIUM is None:
-        pytest.skip("there is no chromium here: apt-get install chromium")
-    with browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    with browser(tmp_path_factory.mktemp("profile")) as running:
+        yield running
 
 
 @pytest.fixture
@@ -54,13 +58,13 @@ def tab(chromium):
 
 
 def drawn(tab):
-    return tab.js(
-        f"Object.fromEntries([...document.querySelectorAll('figure')].map(f => [f.id, f.querySelectorAll('{MARKS}').length]))"
-    )
+    """Return the number of marks of each figure."""
+    count = f"f => [f.id, f.querySelectorAll('{MARKS}').length]"
+    return tab.js(f"Object.fromEntries([...document.querySelectorAll('figure')].map({count}))")
 
 
 def centre(tab, element):
-    """Where an element's middle is, once it is in sight."""
+    """Scroll an element into view, and return where its middle is."""
     script = "(e => { e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect(); "
     x, y = tab.js(f"{script} return [r.x + r.width / 2, r.y + r.height / 2]; }})({element})")
     return x, y
@@ -80,10 +84,10 @@ def test_every_figure_lies_beside_the_page_as_a_picture_and_a_table(page):
 
 def test_all_charts_are_drawn_without_a_word_of_complaint_and_nothing_is_fetched(tab, page):
     tab.open(page)
-    found = drawn(tab)
-    assert sorted(found) == FIGURES
-    assert all(found.values())
-    assert found["partition"] == len((page.parent / "partition.csv").read_text().splitlines()) - 1
+    marks = drawn(tab)
+    assert sorted(marks) == FIGURES
+    assert all(marks.values())
+    assert marks["partition"] == len((page.parent / "partition.csv").read_text().splitlines()) - 1
     assert tab.errors == []
     assert set(tab.asked) == {page.as_uri()}
 
@@ -104,10 +108,10 @@ def test_hovering_shows_the_values(tab, page, run):
     x, y = centre(tab, f"{points}[{second}]")
     tab.mouse("mouseMoved", x + 30, y + 30)
     tab.mouse("mouseMoved", x, y)
-    said = tab.js("document.querySelector('#vg-tooltip-element.visible').innerText")
-    assert f"{records(run)[1]['accuracy_mean']:.2f}" in said
-    assert f"{records(run)[1]['accuracy_std']:.2f}" in said
-    assert "own head" in said
+    tooltip = tab.js("document.querySelector('#vg-tooltip-element.visible').innerText")
+    assert f"{records(run)[1]['accuracy_mean']:.2f}" in tooltip
+    assert f"{records(run)[1]['accuracy_std']:.2f}" in tooltip
+    assert "own head" in tooltip
 
 
 def test_the_legend_singles_series_out_and_brings_them_back(tab, page):
@@ -124,7 +128,8 @@ def test_the_legend_singles_series_out_and_brings_them_back(tab, page):
 
 def test_the_wheel_zooms_only_with_control_and_a_double_click_goes_back(tab, page):
     tab.open(page)
-    ticks = "[...document.querySelectorAll('#accuracy .role-axis-label text')].map(t => t.textContent).sort().join()"
+    ticks = "[...document.querySelectorAll('#accuracy .role-axis-label text')]"
+    ticks += ".map(t => t.textContent).sort().join()"
     before = tab.js(ticks)
     x, y = centre(tab, "document.querySelector('#accuracy svg')")
     tab.mouse("mouseMoved", x, y)
@@ -158,20 +163,21 @@ def brightness(colour):
 
 
 def outgrown(tab):
-    """The figures whose legends reach beyond them."""
-    outside = "[...document.querySelectorAll('.role-legend')].filter(legend => { const l = legend.getBoundingClientRect(), "
-    outside += "c = legend.closest('.chart').getBoundingClientRect(); return l.right > c.right + 1 || l.top < c.top - 1; })"
-    return tab.js(f"{outside}.map(legend => legend.closest('figure').id)")
+    """Return the figures whose legends reach beyond them."""
+    outside = """legend => {
+        const l = legend.getBoundingClientRect();
+        const c = legend.closest('.chart').getBoundingClientRect();
+        return l.right > c.right + 1 || l.top < c.top - 1;
+    }"""
+    legends = f"[...document.querySelectorAll('.role-legend')].filter({outside})"
+    return tab.js(f"{legends}.map(legend => legend.closest('figure').id)")
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_on_a_phone_nothing_is_wider_than_the_screen(tab, page, dark):
     tab.open(page, width=400, dark=dark)
     assert tab.js("document.documentElement.scrollWidth") <= 400
-    wide = tab.js(
-        "Math.max(...[...document.querySelectorAll('.chart svg')].map(s => s.getBoundingClientRect().right))"
-    )
-    assert wide <= 400
+    assert tab.js(RIGHTMOST) <= 400
     assert outgrown(tab) == []
     assert all(drawn(tab).values())
     assert tab.errors == []
@@ -182,22 +188,16 @@ def test_on_paper_there_are_no_buttons_and_charts_are_dark_on_white_even_by_nigh
     tab.look(width=700, dark=True, media="print")
     assert tab.js("getComputedStyle(document.querySelector('.save')).display") == "none"
     assert brightness(tab.js("getComputedStyle(document.body).backgroundColor")) == 1
-    assert (
-        brightness(tab.js("getComputedStyle(document.querySelector('#accuracy svg text')).fill"))
-        < 0.3
-    )
-    wide = tab.js(
-        "Math.max(...[...document.querySelectorAll('.chart svg')].map(s => s.getBoundingClientRect().right))"
-    )
-    assert max(wide, tab.js("document.documentElement.scrollWidth")) <= 700
+    text = "getComputedStyle(document.querySelector('#accuracy svg text')).fill"
+    assert brightness(tab.js(text)) < 0.3
+    assert max(tab.js(RIGHTMOST), tab.js("document.documentElement.scrollWidth")) <= 700
     assert tab.pdf().startswith(b"%PDF")
 
 
 def test_buttons_save_the_data_that_is_drawn(tab, page):
     tab.open(page)
-    tab.js(
-        "HTMLAnchorElement.prototype.click = function () { window.saved = [this.download, this.href]; }; 1"
-    )
+    spy = "function () { window.saved = [this.download, this.href]; }"
+    tab.js(f"HTMLAnchorElement.prototype.click = {spy}; 1")
     tab.js("document.querySelector('#committee [data-save=csv]').click()")
     name, address = tab.js("saved")
     assert name == "committee.csv"
@@ -220,9 +220,8 @@ def test_a_comparison_is_drawn_too(tab, page, run, whole, tmp_path):
         tab.open(out, width=width)
         assert tab.js("document.documentElement.scrollWidth") <= width
         assert outgrown(tab) == []
-    assert json.loads(tab.js("document.getElementById('given').textContent"))["figures"]["final"][
-        "data"
-    ]["values"]
+    given = json.loads(tab.js("document.getElementById('given').textContent"))
+    assert given["figures"]["final"]["data"]["values"]
 
 
 def test_more_series_than_colours_have_dashes_and_can_be_singled_out(tab, whole, tmp_path):
@@ -236,12 +235,9 @@ def test_more_series_than_colours_have_dashes_and_can_be_singled_out(tab, whole,
         assert outgrown(tab) == []
     assert tab.errors == []
     lines = "[...document.querySelectorAll('#accuracy-head svg .mark-line.role-mark path')]"
-    assert (
-        tab.js(f"{lines}.map(p => p.getAttribute('stroke-dasharray'))")
-        == ["1,0"] * 10 + ["7,3"] * 2
-    )
-    tab.click(
-        *centre(tab, "document.querySelectorAll('#accuracy-head .role-legend-symbol path')[10]")
-    )
+    dashes = tab.js(f"{lines}.map(p => p.getAttribute('stroke-dasharray'))")
+    assert dashes == ["1,0"] * 10 + ["7,3"] * 2
+    symbols = "document.querySelectorAll('#accuracy-head .role-legend-symbol path')"
+    tab.click(*centre(tab, f"{symbols}[10]"))
     opacity = tab.js(f"{lines}.map(p => +(p.getAttribute('opacity') ?? 1))")
     assert [number for number, value in enumerate(opacity) if value == 1] == [10]

@@ -1,4 +1,4 @@
-"""Several runs on one page: grouped by what they differ in, averaged over seeds, the first as the measure."""
+"""The page of several runs: grouped by settings, averaged over seeds, compared with the first."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from support.reports import ran
 
 @pytest.fixture(scope="module")
 def folder(_data_folder, tmp_path_factory):
-    """Two methods, two seeds each."""
+    """Return a folder with runs of two methods, two seeds each."""
     out = tmp_path_factory.mktemp("compared")
     for method in ("fedrfq", "fedproto"):
         settings = [*SMALL, "rounds=2", f"method.name={method}"]
@@ -40,8 +40,8 @@ def test_all_runs_in_a_folder_are_found_however_deep_and_none_twice(folder):
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path):
-    assert "there is none in it" in fedrfq("report", tmp_path, expect=2).stderr
-    assert "there is none in it" in fedrfq("report", tmp_path / "nowhere", expect=2).stderr
+    assert "contains none" in fedrfq("report", tmp_path, expect=2).stderr
+    assert "contains none" in fedrfq("report", tmp_path / "nowhere", expect=2).stderr
 
 
 def test_runs_that_differ_in_the_seed_alone_are_one_group(folder):
@@ -81,7 +81,7 @@ def test_labels_are_as_short_as_tells_them_apart_and_never_the_same():
 def test_curves_and_ends_are_means_over_seeds_with_their_deviation(folder):
     drawn = {figure.name: figure for figure in comparison_page.page(runs_in([folder])).figures()}
     assert list(drawn) == ["accuracy-head", "accuracy-prototype", "final"]
-    own = [last(path, "prototype_accuracy_mean") for path in runs_in([folder / "mnist5k-fedrfq"])]
+    means = [last(path, "prototype_accuracy_mean") for path in runs_in([folder / "mnist5k-fedrfq"])]
     (end,) = [
         row
         for row in drawn["final"].rows
@@ -89,14 +89,14 @@ def test_curves_and_ends_are_means_over_seeds_with_their_deviation(folder):
     ]
     curve = [row for row in drawn["accuracy-prototype"].rows if row["series"] == "fedrfq"]
     for row in (end, curve[-1]):
-        assert row["mean"] == pytest.approx(np.mean(own))
-        assert row["std"] == pytest.approx(np.std(own, ddof=1))
+        assert row["mean"] == pytest.approx(np.mean(means))
+        assert row["std"] == pytest.approx(np.std(means, ddof=1))
         assert row["runs"] == 2
     assert [row["round"] for row in curve] == [1, 2]
 
 
 def picture(series):
-    """The lines of so many series, and the strokes that stand for them in the legend, as (colour, dashes)."""
+    """Return the lines of so many series, and those in the legend, as (colour, dashes)."""
     names = [f"series {k}" for k in range(series)]
     rows = [
         {"series": name, "round": r, "mean": 1, "low": 0, "high": 2}
@@ -111,7 +111,8 @@ def picture(series):
         for path in paths(svg)
     ]
     drawn = [look for path, *look in looks if "line mark" in path]
-    return drawn, [look for path, *look in looks if 'd="M-13,0L13,0"' in path]
+    legend = [look for path, *look in looks if 'd="M-13,0L13,0"' in path]
+    return drawn, legend
 
 
 def paths(svg):
@@ -152,7 +153,7 @@ def test_the_table_has_the_differences_to_the_first_and_the_settings_that_differ
 
 
 def test_of_too_many_runs_the_first_are_shown_and_that_is_said(folder, monkeypatch):
-    monkeypatch.setattr(comparison_page, "MOST_RUNS", 3)
+    monkeypatch.setattr(comparison_page, "MAX_RUNS", 3)
     page = comparison_page.page(runs_in([folder]))
     assert "Only the first 3 of 4 runs" in page.head
     assert "3 runs" in page.subtitle

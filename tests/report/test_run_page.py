@@ -1,4 +1,4 @@
-"""The report of one run: what it says and draws is what the run's directory has, whatever state that is in."""
+"""The report of one run: it shows what the run directory holds, whatever state that is in."""
 
 import csv
 import html
@@ -29,7 +29,7 @@ from support.reports import ATTACK, COMMITTEE, figures, hostile, ran, rendered
 
 @pytest.fixture(scope="module")
 def attacked(_data_folder, tmp_path_factory):
-    """Three rounds with two attackers, a detector, and a committee with a liar."""
+    """Run three rounds with two attackers, a detector, and a committee with a lying server."""
     return ran(tmp_path_factory.mktemp("attacked"), *COMMITTEE, *ATTACK)
 
 
@@ -97,11 +97,9 @@ def test_names_of_classes_are_those_of_the_data(whole, tmp_path):
     known["data"]["classes"] = ["zero", "one\n\u2028"]
     copy = damaged(whole, tmp_path, "environment.json", json.dumps(known))
     names = {row["label"]: row["class"] for row in figures(copy)["partition"].rows}
-    assert [names.get(j, want) for j, want in enumerate(["zero", "one··", "2"])] == [
-        "zero",
-        "one··",
-        "2",
-    ]
+    expected = {0: "zero", 1: "one··", 2: "2"}
+    # Classes that no client holds are not on the map.
+    assert {label: names.get(label, name) for label, name in expected.items()} == expected
     assert len(names) > 2
 
 
@@ -129,7 +127,7 @@ def test_no_map_without_the_very_data(whole, tmp_path):
     (copy / "partition.csv").unlink()
     page = run_page.page(copy)
     assert "partition" not in [figure.name for figure in page.figures()]
-    assert "data have changed" in page.head
+    assert "data has changed" in page.head
 
 
 def test_prototypes_are_those_that_were_sent_and_came_back(attacked):
@@ -204,9 +202,8 @@ def test_traffic_adds_up(attacked):
 
 
 def test_a_figures_csv_is_its_rows():
-    figure = Figure(
-        "a", "A", "", [{"x": 1, "name": 'say "no", twice'}, {"x": None, "name": "b"}], {}
-    )
+    rows = [{"x": 1, "name": 'say "no", twice'}, {"x": None, "name": "b"}]
+    figure = Figure("a", "A", "", rows, {})
     assert list(csv.DictReader(io.StringIO(figure.csv()))) == [
         {"x": "1", "name": 'say "no", twice'},
         {"x": "", "name": "b"},
@@ -372,10 +369,8 @@ def test_long_texts_are_cut(whole, tmp_path):
     text = (whole / "environment.json").read_text()
     known = {**json.loads(text), "device": "x" * 100_000, "revision": "y" * 100_000}
     size = len(rendered(whole))
-    assert (
-        len(rendered(damaged(whole, tmp_path, "environment.json", json.dumps(known))))
-        < size + 10_000
-    )
+    copy = damaged(whole, tmp_path, "environment.json", json.dumps(known))
+    assert len(rendered(copy)) < size + 10_000
 
 
 def test_without_the_package_it_says_what_to_install(whole, monkeypatch):
@@ -384,10 +379,8 @@ def test_without_the_package_it_says_what_to_install(whole, monkeypatch):
 
 
 def test_the_page_is_an_html_file(whole, tmp_path):
-    assert (
-        "such as report.html"
-        in fedrfq("report", whole, "--out", tmp_path / "page", expect=2).stderr
-    )
+    done = fedrfq("report", whole, "--out", tmp_path / "page", expect=2)
+    assert "such as report.html" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -407,14 +400,14 @@ def test_what_is_too_much_to_draw_is_cut_and_that_is_said(whole, monkeypatch):
     figure = client_figures.accuracies(large)
     assert {row["client"] for row in figure.rows} == set(range(200))
     assert "first 200 of 300 clients" in figure.caption
-    monkeypatch.setattr(projection, "_MOST_POINTS", 5)
+    monkeypatch.setattr(projection, "_MAX_POINTS", 5)
     figure = projection.projection(run)
     assert sum(row["kind"] == "client" for row in figure.rows) == 5
     assert "first 5 of" in figure.caption
 
 
 def test_with_many_classes_names_take_the_place_of_diamonds(whole, monkeypatch):
-    monkeypatch.setattr(projection, "_MANY", 3)
+    monkeypatch.setattr(projection, "_MAX_DIAMONDS", 3)
     figure = projection.projection(RunData.read(whole))
     assert "Names are global" in figure.caption
     assert [layer["mark"]["type"] for layer in figure.spec["layer"]] == ["point", "text"]
@@ -426,7 +419,7 @@ def test_the_main_figures_stand_on_top(attacked, tmp_path):
     for value in (
         f"{last['accuracy_mean']:.2f} %",
         f"{last['prototype_accuracy_mean']:.2f} %",
-        "proofs of lies",
+        "proofs of misbehaviour",
     ):
         assert value in head
     local = run_page.page(ran(tmp_path, "method.name=local")).head
@@ -450,12 +443,10 @@ def test_a_figure_that_vega_refuses_is_one_line():
 
 
 def test_data_that_must_be_fetched_is_named_before_the_run(whole, tmp_path):
-    text = (
-        (whole / "experiment.toml").read_text().replace('name = "mnist5k"', 'name = "cifar10"', 1)
-    )
-    assert "fedrfq data get cifar10\nfedrfq run" in rendered(
-        damaged(whole, tmp_path, "experiment.toml", text)
-    )
+    text = (whole / "experiment.toml").read_text()
+    text = text.replace('name = "mnist5k"', 'name = "cifar10"', 1)
+    copy = damaged(whole, tmp_path, "experiment.toml", text)
+    assert "fedrfq data get cifar10\nfedrfq run" in rendered(copy)
 
 
 def test_a_program_that_cannot_be_had_is_one_line():

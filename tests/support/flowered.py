@@ -1,4 +1,4 @@
-"""Small federations as `fedrfq run` has them, to hold nodes of Flower against; and nodes without an engine of Flower's."""
+"""Small runs without Flower to compare nodes with, and nodes without one of Flower's engines."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ NOTHING = {"committee": {"name": "direct"}, "method": {"name": "local"}}
 
 
 def experiment(alone: bool = True, **changes: Any) -> Experiment:
-    """Four simulated servers agree; with `alone`, all bytes are the same in any company."""
-    found = tiny(**toml.merge({"committee": {"name": "simulated"}}, changes))
-    return replace(found, train=replace(found.train, alone=alone))
+    """Return a tiny experiment with four simulated servers.
+
+    With `alone`, a client's bytes do not depend on which others its node hosts.
+    """
+    simulated = tiny(**toml.merge({"committee": {"name": "simulated"}}, changes))
+    return replace(simulated, train=replace(simulated.train, alone=alone))
 
 
 @dataclass(frozen=True)
 class Done:
-    """A round of `fedrfq run`: what the committee certified, the signed uploads, and the state after it."""
+    """A round of `fedrfq run`: the certified result, the signed uploads, and the state after it."""
 
     last: bytes
     uploads: tuple[bytes, ...]
@@ -49,36 +52,35 @@ class Done:
 
 
 def rounds(experiment: Experiment, dataset: Dataset, number: int = 3) -> list[Done]:
+    """Run so many rounds without Flower."""
     loop = RoundLoop([experiment], dataset, CPU)
-    found = []
+    done = []
     state = loop.start()
     for _ in range(number):
         state, (outcome,) = loop.advance(state)
+        messages = []
         if outcome.report:
-            bodies = unpack(outcome.report.bodies)
-        else:
-            bodies = []
-        uploads = tuple(
-            placed.message.wire for placed in bodies if isinstance(placed.message.body, Upload)
-        )
-        found.append(Done(result(state), uploads, state, outcome))
-    return found
+            messages = [placed.message for placed in unpack(outcome.report.bodies)]
+        uploads = tuple(message.wire for message in messages if isinstance(message.body, Upload))
+        done.append(Done(result(state), uploads, state, outcome))
+    return done
 
 
 def result(state: LoopState) -> bytes:
-    """Of the last round, as the server app hands it out: the detector's memory stays with the servers."""
+    """Return the last round's result as clients get it, without the detector's memory."""
     return pack([placed.message for placed in unpack(state.agreed[0])][:3])
 
 
 def order(
     experiment: Experiment, round_: int, last: bytes, train: bool = True, state: Path | str = ""
 ) -> RoundOrder:
-    return RoundOrder(
-        run_of(experiment), toml.dump(experiment.table()), round_, last, train, state=str(state)
-    )
+    """Return the order that the server app would send after a round."""
+    text = toml.dump(experiment.table())
+    return RoundOrder(run_of(experiment), text, round_, last, train, state=str(state))
 
 
 def run_of(experiment: Experiment) -> str:
+    """Return the run id in hex; empty where nothing is exchanged."""
     federation = experiment.committee.federation(mandate(experiment, 10))
     if federation:
         return federation.roster.run.hex()
@@ -92,7 +94,7 @@ def certified(
     globals_: Globals,
     clients: Sequence[int],
 ) -> bytes:
-    """A result of these global prototypes, with verdicts on these clients' uploads, signed by these servers."""
+    """Return a result with verdicts on these clients' uploads, signed by these servers."""
     verdict = Verdict(np.ones(len(clients), np.bool_), np.zeros(len(clients), np.int64))
     outcome = Certified(
         codec.encode_globals(globals_), codec.encode_verdicts(tuple(clients), verdict), b""
@@ -106,15 +108,19 @@ def certified(
 
 
 def sent_to(place: int, nodes: int, order: RoundOrder) -> NodeAnswer:
-    """A node's answer, over the layout of letters both ways."""
-    found = answered(
-        order.record(), {"partition-id": place, "num-partitions": nodes, "device": "cpu"}, {}
-    )
-    return NodeAnswer.read(found.record())
+    """Return a node's answer, with both messages as they go over the wire."""
+    answer = answered(order.record(), config_of(place, nodes), {})
+    return NodeAnswer.read(answer.record())
 
 
 def node_of(place: int, nodes: int, order: RoundOrder) -> FlowerNode:
-    return node(order, {"partition-id": place, "num-partitions": nodes, "device": "cpu"}, {})
+    """Return the node that would answer the order."""
+    return node(order, config_of(place, nodes), {})
+
+
+def config_of(place: int, nodes: int) -> dict[str, str | int]:
+    """Return the configuration of one of so many simulated nodes."""
+    return {"partition-id": place, "num-partitions": nodes, "device": "cpu"}
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:

@@ -1,4 +1,4 @@
-"""Runs for reports, and their pages' parts."""
+"""Small runs to report on, and parts of their pages."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ ATTACK = ["attack.name=noise", "attack.clients=2", "attack.strength=20.0", "dete
 
 
 def ran(out: Path, *settings: str) -> Path:
-    """The directory of a small run of three rounds."""
+    """Run three small rounds, and return the run directory."""
     fedrfq("run", *sets([*SMALL, "rounds=3", *settings]), "--out", out)
     return only_run(out).path
 
 
 def figures(path: Path) -> dict[str, Figure]:
+    """Return the figures of a run's page by their names."""
     return {figure.name: figure for figure in run_page.page(path).figures()}
 
 
 def rendered(path: Path) -> str:
-    """The page without the program that draws its charts."""
+    """Return the page without the JavaScript that draws its charts."""
     return run_page.page(path).render("")
 
 
 def hostile(whole: Path, copy: Path) -> Path:
-    """The run with markup wherever a text is free."""
-    evil = (
-        "</script><script>window.hacked = 1</script><!-- <img src=x onerror=window.hacked=1>\u2028'\""
-        + "/"
-        + "x" * 70
-    )
+    """Copy the run, with markup in every text that is free."""
+    evil = "</script><script>window.hacked = 1</script>"
+    evil += "<!-- <img src=x onerror=window.hacked=1>\u2028'\"/" + "x" * 70
     shutil.copytree(whole, copy)
     known = json.loads((copy / "environment.json").read_text())
     known["data"]["classes"] = [f"{evil}{j}" for j in range(10)]

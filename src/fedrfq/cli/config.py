@@ -51,7 +51,7 @@ def config(
 
     Example: fedrfq config --set data.name=mnist > mine.toml
     """
-    from fedrfq.experiment import experiment
+    from fedrfq import experiment
     from fedrfq.files import toml
 
     if describe:

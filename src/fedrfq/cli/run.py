@@ -70,7 +70,7 @@ def run(
 
     Example: fedrfq run examples/mnist.toml --set method.lam=0.5 --seed 1
     """
-    from fedrfq.experiment import experiment
+    from fedrfq import experiment
     from fedrfq.runs.session import Session, pick_device
 
     first = experiment.load(file, sets or [], seed=seed[0] if seed else None)

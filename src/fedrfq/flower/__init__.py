@@ -1,5 +1,7 @@
-"""The same federation on Flower's engines: nodes host clients, and the server app is a courier between them and the
-committee. Nothing outside this package imports Flower."""
+"""The federation as a Flower app: nodes host clients, the server app is a courier to the committee.
+
+Nothing outside this package imports Flower.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +10,23 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fedrfq.errors import UserError
 
-LEAST = (1, 41)
-BELOW = (1, 43)
+# The versions whose interface this package knows: from MIN_VERSION on, below END_VERSION.
+MIN_VERSION = (1, 41)
+END_VERSION = (1, 43)
 
 
 def require() -> None:
-    """That Flower is installed, in a version whose interface this package knows."""
-    wanted = "pip install 'fedrfq[flower]'"
+    """Raise a UserError unless Flower is installed in a version that this package knows."""
+    remedy = "pip install 'fedrfq[flower]'"
     try:
-        found = version("flwr")
+        installed = version("flwr")
     except PackageNotFoundError:
-        raise UserError(f"Flower is not installed: {wanted}") from None
-    numbers = re.match(r"(\d+)\.(\d+)", found)
-    if numbers is None or not LEAST <= tuple(map(int, numbers.groups())) < BELOW:
-        known = f"from {_dotted(LEAST)} on, below {_dotted(BELOW)}"
+        raise UserError(f"Flower is not installed: {remedy}") from None
+    numbers = re.match(r"(\d+)\.(\d+)", installed)
+    if numbers is None or not MIN_VERSION <= tuple(map(int, numbers.groups())) < END_VERSION:
         raise UserError(
-            f"Flower {found} is installed, and versions {known} are known here: {wanted}"
+            f"Flower {installed} is installed, but fedrfq needs at least {_dotted(MIN_VERSION)} "
+            f"and less than {_dotted(END_VERSION)}: {remedy}"
         )
 
 

@@ -1,10 +1,10 @@
-"""The client app: what a node of Flower runs. Which clients it hosts follows from its own configuration.
+"""The client app: what a node of Flower runs. Its own configuration says which clients it hosts.
 
-- In a simulation nodes are numbered (`partition-id` of `num-partitions`): node i of n hosts an n-th of the clients, whose
-  keys are simulated as the committee's are.
-- A node of a real federation has `folders`: the folder of a client, or one in which clients' folders lie.
+- In a simulation nodes are numbered (`partition-id` of `num-partitions`): node i of n hosts an n-th
+  of the clients, whose keys are simulated as the committee's are.
+- A node of a real federation has `folders`: the folder of a client, or one that holds several.
 
-What goes wrong is a line in the node's log, and in its answer.
+An error is a line in the node's log, and in its answer.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from fedrfq.node import hosting, local_dataset
 from fedrfq.runs.session import pick_device
 
 Config = Mapping[str, bool | float | int | str]
-STATE = "flower"  # beside a client's keys
-# kept in a process, so that a message does not make them anew
-_NODES = 256
-_DATASETS = 2
+# The folder for a node's state, beside a client's keys.
+STATE = "flower"
+# Nodes and datasets that a process keeps, so that a message does not build them anew.
+_MAX_NODES = 256
+_MAX_DATASETS = 2
 _RANGE = re.compile(r"clients-(\d+)-(\d+)")
 _log = logging.getLogger("flwr")
 
@@ -43,135 +44,130 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One order, one answer."""
+    """Answer one order."""
     keep_freed()
     answer = answered(message.content, context.node_config, context.run_config)
     return Message(answer.record(), reply_to=message)
 
 
-def answered(content: RecordDict, own: Config, run: Config) -> NodeAnswer:
-    """`own` is the node's configuration, `run` that of the run."""
+def answered(content: RecordDict, node_config: Config, run_config: Config) -> NodeAnswer:
+    """Return the node's answer to an order; an error becomes an answer too."""
     try:
         order = RoundOrder.read(content)
-        answer = node(order, own, run).answer(order)
+        answer = node(order, node_config, run_config).answer(order)
     except UserError as error:
         _log.error("fedrfq: %s", error)
         return NodeAnswer(error=str(error))
     if answer.left_out:
-        who = ", ".join(map(str, answer.left_out))
+        clients = ", ".join(map(str, answer.left_out))
         _log.warning(
             "fedrfq: round %d was decided without the uploads that clients %s had sent",
             order.round,
-            who,
+            clients,
         )
     return answer
 
 
-def node(order: RoundOrder, own: Config, run: Config) -> FlowerNode:
-    """Who answers."""
-    device = str(own.get("device", "auto"))
-    if "folders" in own:
-        folders = Path(str(own["folders"])).expanduser()
-        return _real(
-            folders,
-            str(own.get("data", "")),
-            device,
-            Path(str(own.get("state", folders / STATE))).expanduser(),
-        )
-    if "partition-id" not in own or "num-partitions" not in own:
+def node(order: RoundOrder, node_config: Config, run_config: Config) -> FlowerNode:
+    """Return the node that this configuration describes."""
+    device = str(node_config.get("device", "auto"))
+    if "folders" in node_config:
+        folders = Path(str(node_config["folders"])).expanduser()
+        state = Path(str(node_config.get("state", folders / STATE))).expanduser()
+        return _real(folders, str(node_config.get("data", "")), device, state)
+    if "partition-id" not in node_config or "num-partitions" not in node_config:
         raise UserError(
-            "this node has no clients: say `--node-config 'folders=\"…\"'`, the folder with a client's keys"
+            "this node has no clients: give it the folder with a client's keys, "
+            "with `--node-config 'folders=\"…\"'`"
         )
-    state = own.get("state") or run.get("state") or order.state
-    if not state:
-        raise UserError(
-            "it is not said where this node keeps its models: set `state` in its configuration"
-        )
-    return _simulated(
-        order.experiment,
-        _int(own, "partition-id"),
-        _int(own, "num-partitions"),
-        device,
-        Path(str(state)),
-    )
+    folder = node_config.get("state") or run_config.get("state") or order.state
+    if not folder:
+        raise UserError("this node has no folder for its models: set `state` in its configuration")
+    place = _int(node_config, "partition-id")
+    nodes = _int(node_config, "num-partitions")
+    return _simulated(order.experiment, place, nodes, device, Path(str(folder)))
 
 
-@lru_cache(_NODES)
+@lru_cache(_MAX_NODES)
 def _simulated(text: str, place: int, nodes: int, device: str, state: Path) -> FlowerNode:
+    """Return node `place` of so many nodes; `text` is the experiment."""
     experiment = trust.experiment_of(text)
     if not 0 <= place < nodes:
-        raise UserError(f"partition-id is 0 to {nodes - 1}, not {place}")
+        raise UserError(f"partition-id must be from 0 to {nodes - 1}, not {place}")
     clients = range(place * experiment.clients // nodes, (place + 1) * experiment.clients // nodes)
     if not clients:
         raise UserError(
-            f"{nodes} nodes for {experiment.clients} clients: this one has none, start fewer"
+            f"there are {nodes} nodes for {experiment.clients} clients, so this node has none: "
+            "start fewer nodes"
         )
     dataset = _load(experiment.data.name)
     keys = trust.simulated(experiment, clients, len(dataset.classes))
-    shard = Shard(
-        experiment,
-        clients,
-        ShardData.dealt(experiment, clients, dataset, honest=False),
-        pick_device(device),
-    )
-    return FlowerNode(
-        keys,
-        shard,
-        NodeState(
-            _folder(state.expanduser(), clients), keys.run or experiment.hash(), shard.programs
-        ),
-    )
+    shard_data = ShardData.dealt(experiment, clients, dataset, honest=False)
+    shard = Shard(experiment, clients, shard_data, pick_device(device))
+    folder = _folder(state.expanduser(), clients)
+    # Where nothing is exchanged there is no run id, and the experiment stands for it.
+    return FlowerNode(keys, shard, NodeState(folder, keys.run or experiment.hash(), shard.programs))
 
 
 def _folder(state: Path, clients: range) -> Path:
-    """For these clients; if one of them was kept in other company, its model would be lost."""
+    """Return the folder for these clients.
+
+    Raise a UserError if another folder has the model of one of them: it would be lost.
+    """
     own = state / f"clients-{clients.start}-{clients.stop - 1}"
     for other in state.glob("clients-*"):
         numbers = _RANGE.fullmatch(other.name)
-        if (
-            other != own
-            and numbers
-            and int(numbers[1]) < clients.stop
-            and int(numbers[2]) >= clients.start
-        ):
+        if numbers is None or other == own:
+            continue
+        first = int(numbers[1])
+        last = int(numbers[2])
+        if first < clients.stop and last >= clients.start:
             raise UserError(
-                f"{other} has the models of some of this node's clients: start as many nodes as before"
+                f"{other} has the models of some of this node's clients: "
+                "start as many nodes as before"
             )
     return own
 
 
-@lru_cache(_NODES)
-def _real(folders: Path, name: str, device: str, state: Path) -> FlowerNode:
+@lru_cache(_MAX_NODES)
+def _real(folders: Path, data_name: str, device: str, state: Path) -> FlowerNode:
+    """Return the node of the clients whose keys lie in these folders."""
     keys = trust.of_folders(folders)
+    shard_data = _real_data(keys, data_name or keys.experiment.data.name)
+    shard = Shard(keys.experiment, keys.clients, shard_data, pick_device(device))
+    node_state = NodeState(state, keys.run, shard.programs)
+    hosted_before = any(hosting.hosted(folder, state) for folder in keys.folders)
+    # The state is there before a client is claimed: a claimed client without one has lost it.
+    node_state.begin(keys.clients, hosted_before)
+    for folder in keys.folders:
+        hosting.claim(folder, state)
+    return FlowerNode(keys, shard, node_state)
+
+
+def _real_data(keys: trust.Trust, name: str) -> ShardData:
+    """Return the samples of a real federation's clients: one client's own, or dealt ones."""
     assert keys.federation is not None
     experiment = keys.experiment
     clients = keys.clients
-    classes = keys.federation.task.classes
-    name = name or experiment.data.name
     if len(clients) == 1:
-        stock = ShardData.own(local_dataset.find(experiment, clients[0], classes, name))
-    elif name not in DATASETS or name != experiment.data.name:
-        own = (
-            f"clients with samples of their own have a node each, and this one hosts {len(clients)}"
+        classes = keys.federation.task.classes
+        return ShardData.own(local_dataset.find(experiment, clients[0], classes, name))
+    if name not in DATASETS or name != experiment.data.name:
+        raise UserError(
+            f"data = {name} is not the federation's {experiment.data.name}: clients with samples "
+            f"of their own need a node each, and this node hosts {len(clients)}"
         )
-        raise UserError(f"data = {name} is not the federation's {experiment.data.name}: {own}")
-    else:
-        stock = ShardData.dealt(experiment, clients, _load(name), honest=True)
-    shard = Shard(experiment, clients, stock, pick_device(device))
-    keeping = NodeState(state, keys.run, shard.programs)
-    keeping.begin(clients, any(hosting.hosted(folder, state) for folder in keys.folders))
-    for folder in keys.folders:
-        hosting.claim(folder, state)
-    return FlowerNode(keys, shard, keeping)
+    return ShardData.dealt(experiment, clients, _load(name), honest=True)
 
 
-@lru_cache(_DATASETS)
+@lru_cache(_MAX_DATASETS)
 def _load(name: str) -> Dataset:
     return data.load(name)
 
 
 def _int(config: Config, key: str) -> int:
     value = config[key]
+    # Not isinstance: True is an int.
     if type(value) is not int:
-        raise UserError(f"{key} is a whole number, not {value!r}")
+        raise UserError(f"{key} must be a whole number, not {value!r}")
     return value

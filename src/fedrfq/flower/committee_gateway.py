@@ -1,5 +1,8 @@
-"""To whom the server app carries signed uploads, and what it brings back: a decision that proves itself. The server app has
-nobody's keys, so whatever is done to an upload or a result on the way is found out at its end."""
+"""Carries signed uploads to a committee, and brings back a decision that proves itself.
+
+The server app has nobody's keys, so whoever receives an upload or a result at the end of the way
+can tell if it was changed.
+"""
 
 from __future__ import annotations
 
@@ -30,46 +33,56 @@ from fedrfq.robust.attacks import ATTACKS
 
 
 class CommitteeGateway(Protocol):
-    """The way to a committee. By its charter results are checked; there is none where nothing is exchanged."""
+    """The way to a committee."""
 
     @property
-    def federation(self) -> Federation | None: ...
+    def federation(self) -> Federation | None:
+        """The federation by whose keys results are checked; None where nothing is exchanged."""
 
     def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> AgreedRound:
-        """A round's outcome after one that left `last`, given the clients' signed uploads."""
+        """Return the outcome of round `number`, given its signed uploads and the last result."""
 
 
 class SimulatedGateway:
-    """The servers are simulated here."""
+    """Carries uploads to servers that are simulated in this process."""
 
-    def __init__(self, committee: Simulated, mandate: CommitteeSettings) -> None:
+    def __init__(self, committee: Simulated, settings: CommitteeSettings) -> None:
         self._committee = committee
-        self._mandate = mandate
-        self.federation: Federation | None = committee.federation(mandate)
+        self._settings = settings
+        self.federation: Federation | None = committee.federation(settings)
 
     def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> AgreedRound:
-        return self._committee.carry(self._mandate, number, last, uploads)
+        """Let the simulated servers agree on the round."""
+        return self._committee.carry(self._settings, number, last, uploads)
 
 
 class NoGateway:
-    """Nothing is exchanged."""
+    """Stands in for a committee where nothing is exchanged."""
 
-    def __init__(self, mandate: CommitteeSettings) -> None:
+    def __init__(self, settings: CommitteeSettings) -> None:
         self.federation: Federation | None = None
-        self._mandate = mandate
+        self._settings = settings
 
     def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> AgreedRound:
-        task = self._mandate.task
-        empty = np.zeros((0, task.classes), np.int64)
-        sent = Uploads((), empty, empty[..., None].repeat(task.values, 2))
-        nothing = Globals.none(task.classes, task.values)
+        """Return a decision on no uploads, without prototypes."""
+        task = self._settings.task
+        counts_KJ = np.zeros((0, task.classes), np.int64)
+        values_KJV = np.zeros((0, task.classes, task.values), np.int64)
         return Direct().decide(
-            self._mandate, number, b"", task.detector.start(task.clients), nothing, sent
+            self._settings,
+            number,
+            b"",
+            task.detector.start(task.clients),
+            Globals.none(task.classes, task.values),
+            Uploads((), counts_KJ, values_KJV),
         )
 
 
 class NetworkGateway:
-    """The servers of a real federation, of which `folder` is a courier's. It connects to them for each round anew."""
+    """Carries uploads to the servers of a real federation; `folder` is that of one of its couriers.
+
+    It connects to the servers anew for each round, so a long round holds no connections open.
+    """
 
     def __init__(self, folder: Path, patience_s: float) -> None:
         self._folder = folder
@@ -77,40 +90,37 @@ class NetworkGateway:
         self.federation: Federation = identity.load(folder).federation
         assert self.federation.network is not None
         self.experiment = from_table(toml.strict(self.federation.network.experiment))
-        check(self.experiment)
+        check_experiment(self.experiment)
 
     def check(self, known: int) -> None:
-        """That the committee can be reached, and has decided no more than the round after this one."""
-        if (found := asyncio.run(self._latest())) is not None and found.round > known + 1:
+        """Raise a UserError if the committee is too far ahead of a run that knows `known` rounds.
+
+        It may be one round ahead: then the run was stopped before it heard of the decision.
+        """
+        latest = asyncio.run(self._latest())
+        if latest is not None and latest.round > known + 1:
             raise UserError(
-                f"the committee has decided round {found.round}, and this run knows of {known}: go on with the run that "
-                f"carried them, resume='DIR'"
+                f"the committee has decided round {latest.round}, but this run knows only {known}: "
+                "continue the run that carried the other rounds, with resume='DIR'"
             )
 
     def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> AgreedRound:
-        found = asyncio.run(self._carried(number, list(uploads.values())))
-        if found.round != number:
+        """Hand the uploads to the servers, and wait until they have decided the round."""
+        carried = asyncio.run(self._carried(number, list(uploads.values())))
+        if carried.round != number:
             raise UserError(
-                f"the committee has decided round {found.round} without this app, which carries round {number}: go on with "
-                f"the run that carried the others, resume='DIR'; if there is none, clients go on by `fedrfq client`"
+                f"the committee decided round {carried.round} without this app, which carries "
+                f"round {number}: continue the run that carried the others, with resume='DIR', "
+                "or, if there is none, run the clients with `fedrfq client`"
             )
+        # The courier has checked the certificate, and the parts against its digests.
         rules = Rules(self.federation.roster)
-        certificate = found.certificate
         task = self.federation.task
-        cert, *parts = [placed.message for placed in unpack(found.packed)]
-        report = AgreementReport(
-            run=rules.run,
-            view=certificate.view,
-            leader=rules.roster.leader(number, certificate.view),
-            messages=0,  # that servers and clients exchange is not seen from here
-            length=0,
-            evidence=0,
-            entry=pack([cert]),
-            bodies=pack(parts),
-        )
-        globals_ = codec.decode_globals(found.globals_, task.classes, task.values)
-        counted, verdict = judged(task, found.verdicts, taken(rules, task, number, uploads))
-        return AgreedRound(Decision(counted, verdict, {}, globals_), found.packed, report)
+        globals_ = codec.decode_globals(carried.globals_, task.classes, task.values)
+        sent = taken(rules, task, number, uploads)
+        counted, verdict = judged(task, carried.verdicts, sent)
+        decision = Decision(counted, verdict, {}, globals_)
+        return AgreedRound(decision, carried.packed, _report(rules, number, carried))
 
     async def _carried(self, number: int, uploads: list[Message]) -> Carried:
         async with Courier.open(self._folder) as courier:
@@ -121,44 +131,64 @@ class NetworkGateway:
             return await courier.latest(self._patience_s)
 
 
-def gateway(experiment: Experiment, mandate: CommitteeSettings) -> CommitteeGateway:
-    """To the committee that the experiment names."""
-    check(experiment)
+def _report(rules: Rules, number: int, carried: Carried) -> AgreementReport:
+    """Return how the round was agreed on, as far as a courier can see it."""
+    view = carried.certificate.view
+    cert, *parts = [placed.message for placed in unpack(carried.packed)]
+    return AgreementReport(
+        run=rules.run,
+        view=view,
+        leader=rules.roster.leader(number, view),
+        # A courier does not see what servers and clients send to each other.
+        messages=0,
+        length=0,
+        evidence=0,
+        entry=pack([cert]),
+        bodies=pack(parts),
+    )
+
+
+def gateway(experiment: Experiment, settings: CommitteeSettings) -> CommitteeGateway:
+    """Return the way to the committee that the experiment names."""
+    check_experiment(experiment)
     if not experiment.method.exchanges:
-        return NoGateway(mandate)
+        return NoGateway(settings)
     if not isinstance(experiment.committee, Simulated):
         raise UserError(
-            'clients on Flower believe certificates alone: set committee.name = "simulated", or give `federation`'
+            "clients on Flower accept only certified results: "
+            'set committee.name = "simulated", or give `federation`'
         )
-    return SimulatedGateway(experiment.committee, mandate)
+    return SimulatedGateway(experiment.committee, settings)
 
 
-def check(experiment: Experiment) -> None:
-    """That clients who sign for themselves can run it."""
+def check_experiment(experiment: Experiment) -> None:
+    """Raise a UserError unless clients that sign their own uploads can run the experiment."""
     if experiment.method.centres:
         method = name_of(METHODS, experiment.method)
         raise UserError(
-            f"method '{method}' averages models, and the app carries prototypes: use fedrfq, fedproto or local"
+            f"method '{method}' averages models, but the Flower app carries prototypes: "
+            "use fedrfq, fedproto or local"
         )
     if experiment.attack.on_uploads:
         attack = name_of(ATTACKS, experiment.attack)
         raise UserError(
-            f"attack '{attack}' changes uploads that clients have signed: use label-flip, or `fedrfq run`"
+            f"attack '{attack}' changes uploads after clients have signed them: "
+            "use label-flip, or `fedrfq run`"
         )
 
 
-def letter(last: bytes) -> bytes:
-    """What clients are told of a round: what the committee goes on from, less the detector's memory."""
+def result_for_clients(last: bytes) -> bytes:
+    """Return what clients learn of a round: the committee's state without the detector's memory."""
     messages = [placed.message for placed in unpack(last)]
     return pack(
-        m for m in messages if not (isinstance(m.body, Part) and m.body.what == PartKind.STATE)
+        message
+        for message in messages
+        if not (isinstance(message.body, Part) and message.body.what == PartKind.STATE)
     )
 
 
-def changed(last: bytes) -> bool:
-    """Whether the federation was changed in the round that left this, with which its run is over."""
-    bodies = (placed.message.body for placed in unpack(last))
-    return any(
-        isinstance(b, Part) and b.what == PartKind.VERDICTS and codec.successor_in(b.content)
-        for b in bodies
-    )
+def has_successor(last: bytes) -> bool:
+    """Whether this round changed the federation, which ends the run."""
+    bodies = [placed.message.body for placed in unpack(last)]
+    parts = [body for body in bodies if isinstance(body, Part)]
+    return any(codec.successor_in(part.content) for part in parts if part.what == PartKind.VERDICTS)

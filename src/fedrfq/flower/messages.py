@@ -1,7 +1,8 @@
-"""What travels between the server app and the nodes. Either side may be hostile: every field is checked and bounded before
-anything is made of it, and what is not a letter of this layout is refused.
+"""The messages between the server app and the nodes.
 
-A letter is one `ConfigRecord` of plain values; numbers that come in rows are little-endian bytes.
+Either side may be hostile, so every field is checked and bounded before it is used, and anything
+with another layout is refused. A message is one `ConfigRecord` of plain values; rows of numbers are
+little-endian bytes.
 """
 
 from __future__ import annotations
@@ -18,77 +19,86 @@ from numpy.typing import NDArray
 from fedrfq.consensus.wire import Reader, Refused, sized
 from fedrfq.errors import UserError
 
+# The key of the record in a message, and the version of its layout.
 NAME = "fedrfq"
 VERSION = 1
-MOST_CLIENTS = 1 << 20
-MOST_ROUNDS = 1 << 31
-MOST_CLASSES = 1 << 16
-# of an experiment or a line, and of all else
-MOST_TEXT = 1 << 16
-MOST_BYTES = 1 << 30
-MOST_SECONDS = 1e9
-_MOST_LINE = 1000
+# Bounds of what a hostile message can make its reader allocate or loop over.
+MAX_CLIENTS = 1 << 20
+MAX_ROUNDS = 1 << 31
+MAX_CLASSES = 1 << 16
+# Characters of an experiment or a folder, and bytes of any other field.
+MAX_TEXT = 1 << 16
+MAX_BYTES = 1 << 30
+# Sums of this many seconds are still finite.
+MAX_SECONDS = 1e9
+_MAX_LINE = 1000
 
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.int64]
-Row = tuple[float, float, float]
+# A client's losses in a round: total, classification, prototype.
+Losses = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class RoundOrder:
-    """From the server: the last round that was decided (0: none), with its certificate, its GLOBALS and its VERDICTS as
-    `journal.packed` writes them (nothing where nothing is exchanged). The node tests its models with it, and trains the next
-    round if it is to `train`. To `hello` it only answers whom it hosts."""
+    """What the server app asks of a node.
 
-    run: str  # the federation's, in hex; nothing where nothing is exchanged
+    It carries the result of the last decided round: its certificate, GLOBALS and VERDICTS, as
+    `round_log.pack` writes them (empty before the first round, and where nothing is exchanged).
+    The node tests its models with the result, and then trains the next round if `train` is set.
+    With `hello`, it only says which clients it hosts.
+    """
+
+    run: str  # the federation's run id in hex; empty where nothing is exchanged
     experiment: str  # as `toml.dump` writes its table
-    round: int
+    round: int  # the last decided round; 0 before the first
     last: bytes
     train: bool
     hello: bool = False
-    state: str = (
-        ""  # the folder for models where a node has none of its own and the keys are simulated
-    )
+    # Where a node keeps its models, if it has no folder of its own and its keys are simulated.
+    state: str = ""
 
     def record(self) -> RecordDict:
+        """Return the message to send."""
         return _record(vars(self))
 
     @staticmethod
     def read(record: RecordDict) -> RoundOrder:
-        fields = _fields(record, RoundOrder)
-        order = RoundOrder(**fields)
-        _check(
-            len(order.run) in (0, 64) and set(order.run) <= set("0123456789abcdef"), "a run's id"
-        )
-        _check(
-            len(order.experiment) <= MOST_TEXT and len(order.state) <= MOST_TEXT, "an experiment"
-        )
-        _check(order.state.isprintable(), "a folder")
-        _check(0 <= order.round < MOST_ROUNDS, "a round")
-        _check(not (order.last and (order.round == 0 or not order.run)), "a result of no round")
+        """Check and return a received order; raise a UserError if it is invalid."""
+        order = RoundOrder(**_fields(record, RoundOrder))
+        _check(len(order.run) in (0, 64) and set(order.run) <= set("0123456789abcdef"), "run id")
+        _check(len(order.experiment) <= MAX_TEXT, "experiment")
+        _check(len(order.state) <= MAX_TEXT and order.state.isprintable(), "state folder")
+        _check(0 <= order.round < MAX_ROUNDS, "round")
+        # Only a decided round of a federation has a result.
+        _check(not order.last or (order.round > 0 and bool(order.run)), "result")
         return order
 
 
 @dataclass(frozen=True, eq=False)
-class TestFigures:
-    """Of tests with the result of a round: a value for each hosted client, in their order. Accuracies are in percent; those
-    by prototypes are nan where nothing is exchanged, and then there are no distances.
+class NodeFigures:
+    """What a node measured with the result of a round: a value for each hosted client, in order.
 
-    Prototype failure compares the samples of all clients with each other. So each test sample's label and its distance to
-    every global prototype are here, `samples_K` of them a client: `metrics.prototype_failure` takes them as they are.
+    Accuracies are in percent. Where nothing is exchanged, those by prototypes are nan and there
+    are no distances.
+
+    Prototype failure compares the samples of all clients with each other. So each test sample's
+    label and its distances to all global prototypes are here, `samples_K` of them for each client,
+    as `metrics.prototype_failure` takes them.
     """
 
     head_K: Floats
     prototype_K: Floats
     prototype_own_K: Floats
-    collapsed_K: Ints  # 1: its training collapsed
-    saturated_K: Ints  # values that were cut in its upload of that round
+    collapsed_K: Ints  # 1 if the client's training collapsed
+    saturated_K: Ints  # values that were clipped in the client's upload of that round
     samples_K: Ints
     y_N: Ints
     distance_NJ: Singles
 
     def write(self) -> bytes:
+        """Return the figures as bytes."""
         accuracies = np.stack([self.head_K, self.prototype_K, self.prototype_own_K])
         counts = np.stack([self.collapsed_K, self.saturated_K, self.samples_K])
         columns = (
@@ -100,73 +110,78 @@ class TestFigures:
         return b"".join(sized(column.tobytes()) for column in columns)
 
     @staticmethod
-    def read(content: bytes, clients: int) -> TestFigures:
+    def read(content: bytes, clients: int) -> NodeFigures:
+        """Check and return the figures of so many clients."""
         reader = Reader(content)
-        accuracies = _rows(reader, "<f8", 3, clients)
-        counts = _rows(reader, "<i8", 3, clients)
+        accuracies_3K = _rows(reader, "<f8", 3, clients)
+        counts_3K = _rows(reader, "<i8", 3, clients)
         y_N = _array(reader, "<i8")
-        flat = _array(reader, "<f4")
-        _check(not reader.left(), "more figures")
-        _check(
-            bool((counts >= 0).all() and (counts <= MOST_BYTES).all() and (counts[0] <= 1).all()),
-            "counts",
-        )
-        _check(int(counts[2].sum()) == len(y_N), "the numbers of test samples")
+        distances = _array(reader, "<f4")
+        _check(not reader.left(), "figures: too many bytes")
+        _check_counts(counts_3K, len(y_N))
+        classes = 0
         if len(y_N):
-            classes = len(flat) // len(y_N)
-        else:
-            classes = 0
-        _check(classes * len(y_N) == len(flat), "distances")
-        if classes:
-            known = accuracies
-        else:
-            known = accuracies[:1]
-        _check(bool(((known >= 0) & (known <= 100)).all()), "accuracies")
-        _check(bool((y_N >= 0).all() and (y_N < (classes or MOST_CLASSES)).all()), "labels")
-        _check(not (flat < 0).any(), "distances")
-        distance_NJ = flat.reshape(len(y_N), classes)
-        return TestFigures(
-            accuracies[0],
-            accuracies[1],
-            accuracies[2],
-            counts[0],
-            counts[1],
-            counts[2],
-            y_N,
-            distance_NJ,
+            classes = len(distances) // len(y_N)
+        _check(classes * len(y_N) == len(distances), "figures: number of distances")
+        # Without distances nothing is exchanged, and accuracies by prototypes are nan.
+        known = accuracies_3K if classes else accuracies_3K[:1]
+        _check(bool(((known >= 0) & (known <= 100)).all()), "figures: accuracy")
+        _check(bool((y_N >= 0).all() and (y_N < (classes or MAX_CLASSES)).all()), "figures: label")
+        _check(not (distances < 0).any(), "figures: distance")
+        head_K, prototype_K, prototype_own_K = accuracies_3K
+        collapsed_K, saturated_K, samples_K = counts_3K
+        return NodeFigures(
+            head_K=head_K,
+            prototype_K=prototype_K,
+            prototype_own_K=prototype_own_K,
+            collapsed_K=collapsed_K,
+            saturated_K=saturated_K,
+            samples_K=samples_K,
+            y_N=y_N,
+            distance_NJ=distances.reshape(len(y_N), classes),
         )
+
+
+def _check_counts(counts_3K: Ints, samples: int) -> None:
+    collapsed_K, _, samples_K = counts_3K
+    _check(bool((counts_3K >= 0).all() and (counts_3K <= MAX_BYTES).all()), "figures: count")
+    _check(bool((collapsed_K <= 1).all()), "figures: collapsed client")
+    _check(int(samples_K.sum()) == samples, "figures: number of test samples")
 
 
 @dataclass(frozen=True, eq=False)
 class NodeAnswer:
-    """From a node. `uploads` are signed UPLOAD messages as they go over the wire, of the hosted clients that took part in
-    `round` (0: nothing was trained). Where there is an `error`, nothing else is said."""
+    """What a node answers; if there is an `error`, all other fields are empty.
 
-    clients: tuple[int, ...] = ()  # hosted, ascending
-    round: int = 0  # that was trained
+    `uploads` are signed UPLOAD messages as they go over the wire, of the hosted clients that took
+    part in `round`. Round 0 means that nothing was trained.
+    """
+
+    clients: tuple[int, ...] = ()  # that the node hosts, ascending
+    round: int = 0
     uploads: tuple[bytes, ...] = ()
-    trained: tuple[int, ...] = ()  # by whom, ascending
-    losses: tuple[Row, ...] = ()  # theirs: total, classification, prototype
-    figures: TestFigures | None = None  # of the order's round
-    left_out: tuple[
-        int, ...
-    ] = ()  # hosted clients that sent an upload of the order's round and are in no verdict of it
-    seconds: float = 0.0  # of training
+    trained: tuple[int, ...] = ()  # the clients that trained the round, ascending
+    losses: tuple[Losses, ...] = ()  # of the clients that trained, in their order
+    figures: NodeFigures | None = None  # measured with the result of the order's round
+    # Hosted clients that sent an upload in the order's round, and have no verdict in its result.
+    left_out: tuple[int, ...] = ()
+    seconds: float = 0.0  # spent on training
     error: str = ""  # one line
 
     def record(self) -> RecordDict:
-        clients, trained, left_out = (
-            _numbers(column) for column in (self.clients, self.trained, self.left_out)
-        )
+        """Return the message to send."""
+        figures = b""
+        if self.figures:
+            figures = self.figures.write()
         return _record(
             {
-                "clients": clients,
+                "clients": _numbers(self.clients),
                 "round": self.round,
                 "uploads": b"".join(map(sized, self.uploads)),
-                "trained": trained,
+                "trained": _numbers(self.trained),
                 "losses": np.array(self.losses, "<f8").tobytes(),
-                "figures": self.figures.write() if self.figures else b"",
-                "left_out": left_out,
+                "figures": figures,
+                "left_out": _numbers(self.left_out),
                 "seconds": self.seconds,
                 "error": self.error,
             }
@@ -174,35 +189,32 @@ class NodeAnswer:
 
     @staticmethod
     def read(record: RecordDict) -> NodeAnswer:
-        found = _fields(record, NodeAnswer)
-        clients, trained, left_out = (
-            _clients(found[key]) for key in ("clients", "trained", "left_out")
-        )
-        _check(set(trained) | set(left_out) <= set(clients), "clients that are not hosted")
-        _check(
-            0 <= found["round"] < MOST_ROUNDS and bool(found["round"]) >= bool(trained), "a round"
-        )
-        _check(0 <= found["seconds"] < MOST_SECONDS, "seconds")
-        if found["figures"]:
-            figures = TestFigures.read(found["figures"], len(clients))
-        else:
-            figures = None
-        losses = _losses(found["losses"], len(trained))
-        uploads = _uploads(found["uploads"], len(trained))
-        error = one_line(found["error"])
+        """Check and return a received answer; raise a UserError if it is invalid."""
+        fields = _fields(record, NodeAnswer)
+        clients = _clients(fields["clients"])
+        trained = _clients(fields["trained"])
+        left_out = _clients(fields["left_out"])
+        number = fields["round"]
+        _check(set(trained) | set(left_out) <= set(clients), "list of clients: not hosted")
+        _check(0 <= number < MAX_ROUNDS and (number > 0 or not trained), "round")
+        _check(0 <= fields["seconds"] < MAX_SECONDS, "seconds")
+        figures = None
+        if fields["figures"]:
+            figures = NodeFigures.read(fields["figures"], len(clients))
         return NodeAnswer(
-            clients,
-            found["round"],
-            uploads,
-            trained,
-            losses,
-            figures,
-            left_out,
-            found["seconds"],
-            error,
+            clients=clients,
+            round=number,
+            uploads=_uploads(fields["uploads"], len(trained)),
+            trained=trained,
+            losses=_losses(fields["losses"], len(trained)),
+            figures=figures,
+            left_out=left_out,
+            seconds=fields["seconds"],
+            error=one_line(fields["error"]),
         )
 
 
+# The type of every field on the wire.
 _KINDS: dict[type, dict[str, type]] = {
     RoundOrder: {
         "run": str,
@@ -231,27 +243,28 @@ def _record(fields: Mapping[str, Any]) -> RecordDict:
     return RecordDict({NAME: ConfigRecord({"version": VERSION, **fields})})
 
 
-def _fields(record: RecordDict, letter: type) -> dict[str, Any]:
-    """The letter's fields, each of its type; one that has others, or lacks one, is refused."""
-    found = record.get(NAME)
-    if not isinstance(found, ConfigRecord) or len(record) != 1:
-        raise UserError("what came is no letter of fedrfq: the other side runs another app")
-    fields: dict[str, Any] = dict(found)
+def _fields(record: RecordDict, message: type) -> dict[str, Any]:
+    """Return the fields of a message; refuse one that has other fields or values of other types."""
+    content = record.get(NAME)
+    if not isinstance(content, ConfigRecord) or len(record) != 1:
+        raise UserError("received a message that is not fedrfq's: the other side runs another app")
+    fields: dict[str, Any] = dict(content)
     if fields.pop("version", None) != VERSION:
         raise UserError(
             "the other side runs another version of fedrfq: install the same on all machines"
         )
-    kinds = _KINDS[letter]
-    _check(fields.keys() == kinds.keys(), "fields")
+    kinds = _KINDS[message]
+    _check(fields.keys() == kinds.keys(), "set of fields")
     for key, kind in kinds.items():
+        # Not isinstance: True is an int.
         _check(type(fields[key]) is kind, key)
-        _check(not isinstance(fields[key], bytes) or len(fields[key]) <= MOST_BYTES, key)
+        _check(kind is not bytes or len(fields[key]) <= MAX_BYTES, key)
     return fields
 
 
 def _check(holds: bool, what: str) -> None:
     if not holds:
-        raise UserError(f"a letter is refused, it has {what} that cannot be")
+        raise UserError(f"refused a message from the other side: invalid {what}")
 
 
 def _numbers(clients: Sequence[int]) -> bytes:
@@ -259,17 +272,15 @@ def _numbers(clients: Sequence[int]) -> bytes:
 
 
 def _clients(content: bytes) -> tuple[int, ...]:
-    _check(len(content) % 4 == 0 and len(content) <= 4 * MOST_CLIENTS, "a list of clients")
+    _check(len(content) % 4 == 0 and len(content) <= 4 * MAX_CLIENTS, "list of clients")
     clients = tuple(np.frombuffer(content, "<u4").tolist())
-    _check(
-        all(a < b for a, b in pairwise(clients)) and (not clients or clients[-1] < MOST_CLIENTS),
-        "a list of clients",
-    )
+    _check(all(a < b for a, b in pairwise(clients)), "list of clients: not ascending")
+    _check(not clients or clients[-1] < MAX_CLIENTS, "list of clients: number too large")
     return clients
 
 
-def _losses(content: bytes, number: int) -> tuple[Row, ...]:
-    """Any numbers: what becomes of a malicious client's training is its own affair."""
+def _losses(content: bytes, number: int) -> tuple[Losses, ...]:
+    """Return so many clients' losses, which may be nan: malicious clients train as they like."""
     _check(len(content) == 24 * number, "losses")
     rows = np.frombuffer(content, "<f8").reshape(number, 3)
     return tuple(
@@ -277,35 +288,35 @@ def _losses(content: bytes, number: int) -> tuple[Row, ...]:
     )
 
 
-def _uploads(content: bytes, most: int) -> tuple[bytes, ...]:
+def _uploads(content: bytes, trained: int) -> tuple[bytes, ...]:
     reader = Reader(content)
-    found = []
+    uploads = []
     try:
         while reader.left():
-            found.append(reader.sized())
+            uploads.append(reader.sized())
     except Refused as error:
-        raise UserError(f"a letter is refused, its uploads are cut short: {error}") from error
-    _check(len(found) <= most, "more uploads than clients that trained")
-    return tuple(found)
+        raise UserError(f"refused a message: its uploads are cut short: {error}") from error
+    _check(len(uploads) <= trained, "uploads: more than clients that trained")
+    return tuple(uploads)
 
 
 def _array(reader: Reader, kind: str) -> NDArray[Any]:
     try:
         content = reader.sized()
     except Refused as error:
-        raise UserError(f"a letter is refused, its figures are cut short: {error}") from error
+        raise UserError(f"refused a message: its figures are cut short: {error}") from error
     size = np.dtype(kind).itemsize
-    _check(len(content) % size == 0, "figures")
-    found = np.frombuffer(content, kind)
-    return found.astype(found.dtype.newbyteorder("="))
+    _check(len(content) % size == 0, "figures: part of a number")
+    values = np.frombuffer(content, kind)
+    return values.astype(values.dtype.newbyteorder("="))
 
 
 def _rows(reader: Reader, kind: str, rows: int, columns: int) -> NDArray[Any]:
-    found = _array(reader, kind)
-    _check(len(found) == rows * columns, "figures of other clients")
-    return found.reshape(rows, columns)
+    values = _array(reader, kind)
+    _check(len(values) == rows * columns, "figures: number of clients")
+    return values.reshape(rows, columns)
 
 
 def one_line(text: str) -> str:
-    """Somebody else's words as one line that does no harm to a terminal or a log."""
-    return "".join(c if c.isprintable() else " " for c in text[:_MOST_LINE])
+    """Return a stranger's text as one short line that cannot harm a terminal or a log."""
+    return "".join(c if c.isprintable() else " " for c in text[:_MAX_LINE])

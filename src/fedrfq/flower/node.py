@@ -1,5 +1,8 @@
-"""A node's answer to an order: a result is verified before anything is learnt from it, and all is on disk before anything is
-said."""
+"""How a node answers an order.
+
+A result is verified before anything is learnt from it, and everything is on disk before anything
+is said.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import numpy as np
 
 from fedrfq.consensus.messages import Upload, decode
 from fedrfq.errors import UserError
-from fedrfq.flower.messages import NodeAnswer, RoundOrder, Row
+from fedrfq.flower.messages import Losses, NodeAnswer, RoundOrder
 from fedrfq.flower.node_state import NodeState, SavedState
 from fedrfq.flower.shard import Shard, joined
 from fedrfq.flower.trust import Result, Trust
@@ -20,114 +23,131 @@ from fedrfq.models.stacked import Params
 
 @dataclass(frozen=True)
 class FlowerNode:
-    """Hosts the clients of the shard, which are those that `trust` has the keys of, and keeps their models."""
+    """Hosts the clients of the shard, whose keys `trust` holds and whose models `state` keeps."""
 
     trust: Trust
     shard: Shard
-    keeping: NodeState
+    state: NodeState
 
     def answer(self, order: RoundOrder) -> NodeAnswer:
-        """Asked again, the same to the byte. What cannot be believed is a UserError, and nothing has changed."""
+        """Answer the order; asked again, the answer is the same to the byte.
+
+        Raise a UserError, and change nothing, if the order cannot be believed.
+        """
         if order.run != self.trust.run:
-            found, own = (run[:16] or "nothing is exchanged" for run in (order.run, self.trust.run))
             raise UserError(
-                f"the server app speaks of another federation ({found}) than this node's keys are of ({own})"
+                f"the server app runs another federation ({_short(order.run)}) than the one whose "
+                f"keys this node has ({_short(self.trust.run)}): start the app for that one"
             )
         if order.hello:
             return NodeAnswer(self.trust.clients)
         rounds = self.trust.experiment.rounds
-        if order.round + order.train > rounds:
-            raise UserError(
-                f"round {order.round + order.train} is refused: this experiment has {rounds}, and ends there"
-            )
-        with self.keeping.locked():
+        next_round = order.round + order.train
+        if next_round > rounds:
+            raise UserError(f"round {next_round} is refused: this experiment has {rounds} rounds")
+        with self.state.locked():
             return self._answer(order)
 
     def _answer(self, order: RoundOrder) -> NodeAnswer:
-        before = kept = self.keeping.read()
-        if order.round < kept.round:
+        before = self.state.read()
+        # An old result, certified or not, would make the clients train a round twice.
+        if order.round < before.round:
             raise UserError(
-                f"the result of round {order.round} is refused, that of round {kept.round} is known here: go on with the "
-                f"run from there; a simulated one may begin anew with another folder as state"
+                f"the result of round {order.round} is refused, since this node knows that of "
+                f"round {before.round}: resume the run from there, or, if its federation is "
+                "simulated, start anew with another folder as state"
             )
         result = self.trust.verified(order.round, order.last)
-        if kept.answer is None or kept.round < order.round:
-            kept = self._tested(kept, order, result)
-        answer = kept.answer
+        saved = before
+        if saved.answer is None or saved.round < order.round:
+            saved = self._tested(saved, order, result)
+        answer = saved.answer
         assert answer is not None
         if order.train and answer.round != order.round + 1:
-            kept = self._advanced(kept, answer, order.round + 1, result)
-        if kept is not before:
-            self.keeping.save(kept)
-        assert kept.answer is not None
+            saved = self._trained(saved, order.round + 1, result)
+        # Nothing may be said that a crash could make the node forget: it might sign twice.
+        if saved is not before:
+            self.state.save(saved)
+        assert saved.answer is not None
         if order.train:
-            return kept.answer
+            return saved.answer
         return NodeAnswer(answer.clients, figures=answer.figures, left_out=answer.left_out)
 
-    def _tested(self, kept: SavedState, order: RoundOrder, result: Result) -> SavedState:
-        """After the result of a round was taken."""
-        same = kept.answer is not None and kept.answer.round == order.round
+    def _tested(self, saved: SavedState, order: RoundOrder, result: Result) -> SavedState:
+        """Return the state after the models were tested with the result of a round."""
+        # Uploads and clipped values count only if they are of the round that was decided.
+        clipped = saved.nothing_clipped()
+        left_out: tuple[int, ...] = ()
+        if saved.answer is not None and saved.answer.round == order.round:
+            clipped = saved.clipped
+            left_out = _left_out(saved.answer, result)
         figures = None
         if order.round:
-            parts = (
-                self.shard.test(clients, self._models(kept, i), result.globals_, order.round)
-                for i, clients in enumerate(self.shard.programs)
-            )
-            figures = replace(
-                joined(list(parts)),
-                saturated_K=np.array(kept.cut if same else kept.nothing_cut(), np.int64),
-            )
-        if same and kept.answer:
-            sent = [decode(upload).body for upload in kept.answer.uploads]
-        else:
-            sent = []
-        left_out = tuple(
-            body.client
-            for body in sent
-            if isinstance(body, Upload) and body.client not in result.judged
-        )
+            parts = [
+                self.shard.test(clients, self.models(saved, program), result.globals_, order.round)
+                for program, clients in enumerate(self.shard.programs)
+            ]
+            figures = replace(joined(parts), saturated_K=np.array(clipped, np.int64))
         answer = NodeAnswer(self.trust.clients, figures=figures, left_out=left_out)
-        return SavedState(order.round, order.last, kept.models, kept.nothing_cut(), answer)
+        return SavedState(order.round, order.last, saved.models, saved.nothing_clipped(), answer)
 
-    def _advanced(
-        self, kept: SavedState, answer: NodeAnswer, number: int, result: Result
-    ) -> SavedState:
-        """After round `number` was trained. The new models are on disk, and count once what is returned is."""
+    def _trained(self, saved: SavedState, number: int, result: Result) -> SavedState:
+        """Return the state after round `number` was trained.
+
+        The new models are on disk by then, but count only once the returned state is saved.
+        """
+        assert saved.answer is not None
         who = set(participants(self.trust.experiment, number))
-        models = list(kept.models)
+        models = list(saved.models)
         seconds = 0.0
-        losses: dict[int, Row] = {}
-        cut: dict[int, int] = {}
+        losses: dict[int, Losses] = {}
+        clipped: dict[int, int] = {}
         contents: dict[int, bytes] = {}
-        for i, clients in enumerate(self.shard.programs):
+        for program, clients in enumerate(self.shard.programs):
+            # Clients that sit the round out keep their models.
             if who.isdisjoint(clients):
                 continue
-            params = self._models(kept, i)
+            params = self.models(saved, program)
             began = time.perf_counter()
-            done = self.shard.train(clients, params, number, result.globals_)
+            trained = self.shard.train(clients, params, number, result.globals_)
             seconds += time.perf_counter() - began
-            self.keeping.save_models(i, number, done.params)
-            models[i] = number
-            losses = losses | done.losses
-            cut = cut | done.cut
-            contents = contents | done.contents
+            self.state.save_models(program, number, trained.params)
+            models[program] = number
+            losses |= trained.losses
+            clipped |= trained.clipped
+            contents |= trained.contents
+        uploads = [
+            self.trust.signed(client, number, content) for client, content in contents.items()
+        ]
         answer = replace(
-            answer,
+            saved.answer,
             round=number,
-            uploads=tuple(
-                self.trust.signed(client, number, content) for client, content in contents.items()
-            ),
+            uploads=tuple(uploads),
             trained=tuple(losses),
             losses=tuple(losses.values()),
             seconds=seconds,
         )
-        cuts = tuple(cut.get(client, 0) for client in self.trust.clients)
-        return replace(kept, models=tuple(models), cut=cuts, answer=answer)
+        clipped_K = tuple(clipped.get(client, 0) for client in self.trust.clients)
+        return replace(saved, models=tuple(models), clipped=clipped_K, answer=answer)
 
-    def _models(self, kept: SavedState, program: int) -> Params:
-        """A program's models as they were trained last."""
+    def models(self, saved: SavedState, program: int) -> Params:
+        """Return a program's models as they were trained last."""
         clients = self.shard.programs[program]
-        number = kept.models[program]
+        number = saved.models[program]
         if number == 0:
             return self.shard.start(clients)
-        return self.keeping.load_models(program, number, self.shard.start(clients[:1]))
+        return self.state.load_models(program, number, self.shard.start(clients[:1]))
+
+
+def _left_out(answer: NodeAnswer, result: Result) -> tuple[int, ...]:
+    """Return the clients that sent an upload on which there is no verdict."""
+    bodies = [decode(upload).body for upload in answer.uploads]
+    return tuple(
+        body.client
+        for body in bodies
+        if isinstance(body, Upload) and body.client not in result.judged
+    )
+
+
+def _short(run: str) -> str:
+    return run[:16] or "nothing is exchanged"

@@ -1,8 +1,9 @@
-"""A node's state on its own disk: the models of its clients, the last result it verified, and what it answered to it.
+"""A node's state on its own disk: its clients' models, the last verified result, and its answer.
 
-Each program's models are a file of their own, named by the round they were trained in; `kept.safetensors` says which of them
-count, and is written last. So whatever ends a node, it goes on from a whole answer: what was signed is said again to the
-byte, and never trained or signed anew.
+Each program's models are a file of their own, named by the round in which they were trained.
+`kept.safetensors` says which of these files count, and is written last. So however a node ends, it
+continues from a complete answer: it repeats what it signed to the byte, and never trains or signs
+the same round anew.
 """
 
 from __future__ import annotations
@@ -24,35 +25,42 @@ from torch import Tensor
 from fedrfq.errors import UserError
 from fedrfq.files import tensors
 from fedrfq.files.locks import locked
-from fedrfq.flower.messages import MOST_BYTES, NAME, NodeAnswer
+from fedrfq.flower.messages import MAX_BYTES, NAME, NodeAnswer
 from fedrfq.models.stacked import Params
 from fedrfq.node.storage.party_folder import make_folder
 
 KEPT = "kept.safetensors"
-_MORE_BYTES = 1 << 24  # of a file besides what it is for
-_MODELS = re.compile(
+# Bytes of a file of models besides the models.
+_MAX_HEADER = 1 << 24
+# Models, and what a crash leaves of a file that was being written.
+_DISPOSABLE = re.compile(
     r"models-\d+-\d+\.safetensors|\.(kept|models-\d+-\d+)\.safetensors\.[0-9a-f]{16}\.tmp"
 )
 
 
 @dataclass(frozen=True)
 class SavedState:
-    """`round` is that of the last verified result, `last` the result as it came, `answer` what was answered to it. `models`
-    says of each program in which round its models were trained (0: they are as they began), `cut` of each client how many
-    values were cut in its upload of round `answer.round`."""
+    """The state of a node after it has answered an order.
+
+    `round` and `last` are the last verified result, as it came, and `answer` is what the node
+    answered to it. `models` gives for each program the round in which its models were trained
+    (0: not yet), `clipped` for each client how many values were clipped in its upload of round
+    `answer.round`.
+    """
 
     round: int
     last: bytes
     models: tuple[int, ...]
-    cut: tuple[int, ...]
+    clipped: tuple[int, ...]
     answer: NodeAnswer | None
 
-    def nothing_cut(self) -> tuple[int, ...]:
-        return (0,) * len(self.cut)
+    def nothing_clipped(self) -> tuple[int, ...]:
+        """Return a zero for each client."""
+        return (0,) * len(self.clipped)
 
 
 class NodeState:
-    """The state of these clients, divided into these programs, in a run; in a folder that no other node uses."""
+    """The state of a run's clients, divided into programs, in a folder that no other node uses."""
 
     def __init__(self, folder: Path, run: str, programs: Sequence[tuple[int, ...]]) -> None:
         self.folder = folder
@@ -61,7 +69,7 @@ class NodeState:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone with the folder."""
+        """Hold the folder alone; raise a UserError if another process holds it."""
         make_folder(self.folder, 0o700)
         handle = locked(self.folder, "a node's folder", "a client is hosted by one node")
         try:
@@ -69,85 +77,94 @@ class NodeState:
         finally:
             os.close(handle)
 
-    def begin(self, clients: tuple[int, ...], before: bool) -> None:
-        """Write down that nothing was signed yet, so that a lost state can be told from none; `before`: there was one."""
+    def begin(self, clients: tuple[int, ...], hosted_before: bool) -> None:
+        """Write an empty state, so that later a lost state can be told from none.
+
+        Raise a UserError if the clients were hosted here before and the state is gone.
+        """
         with self.locked():
-            nothing = self.read()
-            if nothing.answer is None and before:
+            saved = self.read()
+            if saved.answer is not None:
+                return
+            if hosted_before:
                 raise UserError(
-                    f"{self.folder} has lost what its clients signed: restore it, or they might sign two uploads of one round"
+                    f"{self.folder} has lost what its clients signed: restore it, since otherwise "
+                    "they might sign two uploads of one round"
                 )
-            if nothing.answer is None:
-                self.save(replace(nothing, answer=NodeAnswer(clients)))
+            self.save(replace(saved, answer=NodeAnswer(clients)))
 
     def read(self) -> SavedState:
-        """Where the node stands; before the first round, if there is nothing."""
+        """Return the saved state, or that before the first round if there is none."""
         path = self.folder / KEPT
         if not path.exists():
-            return SavedState(
-                0, b"", (0,) * len(self.programs), (0,) * sum(map(len, self.programs)), None
-            )
-        found, about = tensors.load(path, 4 * MOST_BYTES)
+            clients = sum(map(len, self.programs))
+            return SavedState(0, b"", (0,) * len(self.programs), (0,) * clients, None)
+        named, about = tensors.load(path, 4 * MAX_BYTES)
         try:
             facts = json.loads(about["facts"])
-            whose = facts["run"], facts["programs"]
-            kept = SavedState(
-                facts["round"],
-                _bytes(found["last"]),
-                tuple(facts["models"]),
-                tuple(facts["cut"]),
-                _answer(found, facts),
+            owner = facts["run"], facts["programs"]
+            saved = SavedState(
+                round=facts["round"],
+                last=_bytes(named["last"]),
+                models=tuple(facts["models"]),
+                clipped=tuple(facts["cut"]),
+                answer=_answer(named, facts),
             )
         except (KeyError, TypeError, ValueError, UserError) as error:
             raise UserError(
                 f"{path} is not as this program writes it: restore it, or remove {self.folder}"
             ) from error
-        if whose != (self.run, [list(program) for program in self.programs]):
+        if owner != (self.run, [list(program) for program in self.programs]):
             raise UserError(
-                f"{self.folder} has the models of another run, or of other clients: name another folder as state"
+                f"{self.folder} holds the models of another run, or of other clients: "
+                "name another folder as state"
             )
-        return kept
+        return saved
 
-    def save(self, kept: SavedState) -> None:
-        """From now on this is where the node stands."""
-        assert kept.answer is not None
-        answer = dict(kept.answer.record()[NAME])
-        long = {f"answer.{key}": value for key, value in answer.items() if isinstance(value, bytes)}
+    def save(self, saved: SavedState) -> None:
+        """Make this the node's state, and remove the models that no longer count."""
+        assert saved.answer is not None
+        fields = dict(saved.answer.record()[NAME])
+        # Bytes go into tensors, which are checked for their length; the rest goes into JSON.
+        long = {key: value for key, value in fields.items() if isinstance(value, bytes)}
         facts = {
             "run": self.run,
             "programs": self.programs,
-            "round": kept.round,
-            "models": kept.models,
-            "cut": kept.cut,
-            "answer": {key: value for key, value in answer.items() if not isinstance(value, bytes)},
+            "round": saved.round,
+            "models": saved.models,
+            "cut": saved.clipped,
+            "answer": {key: value for key, value in fields.items() if key not in long},
         }
-        content = {key: _tensor(value) for key, value in {"last": kept.last, **long}.items()}
-        tensors.save(self.folder / KEPT, content, {"facts": json.dumps(facts)})
-        self._clear(kept)
+        named = {"last": _tensor(saved.last)}
+        named |= {f"answer.{key}": _tensor(value) for key, value in long.items()}
+        tensors.save(self.folder / KEPT, named, {"facts": json.dumps(facts)})
+        self._clear(saved)
 
     def save_models(self, program: int, number: int, params: Params) -> None:
-        """As trained in a round. They count once `save` says so."""
-        tensors.save(self._models(program, number), params)
+        """Write a program's models as trained in round `number`; they count once `save` says so."""
+        tensors.save(self._models_path(program, number), params)
 
     def load_models(self, program: int, number: int, like: Params) -> Params:
-        """`like` has the parameters that one client's model must have."""
-        path = self._models(program, number)
+        """Return a program's models; `like` has the parameters of one client's model."""
+        path = self._models_path(program, number)
         clients = len(self.programs[program])
-        length = clients * sum(p.numel() * p.element_size() for p in like.values())
-        found, _ = tensors.load(path, length + _MORE_BYTES)
-        due = {name: ((clients, *p.shape[1:]), p.dtype) for name, p in like.items()}
-        if {name: (tuple(p.shape), p.dtype) for name, p in found.items()} != due:
+        size = clients * sum(p.numel() * p.element_size() for p in like.values())
+        named, _ = tensors.load(path, size + _MAX_HEADER)
+        expected = {name: ((clients, *p.shape[1:]), p.dtype) for name, p in like.items()}
+        if {name: (tuple(p.shape), p.dtype) for name, p in named.items()} != expected:
             raise UserError(f"{path} does not have the models of this experiment: restore it")
-        return {name: found[name] for name in like}
+        return {name: named[name] for name in like}
 
-    def _models(self, program: int, number: int) -> Path:
+    def _models_path(self, program: int, number: int) -> Path:
         return self.folder / f"models-{program}-{number}.safetensors"
 
-    def _clear(self, kept: SavedState) -> None:
-        """Models that no longer count, and what a crash left behind."""
-        due = {self._models(program, number) for program, number in enumerate(kept.models)}
+    def _clear(self, saved: SavedState) -> None:
+        """Remove models that no longer count, and what a crash left behind."""
+        current = {
+            self._models_path(program, number) for program, number in enumerate(saved.models)
+        }
         for path in self.folder.iterdir():
-            if _MODELS.fullmatch(path.name) and path not in due:
+            if _DISPOSABLE.fullmatch(path.name) and path not in current:
                 path.unlink(missing_ok=True)
 
 
@@ -159,11 +176,11 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.numpy().tobytes()
 
 
-def _answer(found: dict[str, Tensor], facts: dict[str, Any]) -> NodeAnswer:
-    """As it was given: what is on a disk may be damaged, and is checked as if it came by post."""
+def _answer(named: dict[str, Tensor], facts: dict[str, Any]) -> NodeAnswer:
+    """Return the answer, checked as if it were received: a file may be damaged."""
     long = {
-        key.removeprefix("answer."): _bytes(t)
-        for key, t in found.items()
+        key.removeprefix("answer."): _bytes(tensor)
+        for key, tensor in named.items()
         if key.startswith("answer.")
     }
     return NodeAnswer.read(RecordDict({NAME: ConfigRecord({**facts["answer"], **long})}))

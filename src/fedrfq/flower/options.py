@@ -1,4 +1,4 @@
-"""What a user sets for a run of the app (`flwr run --run-config`), and what it comes to."""
+"""The app's settings (`flwr run --run-config`), and the run that they describe."""
 
 from __future__ import annotations
 
@@ -10,97 +10,97 @@ from pathlib import Path
 from fedrfq.errors import UserError, nearest
 from fedrfq.experiment import load
 from fedrfq.flower.committee_gateway import CommitteeGateway, NetworkGateway, gateway
-from fedrfq.flower.run_directory import FlowerRunDirectory
+from fedrfq.flower.run_directory import FlowerRunDirectory, RunPlan
 from fedrfq.flower.sample_knowledge import DealtSamples, ReportedSamples
 from fedrfq.learning.round_loop import mandate
 from fedrfq.runs.run_directory import RunDirectory
 
 Config = Mapping[str, bool | float | int | str]
+_KIND_NAMES = {str: "a text", float: "a number"}
 
 
 @dataclass(frozen=True)
 class AppOptions:
-    """Paths are relative to where the SuperLink was started, or to the app."""
+    """The settings of a run; paths are relative to the SuperLink's directory, or to the app."""
 
-    experiment: str = ""  # a TOML file; with a federation, it is that one's
+    experiment: str = ""  # a TOML file; not used with a federation, which has its own
     out: str = "runs"  # where run directories go
-    federation: str = ""  # the folder of a courier of it; none: the committee is simulated here
-    resume: str = ""  # the directory of a run to go on with
-    state: str = ""  # where simulated nodes keep models; by default in the run directory
-    deadline_s: float = 600.0  # how long answers are awaited
-    patience_s: float = 0.0  # how long enough clients, or the committee; 0: for ever
+    federation: str = ""  # the folder of one of its couriers; empty: the committee is simulated
+    resume: str = ""  # the directory of a run to continue
+    state: str = ""  # where simulated nodes keep their models; empty: in the run directory
+    deadline_s: float = 600.0  # how long to wait for answers
+    patience_s: float = 0.0  # how long to wait for enough clients, or the committee; 0: for ever
 
     @staticmethod
     def of(config: Config) -> AppOptions:
-        kinds = {f.name.replace("_", "-"): type(f.default) for f in fields(AppOptions)}
+        """Check and return the settings; raise a UserError for one that is unknown or invalid."""
+        kinds = {field.name.replace("_", "-"): type(field.default) for field in fields(AppOptions)}
         values: dict[str, bool | float | int | str] = {}
         for key, value in config.items():
             if key not in kinds:
                 raise UserError(
                     f"the app has no setting {key}{nearest(key, kinds)}; it has {', '.join(kinds)}"
                 )
-            kind = kinds[key]
-            if isinstance(value, bool) or not isinstance(
-                value, str if kind is str else int | float
-            ):
-                raise UserError(
-                    f"{key} is {'a text' if kind is str else 'a number'}, not {value!r}"
-                )
+            if not _fits(value, kinds[key]):
+                raise UserError(f"{key} must be {_KIND_NAMES[kinds[key]]}, not {value!r}")
             values[key.replace("-", "_")] = value
-        found = AppOptions(**values)  # type: ignore[arg-type]
-        if found.deadline_s <= 0 or found.patience_s < 0:
-            raise UserError(
-                "deadline-s is more than 0 seconds, and patience-s 0 (for ever) or more"
-            )
-        return found
+        options = AppOptions(**values)  # type: ignore[arg-type]
+        if options.deadline_s <= 0:
+            raise UserError("deadline-s must be more than 0 seconds")
+        if options.patience_s < 0:
+            raise UserError("patience-s must be 0 (wait for ever) or more")
+        return options
 
 
-def opened(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
-    """The run's book, from its first round or from where it stands, and the way to its committee."""
+def _fits(value: bool | float | int | str, kind: type) -> bool:
+    if kind is str:
+        return isinstance(value, str)
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def open_run(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
+    """Return the directory of a new or continued run, and the way to its committee."""
     if options.federation:
-        return _away(options)
-    return _here(options)
+        return _open_real(options)
+    return _open_simulated(options)
 
 
-def _here(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
+def _open_simulated(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
     if options.resume:
         experiment = RunDirectory.open(Path(options.resume)).experiment()
     elif options.experiment:
-        experiment = load(_found(options.experiment))
+        experiment = load(_find(options.experiment))
     else:
         raise UserError(
-            "no experiment: --run-config \"experiment='FILE.toml'\"; `fedrfq config > FILE.toml` writes one"
+            "no experiment is given: add --run-config \"experiment='FILE.toml'\"; "
+            "`fedrfq config > FILE.toml` writes one"
         )
-    ground = DealtSamples(experiment)
-    asked = mandate(experiment, len(ground.dataset.classes))
-    way = gateway(experiment, asked)
+    samples = DealtSamples(experiment)
+    settings = mandate(experiment, len(samples.dataset.classes))
+    way = gateway(experiment, settings)
+    plan = RunPlan(experiment, settings.task, way.federation, samples)
     if options.resume:
-        return FlowerRunDirectory.resume(
-            Path(options.resume), experiment, asked.task, way.federation, ground
-        ), way
-    return FlowerRunDirectory.begin(
-        Path(options.out), experiment, asked.task, way.federation, ground
-    ), way
+        return FlowerRunDirectory.resume(Path(options.resume), plan), way
+    return FlowerRunDirectory.begin(Path(options.out), plan), way
 
 
-def _away(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
+def _open_real(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeGateway]:
     way = NetworkGateway(Path(options.federation), options.patience_s)
-    federation = way.federation
-    experiment = way.experiment
-    ground = ReportedSamples(experiment.clients, federation.task.classes)
+    task = way.federation.task
+    samples = ReportedSamples(way.experiment.clients, task.classes)
+    plan = RunPlan(way.experiment, task, way.federation, samples)
     if not options.resume:
+        # Before anything is written: the committee may be out of reach, or ahead.
         way.check(0)
-        return FlowerRunDirectory.begin(
-            Path(options.out), experiment, federation.task, federation, ground
-        ), way
-    book = FlowerRunDirectory.resume(
-        Path(options.resume), experiment, federation.task, federation, ground
-    )
-    way.check(book.round)
-    return book, way
+        return FlowerRunDirectory.begin(Path(options.out), plan), way
+    directory = FlowerRunDirectory.resume(Path(options.resume), plan)
+    way.check(directory.round)
+    return directory, way
 
 
-def _found(name: str) -> Path:
-    """The file, or one of this name that came with the app."""
-    places = [Path(), *(Path(place) for place in sys.path)]
-    return next((place / name for place in places if (place / name).is_file()), Path(name))
+def _find(name: str) -> Path:
+    """Return the file of this name, here or among those that came with the app."""
+    for folder in (Path(), *map(Path, sys.path)):
+        if (folder / name).is_file():
+            return folder / name
+    return Path(name)

@@ -1,13 +1,13 @@
-"""A Flower run's directory: the files of any other run, so that reports and auditors read it as they read those.
+"""A Flower run's directory: the files of any other run, so reports and auditors read it alike.
 
-Models stay with the nodes that host them; in a simulation that is in state/. decided.safetensors is the round that was
-decided last: from there a run that was stopped goes on.
+Models stay with the nodes that host them; in a simulation, those are in state/. The round decided
+last is in decided.safetensors: from there, a run that was stopped continues.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import unpack
 from fedrfq.files.strict_json import to_json
 from fedrfq.flower.decided_round import DecidedRound
-from fedrfq.flower.messages import Ints, NodeAnswer, Singles, TestFigures
+from fedrfq.flower.messages import Ints, NodeAnswer, NodeFigures, Singles
 from fedrfq.flower.sample_knowledge import SampleKnowledge
 from fedrfq.learning import metrics
 from fedrfq.learning.evaluation import Round, RoundOutcome, RoundRecord, RunAccuracies, outcome
@@ -38,89 +38,96 @@ from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import here, summary
 from fedrfq.runs.snapshot import PrototypeSnapshot, save_shares
 
+# The reason in the record of a client that trained, and whose upload is missing.
 NOTHING_CAME = "it trained, and no upload of it came"
+# The rows of the table of figures.
 _HEAD, _ALL, _OWN, _COLLAPSED, _SATURATED = range(5)
 
 
-class FlowerRunDirectory:
-    """Of one run. A round is `certify`ed, then what the nodes found with it is `hear`d, then it is `record`ed. Of a client
-    that is not heard from, the figures stand as they were last; before that they are 0."""
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run is about: its experiment, what servers compute, who they are, and the samples.
 
-    def __init__(
-        self,
-        run: RunDirectory,
-        experiment: Experiment,
-        task: Task,
-        federation: Federation | None,
-        ground: SampleKnowledge,
-    ) -> None:
+    There is no federation where nothing is exchanged.
+    """
+
+    experiment: Experiment
+    task: Task
+    federation: Federation | None
+    samples: SampleKnowledge
+
+
+class FlowerRunDirectory:
+    """The directory of one run.
+
+    For each round, call `certify`, then `hear` with what the nodes measured, then `record`. The
+    figures of a client that is not heard from stay as they were; at first they are 0.
+    """
+
+    def __init__(self, run: RunDirectory, plan: RunPlan) -> None:
         self.run = run
-        self.experiment = experiment
-        self._task = task
-        self._charter = federation
-        self._ground = ground
-        self._figures = np.zeros((5, experiment.clients))
+        self.experiment = plan.experiment
+        self._plan = plan
+        self._figures = np.zeros((5, plan.experiment.clients))
+        # For each client heard from, its test samples' labels and distances to the prototypes.
         self._samples: dict[int, tuple[Ints, Singles]] = {}
-        self._last: tuple[Uploads, Globals] | None = None  # of the round recorded last
+        # The uploads and global prototypes of the round recorded last.
+        self._last: tuple[Uploads, Globals] | None = None
         self.decided: DecidedRound | None = None
 
     @staticmethod
-    def begin(
-        out: Path,
-        experiment: Experiment,
-        task: Task,
-        federation: Federation | None,
-        ground: SampleKnowledge,
-    ) -> FlowerRunDirectory:
+    def begin(out: Path, plan: RunPlan) -> FlowerRunDirectory:
+        """Create the directory of a new run below `out`."""
         environment = {
             **here(),
             "device_type": "",
             "threads": torch.get_num_threads(),
-            **ground.described(),
+            **plan.samples.described(),
             "engine": "flower",
         }
-        run = RunDirectory.create(out, experiment, environment)
-        if federation is not None:
-            run.begin_audit(federation)
-        return FlowerRunDirectory(run, experiment, task, federation, ground)
+        run = RunDirectory.create(out, plan.experiment, environment)
+        if plan.federation is not None:
+            run.begin_audit(plan.federation)
+        return FlowerRunDirectory(run, plan)
 
     @staticmethod
-    def resume(
-        path: Path,
-        experiment: Experiment,
-        task: Task,
-        federation: Federation | None,
-        ground: SampleKnowledge,
-    ) -> FlowerRunDirectory:
-        """From the round decided last. Its record is made again, since the nodes are asked again what they found."""
-        book = FlowerRunDirectory(RunDirectory.open(path), experiment, task, federation, ground)
-        book._check()
-        found = DecidedRound.load(path)
-        if found is None:
-            book.run.rewind(0)
-            return book
-        book.decided, book._figures = found
-        book.run.rewind(book.decided.round - 1)
-        if book.decided.report is not None:
-            book.run.prove(book.decided.report)
-        return book
+    def resume(path: Path, plan: RunPlan) -> FlowerRunDirectory:
+        """Open a run at the round decided last, whose record is written again.
+
+        The nodes are asked again what they measured with that round.
+        """
+        directory = FlowerRunDirectory(RunDirectory.open(path), plan)
+        directory._check()
+        loaded = DecidedRound.load(path)
+        if loaded is None:
+            directory.run.rewind(0)
+            return directory
+        decided, directory._figures = loaded
+        directory.decided = decided
+        # The record of the decided round may be there or not; it is written once, by `record`.
+        directory.run.rewind(decided.round - 1)
+        # Its proofs may never have been written, and `rewind` has cut them off in any case.
+        if decided.report is not None:
+            directory.run.prove(decided.report)
+        return directory
 
     @property
     def round(self) -> int:
-        """The last one decided."""
-        if self.decided:
-            return self.decided.round
-        return 0
+        """The number of the round decided last; 0 before the first."""
+        if self.decided is None:
+            return 0
+        return self.decided.round
 
     @property
     def last(self) -> bytes:
-        """What the committee goes on from."""
-        if self.decided:
-            return self.decided.last
-        return b""
+        """What the committee continues from."""
+        if self.decided is None:
+            return b""
+        return self.decided.last
 
     def certify(self, decided: DecidedRound) -> None:
-        """On disk before anybody is told: what is written of the rounds before, then all of this one, then its proofs."""
+        """Write a decided round, before anybody is told of it."""
+        # The order matters: first the rounds before it, then all of this one, then its proofs.
         self.run.sync()
         decided.save(self.run.path, self._figures)
         self.decided = decided
@@ -128,50 +135,51 @@ class FlowerRunDirectory:
             self.run.prove(decided.report)
 
     def hear(self, answers: Iterable[NodeAnswer]) -> None:
-        """What nodes found when they tested their models with the round decided last."""
+        """Take what the nodes measured with the round decided last."""
         for answer in answers:
             if answer.figures is not None and self._fits(answer.figures):
-                self._note(answer.clients, answer.figures)
+                self._take(answer.clients, answer.figures)
 
     @one_thread()
     def record(self) -> RoundRecord:
-        """The line of the round decided last."""
-        found = self._outcome()
-        self.run.append(replace(found, report=None))  # its proofs are there already
-        return found.record
+        """Write and return the record of the round decided last."""
+        result = self._outcome()
+        # `certify` has written its proofs already.
+        self.run.append(replace(result, report=None))
+        return result.record
 
     def finish(self) -> dict[str, Any]:
-        """The summary, written beside the records, the last round's prototypes, and who held what."""
+        """Write the last round's prototypes, who held which samples, and the summary; return it."""
         if self._last is not None and self._last[0].clients:
             PrototypeSnapshot.of(self.round, *self._last).save(self.run.path)
-        if found := self._ground.shares():
-            save_shares(self.run.path, found)
+        if shares := self._plan.samples.shares():
+            save_shares(self.run.path, shares)
         result = summary(self.run, self.experiment, (None, None))
         self.run.write("result.json", to_json(result, indent=2) + "\n")
         return result
 
     def _check(self) -> None:
-        """That the directory is of this experiment and committee."""
+        """Raise a UserError unless the directory is of this experiment and federation."""
         path = self.run.path
-        federation = self._charter
+        recorded = None
         if self.run.audited():
-            before = (path / "federation.toml").read_text(encoding="utf-8")
-        else:
-            before = None
-        if self.run.experiment() != self.experiment or before != (
-            federation.text if federation else None
-        ):
+            recorded = (path / "federation.toml").read_text(encoding="utf-8")
+        expected = None
+        if self._plan.federation is not None:
+            expected = self._plan.federation.text
+        if self.run.experiment() != self.experiment or recorded != expected:
             raise UserError(
-                f"{path} is of another experiment or federation than this: leave `resume` empty to start anew"
+                f"{path} is of another experiment or federation: "
+                "leave `resume` empty to start a new run"
             )
 
-    def _fits(self, figures: TestFigures) -> bool:
-        return (
-            not self.experiment.method.exchanges
-            or figures.distance_NJ.shape[1] == self._task.classes
-        )
+    def _fits(self, figures: NodeFigures) -> bool:
+        """Whether the samples have a distance to each prototype, where these are exchanged."""
+        if not self.experiment.method.exchanges:
+            return True
+        return bool(figures.distance_NJ.shape[1] == self._plan.task.classes)
 
-    def _note(self, clients: tuple[int, ...], figures: TestFigures) -> None:
+    def _take(self, clients: tuple[int, ...], figures: NodeFigures) -> None:
         rows = (
             figures.head_K,
             figures.prototype_K,
@@ -181,23 +189,24 @@ class FlowerRunDirectory:
         )
         self._figures[:, list(clients)] = np.stack(rows)
         ends = np.cumsum(figures.samples_K)[:-1]
-        split = zip(np.split(figures.y_N, ends), np.split(figures.distance_NJ, ends), strict=True)
-        self._samples |= dict(zip(clients, split, strict=True))
+        samples = zip(np.split(figures.y_N, ends), np.split(figures.distance_NJ, ends), strict=True)
+        self._samples |= dict(zip(clients, samples, strict=True))
 
     def _outcome(self) -> RoundOutcome:
         decided = self.decided
         assert decided is not None
         sent = self._sent(decided)
         decision = self._decision(decided.last, sent)
+        samples = self._plan.samples
+        samples.learn(sent, {client: y_N for client, (y_N, _) in self._samples.items()})
+        self._last = sent, decision.globals_
         who = list(decided.losses)
         losses_K3 = torch.zeros(self.experiment.clients, 3)
         losses_K3[who] = torch.tensor(list(decided.losses.values())).view(-1, 3)
-        self._ground.learn(sent, {client: y_N for client, (y_N, _) in self._samples.items()})
-        self._last = sent, decision.globals_
-        done = Round(
+        round_ = Round(
             number=decided.round,
             experiment=self.experiment,
-            partition=self._ground.partition,
+            partition=samples.partition,
             malicious=attackers(self.experiment),
             who=who,
             losses_K3=losses_K3,
@@ -208,51 +217,49 @@ class FlowerRunDirectory:
             seconds_train=decided.seconds_train,
             seconds=decided.seconds,
         )
-        return outcome(done, self._measured(decision.globals_))
+        return outcome(round_, self._accuracies(decision.globals_))
 
     def _sent(self, decided: DecidedRound) -> Uploads:
-        """All that was sent, with who did not send what it should have."""
-        task = self._task
-        if self._charter is None:
-            empty = np.zeros((0, task.classes), np.int64)
-            return Uploads((), empty, np.zeros((*empty.shape, task.values), np.int64))
-        found = taken(Rules(self._charter.roster), task, decided.round, decided.uploads)
+        """Return all uploads that were sent, and why others were refused or are missing."""
+        task = self._plan.task
+        federation = self._plan.federation
+        if federation is None:
+            counts_KJ = np.zeros((0, task.classes), np.int64)
+            return Uploads((), counts_KJ, np.zeros((0, task.classes, task.values), np.int64))
+        sent = taken(Rules(federation.roster), task, decided.round, decided.uploads)
         missing = {
             client: NOTHING_CAME for client in decided.losses if client not in decided.uploads
         }
-        saturated = int(self._figures[_SATURATED, list(found.clients)].sum())
-        return replace(found, saturated=saturated, refused={**found.refused, **missing})
+        saturated = int(self._figures[_SATURATED, list(sent.clients)].sum())
+        return replace(sent, saturated=saturated, refused={**sent.refused, **missing})
 
     def _decision(self, last: bytes, sent: Uploads) -> Decision:
-        """As `last` has it; what the detector remembers is the committee's affair."""
-        task = self._task
+        """Return the decision in `last`; the detector's memory is the committee's business."""
+        task = self._plan.task
         bodies = [placed.message.body for placed in unpack(last)]
         parts = {body.what: body.content for body in bodies if isinstance(body, Part)}
         if not parts:
-            nothing = np.zeros(0, np.int64)
-            return Decision(
-                sent, Verdict(nothing > 0, nothing), {}, Globals.none(task.classes, task.values)
-            )
+            nobody = Verdict(np.zeros(0, np.bool_), np.zeros(0, np.int64))
+            return Decision(sent, nobody, {}, Globals.none(task.classes, task.values))
         globals_ = codec.decode_globals(parts[PartKind.GLOBALS], task.classes, task.values)
-        return Decision(*judged(task, parts[PartKind.VERDICTS], sent), {}, globals_)
+        counted, verdict = judged(task, parts[PartKind.VERDICTS], sent)
+        return Decision(counted, verdict, {}, globals_)
 
-    def _measured(self, globals_: Globals) -> RunAccuracies:
+    def _accuracies(self, globals_: Globals) -> RunAccuracies:
         head_K, all_K, own_K, collapsed_K, _ = self._figures
-        if self._charter is None:
-            return RunAccuracies(head_K, int(collapsed_K.sum()), None, None, None)
-        return RunAccuracies(head_K, int(collapsed_K.sum()), all_K, own_K, self._failure(globals_))
+        collapsed = int(collapsed_K.sum())
+        if self._plan.federation is None:
+            return RunAccuracies(head_K, collapsed, None, None, None)
+        return RunAccuracies(head_K, collapsed, all_K, own_K, self._failure(globals_))
 
     def _failure(self, globals_: Globals) -> float:
-        """Over the samples of all clients that were ever heard from here."""
+        """Return the prototype failure over the samples of all clients ever heard from."""
         if not self._samples:
             return float("nan")
         samples = [self._samples[client] for client in sorted(self._samples)]
-        y_N, distance_NJ = (np.concatenate(column) for column in zip(*samples, strict=True))
-        y_1N = torch.from_numpy(y_N)[None]
-        distance_1NJ = torch.from_numpy(distance_NJ)[None]
+        y_1N = torch.from_numpy(np.concatenate([y_N for y_N, _ in samples]))[None]
+        distances = np.concatenate([distance_NJ for _, distance_NJ in samples])
+        distance_1NJ = torch.from_numpy(distances)[None]
         present_1J = torch.from_numpy(globals_.present_J)[None]
-        return float(
-            metrics.prototype_failure(
-                distance_1NJ, y_1N, torch.ones_like(y_1N, dtype=torch.bool), present_1J
-            )[0]
-        )
+        tested_1N = torch.ones_like(y_1N, dtype=torch.bool)
+        return float(metrics.prototype_failure(distance_1NJ, y_1N, tested_1N, present_1J)[0])

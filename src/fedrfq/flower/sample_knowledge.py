@@ -1,5 +1,8 @@
-"""What the server app knows of the clients' samples, for its records alone. Where a dataset is dealt by the experiment, that
-is how; where each client has its own, what its uploads and figures say."""
+"""What the server app knows of the clients' samples, for its records alone.
+
+Where the experiment deals a dataset, it knows the partition. Where each client has its own samples,
+it knows what the clients' uploads and figures say.
+"""
 
 from __future__ import annotations
 
@@ -19,38 +22,46 @@ from fedrfq.runs.snapshot import Share, shares
 
 
 class SampleKnowledge(Protocol):
+    """The samples of all clients, as far as the server app knows them."""
+
     @property
-    def partition(self) -> Partition: ...
+    def partition(self) -> Partition:
+        """Who holds which samples."""
 
     def described(self) -> dict[str, Any]:
-        """For environment.json."""
+        """Return what environment.json says of the data."""
 
     def shares(self) -> list[Share]:
-        """For partition.csv."""
+        """Return the rows of partition.csv."""
 
     def learn(self, sent: Uploads, labels: Mapping[int, Ints]) -> None:
-        """From what clients sent, and the labels of the samples they were tested on."""
+        """Take in a round's uploads, and the labels of the clients' test samples."""
 
 
 class DealtSamples:
-    """Of a dataset that is here too."""
+    """Samples of a dataset that is available here too, dealt by the experiment."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.dataset: Dataset = data.load(experiment.data.name)
         self.partition = deal(experiment, self.dataset)
 
     def described(self) -> dict[str, Any]:
+        """Return the dataset's name and hash, and how it was dealt."""
         return {"data": described(self.dataset), "partition": self.partition.realised}
 
     def shares(self) -> list[Share]:
+        """Return how many samples of each class each client has."""
         return shares(self.partition, self.dataset)
 
     def learn(self, sent: Uploads, labels: Mapping[int, Ints]) -> None:
-        pass
+        """Do nothing: the partition is known."""
 
 
 class ReportedSamples:
-    """Of samples that only the clients have. Until one is heard from, it counts as one with no class and a test sample."""
+    """Samples that only the clients have.
+
+    Until a client is heard from, it counts as one with no classes and one test sample.
+    """
 
     def __init__(self, clients: int, classes: int) -> None:
         self._train_KJ = np.zeros((clients, classes), np.int64)
@@ -58,6 +69,7 @@ class ReportedSamples:
 
     @property
     def partition(self) -> Partition:
+        """As many samples as the clients reported, without saying which."""
         return Partition(
             tuple(map(_rows, self._train_KJ.sum(1))),
             tuple(_rows(max(test, 1)) for test in self._test_KJ.sum(1)),
@@ -65,9 +77,11 @@ class ReportedSamples:
         )
 
     def described(self) -> dict[str, Any]:
+        """Return nothing: the data is unknown here."""
         return {"data": {}, "partition": {}}
 
     def shares(self) -> list[Share]:
+        """Return how many samples of each class each client reported."""
         held = zip(*np.nonzero(self._train_KJ), strict=True)
         return [
             Share(int(k), int(j), int(self._train_KJ[k, j]), int(self._test_KJ[k, j]))
@@ -75,11 +89,12 @@ class ReportedSamples:
         ]
 
     def learn(self, sent: Uploads, labels: Mapping[int, Ints]) -> None:
+        """Take the training samples from the uploads, and the test samples from the labels."""
         self._train_KJ[list(sent.clients)] = sent.counts_KJ
         for client, y_N in labels.items():
             self._test_KJ[client] = np.bincount(y_N, minlength=self._test_KJ.shape[1])
 
 
 def _rows(number: int) -> Ints:
-    """So many, of which nothing is known; without the memory that a client could claim by saying how many it has."""
+    """Return so many unknown rows, which take no memory: a client may claim any number."""
     return np.broadcast_to(np.int64(0), number)

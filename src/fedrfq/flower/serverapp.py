@@ -1,7 +1,10 @@
-"""The server app: a courier between Flower's nodes and a committee. It trains nothing, signs nothing and decides nothing: it
-hands signed uploads on, brings back what was certified, and writes down how it went.
+"""The server app: a courier between Flower's nodes and a committee.
 
-One message to a node a round: with a round's result it is asked for what it finds with it, and for its uploads of the next.
+It trains nothing, signs nothing and decides nothing. It hands signed uploads on, brings back what
+was certified, and writes the records.
+
+A node gets one message a round, which carries the result of the round before: the node measures
+how well its clients do with that result, and answers with their uploads of the next round.
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.files import toml
-from fedrfq.flower.committee_gateway import CommitteeGateway, changed, letter
+from fedrfq.flower.committee_gateway import CommitteeGateway, has_successor, result_for_clients
 from fedrfq.flower.decided_round import DecidedRound, by_client
-from fedrfq.flower.messages import NodeAnswer, RoundOrder
+from fedrfq.flower.messages import Losses, NodeAnswer, RoundOrder
 from fedrfq.flower.node_registry import PAUSE_S, NodeRegistry
-from fedrfq.flower.options import AppOptions, opened
+from fedrfq.flower.options import AppOptions, open_run
 from fedrfq.flower.run_directory import FlowerRunDirectory
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.node.hosting import HOSTED
@@ -37,40 +40,49 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """A run from where it stands to its last round. What a user can mend is one line in the log, and ends it as failed."""
+    """Run the rounds that are left; an error that a user can fix is one line in the log."""
     try:
         options = AppOptions.of(context.run_config)
-        book, carrier = opened(options)
-        LOG.info("fedrfq: %s", book.run.path)
-        ServerRun(grid, options, book, carrier).finish()
+        directory, gateway = open_run(options)
+        LOG.info("fedrfq: %s", directory.run.path)
+        ServerRun(grid, options, directory, gateway).finish()
     except UserError as error:
         LOG.error("fedrfq: %s", error)
+        # Flower marks the run as failed.
         raise
 
 
 class ServerRun:
-    """The round loop."""
+    """The round loop of a run."""
 
     def __init__(
-        self, grid: Grid, options: AppOptions, book: FlowerRunDirectory, carrier: CommitteeGateway
+        self,
+        grid: Grid,
+        options: AppOptions,
+        directory: FlowerRunDirectory,
+        gateway: CommitteeGateway,
     ) -> None:
         self._options = options
-        self._book = book
-        self._carrier = carrier
-        self._roll = NodeRegistry(grid, book.experiment.clients, options.deadline_s)
-        if carrier.federation:
-            self._least = carrier.federation.timings.minimum
-        else:
-            self._least = 1
-        self._text = toml.dump(book.experiment.table())
+        self._directory = directory
+        self._gateway = gateway
+        self._registry = NodeRegistry(grid, directory.experiment.clients, options.deadline_s)
+        # The clients that a round needs at least.
+        self._min_clients = 1
+        self._run_id = ""
+        if federation := gateway.federation:
+            self._min_clients = federation.timings.minimum
+            self._run_id = federation.roster.run.hex()
+        self._experiment_text = toml.dump(directory.experiment.table())
+        # When the last round was decided, for the seconds of the next.
         self._began = time.monotonic()
 
     def finish(self) -> None:
-        self._roll.gather(self._order(hello=True), self._options.patience_s)
-        with _settled():
+        """Wait for the nodes, run all rounds that are left, and write the summary."""
+        self._registry.gather(self._order(hello=True), self._options.patience_s)
+        with _frozen():
             while not self.step():
                 pass
-        result = self._book.finish()
+        result = self._directory.finish()
         LOG.info(
             "fedrfq: accuracy %.2f after %d rounds: %s",
             result["accuracy_mean"],
@@ -79,91 +91,104 @@ class ServerRun:
         )
 
     def step(self) -> bool:
-        """The last result to the nodes, and their next uploads to the committee; whether no round is left."""
-        book = self._book
+        """Send the last result to the nodes, and their uploads to the committee.
+
+        Return whether that was the last step, in which the nodes only test their models.
+        """
+        directory = self._directory
         order = self._order()
-        if order.train and changed(book.last):
+        if order.train and has_successor(directory.last):
             raise UserError(
-                f"the federation was changed in round {book.round}, and this run is over: clients go on by `fedrfq client`, "
-                f"once {HOSTED} is removed from their folders"
+                f"the federation was changed in round {directory.round}, which ends this run: "
+                f"remove {HOSTED} from the clients' folders and run them with `fedrfq client`"
             )
-        answers = self._asked(order)
-        book.hear(answers)
+        # The answers tell of two rounds: how well the last result does, and the next uploads.
+        answers = self._ask(order)
+        directory.hear(answers)
         if order.round:
-            _show(book.record(), book.experiment.rounds)
+            _log_round(directory.record(), directory.experiment.rounds)
         if order.train:
-            book.certify(self._carried(order.round + 1, answers))
+            directory.certify(self._decide(order.round + 1, answers))
         return not order.train
 
     def _order(self, hello: bool = False) -> RoundOrder:
-        book = self._book
-        federation = self._carrier.federation
-        if federation:
-            run = federation.roster.run.hex()
-        else:
-            run = ""
-        train = book.round < book.experiment.rounds and not hello
-        state = self._options.state or str(book.run.path.resolve() / "state")
-        return RoundOrder(run, self._text, book.round, letter(book.last), train, hello, state)
+        directory = self._directory
+        return RoundOrder(
+            run=self._run_id,
+            experiment=self._experiment_text,
+            round=directory.round,
+            last=result_for_clients(directory.last),
+            train=directory.round < directory.experiment.rounds and not hello,
+            hello=hello,
+            state=self._options.state or str(directory.run.path.resolve() / "state"),
+        )
 
-    def _asked(self, order: RoundOrder) -> list[NodeAnswer]:
-        """The nodes' answers: where they are to train, of so many clients as a round needs, or the run waits, or stops."""
+    def _ask(self, order: RoundOrder) -> list[NodeAnswer]:
+        """Return the nodes' answers, repeating a training order until enough clients have trained.
+
+        Raise a UserError if they have not when the patience is over.
+        """
         began = time.monotonic()
+        patience_s = self._options.patience_s
         hello = self._order(hello=True)
         answers = dict[int, NodeAnswer]()
         while True:
-            answers |= self._roll.ask(order, hello)
-            if (
-                not order.train
-                or (ready := self._ready(order.round + 1, answers.values())) >= self._least
-            ):
+            # Nodes that have answered already say the same again, so nothing is lost.
+            answers |= self._registry.ask(order, hello)
+            if not order.train:
                 return list(answers.values())
-            if self._options.patience_s and time.monotonic() - began > self._options.patience_s:
-                raise UserError(self._too_few(ready, order.round + 1))
+            ready = self._count_ready(order.round + 1, answers.values())
+            if ready >= self._min_clients:
+                return list(answers.values())
+            if patience_s and time.monotonic() - began > patience_s:
+                raise UserError(
+                    f"{ready} clients trained round {order.round + 1} within {patience_s:g} s, "
+                    f"but it needs {self._min_clients}: start the nodes, and continue with "
+                    f"resume='{self._directory.run.path}'"
+                )
             time.sleep(PAUSE_S)
 
-    def _ready(self, number: int, answers: Iterable[NodeAnswer]) -> int:
-        """Clients that are done with a round: whose signed upload is here, whatever their node says; or, where nothing is
-        exchanged, that trained."""
-        federation = self._carrier.federation
+    def _count_ready(self, number: int, answers: Iterable[NodeAnswer]) -> int:
+        """Count the clients that are done with a round.
+
+        Those are the clients whose valid signed upload is here, whatever their node says. Where
+        nothing is exchanged, they are those that trained.
+        """
+        federation = self._gateway.federation
         trained = [answer for answer in answers if answer.round == number]
         if federation is None:
             return sum(len(answer.trained) for answer in trained)
-        return len(
-            taken(Rules(federation.roster), federation.task, number, _uploads(trained)).clients
-        )
+        rules = Rules(federation.roster)
+        return len(taken(rules, federation.task, number, _uploads(trained)).clients)
 
-    def _too_few(self, ready: int, number: int) -> str:
-        found = f"{ready} clients trained round {number} within {self._options.patience_s:g} s, and it needs {self._least}"
-        return f"{found}: start the nodes, and go on with resume='{self._book.run.path}'"
-
-    def _carried(self, number: int, answers: list[NodeAnswer]) -> DecidedRound:
+    def _decide(self, number: int, answers: list[NodeAnswer]) -> DecidedRound:
+        """Carry the uploads to the committee, and return the round that it decided."""
         trained = [answer for answer in answers if answer.round == number]
         uploads = _uploads(trained)
-        agreed = self._carrier.carry(number, self._book.last, uploads)
-        losses = {
-            k: row
-            for answer in trained
-            for k, row in zip(answer.trained, answer.losses, strict=True)
-        }
-        now = time.monotonic()
-        before = self._began
-        self._began = now
-        seconds = max((answer.seconds for answer in trained), default=0.0)
+        agreed = self._gateway.carry(number, self._directory.last, uploads)
+        losses: dict[int, Losses] = {}
+        for answer in trained:
+            losses |= zip(answer.trained, answer.losses, strict=True)
+        began = self._began
+        self._began = time.monotonic()
         return DecidedRound(
-            number,
-            uploads,
-            dict(sorted(losses.items())),
-            agreed.last,
-            agreed.report,
-            seconds,
-            now - before,
+            round=number,
+            uploads=uploads,
+            losses=dict(sorted(losses.items())),
+            last=agreed.last,
+            report=agreed.report,
+            # Nodes train at the same time, so the slowest counts.
+            seconds_train=max((answer.seconds for answer in trained), default=0.0),
+            seconds=self._began - began,
         )
 
 
 @contextmanager
-def _settled() -> Iterator[None]:
-    """What is loaded by now stays: else the collector goes through all of it every few rounds, for half a round's time."""
+def _frozen() -> Iterator[None]:
+    """Exempt what is loaded by now from garbage collection.
+
+    Otherwise the collector walks through all of it every few rounds, which takes half a round.
+    """
     gc.collect()
     gc.freeze()
     try:
@@ -177,19 +202,20 @@ def _uploads(answers: Iterable[NodeAnswer]) -> dict[int, Message]:
 
 
 def uploaded(answer: NodeAnswer) -> Iterable[Message]:
-    """Of the clients that the node hosts; what is no message at all is left out."""
+    """Yield the uploads of clients that the node hosts; others, and garbage, are left out."""
     for wire in answer.uploads:
         try:
             message = decode(wire)
         except Refused as error:
-            LOG.warning("fedrfq: an upload is no message: %s", error)
+            LOG.warning("fedrfq: dropped an upload that is not a message: %s", error)
             continue
+        # The author of a client's message is the complement of its number.
         if message.author is not None and ~message.author in answer.trained:
             yield message
 
 
-def _show(record: RoundRecord, rounds: int) -> None:
-    """A line a round."""
+def _log_round(record: RoundRecord, rounds: int) -> None:
+    """Log a line that says how a round went."""
     parts = [f"accuracy {record.accuracy_mean:.2f} ± {record.accuracy_std:.2f}"]
     if record.prototype_accuracy_mean is not None:
         parts.append(f"by prototypes {record.prototype_accuracy_mean:.2f}")

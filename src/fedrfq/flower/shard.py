@@ -1,7 +1,8 @@
-"""The clients that one node hosts, trained and tested with our engine: to the byte what they are in `fedrfq run` with
-`train.alone`, else but for the last bits of floats.
+"""The clients of one node, trained and tested with our engine.
 
-A shard holds no models. They come and go program by program, so that memory is bounded however many clients there are.
+With `train.alone`, they are to the byte what they are in `fedrfq run`; otherwise the last bits of
+floats may differ. A shard holds no models: these come and go program by program, so that memory is
+bounded however many clients there are.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fedrfq.engine import counter_rng
 from fedrfq.engine.engine import Engine, Program
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
-from fedrfq.flower.messages import Row, TestFigures
+from fedrfq.flower.messages import Losses, NodeFigures
 from fedrfq.learning import metrics
 from fedrfq.learning.evaluation import Tested
 from fedrfq.learning.round_loop import (
@@ -39,202 +40,212 @@ from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 
-# Of a program at most: bytes of parameters, of which training needs several times as many, and clients.
-_MOST_BYTES = {"cpu": 1 << 26, "cuda": 1 << 29}
-_MOST_CLIENTS = {"cpu": 64, "cuda": 4096}
+# The bytes of parameters in a program, of which training needs several times as many, and clients.
+_MAX_BYTES = {"cpu": 1 << 26, "cuda": 1 << 29}
+_MAX_CLIENTS = {"cpu": 64, "cuda": 4096}
 
 
 @dataclass(frozen=True)
 class ShardData:
-    """What some clients have: their rows of the partition, and the labels they believe."""
+    """The data of a node's clients: their rows of a dataset, and the labels that they believe."""
 
-    holding: LocalDataset
+    local: LocalDataset
     labels: tuple[Ints, ...]
 
     @staticmethod
     def dealt(
         experiment: Experiment, clients: Sequence[int], dataset: Dataset, honest: bool
     ) -> ShardData:
-        """The clients' shares of the experiment; unless all are honest, its attackers have the labels it gives them."""
-        whole = deal(experiment, dataset)
-        train, test, classes = (
-            tuple(rows[k] for k in clients) for rows in (whole.train, whole.test, whole.classes)
+        """Deal the clients their shares of the experiment's dataset.
+
+        Unless all are `honest`, the experiment's attackers believe the labels it gives them.
+        """
+        partition = deal(experiment, dataset)
+        malicious = [] if honest else attackers(experiment)
+        labels = believed_labels(experiment, partition, malicious, dataset)
+        # Attackers are chosen among all clients, so labels are made before clients are picked.
+        own = Partition(
+            tuple(partition.train[client] for client in clients),
+            tuple(partition.test[client] for client in clients),
+            tuple(partition.classes[client] for client in clients),
+            partition.held_out,
         )
-        labels = believed_labels(
-            experiment, whole, [] if honest else attackers(experiment), dataset
-        )
-        return ShardData(
-            LocalDataset(dataset, Partition(train, test, classes, whole.held_out)),
-            tuple(labels[k] for k in clients),
-        )
+        return ShardData(LocalDataset(dataset, own), tuple(labels[client] for client in clients))
 
     @staticmethod
-    def own(holding: LocalDataset) -> ShardData:
-        """Samples of one client that are not the experiment's."""
-        return ShardData(
-            holding, tuple(holding.dataset.train_y[index] for index in holding.partition.train)
-        )
+    def own(local: LocalDataset) -> ShardData:
+        """Take one client's own samples, which are not the experiment's."""
+        train_y = local.dataset.train_y
+        return ShardData(local, tuple(train_y[index] for index in local.partition.train))
 
 
 class TrainedProgram(NamedTuple):
-    """A program after a round: its models, of the clients that trained their losses and how many values were cut, and what
-    each has to send. One whose values are no numbers has nothing to send."""
+    """A program after a round: its models, and for each client that trained its losses.
+
+    `clipped` and `contents` are how many values were clipped in each upload, and what it contains.
+    A client whose prototypes are not numbers has nothing to send, and is in neither.
+    """
 
     params: Params
-    losses: dict[int, Row]
-    cut: dict[int, int]
+    losses: dict[int, Losses]
+    clipped: dict[int, int]
     contents: dict[int, bytes]
 
 
 class Shard:
-    """`programs` are the clients computed together: of one model each, and with `train.alone` one client each."""
+    """The clients of a node, divided into `programs`: clients that are computed together.
+
+    The clients of a program have the same model; with `train.alone` each has a program of its own.
+    """
 
     def __init__(
-        self, experiment: Experiment, clients: Sequence[int], stock: ShardData, device: torch.device
+        self, experiment: Experiment, clients: Sequence[int], data: ShardData, device: torch.device
     ) -> None:
         self.experiment = experiment
         self.clients = tuple(clients)
         self.device = device
-        self.dataset = stock.holding.dataset
-        partition = stock.holding.partition
+        self.dataset = data.local.dataset
+        partition = data.local.partition
         self._malicious = frozenset(attackers(experiment))
         self._rows = {client: row for row, client in enumerate(clients)}
-        self._shares = client_data(
-            [partition], stock.labels, self.dataset, experiment.data.augment, device
+        self._train_data, self._test_data = client_data(
+            [partition], data.labels, self.dataset, experiment.data.augment, device
         )
         self._held_KJ = held([partition], len(self.dataset.classes)).to(device)
-        self.programs = self._divided()
+        self.programs = self._divide()
 
     def start(self, clients: Sequence[int]) -> Params:
-        """Clients' models before the first round, on the CPU."""
+        """Return these clients' models before the first round, on the CPU."""
         return stack([start(self.experiment, client, self.dataset) for client in clients])
 
     def train(
         self, clients: Sequence[int], params: Params, number: int, globals_: Globals
     ) -> TrainedProgram:
-        """Round `number` of a program, given its models and the global prototypes of the round before."""
-        who = [client for client in participants(self.experiment, number) if client in clients]
-        with self.experiment.train.kernels():
+        """Train a program in round `number`, given its models and the last global prototypes."""
+        experiment = self.experiment
+        who = [client for client in participants(experiment, number) if client in clients]
+        with experiment.train.kernels():
             engine = self._engine(clients)
-            own = self._on_device(params)
-            keys_K = counter_rng.key(self.experiment.seed, torch.tensor(list(clients)), number).to(
-                self.device
-            )
-            guide = self._on_device(self.experiment.method.guide(number, globals_, own))
-            new, losses_K3 = engine.train(
-                own, guide, keys_K, [clients.index(client) for client in who]
-            )
-            losses = dict(zip(who, map(_row, losses_K3.tolist()), strict=True))
-            self._check("loss", who, losses_K3, number)
-            if not self.experiment.method.exchanges:
-                return TrainedProgram(new, losses, {}, {})
-            return TrainedProgram(new, losses, *self._uploads(engine, clients, who, new, number))
+            params = self._on_device(params)
+            numbers_K = torch.tensor(list(clients))
+            keys_K = counter_rng.key(experiment.seed, numbers_K, number).to(self.device)
+            guide = self._on_device(experiment.method.guide(number, globals_, params))
+            rows = [clients.index(client) for client in who]
+            trained, losses_K3 = engine.train(params, guide, keys_K, rows)
+            losses = dict(zip(who, map(_losses, losses_K3.tolist()), strict=True))
+            self._check_finite("loss", who, losses_K3, number)
+            if not experiment.method.exchanges:
+                return TrainedProgram(trained, losses, {}, {})
+            clipped, contents = self._uploads(engine, clients, who, trained, number)
+            return TrainedProgram(trained, losses, clipped, contents)
 
     def test(
         self, clients: Sequence[int], params: Params, globals_: Globals, number: int
-    ) -> TestFigures:
-        """A program's figures with the result of round `number`; nothing is said of what was cut."""
+    ) -> NodeFigures:
+        """Measure a program with the result of round `number`; `saturated_K` is left at 0."""
         with self.experiment.train.kernels(), torch.no_grad():
-            found = tested(self._engine(clients), self._on_device(params))
-            self._check("prediction", clients, found.logits_KNJ.abs().amax((1, 2)), number)
-            return self._figures(clients, found, globals_)
+            outputs = tested(self._engine(clients), self._on_device(params))
+            largest_K = outputs.logits_KNJ.abs().amax((1, 2))
+            self._check_finite("prediction", clients, largest_K, number)
+            return self._figures(clients, outputs, globals_)
 
-    def _figures(self, clients: Sequence[int], found: Tested, globals_: Globals) -> TestFigures:
+    def _figures(self, clients: Sequence[int], outputs: Tested, globals_: Globals) -> NodeFigures:
         held_KJ = self._held_KJ[[self._rows[client] for client in clients]]
-        head_K = metrics.accuracies(found.logits_KNJ.argmax(-1), found.y_KN, found.weight_KN)
-        dead_K = (
-            metrics.collapsed(found.c_KND, found.p_KNV, found.weight_KN, held_KJ.sum(1))
-            .long()
-            .cpu()
-            .numpy()
+        y_KN = outputs.y_KN
+        weight_KN = outputs.weight_KN
+        collapsed_K = metrics.collapsed(outputs.c_KND, outputs.p_KNV, weight_KN, held_KJ.sum(1))
+        y_N = y_KN[weight_KN.bool()].cpu().numpy()
+        # Where nothing is exchanged, there are no prototypes to be near to.
+        prototype_K = np.full(len(clients), np.nan)
+        prototype_own_K = prototype_K
+        distance_NJ = np.zeros((len(y_N), 0), np.float32)
+        if self.experiment.method.exchanges:
+            prototypes_JV = torch.from_numpy(globals_.floats()).to(outputs.p_KNV)
+            distance_KNJ = metrics.distances(outputs.p_KNV, prototypes_JV)
+            present_KJ = torch.from_numpy(globals_.present_J).to(self.device).expand_as(held_KJ)
+            nearest_KN = metrics.nearest(distance_KNJ, present_KJ)
+            nearest_own_KN = metrics.nearest(distance_KNJ, held_KJ & present_KJ)
+            prototype_K = metrics.accuracies(nearest_KN, y_KN, weight_KN)
+            prototype_own_K = metrics.accuracies(nearest_own_KN, y_KN, weight_KN)
+            distance_NJ = distance_KNJ[weight_KN.bool()].cpu().numpy()
+        return NodeFigures(
+            head_K=metrics.accuracies(outputs.logits_KNJ.argmax(-1), y_KN, weight_KN),
+            prototype_K=prototype_K,
+            prototype_own_K=prototype_own_K,
+            collapsed_K=collapsed_K.long().cpu().numpy(),
+            saturated_K=np.zeros(len(clients), np.int64),
+            samples_K=weight_KN.sum(1).long().cpu().numpy(),
+            y_N=y_N,
+            distance_NJ=distance_NJ,
         )
-        samples_K = found.weight_KN.sum(1).long().cpu().numpy()
-        nobody = np.zeros(len(clients), np.int64)
-        y_N = found.y_KN[found.weight_KN.bool()].cpu().numpy()
-        if not self.experiment.method.exchanges:
-            unknown_K = np.full(len(clients), np.nan)
-            nowhere = np.zeros((len(y_N), 0), np.float32)
-            return TestFigures(
-                head_K, unknown_K, unknown_K, dead_K, nobody, samples_K, y_N, nowhere
-            )
-        distance_KNJ = metrics.distances(
-            found.p_KNV, torch.from_numpy(globals_.floats()).to(found.p_KNV)
-        )
-        present_KJ = torch.from_numpy(globals_.present_J).to(self.device).expand_as(held_KJ)
-        guesses = [
-            metrics.nearest(distance_KNJ, allowed_KJ)
-            for allowed_KJ in (present_KJ, held_KJ & present_KJ)
-        ]
-        all_K, own_K = (metrics.accuracies(guess, found.y_KN, found.weight_KN) for guess in guesses)
-        distance_NJ = distance_KNJ[found.weight_KN.bool()].cpu().numpy()
-        return TestFigures(head_K, all_K, own_K, dead_K, nobody, samples_K, y_N, distance_NJ)
 
     def _uploads(
         self, engine: Engine, clients: Sequence[int], who: list[int], params: Params, number: int
     ) -> tuple[dict[int, int], dict[int, bytes]]:
-        """How many values of each client were cut, and each one's message."""
+        """Return how many values of each client's upload were clipped, and what it contains."""
         precision = self.experiment.method.precision()
         rows = [clients.index(client) for client in who]
         means_KJV, counts_KJ = engine.class_means(params, len(self.dataset.classes))
-        values, cut, missing = (found[rows] for found in quantise(means_KJV, precision))
-        finite = missing == 0
-        sent = (
-            Uploads(tuple(who), counts_KJ[rows].cpu().numpy(), values, precision=precision)
-            .only(finite)
-            .checked()
+        values_KJV, clipped_K, missing_K = (
+            column[rows] for column in quantise(means_KJV, precision)
         )
-        contents = dict(zip(sent.clients, sent.encoded(number), strict=True))
-        return {
-            client: int(n) for client, n in zip(who, cut, strict=True) if client in contents
-        }, contents
+        sent_KJ = counts_KJ[rows].cpu().numpy()
+        uploads = Uploads(tuple(who), sent_KJ, values_KJV, precision=precision)
+        # Prototypes that are not numbers cannot be encoded: such a client sends nothing.
+        uploads = uploads.only(missing_K == 0).checked()
+        contents = dict(zip(uploads.clients, uploads.encoded(number), strict=True))
+        clipped = {
+            client: int(count)
+            for client, count in zip(who, clipped_K, strict=True)
+            if client in contents
+        }
+        return clipped, contents
 
     def _engine(self, clients: Sequence[int]) -> Engine:
-        """Made anew every time: an engine keeps the models that it trained."""
+        """Return a new engine: one that was used before keeps the models that it trained."""
         rows = [self._rows[client] for client in clients]
-        (train, test) = self._shares
-        e = self.experiment
-        program = Program(e.place(clients[0])[1], e.method, e.pool, e.train)
-        return Engine(program, train.of(rows), test.of(rows))
+        experiment = self.experiment
+        _, model = experiment.place(clients[0])
+        program = Program(model, experiment.method, experiment.pool, experiment.train)
+        return Engine(program, self._train_data.of(rows), self._test_data.of(rows))
 
-    def _divided(self) -> list[tuple[int, ...]]:
-        """Clients of one model next to each other, as many as memory allows."""
+    def _divide(self) -> list[tuple[int, ...]]:
+        """Return programs of neighbouring clients of one model, as large as memory allows."""
         if self.experiment.train.alone:
             return [(client,) for client in self.clients]
-        found: list[tuple[int, ...]] = []
+        programs: list[tuple[int, ...]] = []
+        kind = self.device.type
         for _, group in groupby(self.clients, lambda client: self.experiment.place(client)[0]):
             alike = list(group)
             size = sum(p.numel() * p.element_size() for p in self.start(alike[:1]).values())
-            most = max(
-                1, min(_MOST_BYTES[self.device.type] // size, _MOST_CLIENTS[self.device.type])
-            )
-            found += [
-                tuple(part.tolist()) for part in np.array_split(alike, -(-len(alike) // most))
-            ]
-        return found
+            largest = max(1, min(_MAX_BYTES[kind] // size, _MAX_CLIENTS[kind]))
+            parts = np.array_split(alike, -(-len(alike) // largest))
+            programs += [tuple(part.tolist()) for part in parts]
+        return programs
 
-    def _check(self, what: str, clients: Sequence[int], values: Tensor, number: int) -> None:
-        """That honest clients' values are numbers; what becomes of a malicious one's training is its own affair."""
+    def _check_finite(self, what: str, clients: Sequence[int], values: Tensor, number: int) -> None:
+        """Raise a UserError if an honest client's values are not numbers.
+
+        A malicious client's may be: how it trains is its own business.
+        """
         finite_K = values.view(len(values), -1).isfinite().all(1).tolist()
         for client, finite in zip(clients, finite_K, strict=True):
             if not finite and client not in self._malicious:
                 raise UserError(
-                    f"the {what} of client {client} is not a number in round {number}: lower train.lr or method.lam"
+                    f"the {what} of client {client} is not a number in round {number}: "
+                    "lower train.lr or method.lam"
                 )
 
     def _on_device(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.to(self.device) for name, tensor in named.items()}
 
 
-def joined(parts: Sequence[TestFigures]) -> TestFigures:
-    """Programs' figures, one after the other."""
-    return TestFigures(
-        *(
-            np.concatenate(column)
-            for column in zip(*(vars(part).values() for part in parts), strict=True)
-        )
-    )
+def joined(parts: Sequence[NodeFigures]) -> NodeFigures:
+    """Return the figures of several programs, one after the other."""
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return NodeFigures(*(np.concatenate(column) for column in columns))
 
 
-def _row(values: list[float]) -> Row:
+def _losses(values: list[float]) -> Losses:
     total, classification, prototype = values
     return total, classification, prototype

@@ -1,7 +1,8 @@
-"""Whose keys a node has, and by whose word it goes: what a result has to be before a client learns from it.
+"""Whose keys a node has, and which results it believes.
 
-Keys come from the experiment's seed, as its simulated committee's do, or lie in the folders of a real federation's clients.
-The server app has no part in it: it can neither sign for a client nor make up what a committee decided.
+The keys come from the experiment's seed, as its simulated committee's do, or lie in the folders of
+a real federation's clients. The server app has none of them: it can neither sign for a client nor
+make up what a committee decided.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fedrfq.federation import codec, round_log, signatures
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.signatures import Ed25519Signer
 from fedrfq.files import toml
-from fedrfq.flower.messages import MOST_CLIENTS
+from fedrfq.flower.messages import MAX_CLIENTS
 from fedrfq.learning.round_loop import mandate
 from fedrfq.methods import METHODS
 from fedrfq.node.hosting import HOSTED
@@ -33,7 +34,7 @@ from fedrfq.prototypes.fixed_point import Globals
 
 @dataclass(frozen=True)
 class Result:
-    """What was decided in a round: the global prototypes, and whose uploads there is a verdict on."""
+    """What was decided in a round: the global prototypes, and whose uploads have a verdict."""
 
     globals_: Globals
     judged: frozenset[int] = frozenset()
@@ -41,21 +42,23 @@ class Result:
 
 @dataclass(frozen=True)
 class Trust:
-    """The clients that a node speaks for, in ascending order, and the committee that it believes: none where nothing is
-    exchanged, and then there are no keys either."""
+    """The clients that a node speaks for, ascending, and the federation that it believes.
+
+    Where nothing is exchanged there is no federation, and then there are no keys either.
+    """
 
     experiment: Experiment
     clients: tuple[int, ...]
     federation: Federation | None
     signers: Mapping[int, Ed25519Signer]
-    folders: tuple[Path, ...] = ()  # of the clients, where their keys lie in such
+    folders: tuple[Path, ...] = ()  # where the clients' keys lie, if not simulated
 
     @property
     def run(self) -> str:
-        """The federation's, in hex."""
-        if self.federation:
-            return self.federation.roster.run.hex()
-        return ""
+        """The federation's run id in hex; empty where nothing is exchanged."""
+        if self.federation is None:
+            return ""
+        return self.federation.roster.run.hex()
 
     @cached_property
     def _rules(self) -> Rules:
@@ -63,92 +66,92 @@ class Trust:
         return Rules(self.federation.roster)
 
     def signed(self, client: int, round_: int, content: bytes) -> bytes:
-        """The client's upload as it goes over the wire."""
+        """Return the client's signed upload as it goes over the wire."""
         return self._rules.signed(Upload(round_, client, content), self.signers[client]).wire
 
     def verified(self, round_: int, last: bytes) -> Result:
-        """What these bytes say of a round, once this federation's committee is found to have certified it."""
+        """Return the result in `last`; raise a UserError unless this federation certified it."""
         if self.federation is None or round_ == 0:
-            return self._nothing(round_, last)
+            return self._nothing_decided(round_, last)
         task = self.federation.task
         try:
             globals_, verdicts = self._certified(round_, last)
             if codec.successor_in(verdicts):
                 raise UserError(
-                    f"the federation was changed in round {round_}: its clients go on by `fedrfq client`, once {HOSTED} is "
-                    f"removed from their folders"
+                    f"the federation was changed in round {round_}: remove {HOSTED} from the "
+                    "clients' folders and run them with `fedrfq client`"
                 )
             judged = frozenset(codec.decode_verdicts_without_successor(verdicts)[0])
             return Result(codec.decode_globals(globals_, task.classes, task.values), judged)
         except Refused as error:
             raise UserError(
-                f"the result of round {round_} is refused, this federation did not certify it: {error}"
+                f"the result of round {round_} is refused, since this federation did not certify "
+                f"it: {error}"
             ) from error
 
-    def _nothing(self, round_: int, last: bytes) -> Result:
+    def _nothing_decided(self, round_: int, last: bytes) -> Result:
+        """Return the result before the first round, or where nothing is exchanged."""
         if last:
-            raise UserError(f"a result of round {round_} is refused: there can be none")
-        return Result(Globals.none(0, 0) if self.federation is None else _unknown(self.federation))
+            raise UserError(f"a result of round {round_} is refused: that round has no result")
+        if self.federation is None:
+            return Result(Globals.none(0, 0))
+        task = self.federation.task
+        return Result(Globals.none(task.classes, task.values))
 
     def _certified(self, round_: int, last: bytes) -> tuple[bytes, bytes]:
-        """Global prototypes and verdicts, as certified."""
+        """Return the encoded global prototypes and verdicts that the servers certified."""
         messages = [placed.message for placed in round_log.unpack(last)]
-        if messages:
-            cert = messages[0].body
-        else:
-            cert = None
+        cert = messages[0].body if messages else None
         if not isinstance(cert, Cert):
             raise Refused("it does not begin with a certificate")
         if any(message.run != self._rules.run for message in messages):
-            raise Refused("it is of another run")
+            raise Refused("it belongs to another run")
         record = cert.certificate.record
         if record.round != round_:
             raise Refused(f"its certificate is of round {record.round}")
         if not self._rules.certifies(cert.certificate, Kind.COMMIT):
             raise Refused("its certificate does not have enough servers' signatures")
-        globals_, verdicts = (
-            _part(messages[1:], what) for what in (PartKind.GLOBALS, PartKind.VERDICTS)
-        )
+        globals_ = _part(messages[1:], PartKind.GLOBALS)
+        verdicts = _part(messages[1:], PartKind.VERDICTS)
+        # The signatures cover the digests alone.
         if (
             part_digest(PartKind.GLOBALS, globals_) != record.globals_
             or part_digest(PartKind.VERDICTS, verdicts) != record.verdicts
         ):
-            raise Refused("what it says is not what was certified")
+            raise Refused("its content is not what was certified")
         return globals_, verdicts
 
 
-def _part(messages: list[Message], what: PartKind) -> bytes:
-    found = [
+def _part(messages: list[Message], kind: PartKind) -> bytes:
+    """Return the only part of this kind, among exactly two parts."""
+    contents = [
         message.body.content
         for message in messages
-        if isinstance(message.body, Part) and message.body.what == what
+        if isinstance(message.body, Part) and message.body.what == kind
     ]
-    if len(found) != 1 or len(messages) != 2:
-        raise Refused(f"it has {len(found)} times {what.name}, among {len(messages)} parts")
-    return found[0]
-
-
-def _unknown(federation: Federation) -> Globals:
-    return Globals.none(federation.task.classes, federation.task.values)
+    if len(contents) != 1 or len(messages) != 2:
+        raise Refused(f"it has {len(contents)} times {kind.name}, among {len(messages)} parts")
+    return contents[0]
 
 
 # Simulated federations
 
 
 def experiment_of(text: str) -> Experiment:
-    """An experiment as the server app sends it."""
+    """Return the experiment that the server app sent; raise a UserError if it is invalid."""
     try:
         table = toml.strict(text)
         clients = table.get("clients")
-        if isinstance(clients, int) and clients > MOST_CLIENTS:  # or they would all be gone through
-            raise ValueError(f"of its {clients} clients {MOST_CLIENTS} can be hosted")
+        # Checked first, since reading the experiment goes through all of its clients.
+        if isinstance(clients, int) and clients > MAX_CLIENTS:
+            raise ValueError(f"it has {clients} clients, but at most {MAX_CLIENTS} can be hosted")
         return from_table(table)
     except (ValueError, OverflowError) as error:
-        raise UserError(f"the server app's experiment cannot be read: {error}") from error
+        raise UserError(f"cannot read the experiment that the server app sent: {error}") from error
 
 
 def simulated(experiment: Experiment, clients: range, classes: int) -> Trust:
-    """Of a federation whose committee is simulated, or that has none because nothing is exchanged."""
+    """Return the trust of a node whose committee is simulated, or that exchanges nothing."""
     if not experiment.method.exchanges:
         if experiment.method.centres:
             name = name_of(METHODS, experiment.method)
@@ -158,7 +161,8 @@ def simulated(experiment: Experiment, clients: range, classes: int) -> Trust:
         return Trust(experiment, tuple(clients), None, {})
     if not isinstance(experiment.committee, Simulated):
         raise UserError(
-            'nodes believe what a committee certified, and this experiment has none: set committee.name = "simulated"'
+            "nodes accept only certified results, but this experiment has no committee: "
+            'set committee.name = "simulated"'
         )
     federation = experiment.committee.federation(mandate(experiment, classes))
     signers = {
@@ -171,50 +175,65 @@ def simulated(experiment: Experiment, clients: range, classes: int) -> Trust:
 
 
 def of_folders(path: Path) -> Trust:
-    """Of the client whose folder this is, or of all clients whose folders lie in it."""
+    """Return the trust of the client whose folder this is, or of all whose folders it holds."""
     if (path / VOTE_KEY).exists():
-        found = [path]
+        folders = [path]
     else:
-        found = sorted(key.parent for key in path.glob(f"*/{VOTE_KEY}"))
-    if not found:
+        folders = sorted(key.parent for key in path.glob(f"*/{VOTE_KEY}"))
+    if not folders:
         raise UserError(
             f"{path} has no keys of a client: name the folder with its {VOTE_KEY} and {FEDERATION}"
         )
-    federations = {folder: read_federation(folder / FEDERATION) for folder in found}
-    federation = federations[found[0]]
-    for folder, other in federations.items():
-        if other.text != federation.text:
-            raise UserError(
-                f"{folder} and {found[0]} are of two federations: a node hosts clients of one"
-            )
+    federation = _common_federation(folders)
     assert federation.network is not None
     if federation.network.follows:
         raise UserError(
-            f"the federation of {path} was changed since it was founded: its clients go on by `fedrfq client`"
+            f"the federation of {path} was changed since it was founded: "
+            "run its clients with `fedrfq client`"
         )
-    pairs = {folder: _signer(folder, federation) for folder in found}
-    folders = tuple(folder for folder, (client, _) in pairs.items() if client >= 0)
-    signers = dict(sorted((pairs[folder] for folder in folders), key=lambda pair: pair[0]))
+    signers: dict[int, Ed25519Signer] = {}
+    hosted = []
+    for folder in folders:
+        signer = read_signer(folder)
+        client = _client_of(folder, signer, federation)
+        if client is not None:
+            signers[client] = signer
+            hosted.append(folder)
     if not signers:
         raise UserError(
-            f"{path} is of no client: nodes host clients, servers run by `fedrfq server`"
+            f"{path} holds no client's keys: nodes host clients; run servers with `fedrfq server`"
         )
-    return Trust(
-        experiment_of(federation.network.experiment), tuple(signers), federation, signers, folders
-    )
+    clients = tuple(sorted(signers))
+    experiment = experiment_of(federation.network.experiment)
+    ordered = {client: signers[client] for client in clients}
+    return Trust(experiment, clients, federation, ordered, tuple(hosted))
 
 
-def _signer(folder: Path, federation: Federation) -> tuple[int, Ed25519Signer]:
-    """A client with its key; −1 is a server or a courier."""
-    signer = read_signer(folder)
+def _common_federation(folders: list[Path]) -> Federation:
+    """Return the federation of all these folders; raise a UserError if there are several."""
+    federations = {folder: read_federation(folder / FEDERATION) for folder in folders}
+    first = federations[folders[0]]
+    for folder, federation in federations.items():
+        if federation.text != first.text:
+            raise UserError(
+                f"{folder} and {folders[0]} belong to two federations: "
+                "a node hosts clients of only one"
+            )
+    return first
+
+
+def _client_of(folder: Path, signer: Ed25519Signer, federation: Federation) -> int | None:
+    """Return the number of the client with this key; None for a server or a courier."""
     if signer.public in federation.servers + federation.couriers:
-        return -1, signer
+        return None
     if signer.public not in federation.clients:
         raise UserError(
-            f"the key in {folder / VOTE_KEY} is none of {FEDERATION}'s: copy the one that knows it"
+            f"the key in {folder / VOTE_KEY} is not in {FEDERATION}: "
+            f"copy the {FEDERATION} that lists it"
         )
     if (folder / LOG).exists():
         raise UserError(
-            f"{folder} has taken part by `fedrfq client`: go on so, or it might sign two uploads of one round"
+            f"{folder} has taken part with `fedrfq client`: continue with that, since otherwise "
+            "it might sign two uploads of one round"
         )
-    return federation.clients.index(signer.public), signer
+    return federation.clients.index(signer.public)

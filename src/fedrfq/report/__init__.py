@@ -1,1 +1,1 @@
-"""A run, or several, as one page of HTML: opens from disk, asks no network for anything, and shows all there is."""
+"""Reports: a self-contained HTML page of one or more runs, figures as PNG, data as CSV."""

@@ -1,4 +1,4 @@
-"""The clients: how well each one does, and which classes it holds."""
+"""Figures of the clients: how accurate each one is, and which classes it holds."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ from fedrfq.report.curves import HEAD, PROTOTYPE
 from fedrfq.report.figure import Figure, Row, Spec
 from fedrfq.report.run_data import RunData
 
-_MOST_CLIENTS = 200
-_MOST_CLASSES = 128
+# More columns or rows than this are too thin to read.
+_MAX_CLIENTS = 200
+_MAX_CLASSES = 128
+# Up to so many rows are drawn tall.
+_FEW_CLASSES = 20
 
 
 def accuracies(run: RunData) -> Figure | None:
-    """Each client's accuracies after the last round."""
-    rows = [row for client in run.clients.last[:_MOST_CLIENTS] for row in _both(client)]
+    """Draw each client's accuracies after the last round."""
+    clients = run.clients.last
+    rows = [row for client in clients[:_MAX_CLIENTS] for row in _accuracy_rows(client)]
     if not rows:
         return None
     names = list(dict.fromkeys(str(row["series"]) for row in rows))
-    last = max(client.round for client in run.clients.last)
+    last = max(client.round for client in clients)
     caption = (
         f"Each client's test accuracy after round {last}, on test samples of the classes it holds."
     )
-    if any(client.malicious for client in run.clients.last):
-        caption += " Triangles are malicious clients."
-    return Figure(
-        "clients", "Clients", caption + _cut(len(run.clients.last)), rows, _dumbbells(names)
-    )
+    if any(client.malicious for client in clients):
+        caption += " Triangles mark malicious clients."
+    caption += _shown_clients(len(clients))
+    return Figure("clients", "Clients", caption, rows, _dumbbells(names))
 
 
-def _both(client: ClientRow) -> list[Row]:
-    found = ((HEAD, client.accuracy), (PROTOTYPE, client.prototype_accuracy))
+def _accuracy_rows(client: ClientRow) -> list[Row]:
+    """Return the client's accuracy by its own head and by the nearest prototype, where known."""
+    accuracies = ((HEAD, client.accuracy), (PROTOTYPE, client.prototype_accuracy))
     return [
         {
             "client": client.number,
@@ -40,12 +44,13 @@ def _both(client: ClientRow) -> list[Row]:
             "samples": client.samples,
             "role": "malicious" if client.malicious else "honest",
         }
-        for name, value in found
+        for name, value in accuracies
         if value is not None
     ]
 
 
 def _dumbbells(names: list[str]) -> Spec:
+    """Draw a dot and a ring for each client, joined by a line."""
     x = {
         "field": "client",
         "type": "ordinal",
@@ -83,7 +88,9 @@ def _dumbbells(names: list[str]) -> Spec:
         "opacity": marks.shown(1),
         "tooltip": tooltip,
     }
-    rings = {  # around the dots, so that both are seen where they are equal
+    # A click on the legend works on one layer; the other follows by its opacity.
+    # Rings go around the dots, so that both can be seen where the accuracies are equal.
+    rings = {
         "transform": [{"filter": f"datum.series === '{PROTOTYPE}'"}],
         "mark": {"type": "point", "filled": False, "size": 170, "strokeWidth": 2.5},
         "params": [marks.switch("series")],
@@ -98,9 +105,9 @@ def _dumbbells(names: list[str]) -> Spec:
 
 
 def partition(run: RunData) -> Figure | None:
-    """The map of who holds how many samples of which class."""
+    """Map how many samples of each class each client holds."""
     labels = sorted({share.label for share in run.shares})
-    shown = set(labels[:_MOST_CLASSES])
+    shown_labels = set(labels[:_MAX_CLASSES])
     rows: list[Row] = [
         {
             "client": share.client,
@@ -110,23 +117,28 @@ def partition(run: RunData) -> Figure | None:
             "test": share.test,
         }
         for share in run.shares
-        if share.client < _MOST_CLIENTS and share.label in shown
+        if share.client < _MAX_CLIENTS and share.label in shown_labels
     ]
     if not rows:
         return None
-    clients = len({share.client for share in run.shares})
-    caption = "Training samples of each class that each client holds; where nothing is drawn it holds none."
-    if len(labels) > _MOST_CLASSES:
-        caption += f" The first {_MOST_CLASSES} of {len(labels)} classes."
-    names = {row["class"] for row in rows}
-    return Figure(
-        "partition", "Classes and clients", caption + _cut(clients), rows, _map(len(names))
+    caption = (
+        "How many training samples of each class each client holds. "
+        "An empty cell means that the client holds none."
     )
+    if len(labels) > _MAX_CLASSES:
+        caption += f" Shows the first {_MAX_CLASSES} of {len(labels)} classes."
+    caption += _shown_clients(len({share.client for share in run.shares}))
+    names = {row["class"] for row in rows}
+    return Figure("partition", "Classes and clients", caption, rows, _map(len(names)))
 
 
 def _map(classes: int) -> Spec:
+    """Draw a coloured cell for each class that each client holds."""
+    row_height = 13
+    if classes <= _FEW_CLASSES:
+        row_height = 22
     return {
-        "height": (22 if classes <= 20 else 13) * classes,
+        "height": row_height * classes,
         "mark": {"type": "rect", "cornerRadius": 2},
         "encoding": {
             "x": {
@@ -140,7 +152,8 @@ def _map(classes: int) -> Spec:
                 "field": "class",
                 "type": "nominal",
                 "title": "class",
-                "sort": {"field": "label", "op": "min"},  # names would become part of an expression
+                # Sorting by name would put the names into a Vega expression, unescaped.
+                "sort": {"field": "label", "op": "min"},
                 "scale": {"paddingInner": 0.1},
                 "axis": {"labelLimit": 120, "grid": True, "zindex": 0, "labelOverlap": False},
             },
@@ -167,7 +180,8 @@ def _map(classes: int) -> Spec:
     }
 
 
-def _cut(clients: int) -> str:
-    if clients > _MOST_CLIENTS:
-        return f" The first {_MOST_CLIENTS} of {clients:,} clients."
+def _shown_clients(clients: int) -> str:
+    """Say how many clients the figure leaves out, if any."""
+    if clients > _MAX_CLIENTS:
+        return f" Shows the first {_MAX_CLIENTS} of {clients:,} clients."
     return ""

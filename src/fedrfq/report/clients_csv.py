@@ -1,4 +1,4 @@
-"""What clients.csv says: the clients after the last round, and what became of uploads that were dropped or malicious."""
+"""Reads clients.csv: the clients after the last round, and dropped or malicious uploads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 from fedrfq.errors import UserError
 
-_MOST_BYTES = 1 << 28
-_MOST_EVENTS = 100_000
+# A report keeps every event in memory, and reads a file from somebody else: both are bounded.
+_MAX_BYTES = 1 << 28
+_MAX_EVENTS = 100_000
+_VERDICTS = ("kept", "filtered", "refused")
 _COLUMNS = (
     "round",
     "client",
@@ -25,7 +27,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class ClientRow:
-    """A client after a round; accuracies in percent, none where there is none."""
+    """A client after a round; accuracies are in percent, or None where the run has none."""
 
     round: int
     number: int
@@ -34,10 +36,14 @@ class ClientRow:
     accuracy: float | None
     prototype_accuracy: float | None
     malicious: bool
-    verdict: str  # kept, filtered, refused, or nothing where it did not take part
+    verdict: str  # kept, filtered, refused, or empty if the client did not take part
 
     @staticmethod
     def of(row: dict[str, str]) -> ClientRow:
+        """Parse a row of the file; a verdict that is not one of ours counts as none."""
+        verdict = row["verdict"]
+        if verdict not in _VERDICTS:
+            verdict = ""
         return ClientRow(
             int(row["round"]),
             int(row["client"]),
@@ -46,29 +52,30 @@ class ClientRow:
             _number(row["accuracy"]),
             _number(row["prototype_accuracy"]),
             row["malicious"] == "1",
-            row["verdict"] if row["verdict"] in ("kept", "filtered", "refused") else "",
+            verdict,
         )
 
 
 @dataclass(frozen=True)
 class Clients:
-    """`last`: each client after the last round. `events`: uploads that were dropped, or sent by malicious clients."""
+    """Clients after the last round (`last`), and their dropped or malicious uploads (`events`)."""
 
     last: tuple[ClientRow, ...]
     events: tuple[ClientRow, ...]
 
     @staticmethod
     def read(path: Path) -> Clients:
+        """Read the file, or raise a UserError that a report can show as a note."""
         try:
-            if path.stat().st_size > _MOST_BYTES:
-                raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
+            if path.stat().st_size > _MAX_BYTES:
+                raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
             with path.open(encoding="utf-8", newline="") as file:
-                return _read(
-                    csv.DictReader(line for line in file if line.endswith("\n"))
-                )  # the last may be torn
+                # A run that was killed may have left half a line at the end.
+                complete_lines = (line for line in file if line.endswith("\n"))
+                return _read(csv.DictReader(complete_lines))
         except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
             raise UserError(
-                f"{path.name} cannot be read ({error!r}): no chart of clients."
+                f"Cannot read {path.name} ({error!r}), so the charts of clients are missing."
             ) from error
 
 
@@ -80,21 +87,20 @@ def _read(rows: csv.DictReader[str]) -> Clients:
         raise ValueError(f"it has no column {min(missing)}")
     for row in rows:
         client = ClientRow.of(row)
+        # Rounds are in order, so the last row of a client stays.
         last[client.number] = client
-        if (client.malicious and client.verdict) or client.verdict in ("filtered", "refused"):
+        dropped = client.verdict in ("filtered", "refused")
+        if dropped or (client.malicious and client.verdict):
             events.append(client)
-        if len(events) > _MOST_EVENTS:
+        if len(events) > _MAX_EVENTS:
             raise ValueError(
-                f"it tells of more than {_MOST_EVENTS:,} uploads that were malicious or dropped"
+                f"it lists more than {_MAX_EVENTS:,} uploads that were malicious or dropped"
             )
     return Clients(tuple(last[number] for number in sorted(last)), tuple(events))
 
 
 def _number(text: str) -> float | None:
-    if text:
-        value = float(text)
-    else:
-        value = math.nan
-    if math.isfinite(value):
+    """Parse a number; an empty cell, nan and infinity are None."""
+    if text and math.isfinite(value := float(text)):
         return value
     return None

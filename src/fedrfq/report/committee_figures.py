@@ -1,4 +1,4 @@
-"""The committee: who led each round to its decision, after how many view changes, with how many messages and proofs."""
+"""Figures of the committee: leaders, view changes, messages and proofs of misbehaviour."""
 
 from __future__ import annotations
 
@@ -7,45 +7,38 @@ from fedrfq.report import marks
 from fedrfq.report.figure import Figure, Row, Spec
 from fedrfq.report.run_data import RunData
 
-_MARKS = ["bytes a round", "a lie was proved"]
+_BYTES = "bytes per round"
+_PROVED = "misbehaviour proved"
 
 
 def views(run: RunData) -> Figure | None:
-    """Leaders and view changes by round."""
+    """Draw which server led each round to its decision, and how many view changes that took."""
     rows = [_row(record) for record in run.records if record.view is not None]
     if not rows:
         return None
     changes = sum(record.view or 0 for record in run.records)
     caption = (
         f"The server that led each round to its decision: {run.experiment.committee.about()}. "
-        f"The colour says how often the leader had to be replaced before that, {changes:,} times in all."
+        "The colour shows how many times the leader had to be replaced first; "
+        f"{changes:,} times in total."
     )
-    return Figure(
-        "committee",
-        "Leaders and views",
-        caption,
-        rows,
-        _leaders(len({row["leader"] for row in rows})),
-    )
+    spec = _leaders(len({row["leader"] for row in rows}))
+    return Figure("committee", "Leaders and views", caption, rows, spec)
 
 
 def messages(run: RunData) -> Figure | None:
-    """The committee's bytes by round, with messages and evidence."""
+    """Draw the committee's bytes in each round, with its messages and proofs of misbehaviour."""
     rows = [_row(record) for record in run.records if record.view is not None]
     if not rows:
         return None
     proofs = sum(record.evidence or 0 for record in run.records)
     caption = (
-        "Bytes among servers and clients in each round, and the rounds in which somebody was proved to have lied: "
-        f"{proofs:,} proofs in all. Hover for messages and proofs."
+        "Bytes sent between servers and clients in each round. Triangles mark rounds in which "
+        f"a party was proved to have lied: {proofs:,} proofs in total. "
+        "Hover to see the number of messages and proofs."
     )
-    return Figure(
-        "agreeing",
-        "Messages and proofs",
-        caption,
-        rows,
-        _bytes(max(record.committee_bytes or 0 for record in run.records)),
-    )
+    spec = _traffic(max(record.committee_bytes or 0 for record in run.records))
+    return Figure("agreeing", "Messages and proofs", caption, rows, spec)
 
 
 def _row(record: RoundRecord) -> Row:
@@ -65,11 +58,12 @@ _TOOLTIP = marks.tips(
     view="view changes",
     messages="sent, messages",
     bytes="sent, bytes",
-    evidence="proofs of lies",
+    evidence="proofs of misbehaviour",
 )
 
 
 def _leaders(servers: int) -> Spec:
+    """Draw a cell for each round in the row of its leader."""
     return {
         "height": 26 * servers,
         "transform": [
@@ -98,12 +92,16 @@ def _leaders(servers: int) -> Spec:
     }
 
 
-def _bytes(most: int) -> Spec:
-    y = marks.amount("bytes", "bytes", most)
-    colour = {key: value for key, value in marks.series(_MARKS).items() if key != "field"}
-    line, point = marks.curves(_MARKS, y, _TOOLTIP, band=False)["layer"]
+def _traffic(largest: int) -> Spec:
+    """Draw a line of bytes over rounds, with a triangle where misbehaviour was proved."""
+    y = marks.amount("bytes", "bytes", largest)
+    # Both marks stand for constants, not for a field of the rows.
+    colour = marks.series([_BYTES, _PROVED])
+    del colour["field"]
+    line, point = marks.curves([_BYTES, _PROVED], y, _TOOLTIP, band=False)["layer"]
     for layer in (line, point):
-        layer["encoding"]["color"] = {**colour, "datum": _MARKS[0]}
+        layer["encoding"]["color"] = {**colour, "datum": _BYTES}
+    # One series cannot be singled out by a click on the legend, so only zooming is left.
     line["params"] = [marks.ZOOM]
     line["encoding"]["opacity"] = {"value": 1}
     proofs = {
@@ -116,6 +114,6 @@ def _bytes(most: int) -> Spec:
             "clip": True,
             "opacity": 1,
         },
-        "encoding": {"x": marks.rounds(), "y": y, "color": {**colour, "datum": _MARKS[1]}},
+        "encoding": {"x": marks.rounds(), "y": y, "color": {**colour, "datum": _PROVED}},
     }
     return {"height": 200, "layer": [line, proofs, point]}

@@ -1,4 +1,4 @@
-"""The page of several runs: their curves side by side, what they came to, and what they differ in."""
+"""The page that compares several runs: accuracies, and the settings that differ."""
 
 from __future__ import annotations
 
@@ -11,130 +11,125 @@ from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.report import marks, markup
 from fedrfq.report.curves import HEAD, PROTOTYPE
 from fedrfq.report.figure import Figure, Row, Spec
-from fedrfq.report.find_runs import MOST_RUNS
+from fedrfq.report.find_runs import MAX_RUNS
 from fedrfq.report.groups import Brief, Group, differing, grouped
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.run_page import length, points
 
-_KINDS = {HEAD: "accuracy", PROTOTYPE: "prototype_accuracy"}
+# The series of a figure, and the prefix of the RoundRecord fields that it shows.
+_FIELDS = {HEAD: "accuracy", PROTOTYPE: "prototype_accuracy"}
 
 
 def page(paths: Sequence[Path]) -> ReportPage:
-    """A comparison of the runs in these directories; of too many, of the first."""
-    runs = [Brief.read(path) for path in paths[:MOST_RUNS]]
+    """Compare the runs in these directories, up to MAX_RUNS of them."""
+    runs = [Brief.read(path) for path in paths[:MAX_RUNS]]
     groups = grouped(runs)
-    if len(paths) > MOST_RUNS:
-        notes = [f"Only the first {MOST_RUNS} of {len(paths)} runs."]
-    else:
-        notes = []
-    notes += [f"{run.path} has no rounds yet." for run in runs if not run.records]
-    figures = [
-        figure
-        for figure in (*(_curves(groups, name) for name in _KINDS), _final(groups))
-        if figure is not None
-    ]
+    notes = [f"{run.path} has no rounds yet." for run in runs if not run.records]
+    if len(paths) > MAX_RUNS:
+        notes.insert(0, f"Only the first {MAX_RUNS} of {len(paths)} runs are shown.")
+    figures = [*(_curves(groups, name) for name in _FIELDS), _final(groups)]
     sections = [
-        Section("What they came to", _table(groups)),
-        Section("Accuracy", figures=figures),
-        Section("What they differ in", _differences(groups)),
+        Section("Results", _table(groups)),
+        Section("Accuracy", figures=[figure for figure in figures if figure is not None]),
+        Section("Settings that differ", _differences(groups)),
         Section("Runs", _list(runs)),
     ]
     title = " and ".join(dict.fromkeys(run.experiment.name for run in runs[:3]))
-    subtitle = f"{len(runs)} runs, {len(groups)} settings"
     return ReportPage(
-        f"Comparison: {title}",
-        subtitle,
-        markup.notes(notes),
-        [s for s in sections if s.body or s.figures],
+        title=f"Comparison: {title}",
+        subtitle=f"{len(runs)} runs, {len(groups)} settings",
+        head=markup.notes(notes),
+        sections=[section for section in sections if section.body or section.figures],
     )
 
 
 def _values(group: Group, field: str, number: int | None = None) -> list[float]:
-    """Each run's mean accuracy after a round, or after its last."""
+    """Return each run's mean accuracy after round `number`, or after its last round."""
     records = [_record(run.records, number) for run in group.runs]
-    found = [getattr(record, f"{field}_mean") for record in records if record is not None]
-    return [value for value in found if value is not None]
+    # Runs of a group may have got to different rounds, and old records lack some figures.
+    means = [getattr(record, f"{field}_mean") for record in records if record is not None]
+    return [mean for mean in means if mean is not None]
 
 
 def _record(records: Sequence[RoundRecord], number: int | None) -> RoundRecord | None:
+    """Return the record of round `number`, or the last one; None if the run has no such round."""
     if number is None:
-        at = len(records) - 1
-    else:
-        at = number - 1
-    if 0 <= at < len(records):
-        return records[at]
+        number = len(records)
+    if 1 <= number <= len(records):
+        return records[number - 1]
     return None
 
 
 def _curves(groups: Sequence[Group], name: str) -> Figure | None:
-    rows = [row for group in groups for row in _rows(group, _KINDS[name])]
+    rows = [row for group in groups for row in _rows(group, _FIELDS[name])]
     if not rows:
         return None
     tooltip = marks.tips(series="", round="round", mean="accuracy, %", std="±, %", runs="runs")
-    several = "standard deviation over seeds where there are several, else over clients"
-    caption = f"Mean test accuracy over clients, {name}; the band is one {several}."
-    spec = marks.curves(
-        [group.label for group in groups], marks.axis("mean", marks.PERCENT), tooltip, band=True
+    caption = (
+        f"Mean test accuracy over clients, {name}. The band is one standard deviation: "
+        "over seeds for a setting with several runs, over clients otherwise."
     )
+    labels = [group.label for group in groups]
+    spec = marks.curves(labels, marks.axis("mean", marks.PERCENT), tooltip, band=True)
     return Figure(f"accuracy-{name.split()[-1]}", f"Accuracy, {name}", caption, rows, spec)
 
 
 def _rows(group: Group, field: str) -> list[Row]:
+    """Return a row for each round that at least one run of the group has reached."""
     rows: list[Row] = []
-    for number in range(1, max(len(run.records) for run in group.runs) + 1):
+    rounds = max(len(run.records) for run in group.runs)
+    for number in range(1, rounds + 1):
         values = _values(group, field, number)
         if values:
-            mean = float(np.mean(values))
-            std = _std(group, field, values, number)
-            low = max(0.0, mean - std)
-            high = min(100.0, mean + std)
-            own: Row = {
-                "series": group.label,
-                "round": number,
-                "mean": mean,
-                "std": std,
-                "low": low,
-                "high": high,
-            }
-            rows.append({**own, "runs": len(values)})
+            spread = _spread(values, _std(group, field, values, number))
+            rows.append({"series": group.label, "round": number, **spread})
     return rows
 
 
+def _spread(values: Sequence[float], std: float) -> Row:
+    """Return the mean of these runs and the band around it, cut to what an accuracy can be."""
+    mean = float(np.mean(values))
+    return {
+        "mean": mean,
+        "std": std,
+        "low": max(0.0, mean - std),
+        "high": min(100.0, mean + std),
+        "runs": len(values),
+    }
+
+
 def _std(group: Group, field: str, values: Sequence[float], number: int | None = None) -> float:
-    """Over seeds; of one run, over its clients."""
-    if len(group.runs) > 1:
-        if len(values) > 1:
-            return float(np.std(values, ddof=1))
+    """Return the standard deviation over seeds; for a single run, over its clients."""
+    # The same figure as in the page of that run.
+    if len(group.runs) == 1:
+        record = _record(group.runs[0].records, number)
+        return float(getattr(record, f"{field}_std") or 0.0)
+    if len(values) == 1:
         return 0.0
-    record = _record(group.runs[0].records, number)
-    return float(getattr(record, f"{field}_std") or 0.0)
+    return float(np.std(values, ddof=1))
 
 
 def _final(groups: Sequence[Group]) -> Figure | None:
-    """What each setting ended with."""
+    """Draw each setting's accuracies after the last round."""
     rows: list[Row] = []
     for group in groups:
-        for name, field in _KINDS.items():
+        for name, field in _FIELDS.items():
             values = _values(group, field)
             if values:
-                mean = float(np.mean(values))
-                std = _std(group, field, values)
-                own: Row = {
-                    "setting": group.label,
-                    "series": name,
-                    "mean": mean,
-                    "std": std,
-                    "runs": len(values),
-                }
-                rows.append({**own, "low": max(0.0, mean - std), "high": min(100.0, mean + std)})
-    caption = "Test accuracy after each run's last round, ± one standard deviation as above."
-    if rows:
-        return Figure("final", "After the last round", caption, rows, _dots(len(groups)))
-    return None
+                spread = _spread(values, _std(group, field, values))
+                rows.append({"setting": group.label, "series": name, **spread})
+    if not rows:
+        return None
+    caption = (
+        "Test accuracy after each run's last round. "
+        "The bars are one standard deviation, as in the curves."
+    )
+    return Figure("final", "After the last round", caption, rows, _dots(len(groups)))
 
 
 def _dots(settings: int) -> Spec:
-    names = list(_KINDS)
+    """Draw a dot with a bar for each setting and series."""
+    names = list(_FIELDS)
     y = {
         "field": "setting",
         "type": "nominal",
@@ -145,7 +140,6 @@ def _dots(settings: int) -> Spec:
     offset = {"field": "series", "scale": {"domain": names}}
     x = marks.axis("mean", marks.PERCENT)
     colour = marks.series(names)
-    opacity = marks.shown(1)
     tooltip = marks.tips(setting="", series="by", mean="accuracy, %", std="±, %", runs="runs")
     bars = {
         "mark": {"type": "rule", "strokeWidth": 3},
@@ -166,7 +160,7 @@ def _dots(settings: int) -> Spec:
             "y": y,
             "yOffset": offset,
             "color": colour,
-            "opacity": opacity,
+            "opacity": marks.shown(1),
             "tooltip": tooltip,
         },
     }
@@ -182,50 +176,60 @@ def _table(groups: Sequence[Group]) -> str:
         "difference",
         PROTOTYPE,
         "difference",
-        "uploaded a round",
+        "uploaded per round",
     ]
     rows = [
         [
             group.label,
             len(group.runs),
             max(len(run.records) for run in group.runs),
-            *_against(group, groups, "accuracy"),
-            *_against(group, groups, "prototype_accuracy"),
-            length(group.runs[0].records[-1].bytes_up) if group.runs[0].records else "–",
+            *_result(group, groups, "accuracy"),
+            *_result(group, groups, "prototype_accuracy"),
+            _uploaded(group),
         ]
         for group in groups
     ]
-    said = markup.text(
-        "Test accuracy in % after the last round, mean over clients and seeds, ± one standard deviation over "
-        "seeds; differences are to the first row that has a value."
+    caption = markup.text(
+        "Test accuracy in % after the last round: mean over clients and seeds, ± one standard "
+        "deviation over seeds. Differences are relative to the first row that has a value."
     )
-    return markup.table(header, rows, numbers=7) + f"<figcaption>{said}</figcaption>"
+    return markup.table(header, rows, numbers=7) + f"<figcaption>{caption}</figcaption>"
 
 
-def _against(group: Group, groups: Sequence[Group], field: str) -> tuple[str, str]:
-    """What the group came to, and by how much that is more than what the first one did that has such a figure."""
-    own = _values(group, field)
-    if not own:
+def _uploaded(group: Group) -> str:
+    """Return how many bytes the clients uploaded in the last round of the group's first run."""
+    records = group.runs[0].records
+    if not records:
+        return "–"
+    return length(records[-1].bytes_up)
+
+
+def _result(group: Group, groups: Sequence[Group], field: str) -> tuple[str, str]:
+    """Return the group's accuracy, and its difference from the first group that has one."""
+    values = _values(group, field)
+    if not values:
         return "–", "–"
-    if len(own) > 1:
-        spread = f" ± {np.std(own, ddof=1):.2f}"
-    else:
-        spread = ""
+    mean = float(np.mean(values))
+    accuracy = points(mean)
+    if len(values) > 1:
+        accuracy += f" ± {np.std(values, ddof=1):.2f}"
+    # The first group may have no figures at all, such as a run that has only begun.
     first = next(other for other in groups if _values(other, field))
     if first is group:
-        difference = ""
-    else:
-        difference = f"{np.mean(own) - np.mean(_values(first, field)):+.2f}"
-    return points(float(np.mean(own))) + spread, difference
+        return accuracy, ""
+    return accuracy, f"{mean - np.mean(_values(first, field)):+.2f}"
 
 
 def _differences(groups: Sequence[Group]) -> str:
-    settings = [group.settings for group in groups]
-    keys = differing(settings)
-    rows = [[key, *(own.get(key, "–") for own in settings)] for key in keys]
-    if rows:
-        return markup.table(["key", *(group.label for group in groups)], rows)
-    return "<p>In their seeds alone.</p>"
+    """Return a table of the settings in which the groups differ."""
+    all_settings = [group.settings for group in groups]
+    rows = [
+        [key, *(settings.get(key, "–") for settings in all_settings)]
+        for key in differing(all_settings)
+    ]
+    if not rows:
+        return "<p>The runs differ only in their seeds.</p>"
+    return markup.table(["key", *(group.label for group in groups)], rows)
 
 
 def _list(runs: Sequence[Brief]) -> str:

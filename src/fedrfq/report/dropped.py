@@ -1,4 +1,4 @@
-"""What the detector did, round after round and client after client."""
+"""Figure of dropped uploads: what the detector did to each client in each round."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from fedrfq.report.clients_csv import ClientRow
 from fedrfq.report.figure import Figure, Row, Spec
 from fedrfq.report.run_data import RunData
 
-_FOUND = "malicious, dropped"
-_WRONG = "honest, dropped"
+_CAUGHT = "malicious, dropped"
+_WRONGED = "honest, dropped"
 _MISSED = "malicious, kept"
-_COLOURS = {
-    _FOUND: "#4C8FC4",
-    _WRONG: "#E0A100",
-    _MISSED: "#D55E00",
-}  # good, bad and worse, by day and by night
+# Good, bad and worse; the colours can be told apart on a light and on a dark page.
+_COLOURS = {_CAUGHT: "#4C8FC4", _WRONGED: "#E0A100", _MISSED: "#D55E00"}
+_DROPPED_BY = {"filtered": "by the detector", "refused": "as invalid"}
+# Up to so many rows are drawn tall.
+_FEW_CLIENTS = 20
 
 
 def dropped(run: RunData) -> Figure | None:
-    """Uploads that were dropped, and malicious ones that were not; none where there is neither."""
+    """Draw dropped uploads, and malicious ones that were kept; return None if there are neither."""
+    # Before the attack starts, attackers behave, and keeping their uploads is no mistake.
     start = run.experiment.attack.start_round
     events = [event for event in run.clients.events if _dropped(event) or event.round >= start]
     if not events:
@@ -28,22 +29,18 @@ def dropped(run: RunData) -> Figure | None:
             "round": event.round,
             "client": event.number,
             "series": _kind(event),
-            "how": {"filtered": "by the detector", "refused": "could not be taken"}.get(
-                event.verdict, ""
-            ),
+            "how": _DROPPED_BY.get(event.verdict, ""),
         }
         for event in events
     ]
-    counts = {name: sum(row["series"] == name for row in rows) for name in _COLOURS}
-    said = "; ".join(f"{count:,} × {name}" for name, count in counts.items())
-    caption = f"Uploads that did not count, and malicious ones that did, of the clients that had any: {said}."
-    return Figure(
-        "filtered",
-        "Filtered clients",
-        caption,
-        rows,
-        _ticks(len({event.number for event in events})),
+    totals = {name: sum(row["series"] == name for row in rows) for name in _COLOURS}
+    counts = "; ".join(f"{count:,} × {name}" for name, count in totals.items())
+    caption = (
+        "Uploads that were dropped, and malicious uploads that were kept. "
+        f"Only clients with such uploads are shown: {counts}."
     )
+    spec = _cells(len({event.number for event in events}))
+    return Figure("filtered", "Filtered clients", caption, rows, spec)
 
 
 def _dropped(event: ClientRow) -> bool:
@@ -52,15 +49,19 @@ def _dropped(event: ClientRow) -> bool:
 
 def _kind(event: ClientRow) -> str:
     if not event.malicious:
-        return _WRONG
+        return _WRONGED
     if _dropped(event):
-        return _FOUND
+        return _CAUGHT
     return _MISSED
 
 
-def _ticks(clients: int) -> Spec:
+def _cells(clients: int) -> Spec:
+    """Draw a cell for each event, in the row of its client."""
+    row_height = 14
+    if clients <= _FEW_CLIENTS:
+        row_height = 24
     return {
-        "height": (24 if clients <= 20 else 14) * clients,
+        "height": row_height * clients,
         "transform": [
             {"calculate": "datum.round - 0.5", "as": "from"},
             {"calculate": "datum.round + 0.5", "as": "to"},

@@ -1,4 +1,4 @@
-"""A figure: rows of data and how they are drawn. One Vega-Lite specification gives the page, the picture and the CSV."""
+"""A figure: rows of data, and a Vega-Lite specification that draws them on the page and as PNG."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ Row = dict[str, Value]
 Spec = dict[str, Any]
 
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-_MOST_ROWS = 6000  # in the page; the CSV has them all
-WIDTH = 760  # of a picture
-HOVER = "hovered"  # the layer that only a mouse needs
+# Rows drawn on the page, so that it stays quick; the CSV file has them all.
+_MAX_ROWS = 6000
+# Pixels of a picture.
+WIDTH = 760
+# The name of the layer that answers the mouse, and has no place in a picture.
+HOVER = "hovered"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """`spec` says how, without data, width and colours; every row has the same columns."""
+    """Rows with the same columns, and the `spec` that draws them, without width and colours."""
 
     name: str
     title: str
@@ -29,22 +32,23 @@ class Figure:
     spec: Spec
 
     def page(self) -> Spec:
-        """As the page draws it: as wide as it can be."""
+        """Return the specification for the page, where the figure is as wide as its section."""
         return {
-            **self._whole(self.drawn()),
+            **self._with_data(),
             "width": "container",
             "autosize": {"type": "fit-x", "contains": "padding"},
         }
 
     def picture(self, config: Spec) -> Spec:
-        """As a picture by itself."""
+        """Return the specification for a picture of its own, with a title and no hover layer."""
         title = {"text": self.title, "anchor": "start", "offset": 18}
-        whole = self._whole(self.drawn())
-        if "layer" in whole:
-            whole["layer"] = [layer for layer in whole["layer"] if layer.get("name") != HOVER]
-        return {**whole, "width": WIDTH, "title": title, "padding": 16, "config": config}
+        spec = self._with_data()
+        if "layer" in spec:
+            spec["layer"] = [layer for layer in spec["layer"] if layer.get("name") != HOVER]
+        return {**spec, "width": WIDTH, "title": title, "padding": 16, "config": config}
 
     def csv(self) -> str:
+        """Return all rows as CSV."""
         table = io.StringIO()
         writer = csv.DictWriter(table, list(self.rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -52,21 +56,23 @@ class Figure:
         return table.getvalue()
 
     def drawn(self) -> list[Row]:
-        """All rows, or of too many those of every so many rounds, or the first."""
+        """Return the rows to draw: of too many, every n-th round and the last one, or the first."""
         rows = list(self.rows)
-        if len(rows) > _MOST_ROWS and "round" in rows[0]:
-            every = -(-len(rows) // _MOST_ROWS)
+        # Whole rounds are left out, so that all series keep the same ones.
+        if len(rows) > _MAX_ROWS and "round" in rows[0]:
+            step = -(-len(rows) // _MAX_ROWS)
             last = rows[-1]["round"]
             rows = [
-                row for row in rows if int(row["round"] or 0) % every == 0 or row["round"] == last
+                row for row in rows if int(row["round"] or 0) % step == 0 or row["round"] == last
             ]
-        return [{key: _short(value) for key, value in row.items()} for row in rows[:_MOST_ROWS]]
+        return [{key: _short(value) for key, value in row.items()} for row in rows[:_MAX_ROWS]]
 
-    def _whole(self, rows: list[Row]) -> Spec:
-        return {"$schema": _SCHEMA, "data": {"values": rows}, **self.spec}
+    def _with_data(self) -> Spec:
+        return {"$schema": _SCHEMA, "data": {"values": self.drawn()}, **self.spec}
 
 
 def _short(value: Value) -> Value:
+    """Round to the digits that a screen can show, which keeps the page small."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     return value

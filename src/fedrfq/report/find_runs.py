@@ -1,4 +1,4 @@
-"""Where runs are: the directories that are given, and those in them."""
+"""Finds run directories among and below the directories that a user names."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from pathlib import Path
 
 from fedrfq.errors import UserError
 
-MOST_RUNS = 200  # that are compared
-_DEPTH = 3  # folders below the one that is given
+# A comparison of more would be unreadable.
+MAX_RUNS = 200
+# How many levels below the named directory are searched.
+_MAX_DEPTH = 3
 
 
 def runs_in(paths: Sequence[Path]) -> list[Path]:
-    """The runs' directories among these, and in these."""
-    found = [run for path in paths for run in _below(path)]
-    return list(dict.fromkeys(found))
+    """Return the run directories among these paths and below them, each once."""
+    runs = [run for path in paths for run in _below(path)]
+    return list(dict.fromkeys(runs))
 
 
 def _below(path: Path) -> list[Path]:
     if (path / "experiment.toml").is_file():
         return [path]
-    patterns = ("/".join(["*"] * depth + ["experiment.toml"]) for depth in range(1, _DEPTH + 1))
-    found = sorted(
-        file.parent for pattern in patterns for file in islice(path.glob(pattern), 10 * MOST_RUNS)
-    )
-    if not found:
+    runs: list[Path] = []
+    for depth in range(1, _MAX_DEPTH + 1):
+        pattern = "*/" * depth + "experiment.toml"
+        # A home directory may have far more files than anybody wants to compare.
+        runs += [file.parent for file in islice(path.glob(pattern), 10 * MAX_RUNS)]
+    if not runs:
         raise UserError(
-            f"{path} is no run's directory, and there is none in it (runs/NAME/ID is one)"
+            f"{path} is not a run directory and contains none: "
+            "name one, such as runs/NAME/ID, or a directory of several"
         )
-    return found
+    return sorted(runs)

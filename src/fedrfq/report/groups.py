@@ -1,4 +1,4 @@
-"""Several runs, in groups that differ in more than the seed, and what they differ in."""
+"""Groups runs that differ only in their seeds, and names the groups by the settings that differ."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.report.run_data import records_of
 from fedrfq.runs.run_directory import RunDirectory
 
-_LONGEST = 60  # letters of a label
+# Characters of a label, so that it fits into a legend.
+_MAX_LABEL = 60
 
 Settings = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Brief:
-    """A run, as much of it as a comparison needs."""
+    """The parts of a run that a comparison needs."""
 
     path: Path
     experiment: Experiment
@@ -27,11 +28,12 @@ class Brief:
 
     @staticmethod
     def read(path: Path) -> Brief:
+        """Read the run in the directory."""
         run = RunDirectory.open(path)
         return Brief(path, run.experiment(), records_of(run))
 
     def settings(self) -> Settings:
-        """All but name and seed, by their dotted keys."""
+        """Return all settings but name and seed, by their dotted keys."""
         return {
             key: value
             for key, value in _flat(self.experiment.table())
@@ -41,61 +43,65 @@ class Brief:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seeds alone."""
+    """Runs that differ only in their seeds."""
 
     label: str
     runs: list[Brief]
 
     @property
     def settings(self) -> Settings:
+        """The settings that all runs of the group share."""
         return self.runs[0].settings()
 
 
 def grouped(runs: Sequence[Brief]) -> list[Group]:
-    """By their settings, in the order they come; where all are alike, each run by itself."""
+    """Group runs by their settings, in order; if all have the same, each run is its own group."""
     by_settings: dict[tuple[tuple[str, str], ...], list[Brief]] = {}
     for run in runs:
         by_settings.setdefault(tuple(run.settings().items()), []).append(run)
-    found = list(by_settings.values())
-    if len(found) == 1:
-        seeds = [f"seed {run.experiment.seed}" for run in runs]
-        if len(set(seeds)) == len(seeds):
-            labels = seeds
-        else:
-            labels = [str(run.path)[-_LONGEST:] for run in runs]
-        return [Group(label, [run]) for label, run in zip(labels, runs, strict=True)]
-    return [
-        Group(label, own)
-        for label, own in zip(_labels([own[0].settings() for own in found]), found, strict=True)
-    ]
+    if len(by_settings) == 1:
+        return [Group(label, [run]) for label, run in zip(_run_labels(runs), runs, strict=True)]
+    members = list(by_settings.values())
+    labels = _labels([own[0].settings() for own in members])
+    return [Group(label, own) for label, own in zip(labels, members, strict=True)]
 
 
-def differing(all_: Sequence[Settings]) -> list[str]:
-    """The keys that not all have the same value of; the method first, then other kinds, since the rest follows from them."""
-    keys = dict.fromkeys(key for settings in all_ for key in settings)
-    found = [key for key in keys if len({settings.get(key) for settings in all_}) > 1]
+def _run_labels(runs: Sequence[Brief]) -> list[str]:
+    """Name runs of the same settings by their seeds, or by their paths if a seed occurs twice."""
+    seeds = [f"seed {run.experiment.seed}" for run in runs]
+    if len(set(seeds)) == len(seeds):
+        return seeds
+    return [str(run.path)[-_MAX_LABEL:] for run in runs]
+
+
+def differing(all_settings: Sequence[Settings]) -> list[str]:
+    """Return the keys whose values differ: the method first, then other names, then the rest."""
+    keys = dict.fromkeys(key for settings in all_settings for key in settings)
+    found = [key for key in keys if len({settings.get(key) for settings in all_settings}) > 1]
+    # Most other differences follow from the choice of method, model, pool and so on.
     return sorted(found, key=lambda key: (key != "method.name", not key.endswith(".name")))
 
 
-def _labels(all_: Sequence[Settings]) -> list[str]:
-    """As few of the differing settings as tell all apart."""
+def _labels(all_settings: Sequence[Settings]) -> list[str]:
+    """Name settings by as few of the differing keys as tell them apart."""
+    # Greedy: a key is taken if it tells more settings apart than those before it do.
     chosen: list[str] = []
-    for key in differing(all_):
-        if _distinct(all_, [*chosen, key]) > _distinct(all_, chosen):
+    for key in differing(all_settings):
+        if _distinct(all_settings, [*chosen, key]) > _distinct(all_settings, chosen):
             chosen.append(key)
-    return _unique(
-        [
-            ", ".join(_said(settings, key) for key in chosen if key in settings)[:_LONGEST]
-            for settings in all_
-        ]
-    )
+    labels = [
+        ", ".join(_described(settings, key) for key in chosen if key in settings)
+        for settings in all_settings
+    ]
+    return _unique([label[:_MAX_LABEL] for label in labels])
 
 
-def _distinct(all_: Sequence[Settings], keys: Sequence[str]) -> int:
-    return len({tuple(settings.get(key) for key in keys) for settings in all_})
+def _distinct(all_settings: Sequence[Settings], keys: Sequence[str]) -> int:
+    """Count the settings that these keys tell apart."""
+    return len({tuple(settings.get(key) for key in keys) for settings in all_settings})
 
 
-def _said(settings: Settings, key: str) -> str:
+def _described(settings: Settings, key: str) -> str:
     section, _, setting = key.rpartition(".")
     if setting != "name":
         return f"{key}={settings[key]}"
@@ -105,7 +111,7 @@ def _said(settings: Settings, key: str) -> str:
 
 
 def _unique(labels: Sequence[str]) -> list[str]:
-    """With a number where shortening, or a setting that one has and the other has not, made two alike or left nothing."""
+    """Number the labels that are empty, or that shortening or a missing key has made equal."""
     return [
         label if label and labels.count(label) == 1 else f"{label} ({i})".strip()
         for i, label in enumerate(labels, 1)
@@ -113,6 +119,7 @@ def _unique(labels: Sequence[str]) -> list[str]:
 
 
 def _flat(table: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted key and the value of every setting of a nested table."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{under}{key}.")

@@ -1,4 +1,4 @@
-"""Pieces of Vega-Lite that figures share: axes, tooltips, lines with bands that can be hovered, zoomed and switched."""
+"""Pieces of Vega-Lite that figures share: axes, legends, tooltips, lines with bands over rounds."""
 
 from __future__ import annotations
 
@@ -7,27 +7,35 @@ from typing import Any
 
 from fedrfq.report.figure import HOVER, WIDTH, Spec
 
-# The wheel alone scrolls the page, and a finger too: the chart takes them only with Ctrl, and from a mouse.
+# A chart zooms only while Ctrl is held and is dragged only by a mouse: without this, it would catch
+# the wheel and the finger of somebody who scrolls the page.
 ZOOM: Spec = {
     "name": "zoom",
     "select": {
         "type": "interval",
         "encodings": ["x", "y"],
         "zoom": "wheel![event.ctrlKey || event.metaKey]",
-        "translate": "[pointerdown[event.pointerType !== 'touch'], window:pointerup] > window:pointermove!",
+        "translate": (
+            "[pointerdown[event.pointerType !== 'touch'], window:pointerup] > window:pointermove!"
+        ),
     },
     "bind": "scales",
 }
-FADED = 0.06
-COLOURS = 10  # of the theme: after them it begins again
-_STROKE = 26  # the length of a line in the legend
+# The theme has so many colours, and then starts over.
+COLOURS = 10
+# Titles of axes.
 PERCENT = "test accuracy, %"
-WHOLE = "datum.value % 1 ? '' : format(datum.value, 'd')"  # there is no half a round
-BYTES = "replace(format(datum.value, '~s'), /([kMGT]?)$/, ' $1B')"
+# The opacity of a series that is not singled out.
+_FADED = 0.06
+# Pixels of a line in the legend.
+_STROKE = 26
+# Label expressions: there is no half a round, and bytes carry a unit.
+_WHOLE = "datum.value % 1 ? '' : format(datum.value, 'd')"
+_BYTES = "replace(format(datum.value, '~s'), /([kMGT]?)$/, ' $1B')"
 
 
 def switch(field: str) -> Spec:
-    """Clicks on the legend single series out."""
+    """Let clicks on the legend single out series by the values of a field."""
     return {
         "name": "shown",
         "select": {"type": "point", "fields": [field], "toggle": "true"},
@@ -36,16 +44,17 @@ def switch(field: str) -> Spec:
 
 
 def shown(value: float) -> Spec:
-    """Opacity: of what is not singled out, next to none."""
-    return {"condition": {"param": "shown", "value": value}, "value": FADED * value}
+    """Return an opacity that drops to next to nothing for series that are not singled out."""
+    return {"condition": {"param": "shown", "value": value}, "value": _FADED * value}
 
 
 def tips(**titles: str) -> list[Spec]:
-    """A tooltip of fields by their titles; numbers to two digits where the title ends with %, values as they are else."""
+    """Return a tooltip of these fields and titles; a title's ending decides the number format."""
     return [{"field": field, "title": title, **_format(title)} for field, title in titles.items()]
 
 
 def _format(title: str) -> Spec:
+    # A nominal field is shown as it is.
     if title.endswith("%"):
         return {"type": "quantitative", "format": ".2f"}
     if title.endswith(("bytes", "messages")):
@@ -54,6 +63,7 @@ def _format(title: str) -> Spec:
 
 
 def axis(field: str, title: str, **more: Any) -> Spec:
+    """Return an axis of numbers that need not start at zero."""
     return {
         "field": field,
         "type": "quantitative",
@@ -63,22 +73,26 @@ def axis(field: str, title: str, **more: Any) -> Spec:
     }
 
 
-def amount(field: str, title: str, most: float) -> Spec:
-    """An axis of bytes, from 0 to a little above the most."""
+def amount(field: str, title: str, largest: float) -> Spec:
+    """Return an axis of bytes, from 0 to a little above the largest value."""
     return axis(
         field,
         title,
-        axis={"labelExpr": BYTES},
-        scale={"nice": False, "domainMin": 0, "domainMax": 1.06 * most},
+        axis={"labelExpr": _BYTES},
+        scale={"nice": False, "domainMin": 0, "domainMax": 1.06 * largest},
     )
 
 
 def rounds() -> Spec:
-    return axis("round", "round", axis={"labelExpr": WHOLE, "ticks": False, "grid": False})
+    """Return the axis of rounds."""
+    return axis("round", "round", axis={"labelExpr": _WHOLE, "ticks": False, "grid": False})
 
 
 def series(names: Sequence[str], field: str = "series", **more: Any) -> Spec:
-    """Colours by name, always in the same order, and a legend with the columns that fit; the page takes fewer if it must."""
+    """Return colours by name, in a fixed order, and a legend with as many columns as fit a picture.
+
+    On a narrow screen, page.js takes fewer columns.
+    """
     legend = {
         "orient": "top",
         "columns": _columns(names),
@@ -97,12 +111,17 @@ def series(names: Sequence[str], field: str = "series", **more: Any) -> Spec:
 
 
 def _columns(names: Sequence[str], symbol: int = 10) -> int:
-    return max(1, WIDTH // (30 + symbol + 7 * min(40, max(map(len, names), default=1))))
+    """Return how many columns of a symbol and the longest name fit, at about 7 pixels a letter."""
+    letters = min(40, max(map(len, names), default=1))
+    return max(1, WIDTH // (30 + symbol + 7 * letters))
 
 
 def lines(names: Sequence[str]) -> tuple[Spec, Spec]:
-    """Colours by name, and dashes beside them where there are more series than colours: the first ten lines are drawn in one
-    piece, the next ten in dashes, those after them in dashes with ever more dots between, each so in the legend, too."""
+    """Return the encodings of colours and dashes that tell lines and legend entries apart.
+
+    The first ten lines are solid and need no dashes. The next ten are dashed, and each further ten
+    have one more dot between the dashes.
+    """
     colour = series(names)
     if len(names) <= COLOURS:
         return colour, {}
@@ -118,23 +137,27 @@ def lines(names: Sequence[str]) -> tuple[Spec, Spec]:
 
 
 def _dash(number: int) -> list[int]:
-    """Lengths that are drawn and left out, in turns."""
-    if number:
-        return [7, 3] + [2, 3] * (number - 1)
-    return [1, 0]
+    """Return the lengths of strokes and gaps, in turn."""
+    if number == 0:
+        return [1, 0]
+    return [7, 3] + [2, 3] * (number - 1)
 
 
 def curves(
     names: Sequence[str], y: Spec, tooltip: list[Spec], band: bool, height: int = 320
 ) -> Spec:
-    """A line for each series over rounds, with a band from `low` to `high`; the nearest point tells its values."""
-    (colour, dash) = lines(names)
+    """Draw a line over rounds for each series, with a `band` from `low` to `high` around it.
+
+    The point nearest to the mouse shows the tooltip.
+    """
+    colour, dash = lines(names)
     x = rounds()
     line = {
         "mark": {"type": "line", "clip": True, "strokeWidth": 2},
         "params": [ZOOM, switch("series")],
         "encoding": {"x": x, "y": y, "color": colour, **dash, "opacity": shown(1)},
     }
+    # The line is a layer of its own: its opacity and the band's are switched separately.
     limits = {"y": {**y, "field": "low"}, "y2": {"field": "high"}}
     area = {
         "mark": {"type": "area", "clip": True},
@@ -146,6 +169,7 @@ def curves(
             "opacity": {"value": 1},
         },
     }
+    # Without `nearest`, one would have to hit the point itself, which is invisible.
     near = {
         "name": "hover",
         "select": {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"},
@@ -157,4 +181,7 @@ def curves(
         "params": [near],
         "encoding": {"x": x, "y": y, "color": colour, "opacity": visible, "tooltip": tooltip},
     }
-    return {"height": height, "layer": [*([area] if band else []), line, point]}
+    layers: list[Spec] = [line, point]
+    if band:
+        layers.insert(0, area)
+    return {"height": height, "layer": layers}

@@ -1,4 +1,4 @@
-"""Pieces of HTML. Whatever comes from outside is escaped here, and nowhere else."""
+"""Pieces of HTML. Everything that comes from outside is escaped here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -10,67 +10,72 @@ from typing import Any
 
 from fedrfq.files.strict_json import to_json
 
-_LONGEST = 2000  # letters of one value
-_LONGEST_FILE = 40_000
+# Characters shown of a value and of a file, so that a damaged run cannot blow up the page.
+_MAX_VALUE = 2000
+_MAX_FILE = 40_000
 
 
 def text(value: object) -> str:
-    found = str(value)
-    return escape(found if len(found) <= _LONGEST else found[:_LONGEST] + "…")
+    """Escape a value, shortened if it is very long."""
+    content = str(value)
+    if len(content) > _MAX_VALUE:
+        content = content[:_MAX_VALUE] + "…"
+    return escape(content)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], numbers: int = 0) -> str:
-    """The last `numbers` columns are aligned as numbers."""
-    end = len(header) - numbers
-    head = "".join(f"<th{_number(i, end)}>{text(name)}</th>" for i, name in enumerate(header))
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{_number(i, end)}>{text(cell)}</td>" for i, cell in enumerate(row))
-        + "</tr>"
-        for row in rows
+    """Return a table whose last `numbers` columns are aligned as numbers."""
+    classes = [""] * (len(header) - numbers) + [' class="number"'] * numbers
+    head = _cells("th", header, classes)
+    body = "".join(f"<tr>{_cells('td', row, classes)}</tr>" for row in rows)
+    content = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="wide"><table>{content}</table></div>'
+
+
+def _cells(tag: str, values: Sequence[object], classes: Sequence[str]) -> str:
+    return "".join(
+        f"<{tag}{class_}>{text(value)}</{tag}>"
+        for value, class_ in zip(values, classes, strict=True)
     )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _number(column: int, end: int) -> str:
-    if column >= end:
-        return ' class="number"'
-    return ""
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return a list of labels and values."""
     rows = "".join(
         f"<div><dt>{text(label)}</dt><dd>{text(value)}</dd></div>" for label, value in pairs
     )
     return f"<dl>{rows}</dl>"
 
 
-def tiles(pairs: Iterable[tuple[str, str, str]]) -> str:
-    """The few figures that matter most: what, how much, and a remark."""
-    made = (
-        f"<div><span>{text(a)}</span><strong>{text(b)}</strong><small>{text(c)}</small></div>"
-        for a, b, c in pairs
+def tiles(entries: Iterable[tuple[str, str, str]]) -> str:
+    """Return the key figures in large type; each entry is a label, a value and a remark."""
+    content = "".join(
+        f"<div><span>{text(label)}</span><strong>{text(value)}</strong>"
+        f"<small>{text(remark)}</small></div>"
+        for label, value, remark in entries
     )
-    return f'<div class="tiles">{"".join(made)}</div>'
+    return f'<div class="tiles">{content}</div>'
 
 
 def notes(lines: Iterable[str]) -> str:
-    found = "".join(f"<li>{text(line)}</li>" for line in lines)
-    if found:
-        return f'<ul class="notes">{found}</ul>'
-    return ""
+    """Return a box of notes; nothing if there are none."""
+    items = "".join(f"<li>{text(line)}</li>" for line in lines)
+    if not items:
+        return ""
+    return f'<ul class="notes">{items}</ul>'
 
 
 def pre(content: str, columns: bool = False) -> str:
-    if len(content) <= _LONGEST_FILE:
-        cut = content
-    else:
-        cut = content[:_LONGEST_FILE] + "\n…"
-    return f"<pre{' class=columns' if columns else ''}>{escape(cut)}</pre>"
+    """Return preformatted text, in `columns` on a wide screen."""
+    if len(content) > _MAX_FILE:
+        content = content[:_MAX_FILE] + "\n…"
+    class_ = " class=columns" if columns else ""
+    return f"<pre{class_}>{escape(content)}</pre>"
 
 
 def data(value: Any) -> str:
-    """JSON that no part of can end the script element it stands in."""
+    """Return JSON that can stand in a script element: nothing in it can end that element."""
+    # JSON allows two line separators that JavaScript does not.
     return (
         to_json(value)
         .replace("<", "\\u003c")
@@ -80,5 +85,5 @@ def data(value: Any) -> str:
 
 
 def digest(script: str) -> str:
-    """By which a page's policy allows this script, and no other."""
+    """Return the digest by which a page's content security policy admits this script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

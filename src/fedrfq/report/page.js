@@ -1,20 +1,26 @@
 "use strict";
 (() => {
+  // Specifications of the figures, and the colours for a light and a dark page.
   const given = JSON.parse(document.getElementById("given").textContent);
-  const night = matchMedia("(prefers-color-scheme: dark)");
+  const darkMode = matchMedia("(prefers-color-scheme: dark)");
   const views = {};
 
-  // Legends are made for a picture's width, with an axis beside it.
-  function fitted(key, value, width) {
+  // Legends are laid out for the width of a picture. On a narrower page they get fewer columns and
+  // shorter labels.
+  function fitLegend(key, value, width) {
     if (key === "columns") return Math.max(1, Math.floor(value * Math.min(1, width / 800)));
-    return key === "legend" && value?.labelLimit ? { ...value, labelLimit: Math.min(value.labelLimit, width - 110) } : value;
+    if (key === "legend" && value?.labelLimit) {
+      return { ...value, labelLimit: Math.min(value.labelLimit, width - 110) };
+    }
+    return value;
   }
 
   async function draw(name) {
-    const place = document.querySelector(`#${name} .chart`);
-    const { data, ...rest } = given.figures[name];
-    const spec = { data, ...JSON.parse(JSON.stringify(rest), (key, value) => fitted(key, value, place.clientWidth)) };
-    const dark = night.matches;
+    const chart = document.querySelector(`#${name} .chart`);
+    const { data, ...drawing } = given.figures[name];
+    const fit = (key, value) => fitLegend(key, value, chart.clientWidth);
+    const spec = { data, ...JSON.parse(JSON.stringify(drawing), fit) };
+    const dark = darkMode.matches;
     const options = {
       actions: false,
       renderer: "svg",
@@ -22,25 +28,31 @@
       tooltip: { theme: dark ? "dark" : "light" },
     };
     views[name]?.finalize();
-    views[name] = await vegaEmbed(place, spec, options);
+    views[name] = await vegaEmbed(chart, spec, options);
   }
 
   function drawAll() {
     return Promise.all(Object.keys(given.figures).map(draw));
   }
 
+  function csvCell(value) {
+    if (value === null) return "";
+    if (/[",\n]/.test(value)) return `"${String(value).replaceAll('"', '""')}"`;
+    return value;
+  }
+
   function csv(name) {
     const rows = given.figures[name].data.values;
     const columns = Object.keys(rows[0]);
-    const cell = (value) => (value === null ? "" : /[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);
     const lines = [columns, ...rows.map((row) => columns.map((column) => row[column]))];
-    return lines.map((line) => line.map(cell).join(",") + "\n").join("");
+    return lines.map((line) => line.map(csvCell).join(",") + "\n").join("");
   }
 
   async function save(name, kind) {
     const link = document.createElement("a");
     link.download = `${name}.${kind}`;
-    link.href = kind === "png" ? await views[name].view.toImageURL("png", 2) : URL.createObjectURL(new Blob([csv(name)]));
+    if (kind === "png") link.href = await views[name].view.toImageURL("png", 2);
+    else link.href = URL.createObjectURL(new Blob([csv(name)]));
     link.click();
   }
 
@@ -53,11 +65,18 @@
     window.drawn = drawAll();
   }
 
-  let width = innerWidth, waiting;
+  // Redraw once the user has stopped dragging. Phones also resize when they hide their address bar,
+  // which does not change the width.
+  let width = innerWidth;
+  let timer;
   addEventListener("resize", () => {
-    clearTimeout(waiting);
-    if (innerWidth !== width) waiting = setTimeout(() => { width = innerWidth; redraw(); }, 200);
+    clearTimeout(timer);
+    if (innerWidth === width) return;
+    timer = setTimeout(() => {
+      width = innerWidth;
+      redraw();
+    }, 200);
   });
-  night.addEventListener("change", redraw);
+  darkMode.addEventListener("change", redraw);
   redraw();
 })();

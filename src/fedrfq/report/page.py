@@ -1,4 +1,4 @@
-"""The page: sections of text and figures, with all that draws them inside."""
+"""The HTML page of a report: sections of text and figures, and all code and data that draw them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,45 @@ from fedrfq.report import markup
 from fedrfq.report.figure import Figure
 from fedrfq.report.theme import DAY, NIGHT
 
-_HOW = (
-    "Hover or tap for values. Click a legend's entries to single series out, and again for all. "
-    "Hold Ctrl (⌘) and turn the wheel to zoom, drag to move, double-click to go back."
+_HELP = (
+    "Hover over a point or tap it to see its values. Click an entry of a legend to single it out, "
+    "and again to show all. Hold Ctrl (⌘) and turn the mouse wheel to zoom, drag to move, "
+    "double-click to reset."
 )
+_SAVE_BUTTONS = (
+    '<span class="save"><button data-save="png">PNG</button>'
+    '<button data-save="csv">CSV</button></span>'
+)
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+<header><h1>{title}</h1><p>{subtitle}</p></header>
+{head}
+<p class="how">{help}</p>
+{sections}
+</main>
+<script type="application/json" id="given">{given}</script>
+<script>{program}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with its figures, and HTML before them."""
+    """A heading with HTML below it, and then figures."""
 
     title: str
     body: str = ""
@@ -27,55 +57,63 @@ class Section:
 
 @dataclass(frozen=True)
 class ReportPage:
+    """The content of a page; `head` is HTML below the title."""
+
     title: str
     subtitle: str
-    head: str  # HTML below the title
+    head: str
     sections: Sequence[Section]
 
     def figures(self) -> list[Figure]:
+        """Return the figures of all sections."""
         return [figure for section in self.sections for figure in section.figures]
 
     def render(self, program: str) -> str:
-        """The whole file; `program` is what defines vegaEmbed."""
-        style = _part("page.css")
-        script = _part("page.js")
-        drawn = {figure.name: figure.page() for figure in self.figures()}
-        given = markup.data({"figures": drawn, "day": DAY, "night": NIGHT})
-        scripts = " ".join(f"'{markup.digest(code)}'" for code in (program, script))
-        policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src 'unsafe-eval' {scripts}"
-        return (
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            '<meta name="color-scheme" content="light dark">\n'
-            f"<title>{markup.text(self.title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-            f"<header><h1>{markup.text(self.title)}</h1><p>{markup.text(self.subtitle)}</p></header>\n{self.head}\n"
-            f'<p class="how">{markup.text(_HOW)}</p>\n'
-            + "\n".join(_section(section) for section in self.sections)
-            + f'\n</main>\n<script type="application/json" id="given">{given}</script>\n'
-            f"<script>{program}</script>\n<script>{script}</script>\n</body>\n</html>\n"
+        """Return the complete file; `program` is the JavaScript that defines vegaEmbed."""
+        script = _resource("page.js")
+        specs = {figure.name: figure.page() for figure in self.figures()}
+        return _PAGE.format(
+            policy=_policy([program, script]),
+            title=markup.text(self.title),
+            style=_resource("page.css"),
+            subtitle=markup.text(self.subtitle),
+            head=self.head,
+            help=markup.text(_HELP),
+            sections="\n".join(_section(section) for section in self.sections),
+            given=markup.data({"figures": specs, "day": DAY, "night": NIGHT}),
+            program=program,
+            script=script,
         )
 
 
+def _policy(scripts: Sequence[str]) -> str:
+    """Return a content security policy: no network, and no script but these."""
+    digests = " ".join(f"'{markup.digest(script)}'" for script in scripts)
+    # Vega compiles its expressions, which browsers count as eval.
+    return (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"script-src 'unsafe-eval' {digests}"
+    )
+
+
 def _section(section: Section) -> str:
-    drawn = "".join(
+    # A single figure with the section's own title would repeat it.
+    figures = "".join(
         _figure(figure, len(section.figures) > 1 or figure.title != section.title)
         for figure in section.figures
     )
-    return f"<section><h2>{markup.text(section.title)}</h2>{section.body}{drawn}</section>"
+    return f"<section><h2>{markup.text(section.title)}</h2>{section.body}{figures}</section>"
 
 
 def _figure(figure: Figure, titled: bool) -> str:
+    title = ""
     if titled:
         title = f"<h3>{markup.text(figure.title)}</h3>"
-    else:
-        title = ""
-    save = '<span class="save"><button data-save="png">PNG</button><button data-save="csv">CSV</button></span>'
     return (
         f'<figure id="{figure.name}">{title}<div class="chart"></div>'
-        f"<figcaption>{markup.text(figure.caption)} {save}</figcaption></figure>"
+        f"<figcaption>{markup.text(figure.caption)} {_SAVE_BUTTONS}</figcaption></figure>"
     )
 
 
-def _part(name: str) -> str:
+def _resource(name: str) -> str:
     return files("fedrfq.report").joinpath(name).read_text(encoding="utf-8")

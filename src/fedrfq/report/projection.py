@@ -1,4 +1,4 @@
-"""Prototypes in the plane: the two directions in which they differ most."""
+"""Figure of the prototypes in the plane, by their first two principal components."""
 
 from __future__ import annotations
 
@@ -11,77 +11,87 @@ from fedrfq.report.figure import Figure, Row, Spec
 from fedrfq.report.run_data import RunData
 from fedrfq.runs.snapshot import PrototypeSnapshot
 
-_MOST_POINTS = 3000
-_MANY = 20  # classes
-_KINDS = ["client", "malicious client", "global"]
+# Dots on the page, so that it stays quick.
+_MAX_POINTS = 3000
+# With more classes than this, their names replace the diamonds, which would hide each other.
+_MAX_DIAMONDS = 20
+_CLIENT = "client"
+_MALICIOUS = "malicious client"
+_GLOBAL = "global"
 
 Floats = NDArray[np.float64]
 
 
 def projection(run: RunData) -> Figure | None:
-    """Clients' prototypes of the last round, and the global ones."""
-    found = run.prototypes
-    if found is None or not found.globals_.present_J.any():
+    """Draw the clients' prototypes of the last round, and the global ones."""
+    snapshot = run.prototypes
+    if snapshot is None or not snapshot.globals_.present_J.any():
         return None
-    flat, share = principal(_vectors(found))
-    rows = _rows(run, found, flat)
+    points_R2, variance_2 = principal(_vectors(snapshot))
+    rows = _rows(run, snapshot, points_R2)
     names = list(dict.fromkeys(str(row["class"]) for row in rows))
     caption = (
-        f"Pooled prototypes of round {found.round}, projected onto their first two principal components, which hold "
-        f"{share[0]:.0%} and {share[1]:.0%} of their variance. "
-        f"{'Names' if len(names) > _MANY else 'Diamonds'} are global prototypes"
+        f"Pooled prototypes of round {snapshot.round}, projected onto their first two principal "
+        f"components, which explain {variance_2[0]:.0%} and {variance_2[1]:.0%} of the variance. "
     )
-    caption += (
-        ", dots what single clients sent."
-        if len(found.client_R)
-        else "; what the clients sent was not recorded."
-    )
-    if len(found.client_R) > _MOST_POINTS:
-        caption += f" The first {_MOST_POINTS:,} of {len(found.client_R):,} dots."
-    if any(row["kind"] == _KINDS[1] for row in rows):
-        caption += " Crosses are malicious clients'."
+    caption += "Names" if len(names) > _MAX_DIAMONDS else "Diamonds"
+    caption += " are global prototypes"
+    sent = len(snapshot.client_R)
+    if sent:
+        caption += ", dots are what single clients sent."
+    else:
+        caption += "; what the clients sent was not recorded."
+    if sent > _MAX_POINTS:
+        caption += f" Shows the first {_MAX_POINTS:,} of {sent:,} dots."
+    if any(row["kind"] == _MALICIOUS for row in rows):
+        caption += " Crosses are from malicious clients."
     return Figure("prototypes", "Prototypes", caption, rows, _scatter(names))
 
 
 def principal(values_RV: Floats) -> tuple[Floats, Floats]:
-    """Rows in their first two principal components, and the share of the variance that each holds."""
-    centred = values_RV - values_RV.mean(0)
-    u, s, _ = np.linalg.svd(centred, full_matrices=False)
-    flat = np.zeros((len(u), 2))
-    share = np.zeros(2)
+    """Return the rows in their first two principal components, and the variance each explains.
+
+    Components that do not exist, since there is one row or one value, are zero.
+    """
+    centred_RV = values_RV - values_RV.mean(0)
+    u, s, _ = np.linalg.svd(centred_RV, full_matrices=False)
+    points_R2 = np.zeros((len(u), 2))
+    variance_2 = np.zeros(2)
     kept = min(2, len(s))
+    # Equal rows have no variance to divide by.
     total = max(float((s**2).sum()), 1e-300)
-    flat[:, :kept] = u[:, :kept] * s[:kept]
-    share[:kept] = s[:kept] ** 2 / total
-    return flat, share
+    points_R2[:, :kept] = u[:, :kept] * s[:kept]
+    variance_2[:kept] = s[:kept] ** 2 / total
+    return points_R2, variance_2
 
 
-def _vectors(found: PrototypeSnapshot) -> Floats:
-    """The global ones, then the clients'."""
-    both = (found.globals_.values_JV[found.globals_.present_J], found.values_RV[:_MOST_POINTS])
+def _vectors(snapshot: PrototypeSnapshot) -> Floats:
+    """Return the global prototypes, then the clients'."""
+    globals_ = snapshot.globals_
+    both = (globals_.values_JV[globals_.present_J], snapshot.values_RV[:_MAX_POINTS])
     values: Floats = np.concatenate(both) / 2.0**FRACTION_BITS
     return values
 
 
-def _rows(run: RunData, found: PrototypeSnapshot, flat: Floats) -> list[Row]:
+def _rows(run: RunData, snapshot: PrototypeSnapshot, points_R2: Floats) -> list[Row]:
+    """Return a row for each vector, in the order of `_vectors`."""
     malicious = {client.number for client in run.clients.last if client.malicious}
-    labels = [(j, None, 0) for j in np.flatnonzero(found.globals_.present_J).tolist()]
-    sent = (found.label_R.tolist(), found.client_R.tolist(), found.count_R.tolist())
-    labels += list(zip(*(column[:_MOST_POINTS] for column in sent), strict=True))
-    return [
-        {
-            "class": run.name_of(label),
-            "kind": _KINDS[2] if client is None else _KINDS[int(client in malicious)],
-            "client": client,
-            "samples": None if client is None else count,
-            "x": x,
-            "y": y,
-        }
-        for (label, client, count), (x, y) in zip(labels, flat.tolist(), strict=True)
+    rows: list[Row] = [
+        {"class": run.name_of(label), "kind": _GLOBAL, "client": None, "samples": None}
+        for label in np.flatnonzero(snapshot.globals_.present_J).tolist()
     ]
+    columns = (snapshot.label_R, snapshot.client_R, snapshot.count_R)
+    for label, client, count in zip(*(c[:_MAX_POINTS].tolist() for c in columns), strict=True):
+        kind = _MALICIOUS if client in malicious else _CLIENT
+        rows.append({"class": run.name_of(label), "kind": kind, "client": client, "samples": count})
+    for row, (x, y) in zip(rows, points_R2.tolist(), strict=True):
+        row["x"] = x
+        row["y"] = y
+    return rows
 
 
 def _scatter(names: list[str]) -> Spec:
+    """Draw a dot for each client's prototype, and a diamond or a name for each global one."""
     bare = {
         "axis": {"labels": False, "ticks": False, "grid": False},
         "scale": {"zero": False, "nice": False, "padding": 24},
@@ -92,9 +102,9 @@ def _scatter(names: list[str]) -> Spec:
     )
     tooltip = [{"field": field, "title": field} for field in ("class", "kind", "client", "samples")]
     common = {"x": x, "y": y, "color": marks.series(names, "class"), "tooltip": tooltip}
-    shapes = {"domain": _KINDS[:2], "range": ["circle", "cross"]}
+    shapes = {"domain": [_CLIENT, _MALICIOUS], "range": ["circle", "cross"]}
     dots = {
-        "transform": [{"filter": f"datum.kind !== '{_KINDS[2]}'"}],
+        "transform": [{"filter": f"datum.kind !== '{_GLOBAL}'"}],
         "mark": {"type": "point", "filled": True, "clip": True, "size": 55},
         "params": [marks.ZOOM, marks.switch("class")],
         "encoding": {
@@ -104,12 +114,12 @@ def _scatter(names: list[str]) -> Spec:
         },
     }
     diamonds = {
-        "transform": [{"filter": f"datum.kind === '{_KINDS[2]}'"}],
+        "transform": [{"filter": f"datum.kind === '{_GLOBAL}'"}],
         "mark": {"type": "point", "filled": True, "shape": "diamond", "clip": True, "size": 230},
         "encoding": {**common, "opacity": marks.shown(1)},
     }
     text: Spec = {
-        "transform": [{"filter": f"datum.kind === '{_KINDS[2]}'"}],
+        "transform": [{"filter": f"datum.kind === '{_GLOBAL}'"}],
         "mark": {
             "type": "text",
             "dy": -15,
@@ -120,7 +130,9 @@ def _scatter(names: list[str]) -> Spec:
         },
         "encoding": {"x": x, "y": y, "text": {"field": "class"}, "opacity": marks.shown(1)},
     }
-    if len(names) > _MANY:  # names in the place of diamonds: both would hide each other
+    layers = [dots, diamonds, text]
+    if len(names) > _MAX_DIAMONDS:
         text["mark"]["dy"] = 0
         text["encoding"] = {**common, "text": {"field": "class"}, "opacity": marks.shown(1)}
-    return {"height": 440, "layer": [dots, *([] if len(names) > _MANY else [diamonds]), text]}
+        layers = [dots, text]
+    return {"height": 440, "layer": layers}

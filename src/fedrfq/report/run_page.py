@@ -19,81 +19,73 @@ from fedrfq.report.run_data import RunData
 
 
 def page(path: Path) -> ReportPage:
-    """All there is to show of the run in the directory."""
+    """Show everything that the run directory holds."""
     run = RunData.read(path)
     experiment = run.experiment
-    subtitle = (
-        f"{experiment.name}, seed {experiment.seed} · {len(run.records)} rounds · {path.name}"
-    )
     sections = [
         Section("What was run", markup.facts(run.facts)),
-        _drawn("Accuracy", curves.accuracy(run)),
-        _drawn("Clients", client_figures.accuracies(run)),
-        _drawn("Classes and clients", client_figures.partition(run)),
-        _drawn("Prototypes", projection(run)),
-        _drawn("Filtered clients", dropped(run)),
-        _drawn("Committee", committee_figures.views(run), committee_figures.messages(run)),
-        _drawn("Traffic", curves.traffic(run)),
-        Section("Run it again", _again(run)),
+        _section("Accuracy", curves.accuracy(run)),
+        _section("Clients", client_figures.accuracies(run)),
+        _section("Classes and clients", client_figures.partition(run)),
+        _section("Prototypes", projection(run)),
+        _section("Filtered clients", dropped(run)),
+        _section("Committee", committee_figures.views(run), committee_figures.messages(run)),
+        _section("Traffic", curves.traffic(run)),
+        Section("Run it again", _rerun(run)),
         Section("Experiment", markup.pre(run.text, columns=True)),
     ]
-    head = markup.tiles(_tiles(run.records)) + markup.notes(run.notes)
+    rounds = len(run.records)
     return ReportPage(
-        _title(run), subtitle, head, [section for section in sections if section is not None]
+        title=_title(run),
+        subtitle=f"{experiment.name}, seed {experiment.seed} · {rounds} rounds · {path.name}",
+        head=markup.tiles(_tiles(run.records)) + markup.notes(run.notes),
+        sections=[section for section in sections if section is not None],
     )
 
 
 def _title(run: RunData) -> str:
     experiment = run.experiment
-    return f"{name_of(METHODS, experiment.method)} on {experiment.data.name}, {experiment.clients} clients"
+    method = name_of(METHODS, experiment.method)
+    return f"{method} on {experiment.data.name}, {experiment.clients} clients"
 
 
-def _drawn(title: str, *figures: Figure | None) -> Section | None:
-    """A section of the figures that there are; none without any."""
-    found = [figure for figure in figures if figure is not None]
-    if found:
-        return Section(title, figures=found)
-    return None
+def _section(title: str, *figures: Figure | None) -> Section | None:
+    """Return a section of the figures that exist, or None if none does."""
+    drawn = [figure for figure in figures if figure is not None]
+    if not drawn:
+        return None
+    return Section(title, figures=drawn)
 
 
 def _tiles(records: list[RoundRecord]) -> list[tuple[str, str, str]]:
+    """Return the key figures of the last round: label, value and remark."""
     if not records:
         return []
     last = records[-1]
-    tiles = [
-        (
-            "accuracy, own head",
-            points(last.accuracy_mean),
-            f"± {last.accuracy_std:.2f} over clients",
-        ),
-        (
-            "by nearest prototype",
-            points(last.prototype_accuracy_mean),
-            f"± {last.prototype_accuracy_std or 0:.2f} over clients",
-        ),
-        (
-            "uploaded a round",
-            length(last.bytes_up),
-            f"{last.parameters_up:,} values from all clients",
-        ),
-    ]
-    if last.prototype_accuracy_mean is None:
-        del tiles[1]
+    spread = f"± {last.accuracy_std:.2f} over clients"
+    tiles = [("accuracy, own head", points(last.accuracy_mean), spread)]
+    if last.prototype_accuracy_mean is not None:
+        spread = f"± {last.prototype_accuracy_std or 0:.2f} over clients"
+        tiles.append(("by nearest prototype", points(last.prototype_accuracy_mean), spread))
+    values = f"{last.parameters_up:,} values from all clients"
+    tiles.append(("uploaded per round", length(last.bytes_up), values))
     agreed = [record for record in records if record.view is not None]
     if agreed:
-        proofs = f"{sum(record.evidence or 0 for record in agreed):,} proofs of lies"
-        tiles.append(("view changes", f"{sum(record.view or 0 for record in agreed):,}", proofs))
+        changes = sum(record.view or 0 for record in agreed)
+        proofs = sum(record.evidence or 0 for record in agreed)
+        tiles.append(("view changes", f"{changes:,}", f"{proofs:,} proofs of misbehaviour"))
     return tiles
 
 
 def points(value: float | None) -> str:
+    """Return a percentage, or a dash where there is none."""
     if value is None:
         return "–"
     return f"{value:.2f} %"
 
 
 def length(count: float) -> str:
-    """Bytes as people read them."""
+    """Return a number of bytes with a unit."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -101,42 +93,40 @@ def length(count: float) -> str:
     return f"{count:,.1f} GB"
 
 
-def _again(run: RunData) -> str:
-    """The command, and what the figures depend on."""
-    known = run.environment
-    experiment = run.experiment
-    data = known["data"]
-    versions = known["versions"]
-    lines = [f"fedrfq run {shlex.quote(str(run.path / 'experiment.toml'))}{_device(known)}"]
-    if experiment.data.name in DATASETS and not DATASETS[experiment.data.name].built_in:
-        lines.insert(0, f"fedrfq data get {experiment.data.name}")
+def _rerun(run: RunData) -> str:
+    """Return the commands that repeat the run, and what its figures depend on."""
+    environment = run.environment
+    name = run.experiment.data.name
+    data = environment["data"]
+    device = environment.get("device", "unknown")
+    versions = environment["versions"].items()
     facts = [
-        ("seed", str(experiment.seed)),
-        ("revision", _revision(known.get("revision"))),
-        (
-            "data",
-            f"{data.get('name', experiment.data.name)}, sha256 {data.get('sha256', 'unknown')}",
-        ),
-        ("device", f"{known.get('device', 'unknown')}, {known.get('threads', '?')} threads"),
-        (
-            "versions",
-            ", ".join(f"{name} {version}" for name, version in versions.items() if version),
-        ),
-        ("experiment's hash", experiment.hash()),
+        ("seed", str(run.experiment.seed)),
+        ("revision", _revision(environment.get("revision"))),
+        ("data", f"{data.get('name', name)}, sha256 {data.get('sha256', 'unknown')}"),
+        ("device", f"{device}, {environment.get('threads', '?')} threads"),
+        ("versions", ", ".join(f"{package} {version}" for package, version in versions if version)),
+        ("experiment hash", run.experiment.hash()),
     ]
-    return markup.facts(facts) + markup.pre("\n".join(lines))
+    file = shlex.quote(str(run.path / "experiment.toml"))
+    commands = [f"fedrfq run {file}{_device_option(environment)}"]
+    if name in DATASETS and not DATASETS[name].built_in:
+        commands.insert(0, f"fedrfq data get {name}")
+    return markup.facts(facts) + markup.pre("\n".join(commands))
 
 
-def _device(known: dict[str, Any]) -> str:
-    kind = known.get("device_type")
+def _device_option(environment: dict[str, Any]) -> str:
+    kind = environment.get("device_type")
     if kind in ("cpu", "cuda"):
         return f" --device {kind}"
     return ""
 
 
-def _revision(found: object) -> str:
-    if not found:
+def _revision(revision: object) -> str:
+    """Return the commit; the run marks one with uncommitted changes by a trailing plus."""
+    if not revision:
         return "unknown"
-    if str(found).endswith("+"):
-        return f"{str(found)[:-1]}, with changes that were not committed"
-    return str(found)
+    commit = str(revision)
+    if commit.endswith("+"):
+        return f"{commit[:-1]}, with uncommitted changes"
+    return commit

@@ -1,10 +1,16 @@
-"""How charts look, by day and by night. The colours of series are Okabe and Ito's, which the colour-blind can tell apart."""
+"""How charts look on a light and on a dark page.
+
+The colours of series are Okabe and Ito's, which colour-blind readers can tell apart.
+"""
 
 from __future__ import annotations
 
 from fedrfq.report.figure import Spec
 
-_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', 'DejaVu Sans', sans-serif"
+_FONT = (
+    "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', 'Noto Sans', 'DejaVu Sans', "
+    "sans-serif"
+)
 _DAY = [
     "#0072B2",
     "#D55E00",
@@ -31,11 +37,13 @@ _NIGHT = [
 ]
 _DAY_RAMP = ["#DCEBF7", "#6FB1DE", "#0072B2"]
 _NIGHT_RAMP = ["#1F3A52", "#2F6F9F", "#4FA8E0"]
-_DAY_VIEWS = ["#A9CBE6", "#D55E00", "#8A3B00", "#4A2000"]  # none changed, one, two, more
+# No view change, one, two, more.
+_DAY_VIEWS = ["#A9CBE6", "#D55E00", "#8A3B00", "#4A2000"]
 _NIGHT_VIEWS = ["#33628A", "#F08A4B", "#F6B98F", "#FCE3D2"]
 
 
 def _config(
+    *,
     ink: str,
     quiet: str,
     grid: str,
@@ -44,6 +52,7 @@ def _config(
     ramp: list[str],
     views: list[str],
 ) -> Spec:
+    """Return Vega-Lite's configuration; `paper` is None where the page itself is the background."""
     text = {
         "labelColor": quiet,
         "titleColor": quiet,
@@ -88,5 +97,21 @@ def _config(
     }
 
 
-DAY = _config("#1c2430", "#5a6472", "#e3e7ec", "#ffffff", _DAY, _DAY_RAMP, _DAY_VIEWS)
-NIGHT = _config("#e8ecf1", "#9aa5b3", "#2c3542", None, _NIGHT, _NIGHT_RAMP, _NIGHT_VIEWS)
+DAY = _config(
+    ink="#1c2430",
+    quiet="#5a6472",
+    grid="#e3e7ec",
+    paper="#ffffff",
+    colours=_DAY,
+    ramp=_DAY_RAMP,
+    views=_DAY_VIEWS,
+)
+NIGHT = _config(
+    ink="#e8ecf1",
+    quiet="#9aa5b3",
+    grid="#2c3542",
+    paper=None,
+    colours=_NIGHT,
+    ramp=_NIGHT_RAMP,
+    views=_NIGHT_VIEWS,
+)

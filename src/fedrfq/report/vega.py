@@ -1,4 +1,7 @@
-"""Vega, which draws the charts: its program for the page, and pictures. It comes with the package vl-convert-python."""
+"""Vega, which draws the charts: its JavaScript for the page, and PNG pictures.
+
+It comes with the package vl-convert-python.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,24 @@ from fedrfq.errors import UserError
 from fedrfq.report.figure import Figure
 from fedrfq.report.theme import DAY
 
-_VERSION = "6.1"  # of Vega-Lite; 6.4 forgets the names in the tooltip of the nearest point
-_SCALE = 2.0  # pixels of a picture for each of the page
+# Vega-Lite 6.4 drops the names in the tooltip of the nearest point.
+_VERSION = "6.1"
+# Pixels of a picture per pixel of the page.
+_SCALE = 2.0
 
 
 def check() -> None:
-    """That it is installed."""
+    """Raise a UserError if Vega is not installed."""
     if find_spec("vl_convert") is None:
         raise UserError("reports need the package vl-convert-python: pip install 'fedrfq[report]'")
 
 
 @contextmanager
 def programming() -> Iterator[Callable[[], str]]:
-    """Gives what waits for `program`, which a process of its own puts together meanwhile: it takes a second."""
+    """Start to build Vega's JavaScript in a process of its own; yield a function that waits for it.
+
+    Building takes a second, in which the caller can draw the pictures.
+    """
     script = "import sys; from fedrfq.report.vega import program; sys.stdout.write(program())"
     command = [sys.executable, "-X", "utf8", "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as process:
@@ -37,24 +45,28 @@ def programming() -> Iterator[Callable[[], str]]:
 def _finished(process: subprocess.Popen[str]) -> str:
     code = process.communicate()[0]
     if process.returncode:
-        raise UserError("Vega's program cannot be had from vl-convert-python: install it again")
+        raise UserError(
+            "vl-convert-python failed to build Vega's JavaScript: install it again with "
+            "pip install --force-reinstall vl-convert-python"
+        )
     return code
 
 
 def program() -> str:
-    """JavaScript that defines vegaEmbed; no part of it can end the script element it stands in."""
+    """Return JavaScript that defines vegaEmbed, and that can stand in a script element."""
     import vl_convert
 
     code: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VERSION)
+    # Nothing in the code may end the element or open a comment in it.
     return code.replace("</script", r"<\/script").replace("<!--", r"<\!--")
 
 
 def png(figure: Figure) -> bytes:
+    """Draw the figure as a picture, in the colours of a light page."""
     import vl_convert
 
     try:
         return vl_convert.vegalite_to_png(figure.picture(DAY), vl_version=_VERSION, scale=_SCALE)
     except ValueError as error:
-        raise UserError(
-            f"the figure '{figure.name}' cannot be drawn: {' '.join(str(error).split())[:200]}"
-        ) from error
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"the figure '{figure.name}' cannot be drawn: {reason}") from error

@@ -1,4 +1,4 @@
-"""The files of a report: the page, and beside it a folder with every figure as a picture and its data as CSV."""
+"""Writes a report: the page, and beside it a folder with each figure as PNG and its data as CSV."""
 
 from __future__ import annotations
 
@@ -12,23 +12,21 @@ from fedrfq.report.page import ReportPage
 
 
 def write(make: Callable[[], ReportPage], out: Path) -> list[Path]:
-    """The page and all that is beside it."""
+    """Write the page that `make` returns, and its figures; return the paths of all files."""
     if out.suffix != ".html":
-        raise UserError(f"--out is the page's file, such as report.html, not '{out}'")
+        raise UserError(f"--out must name an HTML file, such as report.html, not '{out}'")
     vega.check()
+    folder = out.with_suffix("")
+    # All is made before anything is written: a report that fails leaves no files.
     with vega.programming() as program:
         page = make()
         pictures = [vega.png(figure) for figure in page.figures()]
         files = {out: page.render(program()).encode()}
     for figure, picture in zip(page.figures(), pictures, strict=True):
-        files[_beside(out) / f"{figure.name}.png"] = picture
-        files[_beside(out) / f"{figure.name}.csv"] = figure.csv().encode()
+        files[folder / f"{figure.name}.png"] = picture
+        files[folder / f"{figure.name}.csv"] = figure.csv().encode()
     with writing(out):
-        _beside(out).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         write_atomically(path, content)
     return list(files)
-
-
-def _beside(out: Path) -> Path:
-    return out.with_suffix("")

@@ -89,7 +89,7 @@ def purpose(
     """
     from fedrfq.committee import Simulated
     from fedrfq.data import DATASETS, load
-    from fedrfq.experiment import experiment
+    from fedrfq import experiment
     from fedrfq.learning.round_loop import mandate
 
     chosen = replace(experiment.load(file, sets, clients=clients), committee=Simulated(servers))
