@@ -348,7 +348,7 @@ def test_constants_are_the_largest_there_were() -> None:
         measured(**{name: float(i == j) for i, name in enumerate(names)}, filtered=float(j))
         for j in range(5)
     ]
-    found = Constants.of(rows, 0.1, 2.0, 5, 1.7, 2)
+    found = Constants.of(rows, eta=0.1, lam=2.0, iterations=5, pooled=1.7, kernel=2)
     assert all(getattr(found, name) == 1 for name in names)
     assert (found.eta, found.lam, found.iterations, found.pooled, found.printed, found.epsilon) == (
         0.1,

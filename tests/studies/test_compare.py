@@ -180,22 +180,22 @@ def test_changing_the_kind_leaves_the_old_ones_options():
 
 BAD = {
     "seed = [0]": "did you mean seeds?",
-    'methods = ["local"]': "seeds is a list",
-    'seeds = []\nmethods = ["local"]': "seeds is a list",
+    'methods = ["local"]': "seeds must be a list",
+    'seeds = []\nmethods = ["local"]': "seeds must be a list",
     'seeds = [0, 1, 0]\nmethods = ["local"]': "seeds has 0 more than once",
-    'seeds = [0, true]\nmethods = ["local"]': "seeds is a list",
-    "seeds = [0]": "methods is a list of names",
-    "seeds = [0]\nmethods = []": "methods is a list of names",
+    'seeds = [0, true]\nmethods = ["local"]': "seeds must be a list",
+    "seeds = [0]": "methods must be a list of names",
+    "seeds = [0]\nmethods = []": "methods must be a list of names",
     'seeds = [0]\nmethods = ["fedprox", "fedprotto"]': "did you mean fedproto?",
     'seeds = [0]\nmethods = ["local", "local"]': "more than once",
-    'seeds = [0]\nmethods = ["local"]\nsettings = {}': "settings is sections",
-    'seeds = [0]\nmethods = ["local"]\ntarget = 300': "target is an accuracy",
-    'seeds = [0]\nmethods = ["local"]\nagainst = ["fedproto"]': "against is a list of labels",
+    'seeds = [0]\nmethods = ["local"]\nsettings = {}': "settings must be sections",
+    'seeds = [0]\nmethods = ["local"]\ntarget = 300': "target must be an accuracy",
+    'seeds = [0]\nmethods = ["local"]\nagainst = ["fedproto"]': "against must be a list of labels",
     'seeds = [0]\nname = "a/b"\nmethods = ["local"]': "name is a folder's",
     "seeds = [0]\n[methods.fedrfq]\nmethod = {lamb = 1}": "did you mean lam?",
-    "seeds = [0]\n[methods.local]\nseed = 4": "seed is not set here",
+    "seeds = [0]\n[methods.local]\nseed = 4": "seed cannot be set here",
     "seeds = [0]\n[methods.fedprotto]": "did you mean fedproto?",
-    'seeds = [0]\n[methods]\nlocal = "yes"': "local is a section",
+    'seeds = [0]\n[methods]\nlocal = "yes"': "local must be a section",
 }
 
 

@@ -267,4 +267,4 @@ def test_a_finished_run_whose_records_are_not_whole_is_not_tabulated(tmp_path, w
     lines = (run.path / "rounds.jsonl").read_text().splitlines(keepends=True)
     (run.path / "rounds.jsonl").write_text("".join(lines[:-1]))
     done = fedrfq("compare", file, "--out", tmp_path, "--device", "cpu", expect=2)
-    assert f"{run.path} has no whole records of its 4 rounds" in done.stderr
+    assert f"{run.path} lacks complete records of its 4 rounds" in done.stderr

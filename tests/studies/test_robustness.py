@@ -169,17 +169,17 @@ def test_without_none_the_clean_run_is_still_there(tmp_path):
 GOOD = 'seeds = [0]\nattackers = [1]\nattacks = ["none"]\ndetectors = ["none"]'
 BAD = {
     GOOD.replace("attackers", "atackers"): "did you mean attackers?",
-    GOOD.replace("[1]", "[]"): "attackers is a list",
-    GOOD.replace("[1]", "[0]"): "attackers is a list",
-    GOOD.replace("[1]", "[5]"): "leave one of them honest",
+    GOOD.replace("[1]", "[]"): "attackers must be a list",
+    GOOD.replace("[1]", "[0]"): "attackers must be a list",
+    GOOD.replace("[1]", "[5]"): "leave at least one of them honest",
     GOOD.replace('attacks = ["none"]', 'attacks = ["nois"]'): "did you mean noise?",
-    GOOD.replace('detectors = ["none"]', "detectors = []"): "detectors is a list of names",
+    GOOD.replace('detectors = ["none"]', "detectors = []"): "detectors must be a list of names",
     GOOD.replace(
         'detectors = ["none"]', "[detectors.mine]\npsi = 3"
-    ): "detectors.mine: name says which",
+    ): "detectors.mine: name is missing",
     GOOD.replace('detectors = ["none"]', "[detectors.bft]\npsy = 3"): "did you mean psi?",
     GOOD.replace('attacks = ["none"]', "")
-    + "\n[attacks.noise]\nclients = 3": "clients is not set here but by attackers",
+    + "\n[attacks.noise]\nclients = 3": "clients cannot be set here; set attackers",
 }
 
 
@@ -190,6 +190,6 @@ def test_bad_files(tmp_path, top, says):
 
 def test_attack_in_the_experiment_is_refused(tmp_path):
     file = grid_file(tmp_path / "bad", GOOD, more='attack = {name = "noise"}')
-    assert "experiment.attack is not set here but by attacks" in refused(
+    assert "experiment.attack cannot be set here; list the attacks" in refused(
         "robustness", file, tmp_path / "out"
     )
