@@ -57,8 +57,13 @@ def test_where_more_servers_do_help_it_says_so(tmp_path: Path) -> None:
 def test_it_names_the_numbers_that_break_a_sentence(tmp_path: Path) -> None:
     found = claims(of(tmp_path, servers="4..13", p="0.2", enough="0.9", beyond=10))
     assert "N = 5, 6, 8, 9, 11, 12" in found["more servers are more secure, at p = 0.2"][1]
-    assert found["more servers are more secure, at p = 0.2"][1].endswith("at most by 0.0819, with 5")
-    assert found["p < 0.2 and more than 10 servers: security is above 0.9"] == (False, "not with N = 11, 12")
+    assert found["more servers are more secure, at p = 0.2"][1].endswith(
+        "at most by 0.0819, with 5"
+    )
+    assert found["p < 0.2 and more than 10 servers: security is above 0.9"] == (
+        False,
+        "not with N = 11, 12",
+    )
     assert (
         claims(of(tmp_path, servers="4..7", p="0.3"))["… counting only N = 3f + 1, at p = 0.3"][1]
         == "security falls with N = 7"
