@@ -1,7 +1,7 @@
 """Claims: that one label of an axis is better than another, judged by the runs of a grid.
 
 [[claims]]                            optional
-says = "FedRFQ before FedProto"
+says = "FedRFQ is better than FedProto"
 measure = "own"
 better = {method = "fedrfq"}          a label of an axis
 than = {method = "fedproto"}          another label of it; if left out, all others, one by one
