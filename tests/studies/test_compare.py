@@ -118,7 +118,7 @@ def test_again_prints_the_same_and_runs_nothing(compared):
 
 
 def test_interval_by_hand():
-    """Differences 1, 2, 3, 4: mean 2.5, deviation √(5/3), t = 3.182446 with 3 degrees of freedom."""
+    """Differences 1, 2, 3, 4: mean 2.5, std √(5/3), t = 3.182446 with 3 degrees of freedom."""
     found = difference([11, 22, 33, 44], [10, 20, 30, 40])
     assert found.mean == 2.5
     assert found.std == pytest.approx(math.sqrt(5 / 3))

@@ -103,6 +103,7 @@ class BoundPlan:
         return MeasuredSetting(constants, rounds)
 
 
+# Cached: settings usually differ in λ and η, and share their pooling.
 @lru_cache
 def _pooled(pool: Pool, values: int, starts: int) -> float:
     """Return L₂′, SoftPool's Lipschitz constant on the whole map in L2; without pooling, 1."""

@@ -135,6 +135,7 @@ def drawn(path: Path, title: str, settings: Mapping[str, MeasuredSetting]) -> Pa
     left.set(
         title="client 0", xlabel="round", ylabel="ℓ with the globals that came back", yscale="log"
     )
+    # Left of this line the bound is broken.
     right.axvline(0, color="black", linewidth=0.8)
     right.set_xscale("symlog", linthresh=_LINEAR_BELOW)
     right.set(title="bound − loss, all clients and rounds")

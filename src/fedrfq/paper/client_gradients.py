@@ -46,6 +46,7 @@ class ClientLoss:
 
     def guide(self, globals_: Globals) -> Guide:
         """Return what the client is given to train with from round 2 on."""
+        # FedRFQ's guide depends on the globals alone: of the weights it needs no more than a count.
         return self.program.method.guide(2, globals_, {"": torch.zeros(1, 1)})
 
     def point(self, w: Tensor, guide: Guide, rng: Generator) -> Point:
@@ -72,6 +73,7 @@ class ClientLoss:
         """
         copies = w.expand(len(self.y), -1).clone().requires_grad_()
         batch = self._batch(copies, self.x[:, None], self.y[:, None])
+        # Every copy is told the same.
         rows = {name: g.expand(len(self.y), *g.shape[1:]) for name, g in guide.items()}
         losses_N = self.program.method.losses(batch, rows)[0]
         (gradients_NP,) = torch.autograd.grad(losses_N.sum(), copies)
@@ -97,6 +99,7 @@ class ClientLoss:
             name: piece.view(-1, *p.shape)
             for (name, p), piece in zip(self.like.items(), pieces, strict=True)
         }
+        # Every sample counts, and there is no dropout: the loss is a function of the weights alone.
         weight = torch.ones(y_KB.shape, dtype=w_KP.dtype)
         c, logits = self.program.model.forward(_LAYOUT, params, x, TrainingStep(weight, None))
         return Batch(logits, c, self.program.pool(c), y_KB, weight, params)

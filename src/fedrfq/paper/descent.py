@@ -127,6 +127,7 @@ def descend(
     measured = []
     for number in range(1, experiment.rounds + 1):
         tell(number)
+        # The matrices are so small that threads would cost more than they gain.
         with one_thread():
             guide = clients[0].guide(before.globals_)
             walks = [
@@ -135,23 +136,19 @@ def descend(
             ]
             after = _exchange(experiment, before, _uploads(clients, walks, len(nothing.present_J)))
             if number > 1:
-                # All curvatures before the rest: the order of the draws is part of the result.
-                curvatures = [
-                    _curvature(client, walk, guide, powers, rng)
-                    for client, walk in zip(clients, walks, strict=True)
-                ]
-                measured += [
-                    _measure(
-                        clients[k],
-                        walks[k],
-                        before,
-                        after,
-                        client_number=k,
-                        round_number=number,
-                        curvature_at_start=curvatures[k],
+                for k, (client, walk) in enumerate(zip(clients, walks, strict=True)):
+                    measured.append(
+                        _measure(
+                            client,
+                            walk,
+                            before,
+                            after,
+                            client_number=k,
+                            round_number=number,
+                            curvature_at_start=_curvature(client, walk, guide, powers, rng),
+                        )
                     )
-                    for k in range(len(clients))
-                ]
+        # Clients keep their weights: only prototypes are exchanged.
         weights = [walk[-1].w for walk in walks]
         before = after
     return measured
@@ -162,6 +159,7 @@ def _clients(experiment: Experiment, dataset: Dataset) -> tuple[list[ClientLoss]
     partition = deal(experiment, dataset)
     labels = believed_labels(experiment, partition, [], dataset)
     shares, _ = client_data([partition], labels, dataset, False, torch.device("cpu"))
+    # No attack and no cohorts (see `check`), so the labels are true and there is one program.
     program = Program(experiment.model, experiment.method, experiment.pool, experiment.train)
     clients = []
     weights = []
@@ -194,7 +192,8 @@ def _uploads(clients: list[ClientLoss], walks: list[list[Point]], classes: int) 
         p_1NV = client.program.pool(walk[-1].c_ND)[None]
         y_1N = client.y[None]
         per_client.append(class_means(p_1NV, y_1N, torch.ones_like(y_1N), classes))
-    means, counts = (torch.cat(column) for column in zip(*per_client, strict=True))
+    means = torch.cat([client_means for client_means, _ in per_client])
+    counts = torch.cat([client_counts for _, client_counts in per_client])
     precision = clients[0].program.method.precision()
     values = quantise(means, precision)[0]
     numbers = tuple(range(len(clients)))
@@ -218,7 +217,9 @@ def _measure(
     round_number: int,
     curvature_at_start: float,
 ) -> MeasuredRound:
+    # The last point is where the round ends: no step is taken from there.
     steps = walk[:-1]
+    # The bound's 2ε covers two gaps, this round's and the last one's: ε is at least each of them.
     gaps = torch.stack([before.gap(), after.gap()])
     return MeasuredRound(
         client=client_number,

@@ -61,7 +61,7 @@ class Failure:
         failure = last.prototype_failure
         if failure is not None:
             failure *= 100
-        dataset, method = labels
+        dataset, method = labels  # `of` of the plan has checked that these are the axes
         pairs = [
             f"{names[pair.first]}/{names[pair.second]} {100 * pair.share:.0f} %"
             for pair in clusters.confused(_MAX_PAIRS)

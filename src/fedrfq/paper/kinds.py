@@ -10,6 +10,7 @@ from fedrfq.paper.tables import TablePlan
 from fedrfq.studies.figure import FigurePlan
 from fedrfq.studies.recipe import Plan, Recipe
 
+# A new kind is a file with such a function, and a line here.
 KINDS: dict[str, Callable[[Recipe], Plan]] = {
     "table": TablePlan.of,
     "figure": FigurePlan.of,

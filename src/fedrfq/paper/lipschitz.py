@@ -203,6 +203,7 @@ class LipschitzPlan:
         for norm in norms:
             points = [(c.kernel, c.measured) for c in constants if c.norm == norm]
             axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=norm)
+        # symlog: the printed constant for k̂ = 1 is 0.
         axes.set(xlabel="k̂", ylabel="Lipschitz constant", yscale="symlog", xticks=self.kernels)
         axes.grid(alpha=0.3)
         legend(figure, [axes], self.recipe.title)
@@ -230,6 +231,7 @@ def _share_against_s18(kernel: int, pairs: int, rng: Generator) -> float:
     """
     a, b = random_pairs(kernel**2, pairs, rng)
     pool = window(kernel)
+    # A single window has a single output.
     outputs_apart = (pool(a) - pool(b)).abs()[:, 0]
     sums_apart = (a.sum(1) - b.sum(1)).abs()
     return float((outputs_apart > sums_apart + _ROUNDING).double().mean())

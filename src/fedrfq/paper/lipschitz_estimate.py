@@ -52,6 +52,7 @@ def window(kernel: int) -> Pool:
 
 def jacobian(pool: Pool, c: Tensor) -> Tensor:
     """Return ∂P/∂C, S × V × D, for maps S × D."""
+    # A value outside of a window has no influence on it: its derivative stays 0.
     places = _places(pool, c.shape[1]).expand(len(c), -1, -1)
     zeros = torch.zeros(*places.shape[:2], c.shape[1], dtype=c.dtype)
     return zeros.scatter(2, places, _gradients(c[:, places[0]]))
@@ -108,6 +109,7 @@ def _places(pool: Pool, values: int) -> Tensor:
 
 def _maximise(objective: Objective, values: int, starts: int, rng: Generator) -> Steepest:
     """Climb by gradient ascent from all starts at once, then by L-BFGS from the best end."""
+    # Scales in turn, so that even a few starts have each of them.
     scales = np.resize(_SCALES, (starts, 1))
     with one_thread():
         c = torch.from_numpy(rng.standard_normal((starts, values)) * scales)
@@ -137,6 +139,7 @@ def _polish(objective: Objective, start: Tensor) -> Steepest:
         value = -objective(at[None])[0]
         return value.item(), torch.autograd.grad(value, at)[0].numpy()
 
+    # Adam's last steps are tiny, but L-BFGS still gains the last digits.
     options = {"maxiter": _STEPS}
     optimum = minimize(negative, start.numpy(), jac=True, method="L-BFGS-B", options=options)
     return Steepest(-float(optimum.fun), torch.from_numpy(optimum.x))

@@ -116,6 +116,7 @@ class SecurityPlan:
         says = f"more servers are more secure, at p = {float(p):g}"
         if not falls:
             return SecurityClaim(says, True, "with every N")
+        # The servers are a range, so n − 1 is the number before n.
         worst = max(falls, key=lambda n: computed[n - 1, p] - computed[n, p])
         drop = float(computed[worst - 1, p] - computed[worst, p])
         steps = f"security falls in {len(falls)} of {len(self.servers) - 1} steps"

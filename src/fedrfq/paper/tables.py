@@ -204,6 +204,7 @@ class TablePlan:
 
 
 def _as_spread(value: float | Spread | None) -> Spread | None:
+    # The paper prints no interval over seeds.
     if isinstance(value, float):
         return Spread(1, value, None, None)
     return value
@@ -233,6 +234,7 @@ def _row(cell: TableCell, paper: Printed | None) -> tuple[str, ...]:
     printed_accuracy = NOTHING
     if cell.paper is not None:
         printed_accuracy = f"{cell.paper:.2f} ± {cell.paper_std:.2f}"
+    # There is no accuracy only if every seed diverged.
     own = "diverged"
     half = NOTHING
     if cell.own is not None:

@@ -100,6 +100,7 @@ def _in_words(setting: str, method: str) -> str:
 
 
 def _settings(table: Mapping[str, Any]) -> dict[str, Table]:
+    # Without settings there is one, without a name: the common experiment as it is.
     if "settings" not in table:
         return {"": {}}
     settings = study_file.labels(table, "settings")
@@ -176,7 +177,8 @@ class ComparedRun:
         """Take the figures from a run's records."""
         directory = ended.run.path.name
         if ended.diverged is not None:
-            return ComparedRun(*place, directory, ended.diverged, *[None] * 9)
+            no_figures = [None] * 9
+            return ComparedRun(*place, directory, ended.diverged, *no_figures)
         last = records[-1]
         reached = [r.round for r in records if target is not None and r.accuracy_mean >= target]
         return ComparedRun(
@@ -302,6 +304,7 @@ def _pairs(comparison: Comparison, runs: Sequence[ComparedRun]) -> list[PairedDi
             method: [_over(values, settings, method, seed) for seed in comparison.seeds]
             for method in comparison.methods
         }
+        # Both directions: a reader looks a pair up either way.
         for method, other in permutations(comparison.methods, 2):
             ones = by_method[method]
             others = by_method[other]

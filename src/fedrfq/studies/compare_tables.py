@@ -134,6 +134,7 @@ def _lines(
             if (run_setting, run_method) == (setting, method)
         ]
         values_SR = [[getattr(record, field) for record in records] for records in runs]
+        # A method that exchanges no prototypes has no accuracy by them in any round.
         if values_SR and values_SR[0][-1] is not None:
             lines[method] = np.array(values_SR, np.float64)
     return lines

@@ -194,6 +194,7 @@ class FigurePlan:
         self, measured: MeasuredRuns, measure: str, inside: Sequence[Labels]
     ) -> PlotLine | None:
         if self.x == ROUND:
+            # Every axis is series or panel here: a line is one combination, unless it was skipped.
             if not inside:
                 return None
             return _curve_line(self._curves(measured, measure, inside[0]))
@@ -205,6 +206,7 @@ class FigurePlan:
                 points.append((x, y))
         if not points:
             return None
+        # Labels keep the recipe's order; measured places come in any order.
         if self.x in MEASURES:
             points.sort(key=lambda point: point[0])
         return PlotLine([x for x, _ in points], [y for _, y in points])

@@ -121,6 +121,7 @@ class MeasuredRuns:
         if place not in self.records:
             return None
         if wanted.of_round is None:
+            # Undefined figures, such as a precision where nothing was dropped, are None or nan.
             summary = self.summaries[place].get(wanted.summary_key)
             if summary is None or math.isnan(summary):
                 return None

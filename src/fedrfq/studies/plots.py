@@ -42,6 +42,7 @@ def curves(path: Path, title: str, panels: Mapping[str, Mapping[str, NDArray[np.
     Each array is seeds × rounds; a line is the mean over seeds, its band the standard deviation.
     """
     plt = pyplot()
+    # A panel that no method has a line in is left out.
     drawn = {name: lines for name, lines in panels.items() if lines}
     figure, row = plt.subplots(
         1, len(drawn), figsize=(6.2 * len(drawn) + 1.8, 4.6), layout="constrained", squeeze=False
@@ -156,6 +157,7 @@ def _write_numbers(axes: Any, panel: Panel) -> None:
     middle = panel.low + 0.6 * (panel.high - panel.low)
     for (i, j), value in np.ndenumerate(panel.values):
         text = f"{value:.{panel.digits}f}"
+        # Missing values have no colour: black on white.
         colour = "black"
         if np.isnan(value):
             text = "–"
@@ -200,9 +202,10 @@ def legend(figure: Any, axes: Sequence[Any], title: str) -> None:
 
 
 def pyplot() -> Any:
-    """Import pyplot, which takes a while, without a display."""
+    """Import pyplot without a display, and only when a picture is drawn: it takes a while."""
     import matplotlib
 
+    # Before pyplot is imported, which would otherwise look for a display.
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 

@@ -14,6 +14,7 @@ def made(command: str, runs: Sequence[RunDirectory]) -> dict[str, Any]:
 
     A result that is computed without runs was made here and now.
     """
+    # Runs of several revisions or devices may stand side by side in one result: all are named.
     environments = [run.environment() for run in runs] or [here()]
     datasets = [environment["data"] for environment in environments if environment.get("data")]
     return {

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _COMMON_KEYS = ("title", "kind", "claim", "seeds", "quick")
 # Where `experiments/` is: in an installed package, and in a checkout.
 _PLACES = (Path(__file__).parents[1] / "experiments", Path(__file__).parents[3] / "experiments")
-NOT_RECIPES = ("paper",)
+NOT_RECIPES = ("paper",)  # the figures that the paper prints
 
 Tell = Callable[[float, str], None]  # is called with the share that is done, and what is being done
 
@@ -62,6 +62,7 @@ class Recipe:
             raise UserError(f"{name}: quick must be a section, [quick], with what it changes")
         if quick:
             table = toml.merge(table, quick_changes)
+        # After [quick], which may have its own `only`: the caller's choice counts.
         if only:
             labels = {axis: list(chosen) for axis, chosen in only.items()}
             table = toml.merge(table, {"only": labels})

@@ -73,21 +73,13 @@ class RobustnessStudy:
         numbers = study_file.whole_numbers(table, "attackers", 1, "[2, 4]")
         attacks = _options(table, "attacks", list(ATTACKS))
         detectors = _options(table, "detectors", list(DETECTORS))
-        common = study_file.section(table, "experiment")
-        for key in ("attack", "detector"):
-            if key in common:
-                raise UserError(
-                    f"experiment.{key} cannot be set here; list the {key}s to run under {key}s"
-                )
+        common = _common(table)
         experiments = {
             (attack, detector, number, seed): study_file.experiment(
                 f"attack '{attack}', detector '{detector}'",
                 table["name"],
                 seed,
-                [
-                    common,
-                    {"attack": _by_clients(attack_options, number), "detector": detector_options},
-                ],
+                [common, _attacked(attack_options, number), {"detector": detector_options}],
             )
             for attack, attack_options in attacks.items()
             for detector, detector_options in detectors.items()
@@ -100,6 +92,7 @@ class RobustnessStudy:
                 f"attackers has {max(numbers)}, but there are only {first.clients} clients; "
                 "leave at least one of them honest"
             )
+        # All experiments differ only in attack, detector and seed: any of them will do here.
         clean = {
             seed: replace(first, seed=seed, attack=NoAttack(), detector=NoDetection())
             for seed in seeds
@@ -124,6 +117,16 @@ class RobustnessStudy:
         )
 
 
+def _common(table: Mapping[str, Any]) -> Table:
+    common = study_file.section(table, "experiment")
+    for key in ("attack", "detector"):
+        if key in common:
+            raise UserError(
+                f"experiment.{key} cannot be set here; list the {key}s to run under {key}s"
+            )
+    return common
+
+
 def _options(table: Mapping[str, Any], key: str, choices: list[str]) -> dict[str, Table]:
     options = {
         label: study_file.named(label, section, choices)
@@ -141,12 +144,12 @@ def _options(table: Mapping[str, Any], key: str, choices: list[str]) -> dict[str
     return options
 
 
-def _by_clients(attack: Table, number: int) -> Table:
+def _attacked(options: Table, number: int) -> Table:
     # Without an attack the number makes no difference. Setting it to 0 makes these experiments
     # equal, so the grid runs them once.
-    if attack["name"] == "none":
+    if options["name"] == "none":
         number = 0
-    return {**attack, "clients": number}
+    return {"attack": {**options, "clients": number}}
 
 
 @dataclass(frozen=True)
@@ -333,22 +336,20 @@ def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[Attacke
         for (number, seed), clients in honest_clients.items()
     }
     runs = []
-    for place, experiment in study.experiments.items():
-        attack, detector, number, seed = place
+    for (attack, detector, number, seed), experiment in study.experiments.items():
         end = ended[experiment.hash()]
-        records: Sequence[RoundRecord] = ()
+        detected = None
+        own: float | None = None
+        prototype: float | None = None
         if end.diverged is None:
             records = end.records()
-        detected = None
-        if records:
             detected = Detected.of(records)
-        clean_own, clean_prototype = clean[number, seed]
-        if records and experiment.attack.clients:
             own = records[-1].honest_accuracy_mean
             prototype = records[-1].honest_prototype_accuracy_mean
-        else:
-            # Nobody attacks, so take the clients that are honest in the attacked runs beside it.
-            own, prototype = accuracies(end, honest_clients[number, seed])
+            if not experiment.attack.clients:
+                # Nobody attacks. Take the clients that are honest in the attacked runs beside it.
+                own, prototype = accuracies(end, honest_clients[number, seed])
+        clean_own, clean_prototype = clean[number, seed]
         runs.append(
             AttackedRun(
                 attack=attack,

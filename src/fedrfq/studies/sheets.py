@@ -64,6 +64,7 @@ def write(
     markdown = "\n".join([f"# {title}", "", *(sheet.markdown() for sheet in sheets)])
     write_atomically(folder / "table.md", markdown.encode())
     write_atomically(folder / "table.json", (to_json(whole, indent=1) + "\n").encode())
+    # All rows have the same columns.
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()

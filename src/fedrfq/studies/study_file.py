@@ -29,6 +29,7 @@ def read(path: Path, keys: Sequence[str], example: str) -> Table:
         raise UserError(f"there is no file {path}; start from a copy of {example}")
     table = toml.read(path)
     known(table, keys, "")
+    # The name becomes a folder, so characters that a folder cannot have are replaced.
     table.setdefault("name", re.sub(r"[^\w .-]", "-", path.stem))
     if not isinstance(table["name"], str):
         raise UserError(
