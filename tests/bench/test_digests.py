@@ -14,7 +14,10 @@ import pytest
 from support.paths import BENCH
 
 _BENCH = BENCH / "digests.py"
-# Of SMALL. Another one means that servers of two versions would not agree.
+# The digest of all decisions on SMALL by these detectors and rules, whatever is registered beside
+# them. Another digest means that servers of two versions would not agree.
+_DETECTORS = ("none", "bft", "bft-mean", "median", "trimmed", "medoid", "adaptive")
+_RULES = ("weighted", "mean", "paper", "median", "trimmed")
 _TOTAL = "ec927a8b1cd988b1b4675c4d9786ab88a90dc5a0512ff3c3cf1aedf6e024878a"
 
 
@@ -34,9 +37,21 @@ def plain(digests: Any) -> Any:
     return digests.Place(sys.executable).ask("--small")
 
 
+def pinned_cases(answer: Any) -> dict[str, str]:
+    """Return the digests of the cases, "shape | detector | rule", that are made of known parts."""
+    pinned = {}
+    for case, digest in answer["cases"].items():
+        _, detector, rule = case.split(" | ")
+        if detector in _DETECTORS and rule in _RULES:
+            pinned[case] = digest
+    return pinned
+
+
 def test_the_decisions_are_what_they_were(digests: Any, plain: Any) -> None:
     assert len(plain["cases"]) == len(digests.DETECTORS) * len(digests.RULES) * len(digests.SMALL)
-    assert digests.total(plain["cases"]) == _TOTAL
+    pinned = pinned_cases(plain)
+    assert len(pinned) == len(_DETECTORS) * len(_RULES) * len(digests.SMALL)
+    assert digests.total(pinned) == _TOTAL
 
 
 def test_other_kernels_and_instructions_decide_alike(digests: Any, plain: Any) -> None:
@@ -48,7 +63,8 @@ def test_other_kernels_and_instructions_decide_alike(digests: Any, plain: Any) -
 
 def test_every_case_is_one_of_its_own_and_something_is_dropped(digests: Any, plain: Any) -> None:
     """Otherwise equal digests would say little."""
-    filtered = {case: found for case, found in plain["cases"].items() if "| none |" not in case}
+    pinned = pinned_cases(plain)
+    filtered = {case: found for case, found in pinned.items() if "| none |" not in case}
     assert len(set(filtered.values())) == len(filtered)
     assert all(plain["dropped"][case] > 0 for case in filtered)
 

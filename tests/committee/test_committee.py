@@ -331,7 +331,7 @@ def test_direct_has_no_options_no_federation_and_no_report() -> None:
     assert not vars(Direct())
     assert Direct().federation(mandate()) is None
     assert rounds(Direct(), mandate(), 1)[0].report is None
-    assert list(COMMITTEES) == ["direct", "simulated", "alone"]
+    assert {"direct", "simulated", "alone"} <= COMMITTEES.keys()
 
 
 # federation.toml

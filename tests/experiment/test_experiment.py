@@ -340,7 +340,7 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         (["method.lam=inf"], "method.lam"),
         (
             ["method.aggregate=mode"],
-            "method.aggregate must be one of weighted, mean, paper, median, trimmed, not 'mode'",
+            r"method.aggregate must be one of weighted, mean, .*, not 'mode'",
         ),
         (["method.name=fedrfq-lean", "method.bits=12"], "method.bits must be 8, 16 or 24, not 12"),
         (

@@ -31,6 +31,14 @@ from support.small import told
 
 ONE = 2**FRACTION_BITS
 EXCHANGING = [name for name, kind in METHODS.items() if kind.exchanges]
+# The methods that come with the program, and how many models the server keeps for each. Others may
+# be registered beside them: what holds for all methods is tested for those as well.
+CENTRES = {
+    **dict.fromkeys(("local", "fedproto", "fedrfq", "fedrfq-lean"), 0),
+    **dict.fromkeys(("fedavg", "fedprox", "fedper", "fedrep"), 1),
+    "fesem": 3,
+}
+PROTOTYPES = {"fedproto", "fedrfq", "fedrfq-lean"}
 
 
 def globals_(*rows: tuple[float, ...] | None, values: int = 2) -> Globals:
@@ -270,7 +278,7 @@ UPLOADS = Uploads(
 @pytest.mark.parametrize(
     ("aggregate", "expected"), [("weighted", [5, 6]), ("mean", [6, 4]), ("paper", [2, 3])]
 )
-@pytest.mark.parametrize("name", EXCHANGING)
+@pytest.mark.parametrize("name", sorted(PROTOTYPES))
 def test_uploads_are_combined_as_the_option_says(
     name: str, aggregate: str, expected: list[int]
 ) -> None:
@@ -287,46 +295,40 @@ def test_defaults_are_the_papers_as_decided() -> None:
     assert FedRFQLean() == FedRFQLean(
         1.0, "weighted", "samples", power=1, separation=0.3, temperature=0.2, bits=8
     )
-    assert [name for name, kind in METHODS.items() if kind.pools] == ["fedrfq", "fedrfq-lean"]
-    assert EXCHANGING == ["fedproto", "fedrfq", "fedrfq-lean"]
-    assert {name: kind().centres for name, kind in METHODS.items() if kind().centres} == {
-        **dict.fromkeys(("fedavg", "fedprox", "fedper", "fedrep"), 1),
-        "fesem": 3,
-    }
+    assert CENTRES.keys() <= METHODS.keys()
+    assert {name: METHODS[name]().centres for name in CENTRES} == CENTRES
+    assert {name for name in CENTRES if METHODS[name].exchanges} == PROTOTYPES
+    assert {name for name in CENTRES if METHODS[name].pools} == {"fedrfq", "fedrfq-lean"}
 
 
-def test_who_exchanges_no_prototypes_is_told_of_none() -> None:
-    for name in set(METHODS) - set(EXCHANGING) - {"fedprox"}:
-        assert told(METHODS[name](), KNOWN, start(2)) == {}
+@pytest.mark.parametrize("name", sorted(CENTRES.keys() - PROTOTYPES - {"fedprox"}))
+def test_who_exchanges_no_prototypes_is_told_of_none(name: str) -> None:
+    assert told(METHODS[name](), KNOWN, start(2)) == {}
 
 
 def test_precision_is_the_methods() -> None:
-    assert [METHODS[name]().precision().bits for name in EXCHANGING] == [24, 24, 8]
+    bits = {"fedproto": 24, "fedrfq": 24, "fedrfq-lean": 8}
+    assert {name: METHODS[name]().precision().bits for name in bits} == bits
     assert FedRFQLean(bits=16).precision().bits == 16
 
 
 def test_what_is_shared_and_what_is_trained() -> None:
     """Of the decision layer and of all below it; FedRep's third pass is the first of the body's."""
-    shared = {name: (kind().shared(True), kind().shared(False)) for name, kind in METHODS.items()}
-    assert {name for name, whole in shared.items() if whole == (True, True)} == {
-        "fedavg",
-        "fedprox",
-        "fesem",
+    shared = {
+        **dict.fromkeys(("fedavg", "fedprox", "fesem"), (True, True)),
+        **dict.fromkeys(("fedper", "fedrep"), (False, True)),
+        **dict.fromkeys(("local", *PROTOTYPES), (False, False)),
     }
-    assert {name for name, body in shared.items() if body == (False, True)} == {"fedper", "fedrep"}
-    assert {name for name, none in shared.items() if none == (False, False)} == {
-        "local",
-        *EXCHANGING,
-    }
+    for name, expected in shared.items():
+        method = METHODS[name]()
+        assert (method.shared(True), method.shared(False)) == expected
     fedrep = FedRep(head_epochs=2)
     assert fedrep.epochs(3) == 5
     assert [fedrep.trains(epoch, True) for epoch in range(5)] == [True, True, False, False, False]
     assert [fedrep.trains(epoch, False) for epoch in range(5)] == [False, False, True, True, True]
-    assert all(
-        kind().epochs(3) == 3 and kind().trains(0, True)
-        for name, kind in METHODS.items()
-        if name != "fedrep"
-    )
+    for name in CENTRES.keys() - {"fedrep"}:
+        assert METHODS[name]().epochs(3) == 3
+        assert METHODS[name]().trains(0, True)
 
 
 def test_runs_share_a_program_if_the_guide_carries_their_difference() -> None:

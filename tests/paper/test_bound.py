@@ -1,4 +1,4 @@
-"""Theorem 1 along a run: that what is measured is the program's own loss, and that the terms are the theorem's."""
+"""Theorem 1 along a run: the measured loss is the program's, and the terms are the theorem's."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.models.stacked import TrainingStep
 from fedrfq.paper import descent
 from fedrfq.paper.bound import BoundPlan
-from fedrfq.paper.client_gradients import ClientLoss, curvature, minibatches, variance
-from fedrfq.paper.descent import MeasuredRound, check, descend
+from fedrfq.paper.client_gradients import ClientLoss, Point, curvature, minibatches, variance
+from fedrfq.paper.descent import Exchanged, MeasuredRound, check, descend
 from fedrfq.paper.theorem import Constants, MeasuredSetting, largest_lam, s8_holds, terms
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.studies.recipe import Recipe, Shown
@@ -52,8 +52,8 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def told(experiment: Experiment, dataset: Dataset) -> Globals:
-    """Global prototypes of random values, of all classes."""
+def random_globals(experiment: Experiment, dataset: Dataset) -> Globals:
+    """Return global prototypes of random values, for all classes."""
     values = rng().integers(0, 2**14, (len(dataset.classes), experiment.prototype_size()))
     return Globals(np.ones(len(dataset.classes), np.bool_), values)
 
@@ -62,12 +62,31 @@ def told(experiment: Experiment, dataset: Dataset) -> Globals:
 def client(mnist: Dataset) -> tuple[ClientLoss, torch.Tensor, Globals]:
     experiment = small(model={"name": "cnn", "drop": 0.0}, clients=2)
     clients, weights = descent._clients(experiment, mnist)
-    return clients[0], weights[0], told(experiment, mnist)
+    return clients[0], weights[0], random_globals(experiment, mnist)
 
 
 @pytest.fixture(scope="module")
 def rounds(mnist: Dataset) -> list[MeasuredRound]:
     return descend(small(), mnist, 3, 3, lambda number: None)
+
+
+def measure(
+    client: ClientLoss,
+    walk: list[Point],
+    before: Exchanged,
+    after: Exchanged,
+    curvature: float = 0.0,
+) -> MeasuredRound:
+    """Measure the first client in round 2."""
+    return descent._measure(
+        client,
+        walk,
+        before,
+        after,
+        client_number=0,
+        round_number=2,
+        curvature_at_start=curvature,
+    )
 
 
 # A client's loss
@@ -193,9 +212,9 @@ def test_a_step_goes_against_a_minibatch_s_gradient(mnist: Dataset) -> None:
 def test_the_largest_of_a_round_is_taken(mnist: Dataset) -> None:
     experiment = small()
     clients, weights = descent._clients(experiment, mnist)
-    nothing = descent.Exchanged(Globals.none(10, 3), Globals.none(10, 3), {})
+    nothing = Exchanged(Globals.none(10, 3), Globals.none(10, 3), {})
     walk = descent._walk(clients[0], weights[0], clients[0].guide(nothing.globals_), 3, rng())
-    found = descent._measured(0, 2, clients[0], walk, 7.0, nothing, nothing)
+    found = measure(clients[0], walk, nothing, nothing, curvature=7.0)
     assert found.descent == pytest.approx(sum(p.gradient.square().sum().item() for p in walk[:3]))
     assert (found.variance, found.norm) == (
         max(p.variance for p in walk[:3]),
@@ -219,11 +238,11 @@ def test_the_gap_is_the_larger_of_both_rounds(mnist: Dataset) -> None:
     nothing = Globals.none(10, 3)
     walk = descent._walk(clients[0], weights[0], clients[0].guide(nothing), 1, rng())
     one, two = (
-        descent.Exchanged(nothing, Globals(nothing.present_J, nothing.values_JV + size * 2**14), {})
+        Exchanged(nothing, Globals(nothing.present_J, nothing.values_JV + size * 2**14), {})
         for size in (1, 2)
     )
     for before, after in ((one, two), (two, one)):
-        found = descent._measured(0, 2, clients[0], walk, 0.0, before, after)
+        found = measure(clients[0], walk, before, after)
         assert found.filtered == pytest.approx(2 * 3**0.5)
         assert (found.globals_moved, found.unfiltered_moved) == (0, pytest.approx(3**0.5))
         assert found.filter_moved == pytest.approx(3**0.5)
@@ -238,8 +257,8 @@ def test_a_detector_remembers(mnist: Dataset) -> None:
         descent._walk(client, w, client.guide(nothing), 1, rng())
         for client, w in zip(clients, weights, strict=True)
     ]
-    before = descent.Exchanged(nothing, nothing, memory)
-    after = descent._exchanged(experiment, before, descent._uploads(clients, walks, 10))
+    before = Exchanged(nothing, nothing, memory)
+    after = descent._exchange(experiment, before, descent._uploads(clients, walks, 10))
     assert any(not np.array_equal(after.memory[key], memory[key]) for key in memory)
 
 
@@ -348,7 +367,7 @@ def test_constants_are_the_largest_there_were() -> None:
         measured(**{name: float(i == j) for i, name in enumerate(names)}, filtered=float(j))
         for j in range(5)
     ]
-    found = Constants.of(rows, 0.1, 2.0, 5, 1.7, 2)
+    found = Constants.of(rows, eta=0.1, lam=2.0, iterations=5, pooled=1.7, kernel=2)
     assert all(getattr(found, name) == 1 for name in names)
     assert (found.eta, found.lam, found.iterations, found.pooled, found.printed, found.epsilon) == (
         0.1,

@@ -1,4 +1,4 @@
-"""Clusters of prototypes beside their classes: by hand, and of small runs."""
+"""Clusters of prototypes compared with their classes: by hand, and of small runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TABLE: dict[str, Any] = {
 
 
 def by_hand() -> Clustered:
-    """Six samples of class 3, four of class 7: one of the first kind lies in the other's cluster, two the other way round."""
+    """Return six samples of class 3 and four of class 7, of which one and two are misplaced."""
     y_N = np.array([3] * 6 + [7] * 4)
     cluster_N = np.array([0] * 5 + [1] + [0] * 2 + [1] * 2)
     return Clustered(np.zeros((10, 2)), y_N, cluster_N, np.array([3, 7]))
@@ -166,7 +166,8 @@ def test_data_that_are_not_there_are_left_out_and_it_says_so(shown: Shown) -> No
     assert plan.keep
     assert {experiment.data.name for experiment in plan.experiments} == {"mnist5k"}
     assert (
-        "cifar10 is left out: `fedrfq data get cifar10` gets its samples." in shown.sheets[0].note
+        "cifar10 is left out: `fedrfq data get cifar10` downloads its samples."
+        in shown.sheets[0].note
     )
     assert shown.whole["left_out"] == plan.missing
     with pytest.raises(UserError, match="fedrfq data get cifar10"):
@@ -197,7 +198,7 @@ def test_runs_that_diverged_do_not_count(grid: Grid, tmp_path: Path) -> None:
     }
     found = plan.show(ended, tmp_path, CPU, lambda share, words: None)
     assert len(found.rows) == 3
-    assert "1 runs diverged" in found.sheets[0].note
+    assert "Runs that diverged and do not count: 1." in found.sheets[0].note
     assert "±" not in found.sheets[1].rows[0][2]
     with pytest.raises(UserError, match="every run diverged"):
         plan.show(

@@ -1,4 +1,4 @@
-"""SoftPool's measured Lipschitz constants: against autograd, against pairs of inputs, and against what is known by hand."""
+"""SoftPool's measured Lipschitz constants against autograd, pairs of inputs and hand results."""
 
 from __future__ import annotations
 
@@ -49,17 +49,16 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     [window(3), Pool("softpool", 2, 2, 1), Pool("softpool", 4, 3, 2), Pool("softpool", 4, 1)],
 )
 def test_the_closed_form_is_the_pooling_s_jacobian(pool: Pool) -> None:
+    values = 24
     if pool.rows == 3:
         values = 9
-    else:
-        values = 24
     c = torch.from_numpy(rng().standard_normal((2, values)) * 3)
     for own, row in zip(jacobian(pool, c), c, strict=True):
         assert torch.allclose(own, torch.autograd.functional.jacobian(pool, row))
 
 
 def one_high(values: int) -> float:
-    """The max norm's constant among windows of one high value and equal others, found by trying them all."""
+    """Return the max norm's constant over windows of one high value and equal others, by trying."""
     a = np.linspace(0, 20, 200_001)
     weight = np.exp(a) / (np.exp(a) + values - 1)
     low = (1 - weight) * (1 - a * weight)
@@ -113,7 +112,7 @@ def test_pairs_are_of_every_scale_and_distance() -> None:
 
 
 def test_the_ascent_is_polished(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lipschitz_estimate, "_ascended", lambda objective, starts: starts)
+    monkeypatch.setattr(lipschitz_estimate, "_ascend", lambda objective, starts: starts)
     assert steepest_max(window(2), 4, 8, rng()).value == pytest.approx(one_high(4), abs=1e-3)
 
 
@@ -124,7 +123,7 @@ def test_it_takes_one_thread_and_gives_the_others_back(monkeypatch: pytest.Monke
     try:
         monkeypatch.setattr(
             lipschitz_estimate,
-            "_ascended",
+            "_ascend",
             lambda objective, starts: seen.append(torch.get_num_threads()) or starts,
         )
         steepest_max(window(2), 4, 1, rng())
@@ -150,7 +149,7 @@ def test_larger_kernels_stay_below_what_is_printed(small: Shown) -> None:
     assert not any("!" in cell for cell in small.sheets[0].rows[1])
     verdicts = {row[0]: row[1:3] for row in small.sheets[1].rows}
     assert verdicts["k̂² − 1 bounds SoftPool: max norm, a window"] == ("fails", "k̂ = 1")
-    assert verdicts["no pair of 500 random ones exceeds the constant found"] == (
+    assert verdicts["none of 500 random pairs exceeds the measured constant"] == (
         "holds",
         "every norm and k̂",
     )

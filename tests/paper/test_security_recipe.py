@@ -31,14 +31,14 @@ def test_the_recipe_shows_every_number_of_servers_and_judges_each_sentence(tmp_p
     assert found.rows[0]["security"] == 0.9477
     assert found.sheets[0].rows[0] == ("4", "1", "0.947700", "0.819200", "0.651700")
     verdicts = {says: holds for says, (holds, _) in claims(found).items()}
-    assert verdicts["it falls as p rises"]
-    assert not any(verdicts[f"more servers, more secure, at p = {p}"] for p in (0.1, 0.2, 0.3))
-    assert [verdicts[f"… counted at N = 3f + 1 only, at p = {p}"] for p in (0.1, 0.2, 0.3)] == [
+    assert verdicts["security falls as p rises"]
+    assert not any(verdicts[f"more servers are more secure, at p = {p}"] for p in (0.1, 0.2, 0.3))
+    assert [verdicts[f"… counting only N = 3f + 1, at p = {p}"] for p in (0.1, 0.2, 0.3)] == [
         True,
         True,
         False,
     ]
-    assert verdicts["p < 0.1 and more than 20 servers: above 0.99"]
+    assert verdicts["p < 0.1 and more than 20 servers: security is above 0.99"]
     secure = [
         verdicts[f"enough servers make it secure (above 0.99) at p = {p}"] for p in (0.1, 0.2, 0.3)
     ]
@@ -51,17 +51,22 @@ def test_the_recipe_shows_every_number_of_servers_and_judges_each_sentence(tmp_p
 
 def test_where_more_servers_do_help_it_says_so(tmp_path: Path) -> None:
     found = claims(of(tmp_path, servers="6..7", p="0.1"))
-    assert found["more servers, more secure, at p = 0.1"] == (True, "with every N")
+    assert found["more servers are more secure, at p = 0.1"] == (True, "with every N")
 
 
 def test_it_names_the_numbers_that_break_a_sentence(tmp_path: Path) -> None:
     found = claims(of(tmp_path, servers="4..13", p="0.2", enough="0.9", beyond=10))
-    assert "N = 5, 6, 8, 9, 11, 12" in found["more servers, more secure, at p = 0.2"][1]
-    assert found["more servers, more secure, at p = 0.2"][1].endswith("most with 5, by 0.0819")
-    assert found["p < 0.2 and more than 10 servers: above 0.9"] == (False, "not with N = 11, 12")
+    assert "N = 5, 6, 8, 9, 11, 12" in found["more servers are more secure, at p = 0.2"][1]
+    assert found["more servers are more secure, at p = 0.2"][1].endswith(
+        "at most by 0.0819, with 5"
+    )
+    assert found["p < 0.2 and more than 10 servers: security is above 0.9"] == (
+        False,
+        "not with N = 11, 12",
+    )
     assert (
-        claims(of(tmp_path, servers="4..7", p="0.3"))["… counted at N = 3f + 1 only, at p = 0.3"][1]
-        == "falls with N = 7"
+        claims(of(tmp_path, servers="4..7", p="0.3"))["… counting only N = 3f + 1, at p = 0.3"][1]
+        == "security falls with N = 7"
     )
     assert claims(of(tmp_path, servers="4..16", p="0.1", enough="0.95"))[
         "enough servers make it secure (above 0.95) at p = 0.1"
@@ -69,7 +74,7 @@ def test_it_names_the_numbers_that_break_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_certain_fault_does_not_fall_further(tmp_path: Path) -> None:
-    assert claims(of(tmp_path, servers="4..5", p="0,0"))["it falls as p rises"] == (
+    assert claims(of(tmp_path, servers="4..5", p="0,0"))["security falls as p rises"] == (
         False,
         "not with N = 4, 5",
     )
@@ -78,12 +83,12 @@ def test_a_certain_fault_does_not_fall_further(tmp_path: Path) -> None:
 def test_probabilities_are_taken_in_order(tmp_path: Path) -> None:
     found = of(tmp_path, servers="4..5", p="0.3,0.1")
     assert found.sheets[0].header[2:] == ("p = 0.1", "p = 0.3")
-    assert claims(found)["it falls as p rises"][0]
+    assert claims(found)["security falls as p rises"][0]
 
 
 def test_nothing_is_claimed_of_numbers_that_are_not_there(tmp_path: Path) -> None:
     assert not claims(of(tmp_path, servers="4..5", p="0.1"))[
-        "p < 0.1 and more than 20 servers: above 0.99"
+        "p < 0.1 and more than 20 servers: security is above 0.99"
     ][0]
 
 

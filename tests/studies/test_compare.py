@@ -1,4 +1,4 @@
-"""Comparisons: the table says what the runs' records say, and bad files are refused with what to do."""
+"""Comparisons: the table agrees with the runs' records, and bad files are refused with advice."""
 
 import csv
 import math
@@ -69,7 +69,10 @@ def test_differences_are_paired_over_seeds(compared):
     comparison, out, _ = compared
     pairs = {(p["setting"], p["method"], p["other"]): p for p in table(out)["pairs"]}
     assert len(pairs) == 3 * 6
-    last = {place: run_of(out, made).rounds()[-1] for place, made in comparison.experiments.items()}
+    last = {
+        place: run_of(out, experiment).rounds()[-1]
+        for place, experiment in comparison.experiments.items()
+    }
 
     def own(setting, method, seed):
         return last[setting, method, seed].accuracy_mean
@@ -94,10 +97,8 @@ def test_what_is_printed_and_written(compared):
     assert [float(row["own_mean"]) for row in rows] == [cell["own"]["mean"] for cell in cells]
     markdown = (out / "grid" / "table.md").read_text()
     for text in (done.stdout, markdown):
-        assert (
-            f"{cells[1]['own']['mean']:.2f} ± {cells[1]['own_std']:.2f} (± {cells[1]['own']['std']:.2f})"
-            in text
-        )
+        own = cells[1]["own"]
+        assert f"{own['mean']:.2f} ± {cells[1]['own_std']:.2f} (± {own['std']:.2f})" in text
         assert f"({cells[1]['reached']}/3)" in text
         assert "Differences from fedproto" in text
     pictures = sorted(path.name for path in (out / "grid").glob("*.png"))
@@ -117,7 +118,7 @@ def test_again_prints_the_same_and_runs_nothing(compared):
 
 
 def test_interval_by_hand():
-    """Differences 1, 2, 3, 4: mean 2.5, standard deviation √(5/3), t = 3.182446 with three degrees of freedom."""
+    """Differences 1, 2, 3, 4: mean 2.5, std √(5/3), t = 3.182446 with 3 degrees of freedom."""
     found = difference([11, 22, 33, 44], [10, 20, 30, 40])
     assert found.mean == 2.5
     assert found.std == pytest.approx(math.sqrt(5 / 3))
@@ -148,23 +149,10 @@ def test_a_label_lays_its_changes_over_the_experiment(tmp_path):
     comparison = Comparison.load(
         grid_file(tmp_path, top, more="[settings.wide]\npartition = {ways = 4}")
     )
-    local, own = (comparison.experiments["wide", method, 3] for method in ("local", "λ 0.5"))
-    assert (
-        own.name,
-        own.seed,
-        own.rounds,
-        own.partition.ways,
-        own.method.lam,
-        own.pool.stride,
-    ) == (
-        "own name",
-        3,
-        4,
-        4,
-        0.5,
-        2,
-    )
-    assert local.pool.name == "none"
+    changed = comparison.experiments["wide", "λ 0.5", 3]
+    assert (changed.name, changed.seed, changed.rounds) == ("own name", 3, 4)
+    assert (changed.partition.ways, changed.method.lam, changed.pool.stride) == (4, 0.5, 2)
+    assert comparison.experiments["wide", "local", 3].pool.name == "none"
     assert comparison.against == ("λ 0.5",)
 
 
@@ -173,29 +161,29 @@ def test_changing_the_kind_leaves_the_old_ones_options():
         {"partition": {"ways": 2}, "method": {"lam": 0.5}},
         {"partition": {"name": "iid"}, "method": {"name": "local"}},
     ]
-    made = combined("here", "name", 1, layers)
-    assert made.method == load(sets=["method.name=local"]).method
-    assert made.partition == load(sets=["partition.name=iid"]).partition
+    experiment = combined("here", "name", 1, layers)
+    assert experiment.method == load(sets=["method.name=local"]).method
+    assert experiment.partition == load(sets=["partition.name=iid"]).partition
 
 
 BAD = {
     "seed = [0]": "did you mean seeds?",
-    'methods = ["local"]': "seeds is a list",
-    'seeds = []\nmethods = ["local"]': "seeds is a list",
+    'methods = ["local"]': "seeds must be a list",
+    'seeds = []\nmethods = ["local"]': "seeds must be a list",
     'seeds = [0, 1, 0]\nmethods = ["local"]': "seeds has 0 more than once",
-    'seeds = [0, true]\nmethods = ["local"]': "seeds is a list",
-    "seeds = [0]": "methods is a list of names",
-    "seeds = [0]\nmethods = []": "methods is a list of names",
+    'seeds = [0, true]\nmethods = ["local"]': "seeds must be a list",
+    "seeds = [0]": "methods must be a list of names",
+    "seeds = [0]\nmethods = []": "methods must be a list of names",
     'seeds = [0]\nmethods = ["fedprox", "fedprotto"]': "did you mean fedproto?",
     'seeds = [0]\nmethods = ["local", "local"]': "more than once",
-    'seeds = [0]\nmethods = ["local"]\nsettings = {}': "settings is sections",
-    'seeds = [0]\nmethods = ["local"]\ntarget = 300': "target is an accuracy",
-    'seeds = [0]\nmethods = ["local"]\nagainst = ["fedproto"]': "against is a list of labels",
+    'seeds = [0]\nmethods = ["local"]\nsettings = {}': "settings must be sections",
+    'seeds = [0]\nmethods = ["local"]\ntarget = 300': "target must be an accuracy",
+    'seeds = [0]\nmethods = ["local"]\nagainst = ["fedproto"]': "against must be a list of labels",
     'seeds = [0]\nname = "a/b"\nmethods = ["local"]': "name must be a plain folder name",
     "seeds = [0]\n[methods.fedrfq]\nmethod = {lamb = 1}": "did you mean lam?",
-    "seeds = [0]\n[methods.local]\nseed = 4": "seed is not set here",
+    "seeds = [0]\n[methods.local]\nseed = 4": "seed cannot be set here",
     "seeds = [0]\n[methods.fedprotto]": "did you mean fedproto?",
-    'seeds = [0]\n[methods]\nlocal = "yes"': "local is a section",
+    'seeds = [0]\n[methods]\nlocal = "yes"': "local must be a section",
 }
 
 

@@ -1,4 +1,4 @@
-"""Grids stopped at any point and taken up again, runs that diverge, and who is trained with whom."""
+"""Grids stopped at any point and resumed, runs that diverge, and which runs are stacked."""
 
 import os
 import shlex
@@ -31,7 +31,7 @@ def compare(file, out, *more):
 
 
 def figures(file, ended):
-    """The table without times and places."""
+    """Return the table without times and directories."""
     whole = ComparisonFindings.of(Comparison.load(file), ended).table()
     for row in (*whole["runs"], *whole["cells"]):
         for key in ("seconds", "directory"):
@@ -40,7 +40,7 @@ def figures(file, ended):
 
 
 def states(out):
-    """When each file of the runs was last written."""
+    """Return when each file of the runs was last written."""
     files = [file for run in found(out).values() for file in run.path.rglob("*") if file.is_file()]
     return {file: file.stat().st_mtime_ns for file in files}
 
@@ -63,9 +63,9 @@ def test_killed_after_any_round_it_ends_as_if_never_stopped(tmp_path, whole, ste
     ended = {key: run for key, run in found(tmp_path).items() if run.result()}
     assert len(ended) == (2 if steps > 4 else 0)
     before = {
-        f: time_
-        for f, time_ in states(tmp_path).items()
-        if any(run.path in f.parents for run in ended.values())
+        file: written
+        for file, written in states(tmp_path).items()
+        if any(run.path in file.parents for run in ended.values())
     }
     again = grid(file, tmp_path)
     list(again.advance())
@@ -90,7 +90,7 @@ def test_killed_between_results(tmp_path, whole):
 
 
 def test_killed_while_directories_are_made(tmp_path, whole):
-    """Only one of two knows yet what it is stacked with; or neither does."""
+    """Only one of two runs knows yet what it is stacked with; or neither does."""
     file, _ = whole
     next(grid(file, tmp_path).advance())
     one, other = found(tmp_path).values()
@@ -126,10 +126,8 @@ def test_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, stop):
     assert f"continue with: {shlex.join(command('compare', file, '--out', out))}" in errors
     for run in found(out).values():
         (checkpoint,) = run.checkpoints()
-        assert len(records(run.path)) - checkpoint in (
-            0,
-            1,
-        )  # an interrupted round may have left its record
+        # An interrupted round may have left its record.
+        assert len(records(run.path)) - checkpoint in (0, 1)
 
 
 def test_a_grid_with_more_seeds_takes_over_what_is_there(tmp_path, whole):
@@ -176,15 +174,10 @@ def test_runs_that_diverge_leave_the_others_alone(tmp_path):
     assert cells["tame"]["own"]["count"] == 3
     assert "diverged" in done.stdout
     assert "lower train.lr or method.lam" in done.stderr
-    tame = [run for run in table(out)["runs"] if run["method"] == "tame"]
-    assert all(
-        [
-            r["round"]
-            for r in records(RunDirectory.open(out / table(out)["name"] / run["directory"]).path)
-        ]
-        == [1, 2, 3, 4]
-        for run in tame
-    )
+    for run in table(out)["runs"]:
+        if run["method"] == "tame":
+            path = RunDirectory.open(out / "grid" / run["directory"]).path
+            assert [record["round"] for record in records(path)] == [1, 2, 3, 4]
     before = states(out)
     assert compare(file, out).stdout == done.stdout
     assert states(out) == before
@@ -248,17 +241,17 @@ def test_a_grid_that_another_process_works_on_is_left_alone(tmp_path, whole):
 
 
 def test_a_run_of_a_grid_is_its_own_while_it_trains(tmp_path):
-    """Nobody else can go on with it; the grid lets it go when it has ended."""
-    made = grid(grid_file(tmp_path, 'seeds = [0, 1]\nmethods = ["local"]'), tmp_path / "out")
-    next(steps := made.advance())
-    session = made.session
+    """Nobody else can resume it; the grid lets it go when it has ended."""
+    training = grid(grid_file(tmp_path, 'seeds = [0, 1]\nmethods = ["local"]'), tmp_path / "out")
+    next(steps := training.advance())
+    session = training.session
     for run in session.runs:
         assert (
             "is in use by another process"
             in fedrfq("resume", run.path, "--device", "cpu", expect=2).stderr
         )
     list(steps)
-    assert not any(locks.taken(ended.run.path) for ended in made.ended.values())
+    assert not any(locks.taken(ended.run.path) for ended in training.ended.values())
 
 
 def test_a_finished_run_whose_records_are_not_whole_is_not_tabulated(tmp_path, whole):
@@ -268,4 +261,4 @@ def test_a_finished_run_whose_records_are_not_whole_is_not_tabulated(tmp_path, w
     lines = (run.path / "rounds.jsonl").read_text().splitlines(keepends=True)
     (run.path / "rounds.jsonl").write_text("".join(lines[:-1]))
     done = fedrfq("compare", file, "--out", tmp_path, "--device", "cpu", expect=2)
-    assert f"{run.path} has no whole records of its 4 rounds" in done.stderr
+    assert f"{run.path} lacks complete records of its 4 rounds" in done.stderr

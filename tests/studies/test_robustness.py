@@ -1,4 +1,4 @@
-"""Attacks against detectors: what was lost and won back, over the same clients, and who was caught."""
+"""Attacks against detectors: losses over the same clients, shares won back, and who was caught."""
 
 import csv
 import json
@@ -36,22 +36,22 @@ def cells(out):
 
 
 def over(run, who, column="accuracy"):
-    """The mean of some clients' accuracies after the last round."""
+    """Return the mean of some clients' accuracies after the last round."""
     last = clients(run.path)[-5:]
     return sum(float(last[k][column]) for k in who) / len(who)
 
 
-def honest_of(trial, number, seed):
-    bad = attackers(trial.experiments["sign-flip", "two", number, seed])
+def honest_of(study, number, seed):
+    bad = attackers(study.experiments["sign-flip", "two", number, seed])
     assert len(bad) == number
     return [k for k in range(5) if k not in bad]
 
 
 def test_all_run_in_one_stack_and_no_attack_runs_once(tried):
-    trial, out, done = tried
+    study, out, done = tried
     assert "12 runs, 0 of them done; 12 to train in 1 stacks" in done.stderr
     assert len(list((out / "grid").glob("*/result.json"))) == 12
-    assert trial.experiments["none", "two", 1, 0] == trial.experiments["none", "two", 2, 0]
+    assert study.experiments["none", "two", 1, 0] == study.experiments["none", "two", 2, 0]
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -59,17 +59,17 @@ def test_all_run_in_one_stack_and_no_attack_runs_once(tried):
     ("measure", "column"), [("own", "accuracy"), ("prototype", "prototype_accuracy")]
 )
 def test_losses_are_from_the_clean_run_over_the_same_clients(tried, number, measure, column):
-    trial, out, _ = tried
+    study, out, _ = tried
     losses = {}
     for attack in ("none", "sign-flip"):
         for detector in ("none", "two"):
             runs = [
-                run_of(out, trial.experiments[attack, detector, number, seed]) for seed in (0, 1)
+                run_of(out, study.experiments[attack, detector, number, seed]) for seed in (0, 1)
             ]
             clean = [
-                run_of(out, trial.experiments["none", "none", number, seed]) for seed in (0, 1)
+                run_of(out, study.experiments["none", "none", number, seed]) for seed in (0, 1)
             ]
-            who = [honest_of(trial, number, seed) for seed in (0, 1)]
+            who = [honest_of(study, number, seed) for seed in (0, 1)]
             accuracies = [over(run, k, column) for run, k in zip(runs, who, strict=True)]
             before = [over(run, k, column) for run, k in zip(clean, who, strict=True)]
             losses[attack, detector] = (sum(before) - sum(accuracies)) / 2
@@ -79,23 +79,20 @@ def test_losses_are_from_the_clean_run_over_the_same_clients(tried, number, meas
     assert losses["none", "none"] == 0
     lost = losses["sign-flip", "none"]
     left = losses["sign-flip", "two"]
+    expected = None
     if lost >= 0.5:
         expected = pytest.approx((lost - left) / lost)
-    else:
-        expected = None
     assert cells(out)["sign-flip", "two", number][f"{measure}_won_back"] == expected
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_who_was_caught(tried, number):
-    trial, out, _ = tried
+    study, out, _ = tried
     rows = []
     for seed in (0, 1):
-        rows += clients(run_of(out, trial.experiments["sign-flip", "two", number, seed]).path)
-    bad, dropped = (
-        [row for row in rows if row[key] == value]
-        for key, value in (("malicious", "1"), ("verdict", "filtered"))
-    )
+        rows += clients(run_of(out, study.experiments["sign-flip", "two", number, seed]).path)
+    bad = [row for row in rows if row["malicious"] == "1"]
+    dropped = [row for row in rows if row["verdict"] == "filtered"]
     caught = [row for row in bad if row["verdict"] == "filtered"]
     late = [row for row in bad if int(row["round"]) >= 5]
     cell = cells(out)["sign-flip", "two", number]
@@ -108,11 +105,9 @@ def test_who_was_caught(tried, number):
         (len(dropped) - len(caught)) / (len(rows) - len(bad))
     )
     quiet = cells(out)["none", "two", number]
-    assert (quiet["recall"], quiet["precision"], quiet["honest_dropped"]) == (
-        None,
-        0,
-        pytest.approx(2 / 5),
-    )
+    assert quiet["recall"] is None
+    assert quiet["precision"] == 0
+    assert quiet["honest_dropped"] == pytest.approx(2 / 5)
 
 
 def test_what_is_printed_and_written(tried):
@@ -169,17 +164,17 @@ def test_without_none_the_clean_run_is_still_there(tmp_path):
 GOOD = 'seeds = [0]\nattackers = [1]\nattacks = ["none"]\ndetectors = ["none"]'
 BAD = {
     GOOD.replace("attackers", "atackers"): "did you mean attackers?",
-    GOOD.replace("[1]", "[]"): "attackers is a list",
-    GOOD.replace("[1]", "[0]"): "attackers is a list",
-    GOOD.replace("[1]", "[5]"): "leave one of them honest",
+    GOOD.replace("[1]", "[]"): "attackers must be a list",
+    GOOD.replace("[1]", "[0]"): "attackers must be a list",
+    GOOD.replace("[1]", "[5]"): "leave at least one of them honest",
     GOOD.replace('attacks = ["none"]', 'attacks = ["nois"]'): "did you mean noise?",
-    GOOD.replace('detectors = ["none"]', "detectors = []"): "detectors is a list of names",
+    GOOD.replace('detectors = ["none"]', "detectors = []"): "detectors must be a list of names",
     GOOD.replace(
         'detectors = ["none"]', "[detectors.mine]\npsi = 3"
-    ): "detectors.mine: name says which",
+    ): "detectors.mine: name is missing",
     GOOD.replace('detectors = ["none"]', "[detectors.bft]\npsy = 3"): "did you mean psi?",
     GOOD.replace('attacks = ["none"]', "")
-    + "\n[attacks.noise]\nclients = 3": "clients is not set here but by attackers",
+    + "\n[attacks.noise]\nclients = 3": "clients cannot be set here; set attackers",
 }
 
 
@@ -190,6 +185,6 @@ def test_bad_files(tmp_path, top, says):
 
 def test_attack_in_the_experiment_is_refused(tmp_path):
     file = grid_file(tmp_path / "bad", GOOD, more='attack = {name = "noise"}')
-    assert "experiment.attack is not set here but by attacks" in refused(
+    assert "experiment.attack cannot be set here; list the attacks" in refused(
         "robustness", file, tmp_path / "out"
     )

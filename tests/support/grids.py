@@ -1,4 +1,4 @@
-"""Grids small enough for a test: a dataset of four easy classes, and files that name it."""
+"""Grids small enough for a test: a dataset of four easy classes, and study files that use it."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ partition = {{ways = 2, spread = 1, shots = 6, test_shots = 10}}
 
 
 def grid_file(folder: Path, top: str, rounds: int = 4, more: str = "") -> Path:
-    """A file of the grid, beside its data."""
+    """Write a study file beside its data, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "tiny.npz"
     if not data.exists():
@@ -35,11 +35,12 @@ def grid_file(folder: Path, top: str, rounds: int = 4, more: str = "") -> Path:
 
 
 def table(out: Path, name: str = "grid") -> dict:
+    """Return the table.json of a study."""
     return json.loads((out / name / "table.json").read_text())
 
 
 def found(out: Path, name: str = "grid") -> dict[str, RunDirectory]:
-    """The grid's runs by their experiments' hashes."""
+    """Return the grid's runs by experiment hash."""
     runs = [RunDirectory.open(path.parent) for path in (out / name).glob("*/experiment.toml")]
     by_hash = {run.experiment().hash(): run for run in runs}
     assert len(by_hash) == len(runs)
@@ -47,11 +48,12 @@ def found(out: Path, name: str = "grid") -> dict[str, RunDirectory]:
 
 
 def run_of(out: Path, experiment: Experiment) -> RunDirectory:
+    """Return the run of an experiment."""
     return found(out, experiment.name)[experiment.hash()]
 
 
 def refused(command: str, file: Path, out: Path) -> str:
-    """What the command says of a file that it does not take; nothing is written."""
-    said = fedrfq(command, file, "--out", out, "--device", "cpu", expect=2).stderr
+    """Return the error with which a command refuses a file, having written nothing."""
+    error = fedrfq(command, file, "--out", out, "--device", "cpu", expect=2).stderr
     assert not out.exists()
-    return said
+    return error

@@ -1,4 +1,4 @@
-"""Rounds of uploads to judge, hand-made or drawn about classes' centres, with lies in them or without."""
+"""Rounds of uploads for detectors, hand-made or drawn about class centres, with lies or without."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ ONE = 2**14
 def sent(
     values: NDArray[np.int64], counts: NDArray[np.int64] | None = None, clients: Sequence[int] = ()
 ) -> Uploads:
-    """Uploads of all classes, 10 samples each, by clients 0, 1, … unless told."""
+    """Return uploads of all classes, 10 samples each, by clients 0, 1, … unless given otherwise."""
     if counts is None:
-        counts_KJ = np.full(values.shape[:2], 10, np.int64)
-    else:
-        counts_KJ = counts
-    return Uploads(tuple(clients) or tuple(range(len(values))), counts_KJ, values)
+        counts = np.full(values.shape[:2], 10, np.int64)
+    return Uploads(tuple(clients) or tuple(range(len(values))), counts, values)
 
 
 def lines(rows: Sequence[Sequence[int | None]]) -> Uploads:
-    """Uploads of one value a class; None is a class not held."""
+    """Return uploads of one value per class; None is a class that the client does not hold."""
     values = np.array([[[v or 0] for v in row] for row in rows], np.int64)
     return sent(values, np.array([[0 if v is None else 10 for v in row] for row in rows], np.int64))
 
@@ -37,7 +35,7 @@ def nowhere(uploads: Uploads) -> Globals:
 
 
 class Clusters:
-    """Twenty clients with two to five of ten classes, and rounds of honest uploads about the classes' centres."""
+    """Twenty clients with two to five of ten classes, whose uploads lie about the class centres."""
 
     def __init__(self, seed: int, spread: float = 0.1) -> None:
         self.rng = np.random.default_rng(seed)
@@ -55,9 +53,8 @@ class Clusters:
 
 
 def judged(detector: Detector, uploads: Uploads) -> Verdict:
-    return detector.judge(
-        detector.start(max(uploads.clients, default=0) + 1), nowhere(uploads), uploads
-    )[1]
+    state = detector.start(max(uploads.clients, default=0) + 1)
+    return detector.judge(state, nowhere(uploads), uploads)[1]
 
 
 def dropped(detector: Detector, uploads: Uploads) -> list[int]:
@@ -104,26 +101,23 @@ def with_lies(
 ) -> Uploads:
     values = uploads.values_KJV.copy()
     for k in liars:
-        values[k] = np.rint(lie(values[k], np.flatnonzero(uploads.counts_KJ[k]), rng)).astype(
-            np.int64
-        )
+        held = np.flatnonzero(uploads.counts_KJ[k])
+        values[k] = np.rint(lie(values[k], held, rng)).astype(np.int64)
     return replace(uploads, values_KJV=values)
 
 
 def after_rounds(
     world: Clusters, rounds: int, liars: Sequence[int] = (), lie: Lie = swap
 ) -> tuple[State, list[set[int]]]:
-    """The detector's state, and whom it dropped in each of the rounds. The globals are the honest ones."""
+    """Return the detector's state, and whom it dropped in each round, given honest globals."""
     detector = AdaptiveDetector()
     state = detector.start(20)
     gone = []
     for number in range(rounds):
+        globals_ = Globals.none(10, 24)
         if number:
             globals_ = world.globals_()
-        else:
-            globals_ = Globals.none(10, 24)
-        state, verdict = detector.judge(
-            state, globals_, with_lies(world.round(), liars, lie, world.rng)
-        )
+        uploads = with_lies(world.round(), liars, lie, world.rng)
+        state, verdict = detector.judge(state, globals_, uploads)
         gone.append(set(np.flatnonzero(~verdict.kept_K).tolist()))
     return state, gone

@@ -1,4 +1,4 @@
-"""Recipes written by a test, and what comes of them where nothing is trained."""
+"""Recipes written by a test, and their results where nothing is trained."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fedrfq.studies.recipe import Plan, Recipe, Shown
 
 
 def recipe(kind: str, table: dict[str, Any], seeds: int = 1) -> Recipe:
+    """Return a recipe of a kind with this table."""
     return Recipe("test", "a title", "a claim", kind, tuple(range(seeds)), table)
 
 
 def shown(plan: Plan, folder: Path) -> Shown:
-    """With every picture there is and no share of the work told twice or backwards."""
-    told: list[float] = []
-    found = plan.show({}, folder, torch.device("cpu"), lambda share, words: told.append(share))
-    assert told == sorted(told)
-    assert all(0 <= share <= 1 for share in told)
-    assert all(
-        path.read_bytes().startswith(b"\x89PNG") and path.parent == folder
-        for path in found.pictures
-    )
-    assert len({tuple(row) for row in found.rows}) == 1
-    return found
+    """Show a plan without runs, and check its progress, its pictures and its rows' columns."""
+    shares: list[float] = []
+    result = plan.show({}, folder, torch.device("cpu"), lambda share, words: shares.append(share))
+    assert shares == sorted(shares)
+    assert all(0 <= share <= 1 for share in shares)
+    for path in result.pictures:
+        assert path.parent == folder
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert len({tuple(row) for row in result.rows}) == 1
+    return result

@@ -1,1 +1,1 @@
-"""What only the FedRFQ paper asks for: Theorem 1, Lipschitz constants, prototype failures, security probability."""
+"""What only the FedRFQ paper asks for: Theorem 1, Lipschitz constants, failures, security."""

@@ -1,9 +1,9 @@
-"""Kind `bound`: Theorem 1's terms estimated along real runs, and how often, and by how much, the bound holds.
+"""Kind `bound`: estimate Theorem 1's terms along real runs, and see how often its bound holds.
 
-iterations = 10            E: local steps a round, each on a batch drawn anew
+iterations = 10            E: local steps in a round, each on a newly drawn minibatch
 powers = 10                steps of the power iteration for the Hessian's largest eigenvalue
-starts = 16                of the maximisation that finds L₂′
-[experiment]               plain SGD: train.momentum = 0 and model.drop = 0
+starts = 16                random starts of the maximisation that finds L₂′
+[experiment]               must be plain SGD: train.momentum = 0 and model.drop = 0
 [settings."λ = 1"]         labels, and what each changes of the experiment
 """
 
@@ -34,13 +34,18 @@ if TYPE_CHECKING:
 
     from fedrfq.studies.grid import EndedRun
 
-_NUMBERS = {"iterations": 10, "powers": 10, "starts": 16}
+_DEFAULTS = {"iterations": 10, "powers": 10, "starts": 16}
 
 
 @dataclass(frozen=True)
 class BoundPlan:
+    """The settings to measure, and how thoroughly.
+
+    The settings are trained here, a client at a time, and not by a grid: so `experiments` is empty.
+    """
+
     recipe: Recipe
-    settings: Mapping[str, Experiment]  # measured here, and not trained by a grid
+    settings: Mapping[str, Experiment]
     iterations: int
     powers: int
     starts: int
@@ -49,68 +54,73 @@ class BoundPlan:
 
     @staticmethod
     def of(recipe: Recipe) -> BoundPlan:
-        known(recipe.table, [*_NUMBERS, "experiment", "settings"], "")
-        numbers = {
-            **_NUMBERS,
-            **{key: value for key, value in recipe.table.items() if key in _NUMBERS},
-        }
+        """Read and check a recipe of this kind."""
+        known(recipe.table, [*_DEFAULTS, "experiment", "settings"], "")
+        numbers = {key: recipe.table.get(key, default) for key, default in _DEFAULTS.items()}
         for key, value in numbers.items():
             if type(value) is not int or value < 1:
-                raise UserError(f"{key} is a whole number from 1 on, not {value!r}")
-        shared = study_file.section(recipe.table, "experiment")
+                raise UserError(f"{key} must be an integer of at least 1, not {value!r}")
+        common = study_file.section(recipe.table, "experiment")
         settings = {}
         for label, changes in study_file.labels(recipe.table, "settings").items():
-            settings[label] = study_file.experiment(label, "reproduced", 0, [shared, changes])
+            settings[label] = study_file.experiment(label, "reproduced", 0, [common, changes])
             check(settings[label])
         return BoundPlan(recipe, settings, **numbers)
 
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
-        found = {label: self._found(i, label, tell) for i, label in enumerate(self.settings)}
-        rows = [row for label, one in found.items() for row in _rows(label, one)]
+        """Measure each setting and draw bound.png."""
+        measured = {label: self._measure(i, label, tell) for i, label in enumerate(self.settings)}
+        rows = [row for label, setting in measured.items() for row in _rows(label, setting)]
         whole = {
             "title": self.recipe.title,
-            "constants": {label: asdict(one.constants) for label, one in found.items()},
+            "constants": {label: asdict(setting.constants) for label, setting in measured.items()},
             "rows": rows,
         }
-        picture = bound_tables.drawn(folder / "bound.png", self.recipe.title, found)
-        return Shown(bound_tables.sheets(self.recipe.title, found), whole, rows, [picture])
+        title = self.recipe.title
+        picture = bound_tables.drawn(folder / "bound.png", title, measured)
+        return Shown(bound_tables.sheets(title, measured), whole, rows, [picture])
 
-    def _found(self, i: int, label: str, tell: Tell) -> MeasuredSetting:
+    def _measure(self, i: int, label: str, tell: Tell) -> MeasuredSetting:
         experiment = self.settings[label]
-        dataset = data.load(experiment.data.name)
         method = experiment.method
-        pool = experiment.pool
-        assert isinstance(method, FedRFQ)
-        pooled = _pooled(pool, experiment.model.features(), self.starts)
+        assert isinstance(method, FedRFQ), "check() lets no other method through"
 
-        def told(number: int) -> None:
+        def tell_round(number: int) -> None:
             tell((i + (number - 1) / experiment.rounds) / len(self.settings), label)
 
-        measured = descend(experiment, dataset, self.iterations, self.powers, told)
+        dataset = data.load(experiment.data.name)
+        rounds = descend(experiment, dataset, self.iterations, self.powers, tell_round)
         constants = Constants.of(
-            measured, experiment.train.lr, method.lam, self.iterations, pooled, pool.kernel
+            rounds,
+            eta=experiment.train.lr,
+            lam=method.lam,
+            iterations=self.iterations,
+            pooled=_pooled(experiment.pool, experiment.model.features(), self.starts),
+            kernel=experiment.pool.kernel,
         )
-        return MeasuredSetting(constants, measured)
+        return MeasuredSetting(constants, rounds)
 
 
+# Cached: settings usually differ in λ and η, and share their pooling.
 @lru_cache
 def _pooled(pool: Pool, values: int, starts: int) -> float:
-    """L₂′: SoftPool's constant on the whole map, in L2; 1 of no pooling at all."""
+    """Return L₂′, SoftPool's Lipschitz constant on the whole map in L2; without pooling, 1."""
     if pool.name == "none":
         return 1.0
     return steepest_l2(pool, values, starts, np.random.default_rng(0)).value
 
 
-def _rows(label: str, one: MeasuredSetting) -> list[dict[str, Any]]:
+def _rows(label: str, setting: MeasuredSetting) -> list[dict[str, Any]]:
+    """Return a row for each round of each client, with both forms of the bound."""
     rows = []
-    for measured in one.rounds:
+    for measured in setting.rounds:
         row = {"setting": label, **asdict(measured)}
         for form, corrected in FORMS.items():
-            own = terms(measured, one.constants, corrected)
-            row |= {f"{form}_{name}": value for name, value in asdict(own).items()}
-            row |= {f"{form}_bound": measured.loss_start + own.change}
-            row |= {f"{form}_s8": s8_holds(measured, one.constants, corrected)}
+            bound = terms(measured, setting.constants, corrected)
+            row |= {f"{form}_{name}": value for name, value in asdict(bound).items()}
+            row[f"{form}_bound"] = measured.loss_start + bound.change
+            row[f"{form}_s8"] = s8_holds(measured, setting.constants, corrected)
         rows.append(row)
     return rows

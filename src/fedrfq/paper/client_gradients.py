@@ -1,6 +1,6 @@
-"""A client's loss over all its samples as it looks from some weights: its gradient and its gradients' spread, in float64.
+"""A client's loss over all its samples at given weights, and its gradients' spread, in float64.
 
-Models, pooling and losses are the program's own.
+Models, pooling and losses are those that the program trains with.
 """
 
 from __future__ import annotations
@@ -18,78 +18,80 @@ from fedrfq.models.stacked import Batched, Params, TrainingStep
 from fedrfq.prototypes.fixed_point import Globals
 
 _LAYOUT = Batched()  # fast in float64 on a CPU, where grouped convolutions are not
-_NUDGE = 1e-4  # of the finite differences of gradients, in the weights' own length
-_DRAWS = 16  # minibatches from which the expected norm of a step's gradient is taken
+_NUDGE = 1e-4  # length of the step, in weights, of the finite differences of gradients
+_DRAWS = 16  # minibatches over which the expected norm of a step's gradient is estimated
 
 
 @dataclass(frozen=True)
 class Point:
-    """Weights; there the loss, its gradient, a minibatch's gradient, its variance and its expected norm, and the features."""
+    """Weights, and what was measured there."""
 
     w: Tensor
     loss: float
-    gradient: Tensor
-    drawn: Tensor
-    variance: float
-    norm: float
-    c_ND: Tensor
+    gradient: Tensor  # of the loss over all samples
+    drawn: Tensor  # the gradient of one minibatch
+    variance: float  # of a minibatch's gradient
+    norm: float  # the expected norm of a minibatch's gradient
+    c_ND: Tensor  # the samples' features
 
 
 @dataclass(frozen=True)
 class ClientLoss:
-    """Samples, and a program over a vector of weights."""
+    """A client's loss as a function of a vector of weights, given its samples."""
 
     program: Program
-    like: Params  # names and shapes of the weights
+    like: Params  # gives the weights their names and shapes
     x: Tensor
     y: Tensor
 
     def guide(self, globals_: Globals) -> Guide:
-        """What it is told."""
+        """Return what the client is given to train with from round 2 on."""
+        # FedRFQ's guide depends on the globals alone: of the weights it needs no more than a count.
         return self.program.method.guide(2, globals_, {"": torch.zeros(1, 1)})
 
     def point(self, w: Tensor, guide: Guide, rng: Generator) -> Point:
+        """Measure the loss and its gradients at some weights."""
         losses_N, gradients_NP, c_ND = self.samples(w, guide)
         batch = self.program.train.batch_size
         gradient = gradients_NP.mean(0)
         drawn_SP = minibatches(gradients_NP, batch, _DRAWS, rng)
-        norm = torch.linalg.vector_norm(drawn_SP, dim=1).mean().item()
         return Point(
-            w,
-            losses_N.mean().item(),
-            gradient,
-            drawn_SP[0],
-            variance(gradients_NP, batch),
-            norm,
-            c_ND,
+            w=w,
+            loss=losses_N.mean().item(),
+            gradient=gradient,
+            drawn=drawn_SP[0],
+            variance=variance(gradients_NP, batch),
+            norm=torch.linalg.vector_norm(drawn_SP, dim=1).mean().item(),
+            c_ND=c_ND,
         )
 
     def samples(self, w: Tensor, guide: Guide) -> tuple[Tensor, Tensor, Tensor]:
-        """Each sample's loss, gradient and features: as many copies of the model as there are samples, each with one."""
+        """Return each sample's loss, gradient and features.
+
+        There are as many copies of the model as samples, and each copy is given one of them: the
+        gradient of a copy's weights is then that sample's.
+        """
         copies = w.expand(len(self.y), -1).clone().requires_grad_()
         batch = self._batch(copies, self.x[:, None], self.y[:, None])
+        # Every copy is told the same.
         rows = {name: g.expand(len(self.y), *g.shape[1:]) for name, g in guide.items()}
         losses_N = self.program.method.losses(batch, rows)[0]
-        return (
-            losses_N.detach(),
-            torch.autograd.grad(losses_N.sum(), copies)[0],
-            batch.c_KBD.detach()[:, 0],
-        )
+        (gradients_NP,) = torch.autograd.grad(losses_N.sum(), copies)
+        return losses_N.detach(), gradients_NP, batch.c_KBD.detach()[:, 0]
 
     def whole(self, w: Tensor, guide: Guide) -> tuple[float, Tensor]:
-        """The loss over all samples at once, and its gradient."""
+        """Return the loss over all samples at once, and its gradient."""
         at = w[None].clone().requires_grad_()
-        loss = self.program.method.losses(self._batch(at, self.x[None], self.y[None]), guide)[
-            0
-        ].sum()
-        return loss.item(), torch.autograd.grad(loss, at)[0][0]
+        batch = self._batch(at, self.x[None], self.y[None])
+        loss = self.program.method.losses(batch, guide)[0].sum()
+        (gradient_1P,) = torch.autograd.grad(loss, at)
+        return loss.item(), gradient_1P[0]
 
     def representation(self) -> Tensor:
-        """Which weights lie below the decision layer."""
-        head = self.program.model.head
-        return torch.cat(
-            [torch.full((p.numel(),), not head(name)) for name, p in self.like.items()]
-        )
+        """Return a mask of the weights below the decision layer."""
+        is_head = self.program.model.head
+        masks = [torch.full((p.numel(),), not is_head(name)) for name, p in self.like.items()]
+        return torch.cat(masks)
 
     def _batch(self, w_KP: Tensor, x: Tensor, y_KB: Tensor) -> Batch:
         pieces = torch.split(w_KP, [p.numel() for p in self.like.values()], 1)
@@ -97,32 +99,42 @@ class ClientLoss:
             name: piece.view(-1, *p.shape)
             for (name, p), piece in zip(self.like.items(), pieces, strict=True)
         }
+        # Every sample counts, and there is no dropout: the loss is a function of the weights alone.
         weight = torch.ones(y_KB.shape, dtype=w_KP.dtype)
         c, logits = self.program.model.forward(_LAYOUT, params, x, TrainingStep(weight, None))
         return Batch(logits, c, self.program.pool(c), y_KB, weight, params)
 
 
 def minibatches(gradients_NP: Tensor, batch: int, draws: int, rng: Generator) -> Tensor:
-    """Mean gradients of so many samples each, drawn with replacement: then their expectation is that of all samples."""
+    """Return the mean gradients of `draws` minibatches of `batch` samples each.
+
+    Samples are drawn with replacement, so the expectation is the gradient over all samples.
+    """
     chosen_SB = torch.from_numpy(rng.integers(len(gradients_NP), size=(draws, batch)))
     return torch.stack([gradients_NP[chosen_B].mean(0) for chosen_B in chosen_SB])
 
 
 def variance(gradients_NP: Tensor, batch: int) -> float:
-    """E‖g − ∇ℓ‖² of so many samples drawn with replacement: exactly a `batch`-th of one sample's."""
-    return (gradients_NP - gradients_NP.mean(0)).square().sum(1).mean().item() / batch
+    """Return E‖g − ∇ℓ‖² of the gradient g of a minibatch drawn with replacement."""
+    of_one_sample = (gradients_NP - gradients_NP.mean(0)).square().sum(1).mean().item()
+    # The draws are independent: the variance of their mean is exactly a `batch`-th of one's.
+    return of_one_sample / batch
 
 
 def curvature(
     gradient: Callable[[Tensor], Tensor], w: Tensor, powers: int, rng: Generator
 ) -> float:
-    """The Hessian's largest absolute eigenvalue, by power iteration over differences of gradients."""
+    """Return the Hessian's largest absolute eigenvalue at w, by power iteration.
+
+    Products with the Hessian are central differences of gradients.
+    """
     direction = torch.from_numpy(rng.standard_normal(len(w)))
-    found = 0.0
+    eigenvalue = 0.0
     for _ in range(powers):
         step = _NUDGE * direction / direction.norm()
         direction = (gradient(w + step) - gradient(w - step)) / (2 * _NUDGE)
-        found = direction.norm().item()
-        if not found:
+        eigenvalue = direction.norm().item()
+        # A zero Hessian leaves no direction to go on with.
+        if not eigenvalue:
             break
-    return found
+    return eigenvalue

@@ -1,6 +1,7 @@
-"""A federation's training with all that Theorem 1 speaks of measured on the way: plain SGD in float64, a client at a time.
+"""Train a federation by plain SGD in float64 and measure what Theorem 1 speaks of on the way.
 
-Models, pooling, losses, partition, detection and aggregation are the program's own.
+Models, pooling, losses, partition, detection and aggregation are those of the program; only the
+training loop is another, which trains a client at a time.
 """
 
 from __future__ import annotations
@@ -32,62 +33,78 @@ from fedrfq.robust.detectors import State
 
 @dataclass(frozen=True)
 class MeasuredRound:
-    """A round of a client. Losses are ℓ over all its samples: before its first step with the globals it was given, after its
-    last with the same ones, and with those that came back."""
+    """One round of one client, measured; losses are ℓ over all its samples.
+
+    `loss_start` and `loss_end` are before the first and after the last step, both with the globals
+    that the client was given; `loss_after` is with the globals that came back.
+    """
 
     client: int
     round: int
     loss_start: float
     loss_end: float
     loss_after: float
-    descent: float  # Σ ‖∇ℓ‖² over the round's iterations
-    smoothness: (
-        float  # L_a: the largest ratio of gradients' to weights' differences along the round
-    )
-    curvature: float  # … the largest absolute eigenvalue of the Hessian where the round began
-    variance: float  # σ²: the largest E‖g − ∇ℓ‖²
-    norm: float  # G: the largest E‖g‖
-    steepness: float  # L₂: the largest ratio of a sample's features' to the representation's weights' differences
-    filtered: float  # ε: the farthest that the detector moved a global prototype in this round or the one before
-    globals_moved: float  # from round to round, mean over the client's samples
-    unfiltered_moved: float  # … had nobody been filtered
-    filter_moved: float  # … the difference between the two
+    # Σ ‖∇ℓ‖² over the round's iterations
+    descent: float
+    # L_a: the largest ratio of a difference of gradients to that of weights along the round
+    smoothness: float
+    # L_a again: the largest absolute eigenvalue of the Hessian where the round began
+    curvature: float
+    # σ²: the largest E‖g − ∇ℓ‖²
+    variance: float
+    # G: the largest E‖g‖
+    norm: float
+    # L₂: the largest ratio of a sample's difference of features to that of the weights below them
+    steepness: float
+    # ε: the farthest that the detector moved a global prototype in this round or the one before
+    filtered: float
+    # how far the global prototypes moved in this round, in the mean over the client's samples
+    globals_moved: float
+    # the same if nobody had been filtered
+    unfiltered_moved: float
+    # how far the difference between filtered and unfiltered prototypes moved
+    filter_moved: float
 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What a round gave: the global prototypes, what they would be had nobody been filtered, the detector's memory."""
+    """The result of a round: global prototypes, those without filtering, the detector's memory."""
 
     globals_: Globals
     unfiltered: Globals
     memory: State
 
     def gap(self) -> Tensor:
+        """Return by how much filtering moved each global prototype."""
         return floats(self.unfiltered) - floats(self.globals_)
 
 
 def floats(globals_: Globals) -> Tensor:
+    """Return global prototypes as float64."""
     return torch.from_numpy(globals_.floats()).double()
 
 
 def check(experiment: Experiment) -> None:
-    """That the theorem's assumptions, and this loop, are about it."""
-    e = experiment
+    """Refuse an experiment that the theorem's assumptions, or this loop, do not cover."""
+    method = experiment.method
     if (
-        not isinstance(e.method, FedRFQ)
-        or e.method.reduction != "samples"
-        or e.pool.name not in ("softpool", "none")
+        not isinstance(method, FedRFQ)
+        or method.reduction != "samples"
+        or experiment.pool.name not in ("softpool", "none")
     ):
         raise UserError(
-            'the bound is FedRFQ\'s: set method.name = "fedrfq", method.reduction = "samples" and SoftPool or none'
+            'the bound covers only FedRFQ: set method.name = "fedrfq", method.reduction = '
+            '"samples" and pool.name = "softpool" or "none"'
         )
-    if e.train.momentum or e.model.dropout()[0] or e.data.augment:
+    if experiment.train.momentum or experiment.model.dropout()[0] or experiment.data.augment:
         raise UserError(
-            "the bound assumes plain SGD: set train.momentum = 0, model.drop = 0 and data.augment = false"
+            "the bound assumes plain SGD: set train.momentum = 0, model.drop = 0 and "
+            "data.augment = false"
         )
-    if e.cohorts or e.participation < 1 or e.attack.clients:
+    if experiment.cohorts or experiment.participation < 1 or experiment.attack.clients:
         raise UserError(
-            "the bound is measured with one model, all clients and no attack: leave these as they are"
+            "the bound is measured with one model, all clients and no attack: remove cohorts, "
+            "participation and attack"
         )
 
 
@@ -98,39 +115,51 @@ def descend(
     powers: int,
     tell: Callable[[int], None],
 ) -> list[MeasuredRound]:
-    """All rounds of all clients, `iterations` steps each, but the first round: there are no global prototypes before it.
-    `powers` are the steps of a power iteration."""
+    """Train all rounds, `iterations` steps each, and measure each client in all but the first.
+
+    There are no global prototypes before the first round, so the theorem does not speak of it.
+    `powers` is the number of steps of a power iteration; `tell` is called as each round begins.
+    """
     rng = np.random.default_rng(experiment.seed)
     clients, weights = _clients(experiment, dataset)
     nothing = Globals.none(len(dataset.classes), experiment.prototype_size())
     before = Exchanged(nothing, nothing, experiment.detector.start(experiment.clients))
-    found = []
+    measured = []
     for number in range(1, experiment.rounds + 1):
         tell(number)
+        # The matrices are so small that threads would cost more than they gain.
         with one_thread():
             guide = clients[0].guide(before.globals_)
             walks = [
                 _walk(client, w, guide, iterations, rng)
                 for client, w in zip(clients, weights, strict=True)
             ]
-            after = _exchanged(experiment, before, _uploads(clients, walks, len(nothing.present_J)))
+            after = _exchange(experiment, before, _uploads(clients, walks, len(nothing.present_J)))
             if number > 1:
-                tops = [
-                    _curvature(*pair, guide, powers, rng)
-                    for pair in zip(clients, walks, strict=True)
-                ]
-                rows = enumerate(zip(clients, walks, tops, strict=True))
-                found += [_measured(k, number, *row, before, after) for k, row in rows]
+                for k, (client, walk) in enumerate(zip(clients, walks, strict=True)):
+                    measured.append(
+                        _measure(
+                            client,
+                            walk,
+                            before,
+                            after,
+                            client_number=k,
+                            round_number=number,
+                            curvature_at_start=_curvature(client, walk, guide, powers, rng),
+                        )
+                    )
+        # Clients keep their weights: only prototypes are exchanged.
         weights = [walk[-1].w for walk in walks]
         before = after
-    return found
+    return measured
 
 
 def _clients(experiment: Experiment, dataset: Dataset) -> tuple[list[ClientLoss], list[Tensor]]:
-    """With their samples, and their weights before the first round."""
+    """Return the clients with their samples, and their weights before the first round."""
     partition = deal(experiment, dataset)
     labels = believed_labels(experiment, partition, [], dataset)
     shares, _ = client_data([partition], labels, dataset, False, torch.device("cpu"))
+    # No attack and no cohorts (see `check`), so the labels are true and there is one program.
     program = Program(experiment.model, experiment.method, experiment.pool, experiment.train)
     clients = []
     weights = []
@@ -145,62 +174,62 @@ def _clients(experiment: Experiment, dataset: Dataset) -> tuple[list[ClientLoss]
 def _walk(
     client: ClientLoss, w: Tensor, guide: Guide, iterations: int, rng: Generator
 ) -> list[Point]:
-    """The round's points: where each iteration began, and where the last one ended."""
-    points = [client.point(w, guide, rng)]
+    """Return the round's points: where each iteration began, and where the last one ended."""
+    point = client.point(w, guide, rng)
+    points = [point]
     for _ in range(iterations):
-        points.append(
-            client.point(points[-1].w - client.program.train.lr * points[-1].drawn, guide, rng)
-        )
-        if not np.isfinite(points[-1].loss):
-            raise UserError("the loss is no number any more: lower train.lr or method.lam")
+        point = client.point(point.w - client.program.train.lr * point.drawn, guide, rng)
+        if not np.isfinite(point.loss):
+            raise UserError("the loss is no longer finite; lower train.lr or method.lam")
+        points.append(point)
     return points
 
 
 def _uploads(clients: list[ClientLoss], walks: list[list[Point]], classes: int) -> Uploads:
-    """Each client's class means with the weights it ended at."""
-    found = []
+    """Return each client's class means, made with the weights at which it ended."""
+    per_client = []
     for client, walk in zip(clients, walks, strict=True):
         p_1NV = client.program.pool(walk[-1].c_ND)[None]
         y_1N = client.y[None]
-        found.append(class_means(p_1NV, y_1N, torch.ones_like(y_1N), classes))
-    means, counts = (torch.cat(column) for column in zip(*found, strict=True))
+        per_client.append(class_means(p_1NV, y_1N, torch.ones_like(y_1N), classes))
+    means = torch.cat([client_means for client_means, _ in per_client])
+    counts = torch.cat([client_counts for _, client_counts in per_client])
     precision = clients[0].program.method.precision()
-    return Uploads(
-        tuple(range(len(clients))),
-        counts.numpy(),
-        quantise(means, precision)[0],
-        precision=precision,
-    )
+    values = quantise(means, precision)[0]
+    numbers = tuple(range(len(clients)))
+    return Uploads(numbers, counts.numpy(), values, precision=precision)
 
 
-def _exchanged(experiment: Experiment, before: Exchanged, uploads: Uploads) -> Exchanged:
+def _exchange(experiment: Experiment, before: Exchanged, uploads: Uploads) -> Exchanged:
     rule = experiment.method.rule()
     decision = decide(experiment.detector, rule, before.memory, before.globals_, uploads)
-    return Exchanged(
-        decision.globals_, combine(before.globals_, decision.uploads, rule), decision.state
-    )
+    unfiltered = combine(before.globals_, decision.uploads, rule)
+    return Exchanged(decision.globals_, unfiltered, decision.state)
 
 
-def _measured(
-    k: int,
-    number: int,
+def _measure(
     client: ClientLoss,
     walk: list[Point],
-    top: float,
     before: Exchanged,
     after: Exchanged,
+    *,
+    client_number: int,
+    round_number: int,
+    curvature_at_start: float,
 ) -> MeasuredRound:
+    # The last point is where the round ends: no step is taken from there.
     steps = walk[:-1]
+    # The bound's 2ε covers two gaps, this round's and the last one's: ε is at least each of them.
     gaps = torch.stack([before.gap(), after.gap()])
     return MeasuredRound(
-        client=k,
-        round=number,
+        client=client_number,
+        round=round_number,
         loss_start=walk[0].loss,
         loss_end=walk[-1].loss,
         loss_after=client.whole(walk[-1].w, client.guide(after.globals_))[0],
         descent=sum(point.gradient.square().sum().item() for point in steps),
         smoothness=max(_ratio(a.gradient - b.gradient, a.w - b.w) for a, b in pairwise(walk)),
-        curvature=top,
+        curvature=curvature_at_start,
         variance=max(point.variance for point in steps),
         norm=max(point.norm for point in steps),
         steepness=_steepness(walk, client.representation()),
@@ -214,23 +243,23 @@ def _measured(
 def _curvature(
     client: ClientLoss, walk: list[Point], guide: Guide, powers: int, rng: Generator
 ) -> float:
-    """Where the round began."""
+    """Return the curvature of the loss where the round began."""
     return curvature(lambda w: client.whole(w, guide)[1], walk[0].w, powers, rng)
 
 
 def _steepness(walk: list[Point], below: Tensor) -> float:
-    """Between neighbours, and from the round's beginning to its end."""
+    """Return L₂ from neighbouring points, and from the round's first point to its last."""
     pairs = [*pairwise(walk), (walk[0], walk[-1])]
     return max(_ratio((a.c_ND - b.c_ND).norm(dim=1).max(), (a.w - b.w)[below]) for a, b in pairs)
 
 
 def _moved(shift_JV: Tensor, client: ClientLoss) -> float:
-    """How far its samples' global prototypes moved, in the mean."""
+    """Return how far the global prototypes moved, in the mean over the client's samples."""
     return float(torch.linalg.vector_norm(shift_JV, dim=1)[client.y].mean())
 
 
-def _ratio(of: Tensor, to: Tensor) -> float:
-    length = float(to.norm())
+def _ratio(numerator: Tensor, denominator: Tensor) -> float:
+    length = float(denominator.norm())
     if length:
-        return float(of.norm()) / length
+        return float(numerator.norm()) / length
     return 0.0

@@ -1,7 +1,8 @@
-"""Kind `failures`: why prototypes fail: k-means clusters of all clients' test prototypes beside their classes.
+"""Kind `failures`: k-means clusters of all clients' test prototypes, compared with their classes.
 
-Of each run the models after the last round are taken. The prototypes are of the kind that is exchanged: pooled, where a
-method pools. A dataset whose samples, or whose weights to start from, are not there is left out, and the sheet says so.
+This shows why prototypes fail. The models are those after the last round of each run, and the
+prototypes are of the kind that is exchanged: pooled, if the method pools. A dataset is left out,
+and the table says so, if its samples or the weights to start from have not been downloaded.
 
     [axes.dataset.mnist]       datasets, and what each changes of the experiment …
     [axes.method.fedrfq]       … and methods, as in other grids
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
     from fedrfq.studies.grid import EndedRun
 
 _AXES = ["dataset", "method"]
-_PAIRS = 3
+_MAX_PAIRS = 3  # of confused classes that a row names
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What became of one run's prototypes."""
+    """How far the clusters of one run's prototypes agree with their classes."""
 
     dataset: str
     method: str
@@ -49,27 +50,31 @@ class Failure:
     adjusted_rand: float
     prototype_failure: float | None  # in percent
     prototype_accuracy: float | None
-    confused: str  # the pairs of classes most confused, with the share of their samples
+    confused: str  # the most confused pairs of classes, with the share of their samples
 
     @staticmethod
     def of(
-        labels: Labels, seed: int, ended: EndedRun, found: Clustered, names: Sequence[str]
+        labels: Labels, seed: int, ended: EndedRun, clusters: Clustered, names: Sequence[str]
     ) -> Failure:
+        """Summarise a run; `names` are those of the dataset's classes."""
         last = ended.records()[-1]
-        failed = last.prototype_failure
+        failure = last.prototype_failure
+        if failure is not None:
+            failure *= 100
+        dataset, method = labels  # `of` of the plan has checked that these are the axes
         pairs = [
             f"{names[pair.first]}/{names[pair.second]} {100 * pair.share:.0f} %"
-            for pair in found.confused(_PAIRS)
+            for pair in clusters.confused(_MAX_PAIRS)
         ]
         return Failure(
-            dataset=labels[0],
-            method=labels[1],
+            dataset=dataset,
+            method=method,
             seed=seed,
-            samples=len(found.y_N),
-            classes=len(found.classes),
-            purity=100 * found.purity(),
-            adjusted_rand=found.adjusted_rand(),
-            prototype_failure=None if failed is None else 100 * failed,
+            samples=len(clusters.y_N),
+            classes=len(clusters.classes),
+            purity=100 * clusters.purity(),
+            adjusted_rand=clusters.adjusted_rand(),
+            prototype_failure=failure,
             prototype_accuracy=last.prototype_accuracy_mean,
             confused=", ".join(pairs),
         )
@@ -77,116 +82,123 @@ class Failure:
 
 @dataclass(frozen=True)
 class FailuresPlan:
+    """The runs whose prototypes are clustered."""
+
     recipe: Recipe
     runs: Mapping[tuple[Labels, int], Experiment]
-    missing: Mapping[str, str]  # datasets that are left out, and what gets them
+    missing: Mapping[str, str]  # datasets that are left out, and the command that gets each
     keep: bool = True
 
     @staticmethod
     def of(recipe: Recipe) -> FailuresPlan:
+        """Read and check a recipe of this kind."""
         known(recipe.table, KEYS, "")
         axes = Axes.of(recipe)
         if list(axes.labels) != _AXES:
             raise UserError(
-                f"{recipe.name}: the axes are dataset and method, in this order, not {', '.join(axes.labels)}"
+                f"{recipe.name}: the axes must be dataset and method, in this order, "
+                f"not {', '.join(axes.labels)}"
             )
         needs = {
             labels[0]: needed(experiment) for (labels, _), experiment in axes.experiments.items()
         }
         missing = {dataset: command for dataset, command in needs.items() if command}
         if len(missing) == len(needs):
-            raise UserError(
-                f"none of the datasets is there: {'; '.join(sorted(set(missing.values())))}"
-            )
+            commands = "; ".join(sorted(set(missing.values())))
+            raise UserError(f"none of the datasets has been downloaded: {commands}")
         runs = {
-            key: experiment
-            for key, experiment in axes.experiments.items()
-            if key[0][0] not in missing
+            (labels, seed): experiment
+            for (labels, seed), experiment in axes.experiments.items()
+            if labels[0] not in missing
         }
         return FailuresPlan(recipe, runs, missing)
 
     @property
     def experiments(self) -> Sequence[Experiment]:
+        """The runs of the grid, without those of missing datasets."""
         return list(self.runs.values())
 
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
+        """Cluster each run's prototypes, and draw a picture for each dataset."""
         failures: list[Failure] = []
-        first: dict[Labels, Clustered] = {}
+        first_seeds: dict[Labels, Clustered] = {}  # only these are drawn
         for i, ((labels, seed), experiment) in enumerate(self.runs.items()):
             tell(i / len(self.runs), ", ".join(labels))
             run = ended[experiment.hash()]
             if run.diverged is None:
-                found = prototypes(run, seed, device)
-                failures.append(
-                    Failure.of(labels, seed, run, found, _load(experiment.data.name).classes)
-                )
-                first.setdefault(labels, found)
+                clusters = prototypes(run, seed, device)
+                names = _load(experiment.data.name).classes
+                failures.append(Failure.of(labels, seed, run, clusters, names))
+                first_seeds.setdefault(labels, clusters)
         if not failures:
             raise UserError(
-                f"{self.recipe.name}: every run diverged, so there is nothing to show: lower train.lr or method.lam"
+                f"{self.recipe.name}: every run diverged, so there is nothing to show; lower "
+                "train.lr or method.lam"
             )
         rows = [asdict(failure) for failure in failures]
         whole = {
             "title": self.recipe.title,
             "failures": rows,
             "left_out": dict(self.missing),
-            "clusters": _counts(first),
+            "clusters": _counts(first_seeds),
         }
-        sheets = failures_tables.sheets(
-            self.recipe.title, failures, self._left_out(len(self.runs) - len(failures))
-        )
-        return Shown(sheets, whole, rows, failures_tables.drawn(folder, first))
+        left_out = self._left_out(len(self.runs) - len(failures))
+        sheets = failures_tables.sheets(self.recipe.title, failures, left_out)
+        return Shown(sheets, whole, rows, failures_tables.drawn(folder, first_seeds))
 
     def _left_out(self, diverged: int) -> str:
-        gone = [f"{dataset} is left out: {command}." for dataset, command in self.missing.items()]
-        return " ".join(
-            [*gone, *([f"{diverged} runs diverged and do not count."] if diverged else [])]
-        )
+        sentences = [
+            f"{dataset} is left out: {command}." for dataset, command in self.missing.items()
+        ]
+        if diverged:
+            sentences.append(f"Runs that diverged and do not count: {diverged}.")
+        return " ".join(sentences)
 
 
 def needed(experiment: Experiment) -> str:
-    """What has to be done before it can be run; nothing if all is there."""
+    """Say which download the experiment needs before it can run; empty if none."""
     name = experiment.data.name
-    model = experiment.model
     source = data.DATASETS.get(name)
     if source is not None and not source.built_in and not cached_dataset.path(name).is_file():
-        return f"`fedrfq data get {name}` gets its samples"
+        return f"`fedrfq data get {name}` downloads its samples"
+    model = experiment.model
     if (
         isinstance(model, ResNet18)
         and model.weights != "none"
         and not weights.path("resnet18").is_file()
     ):
-        return "`fedrfq data get resnet18` gets the weights it starts from"
+        return "`fedrfq data get resnet18` downloads the weights that training starts from"
     return ""
 
 
 def prototypes(ended: EndedRun, seed: int, device: torch.device) -> Clustered:
-    """The test prototypes of all clients with the models of the last round, in clusters."""
+    """Cluster the test prototypes of all clients, made with the models of the last round."""
     experiment = ended.run.experiment()
     state = ended.run.last(device)
     loop = RoundLoop([experiment], _load(experiment.data.name), device)
-    found = [
+    per_engine = [
         tested(engine, params) for engine, params in zip(loop.engines, state.params, strict=True)
     ]
-    p_NV, _, y_N = side_by_side(found, 1).vectors()
+    p_NV, _, y_N = side_by_side(per_engine, 1).vectors()
     return clustered(p_NV.double().cpu().numpy(), y_N.cpu().numpy(), seed)
 
 
+# One is enough: runs come dataset by dataset.
 @lru_cache(1)
 def _load(name: str) -> data.Dataset:
     return data.load(name)
 
 
-def _counts(first: Mapping[Labels, Clustered]) -> list[dict[str, Any]]:
-    """The first seed's clusters × classes."""
+def _counts(first_seeds: Mapping[Labels, Clustered]) -> list[dict[str, Any]]:
+    """Return the samples in clusters × classes, of each first seed."""
     return [
         {
-            "dataset": labels[0],
-            "method": labels[1],
-            "classes": found.classes.tolist(),
-            "counts": found.counts().tolist(),
+            "dataset": dataset,
+            "method": method,
+            "classes": clusters.classes.tolist(),
+            "counts": clusters.counts().tolist(),
         }
-        for labels, found in first.items()
+        for (dataset, method), clusters in first_seeds.items()
     ]

@@ -1,4 +1,4 @@
-"""Clusters beside classes, for people: tables and pictures."""
+"""Tables and pictures of prototype clusters compared with classes."""
 
 from __future__ import annotations
 
@@ -15,127 +15,109 @@ from fedrfq.studies.sheets import NOTHING, Sheet, interval, plus_minus
 if TYPE_CHECKING:
     from fedrfq.paper.failures import Failure
 
-_FIGURES = {
+_FIGURES = {  # fields of a failure: heading, and digits
     "purity": ("purity, %", 1),
     "adjusted_rand": ("adjusted Rand index", 3),
     "prototype_failure": ("prototype failure, %", 2),
     "prototype_accuracy": ("nearest prototype, %", 2),
 }
+_HEADINGS = [heading for heading, _ in _FIGURES.values()]
 _POINT = {"s": 4, "cmap": "tab20", "linewidths": 0}
+_COLOURS = 20  # in tab20
 
 
 def sheets(title: str, failures: Sequence[Failure], left_out: str) -> list[Sheet]:
-    by: dict[tuple[str, str], list[Failure]] = {}
+    """Return the table of all datasets and methods, and that of the methods' differences."""
+    by_labels: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
-        by.setdefault((failure.dataset, failure.method), []).append(failure)
-    rows = tuple((*labels, *_row(runs)) for labels, runs in by.items())
-    header = (
-        "dataset",
-        "method",
-        "runs",
-        "samples",
-        "classes",
-        *(title for title, _ in _FIGURES.values()),
-        "most confused",
-    )
+        by_labels.setdefault((failure.dataset, failure.method), []).append(failure)
+    rows = tuple((*labels, *_row(runs)) for labels, runs in by_labels.items())
+    header = ("dataset", "method", "runs", "samples", "classes", *_HEADINGS, "most confused")
     note = (
-        "k-means with as many clusters as classes, on the test prototypes of all clients, mean ± standard deviation over "
-        "seeds. Most confused are, with the first seed, the pairs of classes of which most samples lie in a cluster of the "
-        f"other. {left_out}".strip()
+        "k-means with as many clusters as classes, on the test prototypes of all clients; mean ± "
+        "standard deviation over seeds. Most confused: the pairs of classes with the largest share "
+        f"of samples in a cluster of the other class, for the first seed. {left_out}"
     )
-    return [Sheet(title, header, rows, note, 2), *_differences(by)]
+    return [Sheet(title, header, rows, note.strip(), labels=2), *_differences(by_labels)]
 
 
 def _row(runs: Sequence[Failure]) -> tuple[str, ...]:
-    spreads = [
+    first = runs[0]
+    figures = [
         plus_minus(spread([getattr(run, name) for run in runs]), digits)
         for name, (_, digits) in _FIGURES.items()
     ]
-    first = runs[0]
-    return (
-        str(len(runs)),
-        str(first.samples),
-        str(first.classes),
-        *spreads,
-        first.confused or NOTHING,
-    )
+    counts = (str(len(runs)), str(first.samples), str(first.classes))
+    return (*counts, *figures, first.confused or NOTHING)
 
 
-def _differences(by: Mapping[tuple[str, str], Sequence[Failure]]) -> list[Sheet]:
-    """Each method against the first one, over the seeds that both have."""
-    first: dict[str, str] = {}
+def _differences(by_labels: Mapping[tuple[str, str], Sequence[Failure]]) -> list[Sheet]:
+    """Return a table of each method minus the dataset's first one, if there are several."""
+    first_methods: dict[str, str] = {}
     rows = []
-    for (dataset, method), runs in by.items():
-        other = first.setdefault(dataset, method)
-        if other != method:
-            rows.append((dataset, f"{method} − {other}", *_found(runs, by[dataset, other])))
-    header = ("dataset", "methods", *(title for title, _ in _FIGURES.values()))
-    if rows:
-        return [Sheet("Differences, with 95 % intervals", header, tuple(rows), labels=2)]
-    return []
+    for (dataset, method), runs in by_labels.items():
+        first = first_methods.setdefault(dataset, method)
+        if first != method:
+            differences = _paired_differences(runs, by_labels[dataset, first])
+            rows.append((dataset, f"{method} − {first}", *differences))
+    if not rows:
+        return []
+    header = ("dataset", "methods", *_HEADINGS)
+    return [Sheet("Differences, with 95 % intervals", header, tuple(rows), labels=2)]
 
 
-def _found(runs: Sequence[Failure], others: Sequence[Failure]) -> list[str]:
-    beside = {other.seed: other for other in others}
-    pairs = [(run, beside[run.seed]) for run in runs if run.seed in beside]
+def _paired_differences(runs: Sequence[Failure], others: Sequence[Failure]) -> list[str]:
+    """Format the differences over the seeds that both have: a run that diverged is missing."""
+    other_by_seed = {other.seed: other for other in others}
+    pairs = [(run, other_by_seed[run.seed]) for run in runs if run.seed in other_by_seed]
+    texts = []
+    for name, (_, digits) in _FIGURES.items():
+        values = [getattr(run, name) for run, _ in pairs]
+        other_values = [getattr(other, name) for _, other in pairs]
+        texts.append(interval(difference(values, other_values), digits))
+    return texts
+
+
+def drawn(folder: Path, first_seeds: Mapping[Labels, Clustered]) -> list[Path]:
+    """Draw a picture for each dataset into the folder, and return the paths."""
+    by_dataset: dict[str, dict[str, Clustered]] = {}
+    for (dataset, method), clusters in first_seeds.items():
+        by_dataset.setdefault(dataset, {})[method] = clusters
     return [
-        interval(
-            difference([getattr(a, name) for a, _ in pairs], [getattr(b, name) for _, b in pairs]),
-            digits,
-        )
-        for name, (_, digits) in _FIGURES.items()
-    ]
-
-
-def drawn(folder: Path, first: Mapping[Labels, Clustered]) -> list[Path]:
-    """A picture for each dataset."""
-    datasets = dict.fromkeys(labels[0] for labels in first)
-    return [
-        _picture(
-            folder / f"failures-{slug(name)}.png",
-            name,
-            {m: found for (d, m), found in first.items() if d == name},
-        )
-        for name in datasets
+        _picture(folder / f"failures-{slug(dataset)}.png", dataset, methods)
+        for dataset, methods in by_dataset.items()
     ]
 
 
 def _picture(path: Path, dataset: str, methods: Mapping[str, Clustered]) -> Path:
-    """A row for each method: clusters × classes, and the prototypes by class and by cluster."""
+    """Draw a row for each method: clusters × classes, and prototypes by class and by cluster."""
     plt = pyplot()
     figure, grid = plt.subplots(
         len(methods), 3, figsize=(13.5, 4.2 * len(methods)), layout="constrained", squeeze=False
     )
-    for (method, found), (left, middle, right) in zip(methods.items(), grid, strict=True):
-        _shares(figure, left, method, found)
-        flat = found.flat()
-        classes = found.y_N
-        clusters = found.majority()[found.cluster_N]
-        for axes, colours, title in (
-            (middle, classes, "by class"),
-            (right, clusters, "by cluster (its class's colour)"),
+    for (method, clusters), (left, middle, right) in zip(methods.items(), grid, strict=True):
+        _draw_shares(figure, left, method, clusters)
+        flat_N2 = clusters.flat()
+        # The same scale of colours for both, so that a cluster has the colour of its class.
+        scale = {"vmin": 0, "vmax": max(_COLOURS - 1, int(clusters.classes.max()))}
+        guess_N = clusters.majority()[clusters.cluster_N]
+        for axes, colours_N, title in (
+            (middle, clusters.y_N, "by class"),
+            (right, guess_N, "by cluster (in the colour of its class)"),
         ):
-            axes.scatter(
-                flat[:, 0],
-                flat[:, 1],
-                c=colours,
-                vmin=0,
-                vmax=max(19, int(found.classes.max())),
-                **_POINT,
-            )
+            axes.scatter(flat_N2[:, 0], flat_N2[:, 1], c=colours_N, **scale, **_POINT)
             axes.set(
                 title=f"{method}: {title}", xlabel="first principal component", ylabel="second"
             )
-    figure.suptitle(f"{dataset}: clusters of test prototypes beside their classes")
+    figure.suptitle(f"{dataset}: clusters of test prototypes and their classes")
     return saved(plt, figure, path)
 
 
-def _shares(figure: Any, axes: Any, method: str, found: Clustered) -> None:
-    """Each class's samples over the clusters."""
-    counts = found.counts()
-    image = axes.imshow(
-        100 * counts / counts.sum(0), cmap="viridis", vmin=0, vmax=100, aspect="auto"
-    )
+def _draw_shares(figure: Any, axes: Any, method: str, clusters: Clustered) -> None:
+    """Draw how each class's samples are distributed over the clusters."""
+    counts_CJ = clusters.counts()
+    shares_CJ = 100 * counts_CJ / counts_CJ.sum(0)
+    image = axes.imshow(shares_CJ, cmap="viridis", vmin=0, vmax=100, aspect="auto")
     axes.set(
         title=f"{method}: share of a class in a cluster, %",
         xlabel="class",

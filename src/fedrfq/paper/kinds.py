@@ -1,4 +1,4 @@
-"""The kinds of recipes."""
+"""The kinds of recipes, and the plan that each makes of a recipe."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fedrfq.paper.tables import TablePlan
 from fedrfq.studies.figure import FigurePlan
 from fedrfq.studies.recipe import Plan, Recipe
 
+# A new kind is a file with such a function, and a line here.
 KINDS: dict[str, Callable[[Recipe], Plan]] = {
     "table": TablePlan.of,
     "figure": FigurePlan.of,
@@ -21,9 +22,10 @@ KINDS: dict[str, Callable[[Recipe], Plan]] = {
 
 
 def plan(recipe: Recipe) -> Plan:
+    """Return the plan for a recipe, by its kind."""
     if recipe.kind not in KINDS:
         near = nearest(recipe.kind, list(KINDS))
         raise UserError(
-            f"{recipe.name}: kind is one of {', '.join(KINDS)}, not '{recipe.kind}'{near}"
+            f"{recipe.name}: kind must be one of {', '.join(KINDS)}, not '{recipe.kind}'{near}"
         )
     return KINDS[recipe.kind](recipe)

@@ -1,11 +1,11 @@
-"""Kind `lipschitz`: SoftPool's Lipschitz constant, measured, against the k̂² − 1 of the paper's appendix B.
+"""Kind `lipschitz`: SoftPool's Lipschitz constant, measured, and the k̂² − 1 of appendix B.
 
 seed = 0
 kernels = [1, 2, 3, 4, 5]      k̂
-maps = [[2, 25], [5, 10]]      rows × columns of whole maps, where the kernel fits
+maps = [[2, 25], [5, 10]]      rows × columns of whole maps, used where the kernel fits
 strides = [1, 2]
-starts = 32                    of each maximisation
-pairs = 20000                  of random inputs that are compared with the constant found
+starts = 32                    random starts of each maximisation
+pairs = 20000                  random pairs of inputs to check each constant with
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ from fedrfq.studies.study_file import whole_numbers
 if TYPE_CHECKING:
     from fedrfq.studies.grid import EndedRun
 
-_LEAST = {"seed": 0, "starts": 1, "pairs": 2}
-_ROUNDING = 1e-9
+_DEFAULTS = {"seed": 0, "starts": 32, "pairs": 20_000, "maps": [], "strides": [1]}
+_MINIMA = {"seed": 0, "starts": 1, "pairs": 2}
+_ROUNDING = 1e-9  # of constants that are equal but for floating point
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Of one norm and kernel: the largest value of the operator norm that was found, and the largest ratio of a pair."""
+    """The constant for one norm and kernel: printed, measured, and the largest ratio of a pair."""
 
     norm: str
     kernel: int
@@ -53,12 +54,28 @@ class Constant:
 
     @property
     def holds(self) -> bool:
-        """Whether the printed constant is one."""
+        """Whether the printed number is a Lipschitz constant."""
         return self.printed >= self.measured - _ROUNDING
 
 
 @dataclass(frozen=True)
+class Norm:
+    """A norm in which a constant is measured, on a map (rows, columns) or on a single window."""
+
+    label: str
+    is_max: bool = False  # the max norm; otherwise L2
+    map_: tuple[int, int] | None = None
+    stride: int = 1
+
+    def fits(self, kernel: int) -> bool:
+        """Return whether the kernel is no larger than the map."""
+        return self.map_ is None or kernel <= min(self.map_)
+
+
+@dataclass(frozen=True)
 class LipschitzPlan:
+    """The kernels and maps to measure, and how thoroughly."""
+
     recipe: Recipe
     seed: int
     kernels: tuple[int, ...]
@@ -71,139 +88,122 @@ class LipschitzPlan:
 
     @staticmethod
     def of(recipe: Recipe) -> LipschitzPlan:
-        known(recipe.table, [*_LEAST, "kernels", "maps", "strides"], "")
-        table = {
-            "seed": 0,
-            "starts": 32,
-            "pairs": 20_000,
-            "maps": [],
-            "strides": [1],
-            **recipe.table,
-        }
-        kernels, strides = (
-            whole_numbers(table, key, 1, "[1, 2]") for key in ("kernels", "strides")
+        """Read and check a recipe of this kind."""
+        known(recipe.table, [*_MINIMA, "kernels", "maps", "strides"], "")
+        table = {**_DEFAULTS, **recipe.table}
+        for key, minimum in _MINIMA.items():
+            if type(table[key]) is not int or table[key] < minimum:
+                raise UserError(
+                    f"{key} must be an integer of at least {minimum}, not {table[key]!r}"
+                )
+        return LipschitzPlan(
+            recipe,
+            seed=table["seed"],
+            kernels=whole_numbers(table, "kernels", 1, "[1, 2]"),
+            maps=_maps(table["maps"]),
+            strides=whole_numbers(table, "strides", 1, "[1, 2]"),
+            starts=table["starts"],
+            pairs=table["pairs"],
         )
-        for key, least in _LEAST.items():
-            if type(table[key]) is not int or table[key] < least:
-                raise UserError(f"{key} is a whole number from {least} on, not {table[key]!r}")
-        seed, starts, pairs = (table[key] for key in _LEAST)
-        return LipschitzPlan(recipe, seed, kernels, _maps(table["maps"]), strides, starts, pairs)
 
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
+        """Measure every constant, and draw lipschitz.png."""
         norms = self._norms()
         rng = np.random.default_rng(self.seed)
         constants = []
         for i, kernel in enumerate(self.kernels):
             tell(i / len(self.kernels), f"SoftPool with k̂ = {kernel}")
-            constants += [
-                self._constant(norm, kernel, *how, rng)
-                for norm, how in norms.items()
-                if _fits(kernel, how[1])
-            ]
-        steps = {kernel: _unbounded(kernel, self.pairs, rng) for kernel in self.kernels}
+            constants += [self._measure(norm, kernel, rng) for norm in norms if norm.fits(kernel)]
+        shares = {kernel: _share_against_s18(kernel, self.pairs, rng) for kernel in self.kernels}
         rows = [{**asdict(constant), "holds": constant.holds} for constant in constants]
-        whole = {"title": self.recipe.title, "constants": rows, "pairs_against_s18": steps}
-        picture = self._drawn(folder / "lipschitz.png", list(norms), constants)
-        return Shown(
-            [self._sheet(list(norms), constants), self._claims(list(norms), constants, steps)],
-            whole,
-            rows,
-            [picture],
-        )
+        whole = {"title": self.recipe.title, "constants": rows, "pairs_against_s18": shares}
+        labels = [norm.label for norm in norms]
+        sheets = [self._sheet(labels, constants), self._claims(labels, constants, shares)]
+        picture = self._draw(folder / "lipschitz.png", labels, constants)
+        return Shown(sheets, whole, rows, [picture])
 
-    def _norms(self) -> dict[str, tuple[bool, tuple[int, int] | None, int]]:
-        """Each by its label: whether it is the max norm, the map (none: one window) and the stride."""
-        norms: dict[str, tuple[bool, tuple[int, int] | None, int]] = {
-            "max norm, a window": (True, None, 1),
-            "L2, a window": (False, None, 1),
-        }
-        for rows, columns in self.maps:
-            norms |= {
-                f"L2, map {rows}×{columns}, stride {s}": (False, (rows, columns), s)
-                for s in self.strides
-            }
+    def _norms(self) -> list[Norm]:
+        norms = [Norm("max norm, a window", is_max=True), Norm("L2, a window")]
+        norms += [
+            Norm(f"L2, map {rows}×{columns}, stride {stride}", False, (rows, columns), stride)
+            for rows, columns in self.maps
+            for stride in self.strides
+        ]
         return norms
 
-    def _constant(
-        self,
-        norm: str,
-        kernel: int,
-        largest: bool,
-        map_: tuple[int, int] | None,
-        stride: int,
-        rng: Generator,
-    ) -> Constant:
-        if map_ is None:
-            pool = window(kernel)
-        else:
-            pool = Pool("softpool", map_[0], kernel, stride)
-        if map_ is None:
-            values = kernel**2
-        else:
-            values = map_[0] * map_[1]
-        found = (steepest_max if largest else steepest_l2)(pool, values, self.starts, rng)
-        ratios = pair_ratios(pool, found, torch.inf if largest else 2.0, self.pairs, rng)
-        return Constant(norm, kernel, kernel**2 - 1, found.value, float(ratios.max()))
+    def _measure(self, norm: Norm, kernel: int, rng: Generator) -> Constant:
+        pool = window(kernel)
+        values = kernel**2
+        if norm.map_ is not None:
+            rows, columns = norm.map_
+            pool = Pool("softpool", rows, kernel, norm.stride)
+            values = rows * columns
+        steepest = steepest_l2
+        order = 2.0
+        if norm.is_max:
+            steepest = steepest_max
+            order = torch.inf
+        largest = steepest(pool, values, self.starts, rng)
+        ratios = pair_ratios(pool, largest, order, self.pairs, rng)
+        return Constant(norm.label, kernel, kernel**2 - 1, largest.value, float(ratios.max()))
 
     def _sheet(self, norms: Sequence[str], constants: Sequence[Constant]) -> Sheet:
-        by = {(c.kernel, c.norm): c for c in constants}
-        cells = {key: f"{c.measured:.3f}" + ("" if c.holds else " !") for key, c in by.items()}
+        cells = {}
+        for constant in constants:
+            text = f"{constant.measured:.3f}"
+            if not constant.holds:
+                text += " !"
+            cells[constant.kernel, constant.norm] = text
         rows = [
             (str(k), str(k**2 - 1), *(cells.get((k, norm), NOTHING) for norm in norms))
             for k in self.kernels
         ]
         note = (
-            f"The largest operator norm of the Jacobian found from {self.starts} starts; ! where it exceeds what is printed, "
-            f"{NOTHING} where the kernel is larger than the map."
+            f"The largest operator norm of the Jacobian found from {self.starts} random starts. "
+            f"!: it exceeds the printed constant. {NOTHING}: the kernel is larger than the map."
         )
         return Sheet(self.recipe.title, ("k̂", "printed k̂² − 1", *norms), tuple(rows), note)
 
     def _claims(
-        self, norms: Sequence[str], constants: Sequence[Constant], steps: Mapping[int, float]
+        self, norms: Sequence[str], constants: Sequence[Constant], shares: Mapping[int, float]
     ) -> Sheet:
         rows = []
         for norm in norms:
-            own = [c for c in constants if c.norm == norm]
-            rows.append(
-                (
-                    f"k̂² − 1 bounds SoftPool: {norm}",
-                    *_said({c.kernel: c.holds for c in own}),
-                    _slack(own),
-                )
-            )
-        beyond = {c.norm for c in constants if c.pairs > c.measured + _ROUNDING}
-        if beyond:
-            sound = ("fails", ", ".join(sorted(beyond)))
-        else:
-            sound = ("holds", "every norm and k̂")
-        rows.append(
-            (f"no pair of {self.pairs:,} random ones exceeds the constant found", *sound, "")
-        )
-        share = ", ".join(f"{100 * share:.0f} % (k̂ = {kernel})" for kernel, share in steps.items())
-        if any(steps.values()):
-            step = "fails"
-        else:
-            step = "holds"
+            of_norm = [constant for constant in constants if constant.norm == norm]
+            claim = f"k̂² − 1 bounds SoftPool: {norm}"
+            rows.append((claim, *_verdict(of_norm), _slack(of_norm)))
         rows.append(
             (
-                "step s18: outputs no farther apart than sums of inputs",
-                step,
-                f"not for {share} of random pairs",
+                f"none of {self.pairs:,} random pairs exceeds the measured constant",
+                *_soundness(constants),
                 "",
             )
         )
-        header = ("claim", "", "where", "printed / measured, where it holds")
-        return Sheet("What the appendix says of it", header, tuple(rows), labels=3)
+        verdict = "holds"
+        if any(shares.values()):
+            verdict = "fails"
+        percentages = [f"{100 * share:.0f} % (k̂ = {kernel})" for kernel, share in shares.items()]
+        rows.append(
+            (
+                "step s18: outputs are no farther apart than sums of inputs",
+                verdict,
+                f"random pairs against it: {', '.join(percentages)}",
+                "",
+            )
+        )
+        header = ("claim", "verdict", "where", "printed / measured, where it holds")
+        return Sheet("The appendix's claims", header, tuple(rows), labels=3)
 
-    def _drawn(self, path: Path, norms: Sequence[str], constants: Sequence[Constant]) -> Path:
+    def _draw(self, path: Path, norms: Sequence[str], constants: Sequence[Constant]) -> Path:
         plt = pyplot()
         figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
         axes.plot(self.kernels, [k**2 - 1 for k in self.kernels], "k--", label="printed: k̂² − 1")
         for norm in norms:
-            own = [c for c in constants if c.norm == norm]
-            axes.plot([c.kernel for c in own], [c.measured for c in own], marker="o", label=norm)
+            points = [(c.kernel, c.measured) for c in constants if c.norm == norm]
+            axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=norm)
+        # symlog: the printed constant for k̂ = 1 is 0.
         axes.set(xlabel="k̂", ylabel="Lipschitz constant", yscale="symlog", xticks=self.kernels)
         axes.grid(alpha=0.3)
         legend(figure, [axes], self.recipe.title)
@@ -211,42 +211,49 @@ class LipschitzPlan:
 
 
 def _maps(given: Any) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of each."""
-    if isinstance(given, list):
-        pairs = given
-    else:
-        pairs = [given]
-    for sides in pairs:
-        if (
-            not isinstance(sides, list)
-            or len(sides) != 2
-            or any(type(side) is not int or side < 1 for side in sides)
-        ):
-            raise UserError(f"maps is a list of rows and columns, such as [[2, 25]], not {given!r}")
-    return tuple((rows, columns) for rows, columns in pairs)
+    if not isinstance(given, list) or not all(_is_map(sides) for sides in given):
+        raise UserError(f"maps must be a list of [rows, columns], such as [[2, 25]], not {given!r}")
+    return tuple((rows, columns) for rows, columns in given)
 
 
-def _fits(kernel: int, map_: tuple[int, int] | None) -> bool:
-    return map_ is None or kernel <= min(map_)
+def _is_map(sides: Any) -> bool:
+    return (
+        isinstance(sides, list)
+        and len(sides) == 2
+        and all(type(side) is int and side >= 1 for side in sides)
+    )
 
 
-def _unbounded(kernel: int, pairs: int, rng: Generator) -> float:
-    """The share of pairs whose outputs are farther apart than the sums of their inputs, which s18 says none is."""
+def _share_against_s18(kernel: int, pairs: int, rng: Generator) -> float:
+    """Return the share of random pairs that contradict step s18 of the appendix.
+
+    It says that no outputs are farther apart than the sums of their inputs.
+    """
     a, b = random_pairs(kernel**2, pairs, rng)
     pool = window(kernel)
-    apart = (pool(a) - pool(b)).abs()[:, 0]
-    return float((apart > (a.sum(1) - b.sum(1)).abs() + _ROUNDING).double().mean())
+    # A single window has a single output.
+    outputs_apart = (pool(a) - pool(b)).abs()[:, 0]
+    sums_apart = (a.sum(1) - b.sum(1)).abs()
+    return float((outputs_apart > sums_apart + _ROUNDING).double().mean())
 
 
-def _said(holds: Mapping[int, bool]) -> tuple[str, str]:
-    bad = [str(kernel) for kernel, held in holds.items() if not held]
-    if bad:
-        return ("fails", f"k̂ = {', '.join(bad)}")
+def _verdict(constants: Sequence[Constant]) -> tuple[str, str]:
+    exceptions = [str(constant.kernel) for constant in constants if not constant.holds]
+    if exceptions:
+        return ("fails", f"k̂ = {', '.join(exceptions)}")
     return ("holds", "every k̂")
 
 
+def _soundness(constants: Sequence[Constant]) -> tuple[str, str]:
+    """Return whether the measured constants bound the random pairs, and if not, in which norms."""
+    exceeded = {c.norm for c in constants if c.pairs > c.measured + _ROUNDING}
+    if exceeded:
+        return ("fails", ", ".join(sorted(exceeded)))
+    return ("holds", "every norm and k̂")
+
+
 def _slack(constants: Sequence[Constant]) -> str:
-    found = [c.printed / c.measured for c in constants if c.holds]
-    if found:
-        return f"{min(found):.2f} … {max(found):.2f}"
+    ratios = [constant.printed / constant.measured for constant in constants if constant.holds]
+    if ratios:
+        return f"{min(ratios):.2f} … {max(ratios):.2f}"
     return NOTHING

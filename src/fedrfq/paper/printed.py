@@ -1,4 +1,4 @@
-"""What the paper prints: `experiments/paper.toml`."""
+"""The figures that the paper prints, as `experiments/paper.toml` has them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ FILE = "paper.toml"
 
 @dataclass(frozen=True)
 class Printed:
-    """A method's row of a table: accuracy and what stands after ±, by setting; rounds, and parameters of a round."""
+    """A method's row in a table of the paper.
+
+    `accuracy` has the accuracy and the figure after ± for each setting, `parameters` the number of
+    values that all clients upload in a round.
+    """
 
     rounds: int
     parameters: int
@@ -23,24 +27,25 @@ class Printed:
 
     @staticmethod
     def of(row: Mapping[str, Any]) -> Printed:
-        cells = {
-            key: (float(value[0]), float(value[1]))
-            for key, value in row.items()
+        """Read a row of the file; the settings are the keys whose value is a list."""
+        accuracy = {
+            setting: (float(value[0]), float(value[1]))
+            for setting, value in row.items()
             if isinstance(value, list)
         }
-        return Printed(int(row["rounds"]), int(row["parameters"]), cells)
+        return Printed(int(row["rounds"]), int(row["parameters"]), accuracy)
 
 
 def printed(table: str) -> dict[str, Printed]:
-    """A table of the paper, by method."""
-    whole = toml.read(folder() / FILE)
-    if table not in whole:
-        raise UserError(
-            f"paper = one of {', '.join(whole)}, not '{table}'{nearest(table, list(whole))}"
-        )
+    """Return the rows of one of the paper's tables, by method."""
+    path = folder() / FILE
+    tables = toml.read(path)
+    if table not in tables:
+        near = nearest(table, list(tables))
+        raise UserError(f"paper must be one of {', '.join(tables)}, not '{table}'{near}")
     try:
-        return {method: Printed.of(row) for method, row in whole[table].items()}
+        return {method: Printed.of(row) for method, row in tables[table].items()}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UserError(
-            f"{folder() / FILE}: {table} is not as it should be ({error!r}): restore it"
+            f"{path}: the section {table} is damaged ({error!r}); restore the file"
         ) from error

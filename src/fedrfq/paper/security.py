@@ -1,9 +1,10 @@
-"""How likely a committee is to hold: the paper's security probability, exact for any number of servers.
+"""The paper's security probability of a committee, exact for any number of servers.
 
-Each of N servers is faulty with probability p, independently of the others. The committee holds while at most
-f = ⌊(N − 1) / 3⌋ are: Σ_{i ≤ f} C(N, i) pⁱ (1 − p)^{N − i}. It does not rise with every server added, as the paper's text
-has it: f moves in steps of three, and a server added in between is only one more that may fail. With p = 0.3 even seven
-hold less often than four.
+Each of N servers is faulty with probability p, independently of the others. The committee is secure
+while at most f = ⌊(N − 1) / 3⌋ of them are: Σ_{i ≤ f} C(N, i) pⁱ (1 − p)^{N − i}. The probability
+does not rise with every server that is added, as the paper's text says: f grows only with every
+third server, and the others are just more servers that can fail. With p = 0.3, seven servers are
+less secure than four.
 """
 
 from __future__ import annotations
@@ -16,62 +17,63 @@ from pathlib import Path
 
 from fedrfq.errors import UserError
 
-MOST_SERVERS = 1_000
-_FINEST = 10**9  # parts of which probabilities are whole numbers
+MAX_SERVERS = 1_000
+_MAX_DENOMINATOR = 10**9  # nine decimal digits: exact powers of p stay small enough
 
 
 def tolerated(servers: int) -> int:
-    """f: how many servers may be faulty."""
+    """Return f, the number of servers that may be faulty."""
     return (servers - 1) // 3
 
 
 def security(servers: int, p: Fraction) -> Fraction:
-    """The probability that at most f of the servers are faulty."""
-    if not 1 <= servers <= MOST_SERVERS:
-        raise UserError(f"servers must be 1 to {MOST_SERVERS:,}, not {servers}")
+    """Return the probability that at most f of the servers are faulty."""
+    if not 1 <= servers <= MAX_SERVERS:
+        raise UserError(f"servers must be 1 to {MAX_SERVERS:,}, not {servers}")
     if not 0 <= p <= 1:
-        raise UserError(f"p is a probability, from 0 to 1, not {float(p)}")
+        raise UserError(f"p must be a probability from 0 to 1, not {float(p)}")
+    # In integers over a common denominator: adding fractions would reduce each of them.
     faulty = p.numerator
     sound = p.denominator - p.numerator
-    whole = p.denominator
-    good = sum(
+    secure = sum(
         comb(servers, i) * faulty**i * sound ** (servers - i) for i in range(tolerated(servers) + 1)
     )
-    return Fraction(good, whole**servers)
+    return Fraction(secure, p.denominator**servers)
 
 
 def numbers(text: str) -> range:
-    """ "4..40", or one number."""
+    """Parse numbers of servers: one number, or a range such as "4..40"."""
     first, dots, last = text.partition("..")
-    if (
-        not first.isdecimal()
-        or not (last if dots else first).isdecimal()
-        or len(text) > 2 * len(str(MOST_SERVERS)) + 2
-    ):
-        raise UserError(
-            f"--servers is a number or a range such as 4..40, up to {MOST_SERVERS:,}, not '{text}'"
-        )
-    found = range(int(first), int(last if dots else first) + 1)
-    if not found or not 1 <= found[0] <= found[-1] <= MOST_SERVERS:
-        raise UserError(
-            f"--servers is a number or a range such as 4..40, up to {MOST_SERVERS:,}, not '{text}'"
-        )
-    return found
+    if not dots:
+        last = first
+    # The length is checked before int(), which is slow for very long numbers.
+    is_short = len(text) <= 2 * len(str(MAX_SERVERS)) + len("..")
+    if is_short and first.isdecimal() and last.isdecimal():
+        servers = range(int(first), int(last) + 1)
+        if servers and 1 <= servers[0] <= servers[-1] <= MAX_SERVERS:
+            return servers
+    raise UserError(
+        f"--servers must be a number or a range such as 4..40, up to {MAX_SERVERS:,}, not '{text}'"
+    )
 
 
 def probabilities(text: str) -> list[Fraction]:
-    """Decimal numbers by commas, taken exactly."""
+    """Parse decimal numbers separated by commas, exactly."""
     try:
-        found = [Fraction(Decimal(part)) for part in text.split(",")]
+        ps = [Fraction(Decimal(part)) for part in text.split(",")]
     except (InvalidOperation, OverflowError, ValueError):
-        raise UserError(f"--p is probabilities by commas, such as 0.1,0.2, not '{text}'") from None
-    if any(not 0 <= p <= 1 or p.denominator > _FINEST for p in found):
-        raise UserError(f"--p is probabilities from 0 to 1 with nine digits at most, not '{text}'")
-    return found
+        raise UserError(
+            f"--p must be probabilities separated by commas, such as 0.1,0.2, not '{text}'"
+        ) from None
+    if any(not 0 <= p <= 1 or p.denominator > _MAX_DENOMINATOR for p in ps):
+        raise UserError(
+            f"--p must be probabilities from 0 to 1 with at most nine digits, not '{text}'"
+        )
+    return ps
 
 
 def draw(path: Path, servers: Sequence[int], ps: Sequence[Fraction]) -> None:
-    """The probability against every number of servers, a line for each p."""
+    """Draw the probability against the number of servers, with a line for each p."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -79,9 +81,8 @@ def draw(path: Path, servers: Sequence[int], ps: Sequence[Fraction]) -> None:
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     for p in ps:
-        axes.plot(
-            servers, [float(security(n, p)) for n in servers], marker=".", label=f"p = {float(p):g}"
-        )
+        probabilities_N = [float(security(n, p)) for n in servers]
+        axes.plot(servers, probabilities_N, marker=".", label=f"p = {float(p):g}")
     axes.set(
         xlabel="servers N",
         ylabel="probability that at most ⌊(N − 1) / 3⌋ are faulty",

@@ -1,9 +1,9 @@
-"""Kind `security`: how likely a committee is to hold, against every number of servers, and what the paper says of it.
+"""Kind `security`: the security probability for each number of servers, and the paper's claims.
 
-servers = "4..40"          which numbers
+servers = "4..40"          the numbers of servers
 p = "0.1,0.2,0.3"          the probabilities that a server is faulty
-enough = "0.99"            what is called secure …
-beyond = 20                … with more servers than this, and a p below the first
+enough = "0.99"            a committee is called secure if its probability is above this …
+beyond = 20                … which the paper claims for more servers than this, below the first p
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, known
 from fedrfq.paper.security import draw, numbers, probabilities, security, tolerated
 from fedrfq.studies.recipe import Recipe, Shown, Tell
-from fedrfq.studies.sheets import NOTHING, Sheet
+from fedrfq.studies.sheets import Sheet
 
 if TYPE_CHECKING:
     import torch
 
     from fedrfq.studies.grid import EndedRun
 
-_NAMED = 8  # numbers of servers that are named one by one
+_MAX_NAMED = 8  # numbers of servers that are listed one by one
+Securities = Mapping[tuple[int, Fraction], Fraction]  # by number of servers and p
 
 
 @dataclass(frozen=True)
 class SecurityClaim:
-    """A sentence of the paper, whether it holds, and what was computed."""
+    """A sentence of the paper, whether it holds, and the figures that decide it."""
 
     says: str
     holds: bool
@@ -40,6 +41,8 @@ class SecurityClaim:
 
 @dataclass(frozen=True)
 class SecurityPlan:
+    """The numbers of servers and the probabilities to compute."""
+
     recipe: Recipe
     servers: Sequence[int]
     ps: Sequence[Fraction]
@@ -50,28 +53,34 @@ class SecurityPlan:
 
     @staticmethod
     def of(recipe: Recipe) -> SecurityPlan:
+        """Read and check a recipe of this kind."""
         table = recipe.table
         known(table, ["servers", "p", "enough", "beyond"], "")
         beyond = table.get("beyond", 20)
         if type(beyond) is not int:
-            raise UserError(f"beyond is a number of servers, such as 20, not {beyond!r}")
-        ps = sorted(probabilities(str(table.get("p", "0.1,0.2,0.3"))))
-        servers = numbers(str(table.get("servers", "4..40")))
+            raise UserError(f"beyond must be a number of servers, such as 20, not {beyond!r}")
         return SecurityPlan(
-            recipe, servers, ps, probabilities(str(table.get("enough", "0.99")))[0], beyond
+            recipe,
+            servers=numbers(str(table.get("servers", "4..40"))),
+            ps=sorted(probabilities(str(table.get("p", "0.1,0.2,0.3")))),
+            enough=probabilities(str(table.get("enough", "0.99")))[0],
+            beyond=beyond,
         )
 
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
+        """Compute the probabilities, judge the claims and draw security.png."""
         tell(0, "security probabilities")
-        found = {(n, p): security(n, p) for n in self.servers for p in self.ps}
-        claims = [self._falls_with_p(found), *(self._rises_with_n(found, p) for p in self.ps)]
-        claims += [self._by_threes(found, p) for p in self.ps]
-        claims += [self._secure_below(found), *(self._secure_from(found, p) for p in self.ps)]
+        computed = {(n, p): security(n, p) for n in self.servers for p in self.ps}
+        claims = [self._falls_with_p(computed)]
+        claims += [self._rises_with_n(computed, p) for p in self.ps]
+        claims += [self._rises_by_threes(computed, p) for p in self.ps]
+        claims += [self._secure_below(computed)]
+        claims += [self._secure_from(computed, p) for p in self.ps]
         rows = [
-            {"servers": n, "tolerated": tolerated(n), "p": float(p), "security": float(found[n, p])}
-            for n, p in found
+            {"servers": n, "tolerated": tolerated(n), "p": float(p), "security": float(probability)}
+            for (n, p), probability in computed.items()
         ]
         picture = folder / "security.png"
         draw(picture, self.servers, self.ps)
@@ -80,93 +89,90 @@ class SecurityPlan:
             "claims": [asdict(claim) for claim in claims],
             "rows": rows,
         }
-        return Shown([self._sheet(found), _claims(claims)], whole, rows, [picture])
+        return Shown([self._sheet(computed), _claims_sheet(claims)], whole, rows, [picture])
 
-    def _sheet(self, found: Mapping[tuple[int, Fraction], Fraction]) -> Sheet:
+    def _sheet(self, computed: Securities) -> Sheet:
         rows = [
-            (str(n), str(tolerated(n)), *(f"{float(found[n, p]):.6f}" for p in self.ps))
+            (str(n), str(tolerated(n)), *(f"{float(computed[n, p]):.6f}" for p in self.ps))
             for n in self.servers
         ]
         header = ("servers", "may be faulty", *(f"p = {float(p):g}" for p in self.ps))
-        return Sheet(
-            self.recipe.title,
-            header,
-            tuple(rows),
-            "Σ over i ≤ ⌊(N − 1) / 3⌋ of C(N, i) pⁱ (1 − p)ᴺ⁻ⁱ, exact",
-            1,
-        )
+        note = "Σ over i ≤ ⌊(N − 1) / 3⌋ of C(N, i) pⁱ (1 − p)ᴺ⁻ⁱ, computed exactly."
+        return Sheet(self.recipe.title, header, tuple(rows), note)
 
-    def _falls_with_p(self, found: Mapping[tuple[int, Fraction], Fraction]) -> SecurityClaim:
-        against = [
-            n for n in self.servers if any(found[n, q] >= found[n, p] for p, q in pairwise(self.ps))
+    def _falls_with_p(self, computed: Securities) -> SecurityClaim:
+        exceptions = [
+            n
+            for n in self.servers
+            if any(computed[n, larger] >= computed[n, p] for p, larger in pairwise(self.ps))
         ]
-        return SecurityClaim(
-            "it falls as p rises",
-            not against,
-            f"not with {_named(against)}" if against else "with every N",
-        )
+        says = "security falls as p rises"
+        if exceptions:
+            return SecurityClaim(says, False, f"not with {_listed(exceptions)}")
+        return SecurityClaim(says, True, "with every N")
 
-    def _rises_with_n(
-        self, found: Mapping[tuple[int, Fraction], Fraction], p: Fraction
-    ) -> SecurityClaim:
-        falls = [b for a, b in pairwise(self.servers) if found[b, p] <= found[a, p]]
-        says = f"more servers, more secure, at p = {float(p):g}"
+    def _rises_with_n(self, computed: Securities, p: Fraction) -> SecurityClaim:
+        falls = [b for a, b in pairwise(self.servers) if computed[b, p] <= computed[a, p]]
+        says = f"more servers are more secure, at p = {float(p):g}"
         if not falls:
             return SecurityClaim(says, True, "with every N")
-        worst = max(falls, key=lambda n: found[n - 1, p] - found[n, p])
-        lost = float(found[worst - 1, p] - found[worst, p])
-        steps = f"{len(falls)} of {len(self.servers) - 1} steps fall ({_named(falls)})"
-        return SecurityClaim(says, False, f"{steps}; most with {worst}, by {lost:.4f}")
-
-    def _by_threes(
-        self, found: Mapping[tuple[int, Fraction], Fraction], p: Fraction
-    ) -> SecurityClaim:
-        """Only where one more fault is borne: N = 3f + 1."""
-        threes = [n for n in self.servers if n % 3 == 1]
-        falls = [b for a, b in pairwise(threes) if found[b, p] <= found[a, p]]
-        says = f"… counted at N = 3f + 1 only, at p = {float(p):g}"
+        # The servers are a range, so n − 1 is the number before n.
+        worst = max(falls, key=lambda n: computed[n - 1, p] - computed[n, p])
+        drop = float(computed[worst - 1, p] - computed[worst, p])
+        steps = f"security falls in {len(falls)} of {len(self.servers) - 1} steps"
         return SecurityClaim(
-            says, not falls, f"falls with {_named(falls)}" if falls else "with every such N"
+            says, False, f"{steps} ({_listed(falls)}), at most by {drop:.4f}, with {worst}"
         )
 
-    def _secure_below(self, found: Mapping[tuple[int, Fraction], Fraction]) -> SecurityClaim:
-        """With the first p in place of all below it: the probability falls as p rises."""
+    def _rises_by_threes(self, computed: Securities, p: Fraction) -> SecurityClaim:
+        """Judge the same only where one more fault is tolerated: N = 3f + 1."""
+        threes = [n for n in self.servers if n % 3 == 1]
+        falls = [b for a, b in pairwise(threes) if computed[b, p] <= computed[a, p]]
+        says = f"… counting only N = 3f + 1, at p = {float(p):g}"
+        if falls:
+            return SecurityClaim(says, False, f"security falls with {_listed(falls)}")
+        return SecurityClaim(says, True, "with every such N")
+
+    def _secure_below(self, computed: Securities) -> SecurityClaim:
+        # Security falls as p rises, so what holds at the first p holds at every p below it.
         p = self.ps[0]
-        more = [n for n in self.servers if n > self.beyond]
-        against = [n for n in more if found[n, p] <= self.enough]
-        says = f"p < {float(p):g} and more than {self.beyond} servers: above {float(self.enough):g}"
-        least = min((found[n, p] for n in more), default=Fraction(0))
-        if against:
-            said = f"not with {_named(against)}"
-        else:
-            said = f"at p = {float(p):g} itself {float(least):.4f} at least"
-        return SecurityClaim(says, bool(more) and not against, said)
+        larger = [n for n in self.servers if n > self.beyond]
+        exceptions = [n for n in larger if computed[n, p] <= self.enough]
+        says = (
+            f"p < {float(p):g} and more than {self.beyond} servers: security is above "
+            f"{float(self.enough):g}"
+        )
+        if exceptions:
+            return SecurityClaim(says, False, f"not with {_listed(exceptions)}")
+        if not larger:
+            return SecurityClaim(says, False, "no such number of servers was computed")
+        lowest = float(min(computed[n, p] for n in larger))
+        return SecurityClaim(says, True, f"at p = {float(p):g} itself at least {lowest:.4f}")
 
-    def _secure_from(
-        self, found: Mapping[tuple[int, Fraction], Fraction], p: Fraction
-    ) -> SecurityClaim:
-        short = [n for n in self.servers if found[n, p] <= self.enough]
+    def _secure_from(self, computed: Securities, p: Fraction) -> SecurityClaim:
+        insecure = [n for n in self.servers if computed[n, p] <= self.enough]
         says = f"enough servers make it secure (above {float(self.enough):g}) at p = {float(p):g}"
-        last = (short or [0])[-1]
-        best = max(self.servers, key=lambda n: found[n, p])
+        if not insecure:
+            return SecurityClaim(says, True, f"from {self.servers[0]} on")
+        last = insecure[-1]
         if last == self.servers[-1]:
+            best = max(self.servers, key=lambda n: computed[n, p])
+            highest = float(computed[best, p])
             return SecurityClaim(
-                says, False, f"not up to {last}: {float(found[best, p]):.4f} at most, with {best}"
+                says, False, f"not up to {last}: at most {highest:.4f}, with {best}"
             )
-        return SecurityClaim(says, True, f"from {last + 1 if short else self.servers[0]} on")
+        return SecurityClaim(says, True, f"from {last + 1} on")
 
 
-def _claims(claims: Sequence[SecurityClaim]) -> Sheet:
-    rows = [
-        (claim.says, "holds" if claim.holds else "fails", claim.found or NOTHING)
-        for claim in claims
-    ]
-    return Sheet("What the paper says of it", ("claim", "", "computed"), tuple(rows), labels=3)
+def _claims_sheet(claims: Sequence[SecurityClaim]) -> Sheet:
+    verdicts = {True: "holds", False: "fails"}
+    rows = [(claim.says, verdicts[claim.holds], claim.found) for claim in claims]
+    header = ("claim", "verdict", "computed")
+    return Sheet("The paper's claims", header, tuple(rows), labels=3)
 
 
-def _named(servers: Sequence[int]) -> str:
-    if len(servers) > _NAMED:
-        rest = ", …"
-    else:
-        rest = ""
-    return f"N = {', '.join(map(str, servers[:_NAMED]))}{rest}"
+def _listed(servers: Sequence[int]) -> str:
+    text = f"N = {', '.join(map(str, servers[:_MAX_NAMED]))}"
+    if len(servers) > _MAX_NAMED:
+        text += ", …"
+    return text

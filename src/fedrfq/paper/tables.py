@@ -1,8 +1,10 @@
-"""Tables of methods in settings, the paper's figures beside the measured ones.
+"""Kind `table`: methods in settings, with the paper's figures beside the measured ones.
 
     kind = "table"
-    paper = "table1"                      which of `paper.toml`; its rows and columns are the labels of the axes
-and an axis `method`, an axis `setting`, the other keys of a grid (axes.py), and claims (claims.py).
+    paper = "table1"       a section of `paper.toml`, whose rows and columns are labels of the axes
+
+It needs an axis `method` and an axis `setting`. The other keys are those of a grid (axes.py) and of
+claims (claims.py).
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _AXES = ("method", "setting")
 
 @dataclass(frozen=True)
 class TableCell:
-    """A method in a setting: what the paper prints, and what was measured, over seeds."""
+    """A method in a setting: the paper's figure, and the measured ones over seeds."""
 
     method: str
     setting: str
@@ -48,25 +50,28 @@ class TableCell:
 
     @property
     def difference(self) -> float | None:
-        """Measured less printed, in points."""
+        """Measured minus printed, in points."""
         if self.own is None or self.paper is None:
             return None
         return self.own.mean - self.paper
 
     def plain(self) -> dict[str, Any]:
+        """Return the cell as plain values."""
         return {**asdict(self), "difference": self.difference}
 
     def flat(self) -> dict[str, Any]:
-        """As one row: a spread is its mean and half of its interval."""
+        """Return the cell as one row of a CSV file; a spread takes four columns."""
         row = self.plain()
         for key in ("own", "prototype"):
-            found = row.pop(key) or {}
-            row |= {f"{key}_{part}": found.get(part) for part in ("mean", "std", "half", "count")}
+            sample = row.pop(key) or {}
+            row |= {f"{key}_{part}": sample.get(part) for part in ("mean", "std", "half", "count")}
         return row
 
 
 @dataclass(frozen=True)
 class TablePlan:
+    """A table to measure: its grid, the paper's figures, and the claims to judge."""
+
     recipe: Recipe
     axes: Axes
     paper: Mapping[str, Printed]
@@ -75,23 +80,26 @@ class TablePlan:
 
     @staticmethod
     def of(recipe: Recipe) -> TablePlan:
+        """Read and check a recipe of this kind."""
         known(recipe.table, KEYS, "")
         axes = Axes.of(recipe)
         if set(axes.labels) != set(_AXES):
             raise UserError(
-                f"{recipe.name}: a table has two axes, method and setting, not {', '.join(axes.labels)}"
+                f"{recipe.name}: a table must have the two axes method and setting, "
+                f"not {', '.join(axes.labels)}"
             )
-        return TablePlan(
-            recipe, axes, printed(str(recipe.table.get("paper"))), claims(recipe.table, axes)
-        )
+        paper = printed(str(recipe.table.get("paper")))
+        return TablePlan(recipe, axes, paper, claims(recipe.table, axes))
 
     @property
     def experiments(self) -> Sequence[Experiment]:
+        """The runs of the grid."""
         return list(self.axes.experiments.values())
 
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
+        """Draw figure.png, and return an overview, the claims, and a table for each setting."""
         measured = MeasuredRuns.of(self.axes, ended)
         cells = self._cells(measured)
         judged = judge(self.claims, measured)
@@ -101,49 +109,55 @@ class TablePlan:
             "seeds": list(self.recipe.seeds),
             "cells": [cell.plain() for cell in cells],
             "claims": [one.plain() for one in judged],
-            "runs": measured.runs(),
+            "runs": measured.rows(),
         }
-        details = [self._setting(cells, setting) for setting in self.axes.labels["setting"]]
-        overview = self._overview(cells, measured.over(self.axes.combinations()))
-        sheets = [overview, *([claims_sheet(judged)] if judged else []), *details]
+        seeds = measured.seeds_in_words(self.axes.combinations())
+        sheets = [self._overview(cells, seeds)]
+        if judged:
+            sheets.append(claims_sheet(judged))
+        sheets += [self._setting(cells, setting) for setting in self.axes.labels["setting"]]
         picture = draw(folder / "figure.png", self.recipe.title, [self._facets(cells)])
         return Shown(sheets, whole, [cell.flat() for cell in cells], [picture])
 
     def _cells(self, measured: MeasuredRuns) -> list[TableCell]:
-        found = []
+        cells = []
         for labels in self.axes.combinations():
-            here = dict(zip(self.axes.labels, labels, strict=True))
-            row = self.paper.get(here["method"])
-            paper, paper_std = (row.accuracy if row else {}).get(here["setting"], (None, None))
-            std = measured.spread("own_std", labels)
-            values = measured.spread("parameters", labels)
-            found.append(
+            here = self.axes.named(labels)
+            method = here["method"]
+            setting = here["setting"]
+            paper: float | None = None
+            paper_std: float | None = None
+            if method in self.paper and setting in self.paper[method].accuracy:
+                paper, paper_std = self.paper[method].accuracy[setting]
+            cells.append(
                 TableCell(
-                    method=here["method"],
-                    setting=here["setting"],
+                    method=method,
+                    setting=setting,
                     paper=paper,
                     paper_std=paper_std,
                     own=measured.spread("own", labels),
-                    own_std=None if std is None else std.mean,
+                    own_std=getattr(measured.spread("own_std", labels), "mean", None),
                     prototype=measured.spread("prototype", labels),
                     rounds=self.axes.experiments[labels, self.recipe.seeds[0]].rounds,
-                    parameters=None if values is None else values.mean,
+                    parameters=getattr(measured.spread("parameters", labels), "mean", None),
                 )
             )
-        return found
+        return cells
 
     def _overview(self, cells: Sequence[TableCell], seeds: str) -> Sheet:
-        """Methods × settings: the paper's figure, and ours with its interval."""
+        """Return methods × settings, each with the paper's figure, and ours with its interval."""
         by_place = {(cell.method, cell.setting): cell for cell in cells}
         settings = self.axes.labels["setting"]
         rows = [
-            (method, *(_both(by_place.get((method, setting))) for setting in settings))
+            (method, *(_paper_and_measured(by_place.get((method, s))) for s in settings))
             for method in self.axes.labels["method"]
         ]
-        note = f"test accuracy by the own head, %: paper → measured, mean over {seeds} ± half of its 95 % interval"
-        return Sheet(
-            f"{self.recipe.title}: paper → measured", ("method", *settings), tuple(rows), note
+        title = f"{self.recipe.title}: paper → measured"
+        note = (
+            "Test accuracy by clients' own heads, %. Left the paper's figure; right the measured "
+            f"mean over {seeds} ± half of its 95 % interval."
         )
+        return Sheet(title, ("method", *settings), tuple(rows), note)
 
     def _setting(self, cells: Sequence[TableCell], setting: str) -> Sheet:
         header = (
@@ -154,86 +168,84 @@ class TablePlan:
             "difference",
             "nearest prototype, %",
             "rounds (paper)",
-            "values a round (paper)",
+            "values per round (paper)",
         )
         rows = [
             _row(cell, self.paper.get(cell.method)) for cell in cells if cell.setting == setting
         ]
         note = (
-            "own head: mean over seeds ± the true standard deviation over clients; 95 %: half of "
-            "the interval over seeds; difference: measured less paper, in points; the paper's ± is probably that of running "
-            "averages, which is far smaller (docs/findings.md)"
+            "Own head: mean over seeds ± the true standard deviation over clients. 95 %: half of "
+            "the interval over seeds. Difference: measured minus paper, in points. The paper's ± "
+            "is probably the standard deviation of running averages, which is far smaller "
+            "(docs/findings.md)."
         )
         return Sheet(setting, header, tuple(rows), note)
 
     def _facets(self, cells: Sequence[TableCell]) -> list[Facet]:
-        def lines(value: str) -> dict[str, PlotLine]:
-            found = {m: [c for c in cells if c.method == m] for m in self.axes.labels["method"]}
-            points = {
-                m: [(c.setting, _as_spread(getattr(c, value))) for c in own]
-                for m, own in found.items()
-            }
-            there = {m: [(x, y) for x, y in own if y is not None] for m, own in points.items()}
-            return {
-                m: PlotLine([x for x, _ in own], [y for _, y in own])
-                for m, own in there.items()
-                if own
-            }
-
         titles = {
             "paper": "the paper",
             "own": "measured, own head",
             "prototype": "measured, nearest global prototype",
         }
         return [
-            Facet(title, "classes a client", "test accuracy, %", lines(value))
-            for value, title in titles.items()
+            Facet(title, "classes per client", "test accuracy, %", self._lines(cells, field))
+            for field, title in titles.items()
         ]
+
+    def _lines(self, cells: Sequence[TableCell], field: str) -> dict[str, PlotLine]:
+        """Return each method's line over settings, if it has one."""
+        lines = {}
+        for method in self.axes.labels["method"]:
+            values = {c.setting: _as_spread(getattr(c, field)) for c in cells if c.method == method}
+            present = {setting: value for setting, value in values.items() if value is not None}
+            if present:
+                lines[method] = PlotLine(list(present), list(present.values()))
+        return lines
 
 
 def _as_spread(value: float | Spread | None) -> Spread | None:
+    # The paper prints no interval over seeds.
     if isinstance(value, float):
         return Spread(1, value, None, None)
     return value
 
 
-def _both(cell: TableCell | None) -> str:
+def _paper_and_measured(cell: TableCell | None) -> str:
     if cell is None:
         return NOTHING
-    if cell.paper is None:
-        paper = NOTHING
-    else:
-        paper = f"{cell.paper:.2f}"
-    return f"{paper} → {_mean(cell.own)}"
+    return f"{_number(cell.paper, '.2f')} → {_mean(cell.own)}"
 
 
-def _mean(found: Spread | None) -> str:
-    if found is None:
+def _mean(sample: Spread | None) -> str:
+    if sample is None:
         return NOTHING
-    return f"{found.mean:.2f}" + ("" if found.half is None else f" ± {found.half:.2f}")
+    if sample.half is None:
+        return f"{sample.mean:.2f}"
+    return f"{sample.mean:.2f} ± {sample.half:.2f}"
+
+
+def _number(value: float | None, form: str) -> str:
+    if value is None:
+        return NOTHING
+    return format(value, form)
 
 
 def _row(cell: TableCell, paper: Printed | None) -> tuple[str, ...]:
-    if cell.paper is None:
-        printed_ = NOTHING
-    else:
-        printed_ = f"{cell.paper:.2f} ± {cell.paper_std:.2f}"
-    if cell.own is None:
-        own = "diverged"
-    else:
+    printed_accuracy = NOTHING
+    if cell.paper is not None:
+        printed_accuracy = f"{cell.paper:.2f} ± {cell.paper_std:.2f}"
+    # There is no accuracy only if every seed diverged.
+    own = "diverged"
+    half = NOTHING
+    if cell.own is not None:
         own = f"{cell.own.mean:.2f} ± {cell.own_std:.2f}"
-    if cell.own is None or cell.own.half is None:
-        half = NOTHING
-    else:
-        half = f"± {cell.own.half:.2f}"
-    if cell.difference is None:
-        gap = NOTHING
-    else:
-        gap = f"{cell.difference:+.2f}"
-    if cell.parameters is None:
-        values = NOTHING
-    else:
-        values = f"{cell.parameters:,.0f}"
-    rounds = f"{cell.rounds}" + (f" ({paper.rounds})" if paper else "")
-    values += f" ({paper.parameters:,})" if paper else ""
-    return cell.method, printed_, own, half, gap, _mean(cell.prototype), rounds, values
+        if cell.own.half is not None:
+            half = f"± {cell.own.half:.2f}"
+    rounds = str(cell.rounds)
+    values = _number(cell.parameters, ",.0f")
+    if paper is not None:
+        rounds += f" ({paper.rounds})"
+        values += f" ({paper.parameters:,})"
+    difference = _number(cell.difference, "+.2f")
+    prototype = _mean(cell.prototype)
+    return cell.method, printed_accuracy, own, half, difference, prototype, rounds, values

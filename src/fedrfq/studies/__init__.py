@@ -1,1 +1,1 @@
-"""Grids of runs: axes and seeds in, tables, figures and judged claims out."""
+"""Studies: grids of runs over axes and seeds, which give tables, figures and judged claims."""

@@ -1,10 +1,10 @@
-"""Claims: that one label of an axis is better than another, judged by what a grid of runs measured.
+"""Claims: that one label of an axis is better than another, judged by the runs of a grid.
 
 [[claims]]                            optional
-says = "FedRFQ before FedProto"
+says = "FedRFQ is better than FedProto"
 measure = "own"
 better = {method = "fedrfq"}          a label of an axis
-than = {method = "fedproto"}          another of the same; left out: all others, one by one
+than = {method = "fedproto"}          another label of it; if left out, all others, one by one
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ALL = "all together"
 
 @dataclass(frozen=True)
 class Claim:
-    """That one label of an axis is better than another, or than all others."""
+    """The claim that one label of an axis is better than another, or than all others if None."""
 
     says: str
     measure: str
@@ -37,81 +37,84 @@ class Claim:
 
     @staticmethod
     def of(given: Any, axes: Axes) -> Claim:
+        """Read and check one [[claims]] table."""
         table = study_file.section({"claims": given}, "claims")
         known(table, ("says", "measure", "better", "than"), "claims")
         better = study_file.section(table, "better")
         than = study_file.section(table, "than")
         axis = next(iter(better), "")
+        choices: list[str] = []
         if axis in axes.labels:
-            places = (*axes.labels[axis], *axes.left_out[axis])
-        else:
-            places = ()
+            # Labels that `only` leaves out are valid too; there is just nothing to judge then.
+            choices = [*axes.labels[axis], *axes.left_out[axis]]
         for label in (*better.values(), *than.values()):
-            if len(better) != 1 or set(than) - {axis} or label not in places:
-                near = nearest(str(label), list(places))
+            if len(better) != 1 or set(than) - {axis} or label not in choices:
                 raise UserError(
-                    f'claims: better = {{AXIS = "LABEL"}}, than another label of it, not {better} {than}{near}'
+                    'claims: write better = {AXIS = "LABEL"} and than with another label of the '
+                    f"same axis, not {better} and {than}{nearest(str(label), choices)}"
                 )
         measure = known_measures([table.get("measure")], "claims.measure")[0]
         return Claim(str(table.get("says", "")), measure, axis, better[axis], than.get(axis))
 
     def judged(self, measured: MeasuredRuns) -> list[Judged]:
-        """Where the other axes stand so and so, and over all of that together."""
-        at = measured.axes.at(self.axis)
-        there = set(measured.axes.combinations())
-        ours = [labels for labels in measured.axes.combinations() if labels[at] == self.better]
-        found = []
-        totals = []
+        """Judge the claim at each combination of the other axes, then over all of them together."""
+        axes = measured.axes
+        at = axes.at(self.axis)
+        existing = set(axes.combinations())
+        ours = [labels for labels in axes.combinations() if labels[at] == self.better]
+        rivals = [label for label in axes.labels[self.axis] if label != self.better]
+        if self.than is not None:
+            rivals = [label for label in rivals if label == self.than]
+        verdicts = []
         for labels in ours:
-            others = [
-                _other(labels, at, o) for o in measured.axes.labels[self.axis] if o != self.better
-            ]
-            against = [o for o in others if o in there and self.than in (None, o[at])]
-            if against:
-                found.append(self._judged(measured, [labels], [[o] for o in against], labels))
-        if len(found) > 1:
-            if self.than:
-                named = [self.than]
-            else:
-                named = [o for o in measured.axes.labels[self.axis] if o != self.better]
-            shared = [[_other(labels, at, o) for labels in ours] for o in named]
-            totals = [others for others in shared if set(others) <= there]
-        return found + ([self._judged(measured, ours, totals, None)] if totals else [])
+            others = [_with_label(labels, at, rival) for rival in rivals]
+            present = [[other] for other in others if other in existing]
+            if present:
+                where = ", ".join(label for i, label in enumerate(labels) if i != at)
+                verdicts.append(self._judge(measured, [labels], present, where))
+        if len(verdicts) > 1:
+            everywhere = [[_with_label(labels, at, rival) for labels in ours] for rival in rivals]
+            # A mean over everything is fair only to a rival that was run everywhere.
+            complete = [others for others in everywhere if set(others) <= existing]
+            if complete:
+                verdicts.append(self._judge(measured, ours, complete, ALL))
+        return verdicts
 
-    def _judged(
+    def _judge(
         self,
         measured: MeasuredRuns,
         ours: Sequence[Labels],
-        others: Sequence[Sequence[Labels]],
-        labels: Labels | None,
+        rivals: Sequence[Sequence[Labels]],
+        where: str,
     ) -> Judged:
+        """Compare our combinations with each rival's, as means over the combinations."""
         at = measured.axes.at(self.axis)
-        own = _means(measured, self.measure, ours)
-        found = {
-            other[0][at]: difference(own, _means(measured, self.measure, other)) for other in others
-        }
-        if labels is None:
-            rest = ALL
-        else:
-            rest = ", ".join(label for i, label in enumerate(labels) if i != at)
-        return Judged(self.says, rest, {label: d for label, d in found.items() if d is not None})
+        our_means = _means(measured, self.measure, ours)
+        differences = {}
+        for combinations in rivals:
+            paired = difference(our_means, _means(measured, self.measure, combinations))
+            if paired is not None:
+                differences[combinations[0][at]] = paired
+        return Judged(self.says, where, differences)
 
 
-def _other(labels: Labels, at: int, label: str) -> Labels:
+def _with_label(labels: Labels, at: int, label: str) -> Labels:
     return (*labels[:at], label, *labels[at + 1 :])
 
 
 def _means(measured: MeasuredRuns, measure: str, places: Sequence[Labels]) -> list[float | None]:
-    """Seed by seed, the mean over the places, if all of them have it."""
-    columns = zip(*(measured.values(measure, labels) for labels in places), strict=True)
-    return [
-        None if None in column else fmean(v for v in column if v is not None) for column in columns
-    ]
+    """Return for each seed the mean over the places, or None if one of them has no figure."""
+    means: list[float | None] = []
+    for values in zip(*(measured.values(measure, labels) for labels in places), strict=True):
+        present = [value for value in values if value is not None]
+        complete = len(present) == len(values)
+        means.append(fmean(present) if complete else None)
+    return means
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim at a place: the differences it rests on, in points, paired over seeds."""
+    """A claim judged at one place, by differences in points that are paired over seeds."""
 
     says: str
     where: str
@@ -119,54 +122,56 @@ class Judged:
 
     @property
     def verdict(self) -> str:
-        """Holds: better than each at the 95 % level. Fails: worse than one of them at that level."""
-        found = [d.verdict for d in self.differences.values()]
-        if "worse" in found:
+        """Holds if better than every rival at the 95 % level; fails if worse than one of them."""
+        verdicts = [paired.verdict for paired in self.differences.values()]
+        if "worse" in verdicts:
             return "fails"
-        if found and all(verdict == "better" for verdict in found):
+        if verdicts and all(verdict == "better" for verdict in verdicts):
             return "holds"
         return "undecided"
 
     def closest(self) -> tuple[str, Difference] | None:
-        """The one it is least ahead of."""
+        """Return the rival with the smallest lead over it, and that lead."""
         return min(self.differences.items(), key=lambda pair: pair[1].mean, default=None)
 
     def plain(self) -> dict[str, Any]:
-        differences = {label: asdict(d) for label, d in self.differences.items()}
+        """Return the judgement as plain values."""
         return {
             "says": self.says,
             "where": self.where,
             "verdict": self.verdict,
-            "differences": differences,
+            "differences": {rival: asdict(paired) for rival, paired in self.differences.items()},
         }
 
 
 def claims(table: Mapping[str, Any], axes: Axes) -> list[Claim]:
+    """Read the claims of a recipe."""
     given = table.get("claims", [])
     if not isinstance(given, list):
-        raise UserError("claims is a list of tables: [[claims]]")
+        raise UserError("claims must be a list of tables; write [[claims]] before each")
     return [Claim.of(claim, axes) for claim in given]
 
 
 def judge(wanted: Sequence[Claim], measured: MeasuredRuns) -> list[Judged]:
+    """Judge every claim wherever it can be judged."""
     return [judged for claim in wanted for judged in claim.judged(measured)]
 
 
 def claims_sheet(judged: Sequence[Judged]) -> Sheet:
+    """Return the table of judged claims."""
     rows = []
     for one in judged:
         closest = one.closest()
         if closest is None:
-            against = NOTHING
-            found = NOTHING
+            rows.append((one.says, one.where, one.verdict, NOTHING, NOTHING))
         else:
-            against = closest[0]
-            found = interval(closest[1])
-        rows.append((one.says, one.where, one.verdict, against, found))
+            rival, lead = closest
+            rows.append((one.says, one.where, one.verdict, rival, interval(lead)))
+    header = ("claim", "where", "verdict", "closest rival", "lead over it")
     note = (
-        "holds: better at the 95 % level (Student's t, paired over seeds), in each comparison by itself; fails: worse than "
-        "one of them at that level; the last columns are the comparison it comes off worst in"
+        "A claim holds if it is better than every rival at the 95 % level (Student's t, paired "
+        "over seeds; each comparison by itself), fails if it is worse than one of them at that "
+        "level, and is undecided otherwise. The last columns show the comparison in which it does "
+        "worst."
     )
-    return Sheet(
-        "The claims", ("claim", "where", "measured", "closest", "difference"), tuple(rows), note, 4
-    )
+    return Sheet("The claims", header, tuple(rows), note, labels=4)

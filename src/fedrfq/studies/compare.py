@@ -1,18 +1,19 @@
-"""Methods compared in several settings, over the same seeds.
+"""Compare methods in several settings over the same seeds.
 
 name = "mnist-methods"          the folder under --out; the file's own name if not given
 seeds = [0, 1, 2, 3, 4]
-target = 97.0                   optional: in which round is this own-head accuracy (%) reached?
-against = ["fedproto"]          optional: whom the printed differences are taken from (table.json has all pairs);
-                                otherwise fedproto, or else the first method that exchanges prototypes, or the first
-methods = ["local", "fedproto"] names; or sections, each with what it changes of the experiment:
-[methods."stride 2"]            a label; where it is a method's name, that is the method
+target = 97.0                   optional: an own-head accuracy (%); report the round that reaches it
+against = ["fedproto"]          optional: the methods that printed differences are taken from; by
+                                default fedproto, else the first method that exchanges prototypes,
+                                else the first one (table.json has the differences of all pairs)
+methods = ["local", "fedproto"] names; or a section for each label, with what it changes:
+[methods."stride 2"]            a label that is a method's name stands for that method
 method = {name = "fedrfq"}
 pool = {stride = 2}
-[experiment]                    what all runs have in common: any keys of an experiment but name and seed
+[experiment]                    shared by all runs: any keys of an experiment but name and seed
 rounds = 100
 data = {name = "mnist"}
-[settings."3 ± 2"]              optional: what each setting changes of it
+[settings."3 ± 2"]              optional: a label for each setting, with what it changes
 partition = {ways = 3, spread = 2}
 """
 
@@ -20,9 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import permutations
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedrfq.errors import UserError, nearest
 from fedrfq.experiment import Experiment
@@ -38,9 +40,16 @@ ALL = "all settings"
 Place = tuple[str, str, int]  # setting, method, seed
 
 
+class Accuracies(NamedTuple):
+    """Accuracy in percent by the clients' own heads, and by the nearest global prototype."""
+
+    own: float | None
+    prototype: float | None
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """A file's grid: the experiment of each setting, method and seed."""
+    """The grid of a comparison file: the experiment of each setting, method and seed."""
 
     name: str
     seeds: tuple[int, ...]
@@ -52,79 +61,99 @@ class Comparison:
 
     @staticmethod
     def load(path: Path) -> Comparison:
+        """Read and check a comparison file."""
         table = study_file.read(path, KEYS, "examples/compare.toml")
         seeds = study_file.whole_numbers(table, "seeds", 0, "[0, 1, 2]")
         methods = {
             label: _method(label, changes)
             for label, changes in study_file.labels(table, "methods", list(METHODS)).items()
         }
-        if "settings" in table:
-            settings = study_file.labels(table, "settings")
-        else:
-            settings = {"": {}}
-        if ALL in settings:
-            raise UserError(f"settings: '{ALL}' is what their mean is called: choose another label")
+        settings = _settings(table)
         common = study_file.section(table, "experiment")
         experiments = {
             (setting, method, seed): study_file.experiment(
-                f"method '{method}'" + (f", setting '{setting}'" if setting else ""),
+                _in_words(setting, method),
                 table["name"],
                 seed,
-                [common, changes, own],
+                [common, setting_changes, method_changes],
             )
-            for setting, changes in settings.items()
-            for method, own in methods.items()
+            for setting, setting_changes in settings.items()
+            for method, method_changes in methods.items()
             for seed in seeds
         }
-        against = _against(table, {method: e for (_, method, _), e in experiments.items()})
+        by_method = {method: experiment for (_, method, _), experiment in experiments.items()}
         return Comparison(
-            table["name"],
-            seeds,
-            _target(table),
-            against,
-            tuple(methods),
-            tuple(settings),
-            experiments,
+            name=table["name"],
+            seeds=seeds,
+            target=_target(table),
+            against=_against(table, by_method),
+            methods=tuple(methods),
+            settings=tuple(settings),
+            experiments=experiments,
         )
 
 
+def _in_words(setting: str, method: str) -> str:
+    if setting:
+        return f"method '{method}', setting '{setting}'"
+    return f"method '{method}'"
+
+
+def _settings(table: Mapping[str, Any]) -> dict[str, Table]:
+    # Without settings there is one, without a name: the common experiment as it is.
+    if "settings" not in table:
+        return {"": {}}
+    settings = study_file.labels(table, "settings")
+    if ALL in settings:
+        raise UserError(
+            f"settings: the label '{ALL}' is reserved for the mean over settings; choose another"
+        )
+    return settings
+
+
 def _method(label: str, changes: Table) -> Table:
-    """What a label changes of the experiment: a method's own name is that method."""
+    """Return what a label changes of the experiment, with the method's name filled in."""
     method = study_file.named(label, study_file.section(changes, "method"), list(METHODS))
     if "name" not in method:
         near = nearest(label, list(METHODS))
         raise UserError(
-            f"methods.{label}: method.name says which it is, one of {', '.join(METHODS)}{near}"
+            f"methods.{label}: method.name is missing; it must be one of {', '.join(METHODS)}{near}"
         )
     return {**changes, "method": method}
 
 
 def _target(table: Mapping[str, Any]) -> float | None:
     target = table.get("target")
-    if target is not None and (type(target) not in (int, float) or not 0 < target <= 100):
-        raise UserError(f"target is an accuracy in percent, such as 97.0, not {target!r}")
     if target is None:
         return None
+    if type(target) not in (int, float) or not 0 < target <= 100:
+        raise UserError(f"target must be an accuracy in percent, such as 97.0, not {target!r}")
     return float(target)
 
 
 def _against(table: Mapping[str, Any], methods: Mapping[str, Experiment]) -> tuple[str, ...]:
     given = table.get("against")
     if given is None:
-        exchanging = [label for label, experiment in methods.items() if experiment.method.exchanges]
-        return ("fedproto" if "fedproto" in methods else [*exchanging, *methods][0],)
+        return (_default_reference(methods),)
     if not isinstance(given, list) or not all(
         isinstance(label, str) and label in methods for label in given
     ):
         raise UserError(
-            f"against is a list of labels of methods ({', '.join(methods)}), not {given!r}"
+            f"against must be a list of labels of methods ({', '.join(methods)}), not {given!r}"
         )
     return tuple(given)
 
 
+def _default_reference(methods: Mapping[str, Experiment]) -> str:
+    if "fedproto" in methods:
+        return "fedproto"
+    exchanging = [label for label, experiment in methods.items() if experiment.method.exchanges]
+    return [*exchanging, *methods][0]
+
+
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run's figures, all of its last round but where said; none of them if it diverged."""
+    """One run's figures, taken after its last round unless noted; all None if it diverged."""
 
     setting: str
     method: str
@@ -139,15 +168,17 @@ class ComparedRun:
     parameters: float | None  # uploaded by all clients in a round, mean over the rounds
     bytes: float | None
     collapsed: int | None
-    seconds: float | None  # its share of the time of its stack
+    seconds: float | None  # the run's share of the time that its stack took
 
     @staticmethod
     def of(
         place: Place, ended: EndedRun, records: Sequence[RoundRecord], target: float | None
     ) -> ComparedRun:
+        """Take the figures from a run's records."""
         directory = ended.run.path.name
         if ended.diverged is not None:
-            return ComparedRun(*place, directory, ended.diverged, *[None] * 9)
+            no_figures = [None] * 9
+            return ComparedRun(*place, directory, ended.diverged, *no_figures)
         last = records[-1]
         reached = [r.round for r in records if target is not None and r.accuracy_mean >= target]
         return ComparedRun(
@@ -178,7 +209,7 @@ class ComparedCell:
     own_std: float | None  # over clients, mean over seeds
     prototype: Spread | None
     prototype_std: float | None
-    reached: int
+    reached: int  # how many runs reach the target
     rounds_to_target: float | None  # mean over the runs that reach it
     parameters: float | None
     bytes: float | None
@@ -187,6 +218,7 @@ class ComparedCell:
 
     @staticmethod
     def of(runs: Sequence[ComparedRun]) -> ComparedCell:
+        """Summarise the runs of one method in one setting."""
         rounds = [run.rounds_to_target for run in runs if run.rounds_to_target is not None]
         return ComparedCell(
             setting=runs[0].setting,
@@ -199,16 +231,16 @@ class ComparedCell:
             prototype_std=_mean([run.prototype_std for run in runs]),
             reached=len(rounds),
             rounds_to_target=_mean(rounds),
-            **{
-                key: _mean([getattr(run, key) for run in runs])
-                for key in ("parameters", "bytes", "collapsed", "seconds")
-            },
+            parameters=_mean([run.parameters for run in runs]),
+            bytes=_mean([run.bytes for run in runs]),
+            collapsed=_mean([run.collapsed for run in runs]),
+            seconds=_mean([run.seconds for run in runs]),
         )
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """A method less another in a setting (or in all, each seed's mean over them), in points."""
+    """A method minus another, in points, in one setting or in the mean over all settings."""
 
     setting: str
     method: str
@@ -219,6 +251,8 @@ class PairedDifference:
 
 @dataclass(frozen=True)
 class ComparisonFindings:
+    """The results of a comparison: its runs, its cells over seeds, and the paired differences."""
+
     comparison: Comparison
     runs: tuple[ComparedRun, ...]
     cells: tuple[ComparedCell, ...]
@@ -227,6 +261,7 @@ class ComparisonFindings:
 
     @staticmethod
     def of(comparison: Comparison, ended: Mapping[str, EndedRun]) -> ComparisonFindings:
+        """Collect the results of the runs, which are given by experiment hash."""
         ends = {
             place: ended[experiment.hash()] for place, experiment in comparison.experiments.items()
         }
@@ -235,19 +270,16 @@ class ComparisonFindings:
             ComparedRun.of(place, end, records.get(place, ()), comparison.target)
             for place, end in ends.items()
         ]
-        places = [
-            (setting, method) for setting in comparison.settings for method in comparison.methods
+        cells = [
+            ComparedCell.of([run for run in runs if (run.setting, run.method) == (setting, method)])
+            for setting in comparison.settings
+            for method in comparison.methods
         ]
-        cells = tuple(
-            ComparedCell.of([run for run in runs if (run.setting, run.method) == place])
-            for place in places
-        )
-        return ComparisonFindings(
-            comparison, tuple(runs), cells, tuple(_pairs(comparison, runs)), records
-        )
+        pairs = _pairs(comparison, runs)
+        return ComparisonFindings(comparison, tuple(runs), tuple(cells), tuple(pairs), records)
 
     def table(self) -> dict[str, Any]:
-        """Everything, as plain values."""
+        """Return everything as plain values, as table.json has it."""
         return {
             "name": self.comparison.name,
             "seeds": list(self.comparison.seeds),
@@ -259,45 +291,53 @@ class ComparisonFindings:
 
 
 def _pairs(comparison: Comparison, runs: Sequence[ComparedRun]) -> list[PairedDifference]:
-    """Every method less every other: in each setting, and over all of them where there are several."""
-    values = {(run.setting, run.method, run.seed): (run.own, run.prototype) for run in runs}
-    settings = comparison.settings
+    """Compare every method with every other, in each setting and, if there are several, in all."""
+    values = {
+        (run.setting, run.method, run.seed): Accuracies(run.own, run.prototype) for run in runs
+    }
+    groups: dict[str, tuple[str, ...]] = {setting: (setting,) for setting in comparison.settings}
+    if len(comparison.settings) > 1:
+        groups[ALL] = comparison.settings
     pairs = []
-    for setting in (*settings, *([ALL] if len(settings) > 1 else [])):
-        if setting == ALL:
-            among = settings
-        else:
-            among = (setting,)
+    for group, settings in groups.items():
         by_method = {
-            method: [_over(values, among, method, seed) for seed in comparison.seeds]
+            method: [_over(values, settings, method, seed) for seed in comparison.seeds]
             for method in comparison.methods
         }
-        for method, ones in by_method.items():
-            for other, others in by_method.items():
-                if other != method:
-                    own, prototype = (
-                        difference([o[i] for o in ones], [o[i] for o in others]) for i in (0, 1)
-                    )
-                    pairs.append(PairedDifference(setting, method, other, own, prototype))
+        # Both directions: a reader looks a pair up either way.
+        for method, other in permutations(comparison.methods, 2):
+            ones = by_method[method]
+            others = by_method[other]
+            own = difference([one.own for one in ones], [one.own for one in others])
+            prototype = difference(
+                [one.prototype for one in ones], [one.prototype for one in others]
+            )
+            pairs.append(PairedDifference(group, method, other, own, prototype))
     return pairs
 
 
 def _over(
-    values: Mapping[Place, tuple[float | None, float | None]],
-    settings: Sequence[str],
-    method: str,
-    seed: int,
-) -> list[float | None]:
-    """A seed's two accuracies, each the mean over the settings, if all of them have it."""
-    columns = zip(*(values[setting, method, seed] for setting in settings), strict=True)
-    return [
-        None if None in column else fmean(value for value in column if value is not None)
-        for column in columns
-    ]
+    values: Mapping[Place, Accuracies], settings: Sequence[str], method: str, seed: int
+) -> Accuracies:
+    """Return a seed's accuracies, each the mean over the settings if all of them have it."""
+    places = [values[setting, method, seed] for setting in settings]
+    return Accuracies(
+        _complete_mean([accuracies.own for accuracies in places]),
+        _complete_mean([accuracies.prototype for accuracies in places]),
+    )
+
+
+def _complete_mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean, or None if a value is missing."""
+    present = [value for value in values if value is not None]
+    if len(present) < len(values):
+        return None
+    return fmean(present)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    if found:
-        return fmean(found)
+    """Return the mean of the values that are present."""
+    present = [value for value in values if value is not None]
+    if present:
+        return fmean(present)
     return None

@@ -1,4 +1,4 @@
-"""What a comparison found, for people: tables and pictures."""
+"""Tables and pictures of a comparison."""
 
 from __future__ import annotations
 
@@ -8,127 +8,116 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.studies import plots
-from fedrfq.studies.compare import ComparedCell, ComparisonFindings
+from fedrfq.studies.compare import ComparedCell, Comparison, ComparisonFindings
 from fedrfq.studies.intervals import Difference, Spread
 from fedrfq.studies.sheets import NOTHING, Sheet, interval
 
+# For each panel of a picture, the field of a round's record and that of a cell.
 _CURVES = {"own head": "accuracy_mean", "nearest global prototype": "prototype_accuracy_mean"}
 _FINALS = {"own head": "own", "nearest global prototype": "prototype"}
 
 
 def sheets(findings: ComparisonFindings) -> list[Sheet]:
-    """A table for each setting, and the differences from each method of `against`."""
+    """Return a table for each setting, and one of differences for each method in `against`."""
     comparison = findings.comparison
+    settings = [_setting(findings, setting) for setting in comparison.settings]
     differences = [_differences(findings, other) for other in comparison.against]
-    return [
-        *(_setting(findings, setting) for setting in comparison.settings),
-        *(s for s in differences if s.rows),
-    ]
+    return [*settings, *(sheet for sheet in differences if sheet.rows)]
+
+
+def _title(comparison: Comparison, setting: str) -> str:
+    if setting:
+        return f"{comparison.name}: {setting}"
+    return comparison.name
 
 
 def _setting(findings: ComparisonFindings, setting: str) -> Sheet:
     comparison = findings.comparison
-    target = comparison.target
-    if target is None:
-        reaching = []
-    else:
-        reaching = [f"rounds to {target:g} %"]
-    header = (
-        "method",
-        "own head, %",
-        "nearest prototype, %",
-        *reaching,
-        "values a round",
-        "bytes a round",
-        "seconds",
+    header = ["method", "own head, %", "nearest prototype, %"]
+    if comparison.target is not None:
+        header.append(f"rounds to {comparison.target:g} %")
+    header += ["values per round", "bytes per round", "seconds"]
+    rows = [_row(cell, comparison.target) for cell in findings.cells if cell.setting == setting]
+    note = (
+        f"Accuracies are means over {len(comparison.seeds)} seeds ± standard deviation over "
+        "clients (± standard deviation over seeds). Values and bytes are those that all clients "
+        "together upload."
     )
-    rows = [_row(cell, target) for cell in findings.cells if cell.setting == setting]
-    seeds = len(comparison.seeds)
-    note = f"mean over {seeds} seeds ± standard deviation over clients (± over seeds); uploads of all clients together"
-    return Sheet(f"{comparison.name}{': ' + setting if setting else ''}", header, tuple(rows), note)
+    if comparison.target is not None:
+        note += " Rounds to the target: mean over the runs that reach it (how many do / all runs)."
+    return Sheet(_title(comparison, setting), tuple(header), tuple(rows), note)
 
 
 def _row(cell: ComparedCell, target: float | None) -> tuple[str, ...]:
-    label = cell.method + (f" ({cell.diverged} of {cell.runs} diverged)" if cell.diverged else "")
-    accuracies = [_accuracy(cell.own, cell.own_std), _accuracy(cell.prototype, cell.prototype_std)]
+    label = cell.method
+    if cell.diverged:
+        label += f" ({cell.diverged} of {cell.runs} diverged)"
+    own = _accuracy(cell.own, cell.own_std)
     if cell.own is None:
-        accuracies[0] = "diverged"
-    if cell.rounds_to_target is None:
-        rounds = NOTHING
-    else:
-        rounds = f"{cell.rounds_to_target:.1f}"
-    if target is None:
-        reached = []
-    else:
-        reached = [f"{rounds} ({cell.reached}/{cell.runs})"]
-    return (
-        label,
-        *accuracies,
-        *reached,
-        _count(cell.parameters),
-        _count(cell.bytes),
-        _count(cell.seconds, 1),
-    )
+        own = "diverged"
+    row = [label, own, _accuracy(cell.prototype, cell.prototype_std)]
+    if target is not None:
+        row.append(f"{_number(cell.rounds_to_target, 1)} ({cell.reached}/{cell.runs})")
+    return (*row, _number(cell.parameters), _number(cell.bytes), _number(cell.seconds, 1))
 
 
-def _accuracy(found: Spread | None, std: float | None) -> str:
-    if found is None or std is None:
+def _accuracy(accuracy: Spread | None, std_over_clients: float | None) -> str:
+    if accuracy is None or std_over_clients is None:
         return NOTHING
-    return f"{found.mean:.2f} ± {std:.2f}" + ("" if found.std is None else f" (± {found.std:.2f})")
+    text = f"{accuracy.mean:.2f} ± {std_over_clients:.2f}"
+    if accuracy.std is not None:
+        text += f" (± {accuracy.std:.2f})"
+    return text
 
 
-def _count(value: float | None, digits: int = 0) -> str:
+def _number(value: float | None, digits: int = 0) -> str:
     if value is None:
         return NOTHING
     return f"{value:,.{digits}f}"
 
 
 def _differences(findings: ComparisonFindings, other: str) -> Sheet:
-    """The differences from one method, setting by setting."""
-    pairs = [pair for pair in findings.pairs if pair.other == other]
-    several = len(findings.comparison.settings) > 1
-    rows = [
-        (
-            *([pair.setting] if several else []),
-            pair.method,
-            *_found(pair.own),
-            *_found(pair.prototype),
-        )
-        for pair in pairs
-    ]
-    header = (
-        *(["setting"] if several else []),
-        "method",
-        "own head, points",
-        "",
-        "nearest prototype, points",
-        "",
+    """Return the table of differences from one method, setting by setting."""
+    header = ["method", "own head, points", "verdict", "nearest prototype, points", "verdict"]
+    rows = []
+    several_settings = len(findings.comparison.settings) > 1
+    for pair in findings.pairs:
+        if pair.other == other:
+            row = [pair.method, *_with_verdict(pair.own), *_with_verdict(pair.prototype)]
+            if several_settings:
+                row.insert(0, pair.setting)
+            rows.append(tuple(row))
+    if several_settings:
+        header.insert(0, "setting")
+    note = (
+        f"Accuracy of the method minus that of {other}, paired over the same seeds, ± half of the "
+        "95 % interval by Student's t. Each pair is judged by itself, without a correction for the "
+        "number of pairs."
     )
-    note = "95 % intervals by Student's t, over the same seeds; each pair by itself, with no correction for their number"
-    return Sheet(f"Differences from {other}", header, tuple(rows), note, 1 + several)
+    return Sheet(
+        f"Differences from {other}", tuple(header), tuple(rows), note, 1 + several_settings
+    )
 
 
-def _found(found: Difference | None) -> tuple[str, str]:
-    if found is None:
+def _with_verdict(difference: Difference | None) -> tuple[str, str]:
+    if difference is None:
         return (NOTHING, "")
-    return (interval(found), found.verdict)
+    return (interval(difference), difference.verdict)
 
 
 def draw(folder: Path, findings: ComparisonFindings) -> list[Path]:
-    """Curves for each setting, and the final accuracies of all."""
+    """Draw the curves of each setting, and the final accuracies of all, into a folder."""
     comparison = findings.comparison
     paths = []
-    for i, setting in enumerate(comparison.settings):
+    for number, setting in enumerate(comparison.settings, 1):
         panels = {title: _lines(findings, setting, field) for title, field in _CURVES.items()}
         if any(panels.values()):
-            path = folder / (
-                f"curves-{i + 1}-{plots.slug(setting)}.png" if setting else "curves.png"
-            )
-            paths.append(
-                plots.curves(path, f"{comparison.name}{': ' + setting if setting else ''}", panels)
-            )
-    finals = {title: _finals(findings, measure) for title, measure in _FINALS.items()}
+            name = "curves.png"
+            if setting:
+                name = f"curves-{number}-{plots.slug(setting)}.png"
+            paths.append(plots.curves(folder / name, _title(comparison, setting), panels))
     if paths:
+        finals = {title: _finals(findings, measure) for title, measure in _FINALS.items()}
         paths.append(plots.dots(folder / "final.png", comparison.name, comparison.settings, finals))
     return paths
 
@@ -136,23 +125,23 @@ def draw(folder: Path, findings: ComparisonFindings) -> list[Path]:
 def _lines(
     findings: ComparisonFindings, setting: str, field: str
 ) -> dict[str, NDArray[np.float64]]:
-    """Each method's curve in a setting, seeds × rounds, where there is one."""
+    """Return each method's curve in a setting, seeds × rounds, if it has one."""
     lines = {}
     for method in findings.comparison.methods:
         runs = [
             records
-            for (s, m, _), records in findings.records.items()
-            if (s, m) == (setting, method)
+            for (run_setting, run_method, _), records in findings.records.items()
+            if (run_setting, run_method) == (setting, method)
         ]
-        values = [[getattr(record, field) for record in records] for records in runs]
-        if values and values[0][-1] is not None:
-            lines[method] = np.array(values, np.float64)
+        values_SR = [[getattr(record, field) for record in records] for records in runs]
+        # A method that exchanges no prototypes has no accuracy by them in any round.
+        if values_SR and values_SR[0][-1] is not None:
+            lines[method] = np.array(values_SR, np.float64)
     return lines
 
 
 def _finals(findings: ComparisonFindings, measure: str) -> dict[str, list[Spread | None]]:
-    methods = findings.comparison.methods
     return {
         method: [getattr(cell, measure) for cell in findings.cells if cell.method == method]
-        for method in methods
+        for method in findings.comparison.methods
     }

@@ -1,11 +1,13 @@
-"""Figures: measures of a grid of runs against one of its axes.
+"""Kind `figure`: measures of a grid of runs, drawn against one of its axes.
 
     kind = "figure"
-    measures = ["own", "prototype"]       a picture's columns
-    x = "λ"                               an axis, by numbers if all its labels are; or "round"; or a measure
-    series = "data"                       an axis: a line each
-    panel = ["attack"]                    optional, axes: a row of pictures for each of their combinations
-and the keys of a grid (axes.py) and of claims (claims.py).
+    measures = ["own", "prototype"]  the columns of the picture
+    x = "λ"                          an axis, drawn by numbers if all its labels are numbers;
+                                     or "round"; or a measure
+    series = "data"                  an axis, with a line for each of its labels
+    panel = ["attack"]               optional, axes: a row of plots for each combination of labels
+
+The other keys are those of a grid (axes.py) and of claims (claims.py).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, known
@@ -34,10 +37,13 @@ if TYPE_CHECKING:
 
 KEYS = ("measures", "x", "series", "panel", "claims", *grids.KEYS)
 ROUND = "round"
+_LOGARITHMIC = ("bytes", "parameters")
 
 
 @dataclass(frozen=True)
 class FigurePlan:
+    """A figure to draw: its grid, what is on which axis of the picture, and the claims to judge."""
+
     recipe: Recipe
     axes: Axes
     measures: tuple[str, ...]
@@ -49,6 +55,7 @@ class FigurePlan:
 
     @staticmethod
     def of(recipe: Recipe) -> FigurePlan:
+        """Read and check a recipe of this kind."""
         table = recipe.table
         known(table, KEYS, "")
         axes = Axes.of(recipe)
@@ -59,24 +66,30 @@ class FigurePlan:
         used = [axes.at(axis) for axis in (series, *panel)]
         if x not in (ROUND, *MEASURES):
             used.append(axes.at(x))
-        idle = [axis for axis in axes.labels if axes.at(axis) not in used]
-        if idle and x not in MEASURES:
+        unused = [axis for axis in axes.labels if axes.at(axis) not in used]
+        # Where x is a measure, the labels of an unused axis are further points of the same line.
+        if unused and x not in MEASURES:
             raise UserError(
-                f"{recipe.name}: axis '{idle[0]}' is neither x, series nor panel: name it, or leave it out"
+                f"{recipe.name}: axis '{unused[0]}' is not used as x, series or panel; use it, or "
+                "remove it"
             )
         return FigurePlan(recipe, axes, measures, x, series, panel, claims(table, axes))
 
     @property
     def experiments(self) -> Sequence[Experiment]:
+        """The runs of the grid."""
         return list(self.axes.experiments.values())
 
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
+        """Draw figure.png, and return the tables."""
         measured = MeasuredRuns.of(self.axes, ended)
         judged = judge(self.claims, measured)
-        pictures = [draw(folder / "figure.png", self.recipe.title, self._facets(measured))]
+        picture = draw(folder / "figure.png", self.recipe.title, self._facets(measured))
         sheets = [self._sheet(measured, panel) for panel in self._panels()]
+        if judged:
+            sheets.append(claims_sheet(judged))
         whole = {
             "title": self.recipe.title,
             "claim": self.recipe.claim,
@@ -84,99 +97,75 @@ class FigurePlan:
             "cells": [self._cell(measured, labels) for labels in self.axes.combinations()],
             "claims": [one.plain() for one in judged],
         }
-        return Shown(
-            [*sheets, *([claims_sheet(judged)] if judged else [])],
-            whole,
-            self._rows(measured),
-            pictures,
-        )
+        return Shown(sheets, whole, self._rows(measured), [picture])
 
     def _rows(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
-        """Of curves a row a round, the mean over seeds; else a row a run."""
+        """Return a row for each run; for curves, a row for each round, with means over seeds."""
         if self.x != ROUND:
-            return measured.runs()
+            return measured.rows()
         rows = []
         for labels in self.axes.combinations():
-            found = {measure: self._curves(measured, measure, labels) for measure in self.measures}
-            length = max(
-                (curves.shape[1] for curves in found.values() if curves is not None), default=0
-            )
-            for i in range(length):
-                row: dict[str, Any] = {
-                    **dict(zip(self.axes.labels, labels, strict=True)),
-                    ROUND: i + 1,
-                }
-                for measure, curves in found.items():
-                    if curves is None:
-                        row[measure] = None
-                    else:
-                        row[measure] = float(curves[:, i].mean())
+            by_measure = {
+                measure: self._curves(measured, measure, labels) for measure in self.measures
+            }
+            rounds = [curves_SR.shape[1] for curves_SR in by_measure.values() if len(curves_SR)]
+            for i in range(max(rounds, default=0)):
+                row: dict[str, Any] = {**self.axes.named(labels), ROUND: i + 1}
+                for measure, curves_SR in by_measure.items():
+                    row[measure] = None
+                    if len(curves_SR):
+                        row[measure] = float(curves_SR[:, i].mean())
                 rows.append(row)
         return rows
 
     def _cell(self, measured: MeasuredRuns, labels: Labels) -> dict[str, Any]:
-        found = {
-            measure: measured.spread(measure, labels)
-            for measure in (*self.measures, *self._x_measure())
-        }
-        values = {
-            measure: None if value is None else asdict(value) for measure, value in found.items()
-        }
-        return {**dict(zip(self.axes.labels, labels, strict=True)), **values}
+        cell: dict[str, Any] = {**self.axes.named(labels)}
+        for measure in (*self.measures, *self._x_measure()):
+            value = measured.spread(measure, labels)
+            cell[measure] = None
+            if value is not None:
+                cell[measure] = asdict(value)
+        return cell
 
     def _x_measure(self) -> list[str]:
+        """Return the measure on the x axis, if it is one that is not drawn as well."""
         if self.x in MEASURES and self.x not in self.measures:
             return [self.x]
         return []
 
     def _panels(self) -> list[Labels]:
+        """Return the distinct labels of the panel's axes, a row of plots for each."""
         at = [self.axes.at(axis) for axis in self.panel]
         return list(
             dict.fromkeys(tuple(labels[i] for i in at) for labels in self.axes.combinations())
         )
 
     def _inside(self, panel: Labels, series: str | None = None) -> list[Labels]:
-        """The combinations of a panel, and of a series in it."""
-        fixed = [
-            *zip(self.panel, panel, strict=True),
-            *([(self.series, series)] if series is not None else []),
-        ]
-        at = [(self.axes.at(axis), label) for axis, label in fixed]
+        """Return the combinations of a panel, or those of one series in it."""
+        fixed = dict(zip(self.panel, panel, strict=True))
+        if series is not None:
+            fixed[self.series] = series
         return [
             labels
             for labels in self.axes.combinations()
-            if all(labels[i] == label for i, label in at)
+            if fixed.items() <= self.axes.named(labels).items()
         ]
 
     def _sheet(self, measured: MeasuredRuns, panel: Labels) -> Sheet:
-        at = [i for i, axis in enumerate(self.axes.labels) if axis not in self.panel]
-        shown = (*self._x_measure(), *self.measures)
+        axes = [axis for axis in self.axes.labels if axis not in self.panel]
+        measures = (*self._x_measure(), *self.measures)
         inside = self._inside(panel)
-        header = (
-            *(list(self.axes.labels)[i] for i in at),
-            "seeds",
-            *(MEASURES[measure].title for measure in shown),
-        )
-        rows = [
-            (
-                *(labels[i] for i in at),
-                str(measured.count(labels)),
-                *(_text(measured.spread(m, labels), MEASURES[m].digits) for m in shown),
-            )
-            for labels in inside
-        ]
+        header = (*axes, "seeds", *(MEASURES[measure].title for measure in measures))
+        rows = []
+        for labels in inside:
+            named = self.axes.named(labels)
+            figures = [_text(measured.spread(m, labels), MEASURES[m].digits) for m in measures]
+            rows.append((*(named[axis] for axis in axes), str(measured.count(labels)), *figures))
+        note = f"Mean over {measured.seeds_in_words(inside)} ± half of its 95 % interval."
         if measured.diverged:
-            lost = f"; {len(measured.diverged)} runs diverged"
-        else:
-            lost = ""
-        note = f"mean over {measured.over(inside)} ± half of its 95 % interval{lost}"
-        return Sheet(
-            self.recipe.title + (f": {', '.join(panel)}" if panel else ""),
-            header,
-            tuple(rows),
-            note,
-            len(at),
-        )
+            note += f" Runs of the whole figure that diverged: {len(measured.diverged)}."
+        title = ": ".join(filter(None, [self.recipe.title, ", ".join(panel)]))
+        return Sheet(title, header, tuple(rows), note, labels=len(axes))
 
     def _facets(self, measured: MeasuredRuns) -> list[list[Facet]]:
         return [
@@ -190,72 +179,67 @@ class FigurePlan:
             line = self._line(measured, measure, self._inside(panel, series))
             if line is not None:
                 lines[series] = line
+        xlabel = self.x
         if self.x in MEASURES:
-            title = MEASURES[self.x].title
-        else:
-            title = self.x
+            xlabel = MEASURES[self.x].title
         return Facet(
-            ", ".join(panel),
-            title,
-            MEASURES[measure].title,
-            lines,
-            self.x in ("bytes", "parameters"),
+            title=", ".join(panel),
+            xlabel=xlabel,
+            ylabel=MEASURES[measure].title,
+            lines=lines,
+            logarithmic=self.x in _LOGARITHMIC,
         )
 
     def _line(
         self, measured: MeasuredRuns, measure: str, inside: Sequence[Labels]
     ) -> PlotLine | None:
         if self.x == ROUND:
-            if inside:
-                curves = self._curves(measured, measure, inside[0])
-            else:
-                curves = None
-            if curves is None:
+            # Every axis is series or panel here: a line is one combination, unless it was skipped.
+            if not inside:
                 return None
-            return PlotLine(
-                list(range(1, curves.shape[1] + 1)),
-                [spread(list(map(float, at))) for at in curves.T],
-            )
-        points = [
-            (self._at(measured, labels), measured.spread(measure, labels)) for labels in inside
-        ]
-        found = [(x, y) for x, y in points if x is not None and y is not None]
+            return _curve_line(self._curves(measured, measure, inside[0]))
+        points = []
+        for labels in inside:
+            x = self._x_of(measured, labels)
+            y = measured.spread(measure, labels)
+            if x is not None and y is not None:
+                points.append((x, y))
+        if not points:
+            return None
+        # Labels keep the recipe's order; measured places come in any order.
         if self.x in MEASURES:
-            found.sort(key=lambda point: point[0])
-        if found:
-            return PlotLine([x for x, _ in found], [y for _, y in found])
-        return None
+            points.sort(key=lambda point: point[0])
+        return PlotLine([x for x, _ in points], [y for _, y in points])
 
-    def _curves(
-        self, measured: MeasuredRuns, measure: str, labels: Labels
-    ) -> np.ndarray[Any, Any] | None:
-        """Seeds × rounds."""
+    def _curves(self, measured: MeasuredRuns, measure: str, labels: Labels) -> NDArray[np.float64]:
+        """Return the curves of a combination, seeds × rounds; empty if no run has one."""
         curves = [measured.curve(measure, labels, seed) for seed in self.recipe.seeds]
-        there = [curve for curve in curves if curve is not None]
-        if there:
-            return np.array(there)
-        return None
+        return np.array([curve for curve in curves if curve is not None], np.float64)
 
-    def _at(self, measured: MeasuredRuns, labels: Labels) -> Any:
-        """Where a combination stands on the x axis: a number, or a label."""
+    def _x_of(self, measured: MeasuredRuns, labels: Labels) -> Any:
+        """Return a combination's place on the x axis: a number or a label."""
         if self.x in MEASURES:
-            found = measured.spread(self.x, labels)
-            if found is None:
-                return None
-            return found.mean
+            return getattr(measured.spread(self.x, labels), "mean", None)
         label = labels[self.axes.at(self.x)]
-        if all(_number(other) for other in self.axes.labels[self.x]):
+        if all(_is_number(other) for other in self.axes.labels[self.x]):
             return float(label)
         return label
 
 
+def _curve_line(curves_SR: NDArray[np.float64]) -> PlotLine | None:
+    if not len(curves_SR):
+        return None
+    rounds = range(1, curves_SR.shape[1] + 1)
+    return PlotLine(list(rounds), [spread(list(map(float, values_S))) for values_S in curves_SR.T])
+
+
 def _names(given: Any) -> tuple[str, ...]:
     if not isinstance(given, list):
-        raise UserError(f"panel is a list of axes, not {given!r}")
+        raise UserError(f"panel must be a list of axes, not {given!r}")
     return tuple(map(str, given))
 
 
-def _number(label: str) -> bool:
+def _is_number(label: str) -> bool:
     try:
         float(label)
     except ValueError:
@@ -263,11 +247,11 @@ def _number(label: str) -> bool:
     return True
 
 
-def _text(found: Spread | None, digits: int) -> str:
-    if found is None:
+def _text(figure: Spread | None, digits: int) -> str:
+    if figure is None:
         return NOTHING
-    if found.half is None or digits == 0:
-        half = ""
-    else:
-        half = f" ± {found.half:.{digits}f}"
-    return f"{found.mean:,.{digits}f}{half}"
+    mean = f"{figure.mean:,.{digits}f}"
+    # Counts of bytes and values have no digits, and hardly vary: no interval there.
+    if figure.half is None or digits == 0:
+        return mean
+    return f"{mean} ± {figure.half:.{digits}f}"

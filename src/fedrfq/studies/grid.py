@@ -1,8 +1,9 @@
-"""Many runs driven to their ends: those of one program stacked, taken up where an earlier call stopped.
+"""A grid of runs, driven to the end: runs of one program are stacked, and stopped ones resumed.
 
-A run is found again by its experiment's hash among the directories under OUT/NAME. One with a result.json is finished and
-never computed again; one that was begun goes on from its checkpoint, with those it is stacked with. A run that diverges is
-marked by a diverged.json (remove its directory to try it again) and leaves its stack, which goes on without it.
+A run is found again by its experiment's hash among the directories under OUT/NAME. One with a
+result.json is finished and never computed again; one that was begun resumes from its checkpoint,
+together with the runs it is stacked with. A run that diverges is marked by a diverged.json (remove
+its directory to try it again) and leaves its stack, which goes on without it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
@@ -27,33 +29,34 @@ from fedrfq.methods import METHODS
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session
 
-MOST_CLIENTS = {"cpu": 200, "cuda": 4000}  # trained at once
+MOST_CLIENTS = {"cpu": 200, "cuda": 4000}  # the default limit on clients trained at once
 _DIVERGED = "diverged.json"
 
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run that needs no more work; `diverged` says why, if it has no result."""
+    """A run that needs no more work; `diverged` says why if it has no result."""
 
     run: RunDirectory
     diverged: str | None = None
 
     def records(self) -> list[RoundRecord]:
-        """All its rounds."""
-        found = self.run.rounds()
-        wanted = self.run.experiment().rounds
-        if len(found) != wanted or any(
-            not isinstance(record.accuracy_mean, float) for record in found
+        """Return the records of all rounds, which must be complete."""
+        records = self.run.rounds()
+        rounds = self.run.experiment().rounds
+        if len(records) != rounds or any(
+            not isinstance(record.accuracy_mean, float) for record in records
         ):
             raise UserError(
-                f"{self.run.path} has no whole records of its {wanted} rounds: remove it to run it again"
+                f"{self.run.path} lacks complete records of its {rounds} rounds; remove it to run "
+                "it again"
             )
-        return found
+        return records
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Runs to train together: from their directories, or from the start where there are none."""
+    """Runs to train together: from their directories, or from the start if there are none."""
 
     experiments: tuple[Experiment, ...]
     runs: tuple[RunDirectory, ...] = ()
@@ -61,7 +64,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class GridStep:
-    """After a round of a stack: the rounds done of all runs together, what is being trained, and how it stands."""
+    """Progress after a round of a stack: rounds completed in all runs, the stack, its accuracy."""
 
     completed: int
     what: str
@@ -69,7 +72,11 @@ class GridStep:
 
 
 class Grid:
-    """Distinct experiments of one name, and where each stands."""
+    """Distinct experiments of one name, and how far each of them is.
+
+    At most `most` clients are trained at once. Trained models are removed unless `keep`. Without
+    `resume`, runs that were begun but have not ended start again.
+    """
 
     def __init__(
         self,
@@ -84,30 +91,39 @@ class Grid:
         self.out = out
         self.device = device
         self.keep = keep
-        self.ended, begun = _found(out, self.wanted)
-        self.stacks = plan(self.wanted, self.ended, begun if resume else {}, most)
+        self.ended, begun = _existing_runs(out, self.wanted)
+        if not resume:
+            begun = {}
+        self.stacks = plan(self.wanted, self.ended, begun, most)
         self.session: Session | None = None
-        self._dataset: tuple[str, Dataset] | None = None
+        self._dataset: Dataset | None = None  # the last one loaded: stacks in a row share it
+        self._dataset_name = ""
 
     @property
     def rounds(self) -> int:
+        """The number of rounds of all runs together."""
         return sum(experiment.rounds for experiment in self.wanted.values())
 
     def completed(self) -> int:
-        ended = sum(self.wanted[key].rounds for key in self.ended)
-        return ended + (len(self.session.runs) * self.session.state.round if self.session else 0)
+        """Return how many rounds are completed in all runs together."""
+        completed = sum(self.wanted[key].rounds for key in self.ended)
+        if self.session:
+            completed += len(self.session.runs) * self.session.state.round
+        return completed
 
     def advance(self) -> Iterator[GridStep]:
-        """A round of a stack at a time, until every run has ended."""
+        """Train one round of a stack at a time until every run has ended."""
         queue = deque(self.stacks)
         while queue:
             stack = queue.popleft()
             self.session = self._open(stack)
-            what = f"{name_of(METHODS, stack.experiments[0].method)}, {len(stack.experiments)} runs"
+            method = name_of(METHODS, stack.experiments[0].method)
+            what = f"{method}, {len(stack.experiments)} runs"
             try:
                 for outcomes in self.session.advance():
                     yield GridStep(self.completed(), what, _figures(outcomes))
             except Diverged as error:
+                # At the front of the queue: the rest of the stack resumes before another begins.
                 queue.extendleft(self._without_diverged(self.session, error))
             else:
                 self._close(self.session)
@@ -115,7 +131,7 @@ class Grid:
             self.session = None
 
     def checkpoint(self) -> None:
-        """What is being trained, as far as it is, on disk."""
+        """Write a checkpoint of the stack that is being trained, if it has completed a round."""
         if self.session is not None and self.session.state.round:
             self.session.checkpoint()
 
@@ -123,21 +139,26 @@ class Grid:
         if stack.runs:
             restack(stack.runs)
             return Session.resume(stack.runs[0].path, self.device)
-        return Session.begin(
-            stack.experiments, self.device, self.out, self._data(stack.experiments[0].data.name)
-        )
+        dataset = self._load_dataset(stack.experiments[0].data.name)
+        return Session.begin(stack.experiments, self.device, self.out, dataset)
 
-    def _data(self, name: str) -> Dataset:
-        """The data, which must be those of the runs that are done."""
-        if self._dataset is None or self._dataset[0] != name:
-            self._dataset = name, data.load(name)
-            for key, ended in self.ended.items():
-                before = ended.run.environment()["data"].get("sha256")
-                if self.wanted[key].data.name == name and before != self._dataset[1].sha256:
-                    raise UserError(
-                        f"{ended.run.path} was run on other data of that name ({name}): choose another --out"
-                    )
-        return self._dataset[1]
+    def _load_dataset(self, name: str) -> Dataset:
+        """Return the dataset, which must be the one that the finished runs were trained on."""
+        if self._dataset is None or self._dataset_name != name:
+            self._dataset = data.load(name)
+            self._dataset_name = name
+            self._check_finished_used(self._dataset)
+        return self._dataset
+
+    def _check_finished_used(self, dataset: Dataset) -> None:
+        for key, ended in self.ended.items():
+            if self.wanted[key].data.name != self._dataset_name:
+                continue
+            if ended.run.environment()["data"].get("sha256") != dataset.sha256:
+                raise UserError(
+                    f"{ended.run.path} was run on other data of the name {self._dataset_name}; "
+                    "choose another --out"
+                )
 
     def _close(self, session: Session) -> None:
         session.finish()
@@ -147,59 +168,61 @@ class Grid:
                 run.prune(-1)
 
     def _without_diverged(self, session: Session, error: Diverged) -> list[Stack]:
-        """What there is to go on with: the stack less the runs that diverged, which are marked."""
+        """Mark the runs that diverged, and return what is left of their stack."""
         experiments = session.loop.experiments
-        number = session.state.round + 1
+        failed_round = session.state.round + 1
         for r, why in error.runs.items():
-            session.runs[r].write(
-                _DIVERGED, to_json({"round": number, "error": why}, indent=2) + "\n"
-            )
+            note = to_json({"round": failed_round, "error": why}, indent=2)
+            session.runs[r].write(_DIVERGED, note + "\n")
             self.ended[experiments[r].hash()] = EndedRun(session.runs[r], why)
         left = [r for r in range(len(experiments)) if r not in error.runs]
-        if left:
-            return [
-                Stack(tuple(experiments[r] for r in left), tuple(session.runs[r] for r in left))
-            ]
-        return []
+        if not left:
+            return []
+        return [Stack(tuple(experiments[r] for r in left), tuple(session.runs[r] for r in left))]
 
 
-def _found(
+def _existing_runs(
     out: Path, wanted: dict[str, Experiment]
 ) -> tuple[dict[str, EndedRun], dict[str, RunDirectory]]:
-    """The runs there already are: those that ended, and those that were begun."""
+    """Return the wanted runs that have ended and those that were begun, by experiment hash."""
     ended: dict[str, EndedRun] = {}
     begun: dict[str, RunDirectory] = {}
     for name in {experiment.name for experiment in wanted.values()}:
         for file in sorted((out / name).glob("*/experiment.toml")):
             run = RunDirectory(file.parent)
-            key = _key(RunDirectory(file.parent))
+            key = _key(run)
             if key not in wanted:
                 continue
             if run.result() is not None:
                 ended[key] = EndedRun(run)
             elif (run.path / _DIVERGED).is_file():
-                ended.setdefault(key, EndedRun(run, _why(run)))
+                # setdefault: a result of the same experiment in another directory counts for more.
+                ended.setdefault(key, EndedRun(run, _why_diverged(run)))
             elif (run.path / "environment.json").is_file():
-                begun[key] = max(
-                    begun.get(key, run), run, key=lambda other: max(other.checkpoints(), default=0)
-                )
+                # Of several begun with the same experiment, the one that got farthest.
+                begun[key] = max(begun.get(key, run), run, key=_last_checkpoint)
     return ended, begun
 
 
+def _last_checkpoint(run: RunDirectory) -> int:
+    return max(run.checkpoints(), default=0)
+
+
 def _key(run: RunDirectory) -> str:
-    """The experiment's hash; of what cannot be read (another version's, say), nothing that is wanted."""
+    """Return the experiment's hash, or "" if this version cannot read the experiment."""
     try:
         return run.experiment().hash()
     except UserError:
         return ""
 
 
-def _why(run: RunDirectory) -> str:
+def _why_diverged(run: RunDirectory) -> str:
+    path = run.path / _DIVERGED
     try:
-        return str(json.loads((run.path / _DIVERGED).read_text(encoding="utf-8"))["error"])
+        return str(json.loads(path.read_text(encoding="utf-8"))["error"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{run.path / _DIVERGED} cannot be read ({error}): remove {run.path} to try the run again"
+            f"cannot read {path} ({error}); remove {run.path} to try the run again"
         ) from error
 
 
@@ -209,13 +232,15 @@ def plan(
     begun: dict[str, RunDirectory],
     most: int,
 ) -> tuple[Stack, ...]:
-    """The work left as stacks of at most so many clients. Who is stacked with whom does not depend on what has ended."""
+    """Divide the work that is left into stacks of at most `most` clients."""
     stacks = []
+    # Chunks are made of all wanted runs, whether they have ended or not. So a grid that is stopped
+    # and resumed stacks the same runs as one that never stopped, and gets the same figures.
     for chunk in _chunks(wanted, most):
         left = [key for key in chunk if key not in ended]
         groups = linked([begun[key] for key in left if key in begun])
-        taken = {run.path for group in groups for run in group}
-        fresh = [key for key in left if key not in begun or begun[key].path not in taken]
+        resumed = {run.path for group in groups for run in group}
+        fresh = [key for key in left if key not in begun or begun[key].path not in resumed]
         stacks += [
             Stack(tuple(run.experiment() for run in group), tuple(group)) for group in groups
         ]
@@ -225,28 +250,35 @@ def plan(
 
 
 def _chunks(wanted: dict[str, Experiment], most: int) -> list[list[str]]:
+    """Group the runs by program, and divide each group into pieces of about the same size."""
     by_program: dict[Hashable, list[str]] = defaultdict(list)
     for key, experiment in wanted.items():
         by_program[program_key(experiment)].append(key)
     chunks = []
     for keys in by_program.values():
-        pieces = -(-len(keys) // max(1, most // wanted[keys[0]].clients))
+        # A single run may have more clients than the limit; it is trained alone then.
+        runs_at_once = max(1, most // wanted[keys[0]].clients)
+        pieces = -(-len(keys) // runs_at_once)
         size = -(-len(keys) // pieces)
         chunks += [keys[start : start + size] for start in range(0, len(keys), size)]
     return chunks
 
 
 def linked(runs: Sequence[RunDirectory]) -> list[list[RunDirectory]]:
-    """The runs by what they were stacked with, by any one's word; those of which nobody has a word never began."""
+    """Group begun runs by the stacks they were in, leaving out those that never really began.
+
+    It is enough that one run of a stack names the others: a process that is killed while it writes
+    the directories leaves some that know of no stack. If none of them does, nothing was trained.
+    """
     groups: list[set[Path]] = []
     for run in runs:
-        others = {run.path.resolve(), *_stacked_with(run)}
-        for group in [group for group in groups if group & others]:
+        merged = {run.path.resolve(), *_stacked_with(run)}
+        for group in [group for group in groups if group & merged]:
             groups.remove(group)
-            others |= group
-        groups.append(others)
-    together = [[run for run in runs if run.path.resolve() in group] for group in groups]
-    return [group for group in together if any(_stacked_with(run) for run in group)]
+            merged |= group
+        groups.append(merged)
+    stacks = [[run for run in runs if run.path.resolve() in group] for group in groups]
+    return [stack for stack in stacks if any(_stacked_with(run) for run in stack)]
 
 
 def _stacked_with(run: RunDirectory) -> set[Path]:
@@ -256,14 +288,15 @@ def _stacked_with(run: RunDirectory) -> set[Path]:
 
 
 def restack(runs: Sequence[RunDirectory]) -> None:
-    """Make these runs one stack, to be resumed together, whatever they were stacked with."""
+    """Make these runs one stack, to be resumed together, and forget earlier stacks of theirs."""
+    paths = {run.path.resolve() for run in runs}
     for run in runs:
-        if _stacked_with(run) != {other.path.resolve() for other in runs}:
+        if _stacked_with(run) != paths:
             stack = [os.path.relpath(other.path, run.path) for other in runs]
-            run.write(
-                "environment.json", to_json({**run.environment(), "stack": stack}, indent=2) + "\n"
-            )
+            environment = {**run.environment(), "stack": stack}
+            run.write("environment.json", to_json(environment, indent=2) + "\n")
 
 
 def _figures(outcomes: Sequence[RoundOutcome]) -> str:
-    return f"accuracy {sum(outcome.record.accuracy_mean for outcome in outcomes) / len(outcomes):.2f} %"
+    accuracy = fmean(outcome.record.accuracy_mean for outcome in outcomes)
+    return f"accuracy {accuracy:.2f} %"

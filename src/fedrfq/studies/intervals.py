@@ -1,4 +1,4 @@
-"""Means over seeds with 95 % intervals by Student's t, and differences paired over the same seeds."""
+"""Means over seeds with 95 % intervals by Student's t, and differences paired over seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Spread:
-    """A sample's mean, its standard deviation (n − 1), and half the width of the mean's interval; none of one value."""
+    """A sample's mean, its standard deviation (n − 1) and half the width of the mean's interval.
+
+    A single value has neither a standard deviation nor an interval.
+    """
 
     count: int
     mean: float
@@ -23,43 +26,47 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference(Spread):
-    """One minus the other, over the same seeds; undecided where the interval holds 0."""
+    """One sample minus another over the same seeds; undecided if the interval contains 0."""
 
     verdict: str
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
-    """Of the values that are there; nothing of none."""
-    found = [value for value in values if value is not None]
-    if not found:
+    """Return the spread of the values that are present, or None if there are none."""
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    mean = statistics.fmean(found)
-    if len(found) == 1:
+    mean = statistics.fmean(present)
+    count = len(present)
+    if count == 1:
         return Spread(1, mean, None, None)
-    std = statistics.stdev(found)
-    return Spread(len(found), mean, std, quantile(len(found) - 1) * std / math.sqrt(len(found)))
+    std = statistics.stdev(present)
+    return Spread(count, mean, std, quantile(count - 1) * std / math.sqrt(count))
 
 
 def difference(ones: Sequence[float | None], others: Sequence[float | None]) -> Difference | None:
-    """Of values that belong together; pairs of which one is missing do not count."""
+    """Return the paired difference of two samples, leaving out pairs with a missing value."""
     pairs = zip(ones, others, strict=True)
-    found = spread([one - other for one, other in pairs if one is not None and other is not None])
-    if found is None:
+    differences = spread(
+        [one - other for one, other in pairs if one is not None and other is not None]
+    )
+    if differences is None:
         return None
-    return Difference(**vars(found), verdict=_verdict(found))
+    return Difference(**vars(differences), verdict=_verdict(differences))
 
 
-def _verdict(found: Spread) -> str:
-    if found.half is None or abs(found.mean) <= found.half:
+def _verdict(differences: Spread) -> str:
+    if differences.half is None or abs(differences.mean) <= differences.half:
         return "undecided"
-    if found.mean > 0:
+    if differences.mean > 0:
         return "better"
     return "worse"
 
 
 @cache
 def quantile(freedom: int) -> float:
-    """Of Student's t: what holds CONFIDENCE of it between itself and its negative."""
+    """Return the t for which CONFIDENCE of Student's distribution lies between −t and t."""
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 
+    # Both tails are cut off, so the upper end stands at (1 + CONFIDENCE) / 2.
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

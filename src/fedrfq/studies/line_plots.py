@@ -1,4 +1,4 @@
-"""Lines with their intervals, side by side and below each other, as one picture."""
+"""Line plots with intervals: one picture of facets in rows and columns."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 from fedrfq.studies.intervals import Spread
 from fedrfq.studies.plots import legend, pyplot, saved, styles
 
-_MANY = 30  # points from which on an interval is a band and not a bar
-_BESIDE = (
-    0.06  # lines over labels stand so far from each other, that their intervals can be told apart
-)
+_MAX_BARS = 30  # with more points than this, intervals are drawn as a band and not as bars
+_DODGE = 0.06  # the distance between lines over labels, so that their bars do not overlap
+_MAX_LEVEL_LABELS = 4  # more labels than this on the x axis are slanted
 
 
 @dataclass(frozen=True)
 class PlotLine:
-    """Places on the x axis, numbers or labels, and what was found there."""
+    """Places on the x axis, numbers or labels, and the figure at each of them."""
 
     x: Sequence[Any]
     y: Sequence[Spread | None]
@@ -26,6 +25,8 @@ class PlotLine:
 
 @dataclass(frozen=True)
 class Facet:
+    """One plot of the picture: its titles, and a line for each label."""
+
     title: str
     xlabel: str
     ylabel: str
@@ -34,7 +35,7 @@ class Facet:
 
 
 def draw(path: Path, title: str, rows: Sequence[Sequence[Facet]]) -> Path:
-    """Facets in rows; one legend for all."""
+    """Draw the facets, row by row, with one legend for all."""
     plt = pyplot()
     across = max(map(len, rows))
     down = len(rows)
@@ -43,31 +44,26 @@ def draw(path: Path, title: str, rows: Sequence[Sequence[Facet]]) -> Path:
     look = styles([label for row in rows for facet in row for label in facet.lines])
     for axes_row, row in zip(grid, rows, strict=True):
         for axes, facet in zip(axes_row, row, strict=True):
-            _facet(axes, facet, look)
+            _draw_facet(axes, facet, look)
     legend(figure, list(grid.flat), f"{title}\nmean over seeds, 95 % intervals")
     return saved(plt, figure, path)
 
 
-def _facet(axes: Any, facet: Facet, look: Mapping[str, Mapping[str, str]]) -> None:
-    places = list(dict.fromkeys(x for line in facet.lines.values() for x in line.x))
-    labels = any(isinstance(x, str) for x in places)
+def _draw_facet(axes: Any, facet: Facet, look: Mapping[str, Mapping[str, str]]) -> None:
+    ticks = list(dict.fromkeys(x for line in facet.lines.values() for x in line.x))
+    has_labels = any(isinstance(x, str) for x in ticks)
     for i, (label, line) in enumerate(facet.lines.items()):
-        if labels:
-            beside = _BESIDE * (i - (len(facet.lines) - 1) / 2)
-        else:
-            beside = 0.0
-        there = [
-            (places.index(x) + beside if labels else x, y)
-            for x, y in zip(line.x, line.y, strict=True)
-        ]
-        found = [(x, y) for x, y in there if y is not None]
-        _line(axes, label, [x for x, _ in found], [y for _, y in found], look[label])
-    if labels:
-        if len(places) > 4:
+        points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None]
+        places = [x for x, _ in points]
+        if has_labels:
+            dodge = _DODGE * (i - (len(facet.lines) - 1) / 2)
+            places = [ticks.index(x) + dodge for x in places]
+        _draw_line(axes, label, places, [y for _, y in points], look[label])
+    if has_labels:
+        slanted = {}
+        if len(ticks) > _MAX_LEVEL_LABELS:
             slanted = {"rotation": 20, "ha": "right"}
-        else:
-            slanted = {}
-        axes.set_xticks(range(len(places)), places, **slanted)
+        axes.set_xticks(range(len(ticks)), ticks, **slanted)
         axes.margins(x=0.15)
     if facet.logarithmic:
         axes.set_xscale("log")
@@ -75,17 +71,17 @@ def _facet(axes: Any, facet: Facet, look: Mapping[str, Mapping[str, str]]) -> No
     axes.grid(alpha=0.3)
 
 
-def _line(
+def _draw_line(
     axes: Any, label: str, x: Sequence[float], y: Sequence[Spread], look: Mapping[str, str]
 ) -> None:
-    mean = [value.mean for value in y]
-    half = [value.half or 0.0 for value in y]
-    if len(x) > _MANY:
-        axes.plot(x, mean, label=label, linewidth=1.4, **look)
-        low = [m - h for m, h in zip(mean, half, strict=True)]
-        high = [m + h for m, h in zip(mean, half, strict=True)]
+    means = [value.mean for value in y]
+    halves = [value.half or 0.0 for value in y]
+    if len(x) > _MAX_BARS:
+        axes.plot(x, means, label=label, linewidth=1.4, **look)
+        low = [mean - half for mean, half in zip(means, halves, strict=True)]
+        high = [mean + half for mean, half in zip(means, halves, strict=True)]
         axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
-    else:
-        axes.errorbar(
-            x, mean, half, label=label, marker="o", markersize=4, capsize=2, linewidth=1.3, **look
-        )
+        return
+    axes.errorbar(
+        x, means, halves, label=label, marker="o", markersize=4, capsize=2, linewidth=1.3, **look
+    )

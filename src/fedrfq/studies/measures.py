@@ -1,7 +1,8 @@
-"""What the runs of a grid measured: figures by the labels of its axes, and their means over seeds."""
+"""Measures: the figures of the runs of a grid, by the labels of its axes, and their means."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -13,18 +14,22 @@ from fedrfq.studies.axes import Axes, Labels
 from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread, spread
 
-Last = Callable[[RoundRecord], float | None]
+RoundFigure = Callable[[RoundRecord], float | None]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure of a run: of one of its rounds (all of them make a curve), or of the whole run's summary."""
+    """A figure of a run, read either from its rounds or from its summary.
+
+    A figure of rounds is that of the last round, or the mean over all rounds if `mean_over_rounds`;
+    its values round by round make a curve.
+    """
 
     title: str
     digits: int
-    record: Last | None = None
-    summary: str = ""
-    mean: bool = False  # over all rounds, not the last one's
+    of_round: RoundFigure | None = None
+    summary_key: str = ""
+    mean_over_rounds: bool = False
 
 
 def _percent(share: float | None) -> float | None:
@@ -33,8 +38,17 @@ def _percent(share: float | None) -> float | None:
     return 100 * share
 
 
-def _first(*values: float | None) -> float | None:
+def _first_present(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
+
+
+# A run without attackers records no separate figures for honest clients: all of them are honest.
+def _honest_accuracy(record: RoundRecord) -> float | None:
+    return _first_present(record.honest_accuracy_mean, record.accuracy_mean)
+
+
+def _honest_prototype_accuracy(record: RoundRecord) -> float | None:
+    return _first_present(record.honest_prototype_accuracy_mean, record.prototype_accuracy_mean)
 
 
 MEASURES: dict[str, Measure] = {
@@ -43,33 +57,41 @@ MEASURES: dict[str, Measure] = {
         "own head: standard deviation over clients, points", 2, lambda r: r.accuracy_std
     ),
     "own_legacy": Measure(
-        "own head: standard deviation as FedProto's code has it",
+        "own head: standard deviation as FedProto's code computes it",
         2,
         lambda r: r.accuracy_std_running,
     ),
     "prototype": Measure("nearest global prototype, %", 2, lambda r: r.prototype_accuracy_mean),
     "prototype_std": Measure(
-        "nearest prototype: standard deviation over clients", 2, lambda r: r.prototype_accuracy_std
-    ),
-    "honest": Measure(
-        "honest clients, own head, %", 2, lambda r: _first(r.honest_accuracy_mean, r.accuracy_mean)
-    ),
-    "honest_prototype": Measure(
-        "honest clients, nearest global prototype, %",
+        "nearest prototype: standard deviation over clients, points",
         2,
-        lambda r: _first(r.honest_prototype_accuracy_mean, r.prototype_accuracy_mean),
+        lambda r: r.prototype_accuracy_std,
+    ),
+    "honest": Measure("honest clients, own head, %", 2, _honest_accuracy),
+    "honest_prototype": Measure(
+        "honest clients, nearest global prototype, %", 2, _honest_prototype_accuracy
     ),
     "failure": Measure("prototype failure, % of pairs", 2, lambda r: _percent(r.prototype_failure)),
     "loss": Measure("training loss", 3, lambda r: r.loss),
     "collapsed": Measure("collapsed clients", 1, lambda r: float(r.collapsed_clients)),
     "parameters": Measure(
-        "values uploaded a round", 0, lambda r: float(r.parameters_up), mean=True
+        "values uploaded per round", 0, lambda r: float(r.parameters_up), mean_over_rounds=True
     ),
-    "bytes": Measure("bytes uploaded a round", 0, lambda r: float(r.bytes_up), mean=True),
-    "silhouette": Measure("silhouette of what is exchanged", 3, summary="silhouette"),
-    "silhouette_unpooled": Measure("silhouette before pooling", 3, summary="silhouette_unpooled"),
-    "recall": Measure("malicious uploads dropped, share", 3, summary="detector_recall"),
-    "precision": Measure("of the dropped, malicious, share", 3, summary="detector_precision"),
+    "bytes": Measure(
+        "bytes uploaded per round", 0, lambda r: float(r.bytes_up), mean_over_rounds=True
+    ),
+    "silhouette": Measure("silhouette of the exchanged values", 3, summary_key="silhouette"),
+    "silhouette_unpooled": Measure(
+        "silhouette before pooling", 3, summary_key="silhouette_unpooled"
+    ),
+    "recall": Measure(
+        "recall: share of malicious uploads dropped", 3, summary_key="detector_recall"
+    ),
+    "precision": Measure(
+        "precision: share of dropped uploads that were malicious",
+        3,
+        summary_key="detector_precision",
+    ),
 }
 
 
@@ -84,84 +106,88 @@ class MeasuredRuns:
 
     @staticmethod
     def of(axes: Axes, ended: Mapping[str, EndedRun]) -> MeasuredRuns:
+        """Read the records and summaries of the runs, which are given by experiment hash."""
         ends = {place: ended[experiment.hash()] for place, experiment in axes.experiments.items()}
         diverged = {place: end.diverged for place, end in ends.items() if end.diverged is not None}
-        good = {place: end for place, end in ends.items() if place not in diverged}
-        records = {place: end.records() for place, end in good.items()}
-        return MeasuredRuns(
-            axes, records, {place: end.run.result() or {} for place, end in good.items()}, diverged
-        )
+        finished = {place: end for place, end in ends.items() if place not in diverged}
+        records = {place: end.records() for place, end in finished.items()}
+        summaries = {place: end.run.result() or {} for place, end in finished.items()}
+        return MeasuredRuns(axes, records, summaries, diverged)
 
     def value(self, measure: str, labels: Labels, seed: int) -> float | None:
-        """After the last round, or over all of them, as the measure is."""
+        """Return one run's figure, or None if the run has none."""
         wanted = MEASURES[measure]
         place = (labels, seed)
         if place not in self.records:
             return None
-        if wanted.record is None:
-            found = self.summaries[place].get(wanted.summary)
-            if found is None or found != found:
+        if wanted.of_round is None:
+            # Undefined figures, such as a precision where nothing was dropped, are None or nan.
+            summary = self.summaries[place].get(wanted.summary_key)
+            if summary is None or math.isnan(summary):
                 return None
-            return float(found)
-        values = [wanted.record(record) for record in self.records[place]]
-        if wanted.mean:
-            return fmean(v for v in values if v is not None)
+            return float(summary)
+        values = [wanted.of_round(record) for record in self.records[place]]
+        if wanted.mean_over_rounds:
+            return fmean(value for value in values if value is not None)
         return values[-1]
 
     def curve(self, measure: str, labels: Labels, seed: int) -> list[float] | None:
-        """Round by round, if every round has it."""
-        read = MEASURES[measure].record
-        if read:
-            values = [read(record) for record in self.records.get((labels, seed), ())]
-        else:
-            values = []
-        whole = [value for value in values if value is not None]
-        if whole and len(whole) == len(values):
-            return whole
+        """Return one run's figure round by round, or None if some round lacks it."""
+        of_round = MEASURES[measure].of_round
+        if of_round is None:
+            return None
+        values = [of_round(record) for record in self.records.get((labels, seed), ())]
+        present = [value for value in values if value is not None]
+        if present and len(present) == len(values):
+            return present
         return None
 
     def values(self, measure: str, labels: Labels) -> list[float | None]:
-        """Seed by seed."""
+        """Return the figure of each seed."""
         return [self.value(measure, labels, seed) for seed in self.seeds()]
 
     def spread(self, measure: str, labels: Labels) -> Spread | None:
+        """Return the figure's mean and interval over seeds."""
         return spread(self.values(measure, labels))
 
     def count(self, labels: Labels) -> int:
-        """Of runs that ended well: a rule may ask for fewer of some."""
+        """Count the finished runs of a combination; a `where` rule may give it fewer seeds."""
         return sum(
             at == labels and (at, seed) not in self.diverged for at, seed in self.axes.experiments
         )
 
-    def over(self, combinations: Iterable[Labels]) -> str:
-        """Of how many seeds the figures of these are the means, in words."""
-        counts = sorted({self.count(labels) for labels in combinations})
-        if counts:
-            most = counts[-1]
-        else:
-            most = 0
-        if len(counts) > 1:
-            return f"{counts[0]} to {most} seeds"
-        return f"{most} seed{'' if most == 1 else 's'}"
+    def seeds_in_words(self, combinations: Iterable[Labels]) -> str:
+        """Say over how many seeds the means of these combinations are taken."""
+        counts = sorted({self.count(labels) for labels in combinations}) or [0]
+        fewest = counts[0]
+        largest = counts[-1]
+        if fewest < largest:
+            return f"{fewest} to {largest} seeds"
+        if largest == 1:
+            return "1 seed"
+        return f"{largest} seeds"
 
     def seeds(self) -> list[int]:
+        """Return the distinct seeds, in the order of the grid."""
         return list(dict.fromkeys(seed for _, seed in self.axes.experiments))
 
-    def runs(self) -> list[dict[str, Any]]:
-        """A row a run, with every measure."""
-        return [
-            {**dict(zip(self.axes.labels, labels, strict=True)), "seed": seed}
-            | {measure: self.value(measure, labels, seed) for measure in MEASURES}
-            | {"diverged": self.diverged.get((labels, seed), "")}
-            for labels, seed in self.axes.experiments
-        ]
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per run, with every measure."""
+        return [self._row(labels, seed) for labels, seed in self.axes.experiments]
+
+    def _row(self, labels: Labels, seed: int) -> dict[str, Any]:
+        return {
+            **self.axes.named(labels),
+            "seed": seed,
+            **{measure: self.value(measure, labels, seed) for measure in MEASURES},
+            "diverged": self.diverged.get((labels, seed), ""),
+        }
 
 
 def known_measures(given: Any, key: str) -> tuple[str, ...]:
-    if (
-        not isinstance(given, list)
-        or not given
-        or any(measure not in list(MEASURES) for measure in given)
-    ):
-        raise UserError(f"{key} is a list of measures ({', '.join(MEASURES)}), not {given!r}")
+    """Check a list of measures that a file gives under `key`."""
+    # The membership test is on a list: a value in the file may be a table, which cannot be hashed.
+    known = list(MEASURES)
+    if not isinstance(given, list) or not given or any(name not in known for name in given):
+        raise UserError(f"{key} must be a list of measures ({', '.join(known)}), not {given!r}")
     return tuple(given)

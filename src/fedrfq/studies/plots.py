@@ -1,4 +1,4 @@
-"""The pictures of grids: accuracy by rounds, final accuracies with intervals, and heat maps."""
+"""Pictures of grids: accuracy by rounds, final accuracies with intervals, and heat maps."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from fedrfq.files.atomic import write_atomically
 from fedrfq.studies.intervals import Spread
 
 _DASHES = ("-", "--", ":")
-_EARLY = 0.1  # the curves' axis begins where the methods stand after this share of the rounds
+_COLOURS = 10  # in matplotlib's cycle, C0 to C9
+_EARLY = 0.1  # the y axis of curves begins at the accuracies after this share of the rounds
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A heat map: rows × columns, nan where there is nothing; the colours go from `low` to `high`."""
+    """A heat map: rows × columns, nan where a value is missing; colours go from `low` to `high`."""
 
     title: str
     values: NDArray[np.float64]
@@ -31,28 +32,25 @@ class Panel:
 
 
 def slug(label: str) -> str:
+    """Return a label as part of a file name."""
     return re.sub(r"[^\w.-]+", "-", label.replace("±", "pm")).strip("-.") or "all"
 
 
 def curves(path: Path, title: str, panels: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> Path:
-    """Accuracy by rounds: a panel a measure, a line a label; each array is seeds × rounds, the band their std."""
+    """Draw accuracy by rounds: a panel for each measure, with a line for each label.
+
+    Each array is seeds × rounds; a line is the mean over seeds, its band the standard deviation.
+    """
     plt = pyplot()
-    shown = {name: lines for name, lines in panels.items() if lines}
+    # A panel that no method has a line in is left out.
+    drawn = {name: lines for name, lines in panels.items() if lines}
     figure, row = plt.subplots(
-        1, len(shown), figsize=(6.2 * len(shown) + 1.8, 4.6), layout="constrained", squeeze=False
+        1, len(drawn), figsize=(6.2 * len(drawn) + 1.8, 4.6), layout="constrained", squeeze=False
     )
     look = styles([label for lines in panels.values() for label in lines])
-    for axes, (name, lines) in zip(row[0], shown.items(), strict=True):
+    for axes, (name, lines) in zip(row[0], drawn.items(), strict=True):
         for label, values_SR in lines.items():
-            rounds = np.arange(1, values_SR.shape[1] + 1)
-            mean = values_SR.mean(0)
-            std = values_SR.std(0)
-            axes.plot(rounds, mean, label=label, linewidth=1.5, **look[label])
-            low = mean - std
-            high = np.minimum(mean + std, 100)
-            axes.fill_between(
-                rounds, low, high, color=look[label]["color"], alpha=0.12, linewidth=0
-            )
+            _draw_curve(axes, label, values_SR, look[label])
         axes.set(
             title=name,
             xlabel="round",
@@ -64,41 +62,40 @@ def curves(path: Path, title: str, panels: Mapping[str, Mapping[str, NDArray[np.
     return saved(plt, figure, path)
 
 
+def _draw_curve(
+    axes: Any, label: str, values_SR: NDArray[np.float64], look: Mapping[str, str]
+) -> None:
+    rounds = np.arange(1, values_SR.shape[1] + 1)
+    mean = values_SR.mean(0)
+    std = values_SR.std(0)
+    axes.plot(rounds, mean, label=label, linewidth=1.5, **look)
+    high = np.minimum(mean + std, 100)
+    axes.fill_between(rounds, mean - std, high, color=look["color"], alpha=0.12, linewidth=0)
+
+
 def dots(
     path: Path,
     title: str,
     groups: Sequence[str],
     panels: Mapping[str, Mapping[str, Sequence[Spread | None]]],
 ) -> Path:
-    """Final accuracies: a panel a measure, a dot for each label in each group, with its 95 % interval."""
+    """Draw final accuracies: a panel for each measure, a dot with its interval for each label.
+
+    Each label has one value for each group; the groups stand side by side on the x axis.
+    """
     plt = pyplot()
-    shown = {
+    drawn = {
         name: lines
         for name, lines in panels.items()
         if any(any(values) for values in lines.values())
     }
     width = max(5.0, 1.4 + 1.1 * len(groups))
     figure, row = plt.subplots(
-        1, len(shown), figsize=(width * len(shown) + 1.8, 4.6), layout="constrained", squeeze=False
+        1, len(drawn), figsize=(width * len(drawn) + 1.8, 4.6), layout="constrained", squeeze=False
     )
     look = styles([label for lines in panels.values() for label in lines])
-    for axes, (name, lines) in zip(row[0], shown.items(), strict=True):
-        there = {label: values for label, values in lines.items() if any(values)}
-        if len(there) > 1:
-            offsets = np.linspace(-0.35, 0.35, len(there))
-        else:
-            offsets = np.zeros(1)
-        for (label, values), offset in zip(there.items(), offsets, strict=True):
-            found = [(i + offset, value) for i, value in enumerate(values) if value is not None]
-            halves = [value.half or 0.0 for _, value in found]
-            dot = {"fmt": "o", "markersize": 4, "capsize": 2, "color": look[label]["color"]}
-            axes.errorbar(
-                [x for x, _ in found],
-                [value.mean for _, value in found],
-                halves,
-                label=label,
-                **dot,
-            )
+    for axes, (name, lines) in zip(row[0], drawn.items(), strict=True):
+        _draw_dots(axes, lines, look)
         axes.set(
             title=name,
             ylabel="test accuracy after the last round (%)",
@@ -110,52 +107,71 @@ def dots(
     return saved(plt, figure, path)
 
 
+def _draw_dots(
+    axes: Any,
+    lines: Mapping[str, Sequence[Spread | None]],
+    look: Mapping[str, Mapping[str, str]],
+) -> None:
+    present = {label: values for label, values in lines.items() if any(values)}
+    # Labels of one group stand beside each other, so that their intervals do not overlap.
+    offsets = np.zeros(1)
+    if len(present) > 1:
+        offsets = np.linspace(-0.35, 0.35, len(present))
+    for (label, values), offset in zip(present.items(), offsets, strict=True):
+        points = [(i + offset, value) for i, value in enumerate(values) if value is not None]
+        axes.errorbar(
+            [x for x, _ in points],
+            [value.mean for _, value in points],
+            [value.half or 0.0 for _, value in points],
+            label=label,
+            fmt="o",
+            markersize=4,
+            capsize=2,
+            color=look[label]["color"],
+        )
+
+
 def heat_maps(
     path: Path, title: str, rows: Sequence[str], columns: Sequence[str], panels: Sequence[Panel]
 ) -> Path:
-    """Panels of numbers on colours, two side by side."""
+    """Draw panels of numbers on colours, two side by side."""
     plt = pyplot()
-    size = (2 * (1.9 + 0.72 * len(columns)), ((len(panels) + 1) // 2) * (1.6 + 0.32 * len(rows)))
-    figure, grid = plt.subplots(
-        (len(panels) + 1) // 2, 2, figsize=size, layout="constrained", squeeze=False
-    )
+    down = (len(panels) + 1) // 2
+    size = (2 * (1.9 + 0.72 * len(columns)), down * (1.6 + 0.32 * len(rows)))
+    figure, grid = plt.subplots(down, 2, figsize=size, layout="constrained", squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     for axes, panel in zip(grid.flat, panels, strict=False):
         axes.imshow(panel.values, cmap="viridis", vmin=panel.low, vmax=panel.high, aspect="auto")
         axes.set_title(panel.title, fontsize=10)
-        axes.set_xticks(
-            range(len(columns)),
-            columns,
-            rotation=30,
-            ha="right",
-            rotation_mode="anchor",
-            fontsize=8,
-        )
+        slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(range(len(columns)), columns, fontsize=8, **slanted)
         axes.set_yticks(range(len(rows)), rows, fontsize=8)
-        _numbers(axes, panel)
+        _write_numbers(axes, panel)
     figure.suptitle(title)
     return saved(plt, figure, path)
 
 
-def _numbers(axes: Any, panel: Panel) -> None:
-    """Each cell's number, dark on light colours and light on dark ones."""
+def _write_numbers(axes: Any, panel: Panel) -> None:
+    """Write each cell's number, dark on light colours and light on dark ones."""
     middle = panel.low + 0.6 * (panel.high - panel.low)
     for (i, j), value in np.ndenumerate(panel.values):
-        missing = np.isnan(value)
-        if missing or value > middle:
-            colour = "black"
-        else:
-            colour = "white"
-        if missing:
+        text = f"{value:.{panel.digits}f}"
+        # Missing values have no colour: black on white.
+        colour = "black"
+        if np.isnan(value):
             text = "–"
-        else:
-            text = f"{value:.{panel.digits}f}"
+        elif value <= middle:
+            colour = "white"
         axes.text(j, i, text, ha="center", va="center", fontsize=7.5, color=colour)
 
 
 def _limits(lines: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """From where the weaker methods stand early on to the top, so that what they differ by in the end is seen."""
+    """Return the ends of the y axis of curves.
+
+    It begins where the weakest method stands early on, and not at its first rounds: so the
+    differences between methods in the end can be seen.
+    """
     early = [float(values_SR.mean(0)[int(_EARLY * values_SR.shape[1])]) for values_SR in lines]
     top = max(float(values_SR.mean(0).max()) for values_SR in lines)
     low = min(early)
@@ -163,28 +179,33 @@ def _limits(lines: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
 
 
 def styles(labels: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The same colour for a label wherever it is drawn."""
+    """Give each label a colour and a dash pattern, the same in all panels."""
     distinct = list(dict.fromkeys(labels))
     return {
-        label: {"color": f"C{i % 10}", "linestyle": _DASHES[i // 10 % len(_DASHES)]}
+        label: {
+            "color": f"C{i % _COLOURS}",
+            "linestyle": _DASHES[i // _COLOURS % len(_DASHES)],
+        }
         for i, label in enumerate(distinct)
     }
 
 
 def legend(figure: Any, axes: Sequence[Any], title: str) -> None:
-    """One for all panels, at the right."""
-    found = {
+    """Add one legend for all panels at the right, and a title above."""
+    handles = {
         label: handle
-        for one in axes
-        for handle, label in zip(*one.get_legend_handles_labels(), strict=True)
+        for panel in axes
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(found.values(), found.keys(), loc="outside right center", fontsize=9)
+    figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=9)
     figure.suptitle(title, fontsize=11)
 
 
 def pyplot() -> Any:
+    """Import pyplot without a display, and only when a picture is drawn: it takes a while."""
     import matplotlib
 
+    # Before pyplot is imported, which would otherwise look for a display.
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
@@ -192,8 +213,9 @@ def pyplot() -> Any:
 
 
 def saved(plt: Any, figure: Any, path: Path) -> Path:
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150, format="png")
+    """Write a figure as PNG, close it, and return the path."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=150, format="png")
     plt.close(figure)
-    write_atomically(path, drawn.getvalue())
+    write_atomically(path, buffer.getvalue())
     return path

@@ -1,8 +1,8 @@
-"""How a result was made: by which command, of which revision, on which device and data."""
+"""Provenance: by which command, revision, device and data a result was made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedrfq.runs.run_directory import RunDirectory
@@ -10,29 +10,36 @@ from fedrfq.runs.session import here
 
 
 def made(command: str, runs: Sequence[RunDirectory]) -> dict[str, Any]:
-    """From what the runs recorded when they began; of what is computed without runs, from here and now."""
-    found = [run.environment() for run in runs] or [here()]
-    data = {
-        entry["data"]["name"]: entry["data"].get("sha256") for entry in found if entry.get("data")
-    }
+    """Return how a result was made, from what its runs recorded when they began.
+
+    A result that is computed without runs was made here and now.
+    """
+    # Runs of several revisions or devices may stand side by side in one result: all are named.
+    environments = [run.environment() for run in runs] or [here()]
+    datasets = [environment["data"] for environment in environments if environment.get("data")]
     return {
         "command": command,
         "runs": len(runs),
-        "revision": _distinct(entry.get("revision") for entry in found),
-        "device": _distinct(entry.get("device") for entry in found),
-        "torch": _distinct(entry.get("versions", {}).get("torch") for entry in found),
-        "data": data,
+        "revision": _distinct(environment.get("revision") for environment in environments),
+        "device": _distinct(environment.get("device") for environment in environments),
+        "torch": _distinct(
+            environment.get("versions", {}).get("torch") for environment in environments
+        ),
+        "data": {dataset["name"]: dataset.get("sha256") for dataset in datasets},
     }
 
 
-def _distinct(values: Any) -> list[str]:
+def _distinct(values: Iterable[Any]) -> list[str]:
     return sorted({str(value) for value in values if value})
 
 
 def words(how: Mapping[str, Any]) -> str:
-    revision = ", ".join(how["revision"]) or "unknown"
-    device = ", ".join(how["device"])
-    data = "".join(f"; {name} {str(digest)[:12]}" for name, digest in how["data"].items())
-    return (
-        f"`{how['command']}`; revision {revision}; {device}; torch {', '.join(how['torch'])}{data}"
-    )
+    """Describe in one line how a result was made."""
+    parts = [
+        f"`{how['command']}`",
+        f"revision {', '.join(how['revision']) or 'unknown'}",
+        ", ".join(how["device"]),
+        f"torch {', '.join(how['torch'])}",
+    ]
+    parts += [f"{name} {str(digest)[:12]}" for name, digest in how["data"].items()]
+    return "; ".join(parts)

@@ -1,10 +1,10 @@
-"""A recipe: one file of `experiments/`, and what a kind of recipe makes of it.
+"""A recipe: one file of `experiments/`, from which a table or figure is made.
 
 title = "Figure 8: accuracy against λ"
 kind = "figure"       how the rest is read: table, figure, security, lipschitz, bound or failures
-claim = "…"           what the paper says, in a line
-seeds = 5             0, 1, … 4
-[quick]               laid over the file by --quick: minutes on two cores
+claim = "…"           what the paper says, in one line
+seeds = 5             how many: 0, 1, … 4
+[quick]               what --quick changes, so that the recipe takes minutes on two cores
 seeds = 1
 """
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from fedrfq.experiment import Experiment
     from fedrfq.studies.grid import EndedRun
 
-_OWN = ("title", "kind", "claim", "seeds", "quick")
-_PLACES = (
-    Path(__file__).parents[1] / "experiments",
-    Path(__file__).parents[3] / "experiments",
-)  # installed; a checkout
-NOT_RECIPES = ("paper",)
+_COMMON_KEYS = ("title", "kind", "claim", "seeds", "quick")
+# Where `experiments/` is: in an installed package, and in a checkout.
+_PLACES = (Path(__file__).parents[1] / "experiments", Path(__file__).parents[3] / "experiments")
+NOT_RECIPES = ("paper",)  # the figures that the paper prints
 
-Tell = Callable[[float, str], None]  # the share that is done, and what is being done
+Tell = Callable[[float, str], None]  # is called with the share that is done, and what is being done
 
 
 @dataclass(frozen=True)
 class Recipe:
+    """A recipe as it was read: what all kinds share, and the rest as a table for its kind."""
+
     name: str
     title: str
     claim: str
     kind: str
     seeds: tuple[int, ...]
-    table: Table  # what is left for the kind
+    table: Table
 
     @staticmethod
     def load(
@@ -52,38 +52,55 @@ class Recipe:
         seeds: int | None = None,
         only: Mapping[str, Sequence[str]] | None = None,
     ) -> Recipe:
-        """Of this name in `experiments/`, or of a path to a file; of some axes, only these labels."""
+        """Read a recipe by its name in `experiments/`, or by a path to a file.
+
+        `seeds` replaces the recipe's number of seeds, and `only` restricts axes to some labels.
+        """
         table = toml.read(find(name))
-        over = table.pop("quick", {})
-        if not isinstance(over, Mapping) or not isinstance(table.get("claim", ""), str):
-            raise UserError(
-                f"{name}: quick is a section, [quick] and what it changes, and claim a line of text"
-            )
+        quick_changes = table.pop("quick", {})
+        if not isinstance(quick_changes, Mapping):
+            raise UserError(f"{name}: quick must be a section, [quick], with what it changes")
         if quick:
-            table = toml.merge(table, over)
+            table = toml.merge(table, quick_changes)
+        # After [quick], which may have its own `only`: the caller's choice counts.
         if only:
-            table = toml.merge(
-                table, {"only": {axis: list(labels) for axis, labels in only.items()}}
-            )
-        if seeds is None:
-            number = table.get("seeds", 1)
-        else:
-            number = seeds
-        if type(number) is not int or number < 1:
-            raise UserError(f"{name}: seeds is how many, such as 5, not {number!r}")
-        for key in ("title", "kind"):
-            if not isinstance(table.get(key), str):
-                raise UserError(f'{name}: {key} = "…" is missing')
-        title = table["title"]
-        claim = table.get("claim", "")
-        own = {k: v for k, v in table.items() if k not in _OWN}
-        label = Path(name).stem + ("-quick" if quick else "")
-        return Recipe(label, title, claim, table["kind"], tuple(range(number)), own)
+            labels = {axis: list(chosen) for axis, chosen in only.items()}
+            table = toml.merge(table, {"only": labels})
+        label = Path(name).stem
+        if quick:
+            label += "-quick"
+        return Recipe(
+            name=label,
+            title=_text(table, "title", name),
+            claim=_text({"claim": "", **table}, "claim", name),
+            kind=_text(table, "kind", name),
+            seeds=_seeds(table, seeds, name),
+            table={key: value for key, value in table.items() if key not in _COMMON_KEYS},
+        )
+
+
+def _text(table: Table, key: str, name: str) -> str:
+    if key not in table:
+        raise UserError(f'{name}: {key} is missing; add {key} = "…"')
+    text = table[key]
+    if not isinstance(text, str):
+        raise UserError(f"{name}: {key} must be a line of text in quotes, not {text!r}")
+    return text
+
+
+def _seeds(table: Table, given: int | None, name: str) -> tuple[int, ...]:
+    number = given
+    if number is None:
+        number = table.get("seeds", 1)
+    # type() and not isinstance(): True is an int too.
+    if type(number) is not int or number < 1:
+        raise UserError(f"{name}: seeds must be how many seeds to run, such as 5, not {number!r}")
+    return tuple(range(number))
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a recipe gave: tables for people, everything as plain values, rows of figures, and pictures in its folder."""
+    """The result of a recipe: tables to read, all values, rows for a CSV file, and pictures."""
 
     sheets: Sequence[Sheet]
     whole: Mapping[str, Any]
@@ -92,10 +109,12 @@ class Shown:
 
 
 class Plan(Protocol):
-    """What a kind makes of a recipe: the runs it needs, if any, and what to make of them once they have ended."""
+    """A recipe as its kind understands it: the runs it needs, and how to show their results."""
 
     @property
-    def experiments(self) -> Sequence[Experiment]: ...
+    def experiments(self) -> Sequence[Experiment]:
+        """The experiments to run first; none if the recipe is computed without runs."""
+        ...
 
     @property
     def keep(self) -> bool:
@@ -105,34 +124,34 @@ class Plan(Protocol):
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
     ) -> Shown:
-        """`ended` is by the experiments' hashes."""
+        """Draw pictures into the folder and return the result; runs are by experiment hash."""
         ...
 
 
 def folder() -> Path:
-    """Where the recipes are: beside the program, installed or in its checkout."""
+    """Return the folder of recipes, beside the installed program or in its checkout."""
     for place in _PLACES:
         if place.is_dir():
             return place
     raise UserError(
-        "the recipes (experiments/) are not installed with the program: give the path to one"
+        "the recipes (experiments/) are not installed with the program; give the path to a recipe"
     )
 
 
 def names() -> list[str]:
+    """Return the names of all recipes, sorted."""
     return sorted(path.stem for path in folder().glob("*.toml") if path.stem not in NOT_RECIPES)
 
 
 def find(name: str) -> Path:
+    """Return the path of a recipe, given its name or its path."""
     if name.endswith(".toml"):
         if not Path(name).is_file():
-            raise UserError(
-                f"there is no recipe {name}: those of experiments/ are there to start from"
-            )
+            raise UserError(f"there is no recipe {name}; start from a copy of one in experiments/")
         return Path(name)
     known = names()
     if name not in known:
         raise UserError(
-            f"reproduce what? One of {', '.join(known)}, not '{name}'{nearest(name, known)}"
+            f"there is no recipe '{name}'{nearest(name, known)}; choose one of {', '.join(known)}"
         )
     return folder() / f"{name}.toml"

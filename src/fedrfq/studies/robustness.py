@@ -3,20 +3,23 @@
     name = "mnist-robustness"       the folder under --out; the file's own name if not given
     seeds = [0, 1, 2]
     attackers = [2, 4]              how many clients are malicious
-    attacks = ["none", "noise"]     names; or sections, each with the attack's options:
-    [attacks."flip to one"]         a label; where it is an attack's name, that is the attack
+    attacks = ["none", "noise"]     names; or a section for each label, with the attack's options:
+    [attacks."flip to one"]         a label that is an attack's name stands for that attack
     name = "label-flip"
     to = "one"
-    detectors = ["none", "bft"]     names; or sections, each with the detector's options, as for attacks
-    [experiment]                    what all runs have in common: any keys of an experiment but name, seed, attack, detector
+    detectors = ["none", "bft"]     names; or sections with the detector's options, as for attacks
+    [experiment]                    shared by all runs: any keys of an experiment but name, seed,
+                                    attack and detector
 
-An attack of the name "none" is run once with each detector, whatever the number of attackers. The clean run, without
-attack and detector, is always run: losses are taken from it, over the same honest clients and seeds.
+The attack "none" is run once with each detector, not once for each number of attackers. The clean
+run, without attack and detector, is always included: losses are measured against it, over the same
+honest clients and seeds.
 """
 
 from __future__ import annotations
 
 import csv
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -38,18 +41,21 @@ from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread, spread
 
 KEYS = ("name", "seeds", "attackers", "attacks", "detectors", "experiment")
-MEASURES = ("own", "prototype")  # accuracy by the own head, and by the nearest global prototype
-LATE = 5  # the round from which on detectors that learn are judged by themselves
-LEAST_LOSS = 0.5  # points: with less lost undefended there is nothing to win back
+# Detectors with a memory need some rounds to learn; late recall counts from this round on.
+LATE = 5
+# Points: if less is lost without a detector, the share that one wins back is mostly noise.
+MIN_LOSS = 0.5
 Place = tuple[str, str, int, int]  # attack, detector, number of attackers, seed
-Accuracies = tuple[
-    float | None, float | None
-]  # by the own head, and by the nearest global prototype
+Accuracies = tuple[float | None, float | None]  # by the own head, by the nearest global prototype
 
 
 @dataclass(frozen=True)
 class RobustnessStudy:
-    """A file's grid: the experiment of each attack, detector, number of attackers and seed, and each seed's clean one."""
+    """The grid of a robustness file.
+
+    `experiments` has one experiment for each attack, detector, number of attackers and seed, and
+    `clean` one for each seed, without attack and detector.
+    """
 
     name: str
     seeds: tuple[int, ...]
@@ -61,71 +67,94 @@ class RobustnessStudy:
 
     @staticmethod
     def load(path: Path) -> RobustnessStudy:
+        """Read and check a robustness file."""
         table = study_file.read(path, KEYS, "examples/robustness.toml")
         seeds = study_file.whole_numbers(table, "seeds", 0, "[0, 1, 2]")
         numbers = study_file.whole_numbers(table, "attackers", 1, "[2, 4]")
         attacks = _options(table, "attacks", list(ATTACKS))
         detectors = _options(table, "detectors", list(DETECTORS))
-        common = study_file.section(table, "experiment")
-        for key in ("attack", "detector"):
-            if key in common:
-                raise UserError(f"experiment.{key} is not set here but by {key}s")
+        common = _common(table)
         experiments = {
             (attack, detector, number, seed): study_file.experiment(
                 f"attack '{attack}', detector '{detector}'",
                 table["name"],
                 seed,
-                [common, {"attack": _of_clients(own, number), "detector": against}],
+                [common, _attacked(attack_options, number), {"detector": detector_options}],
             )
-            for attack, own in attacks.items()
-            for detector, against in detectors.items()
+            for attack, attack_options in attacks.items()
+            for detector, detector_options in detectors.items()
             for number in numbers
             for seed in seeds
         }
         first = next(iter(experiments.values()))
         if max(numbers) >= first.clients:
             raise UserError(
-                f"attackers = {max(numbers)} of {first.clients} clients: leave one of them honest"
+                f"attackers has {max(numbers)}, but there are only {first.clients} clients; "
+                "leave at least one of them honest"
             )
+        # All experiments differ only in attack, detector and seed: any of them will do here.
         clean = {
             seed: replace(first, seed=seed, attack=NoAttack(), detector=NoDetection())
             for seed in seeds
         }
         return RobustnessStudy(
-            table["name"], seeds, numbers, tuple(attacks), tuple(detectors), experiments, clean
+            name=table["name"],
+            seeds=seeds,
+            attackers=numbers,
+            attacks=tuple(attacks),
+            detectors=tuple(detectors),
+            experiments=experiments,
+            clean=clean,
         )
 
     def undefended(self) -> str | None:
-        """The label of the detector that does nothing, if it is among them."""
-        found = {
-            detector: experiment.detector
-            for (_, detector, _, _), experiment in self.experiments.items()
+        """Return the label of the detector that drops nothing, if the study includes it."""
+        detectors = {
+            label: experiment.detector for (_, label, _, _), experiment in self.experiments.items()
         }
-        return next((label for label, detector in found.items() if detector == NoDetection()), None)
+        return next(
+            (label for label, detector in detectors.items() if detector == NoDetection()), None
+        )
+
+
+def _common(table: Mapping[str, Any]) -> Table:
+    common = study_file.section(table, "experiment")
+    for key in ("attack", "detector"):
+        if key in common:
+            raise UserError(
+                f"experiment.{key} cannot be set here; list the {key}s to run under {key}s"
+            )
+    return common
 
 
 def _options(table: Mapping[str, Any], key: str, choices: list[str]) -> dict[str, Table]:
-    found = {
-        label: study_file.named(label, own, choices)
-        for label, own in study_file.labels(table, key, choices).items()
+    options = {
+        label: study_file.named(label, section, choices)
+        for label, section in study_file.labels(table, key, choices).items()
     }
-    for label, own in found.items():
-        if "clients" in own:
+    for label, section in options.items():
+        if "clients" in section:
             raise UserError(
-                f"{key}.{label}: clients is not set here but by attackers at the top of the file"
+                f"{key}.{label}: clients cannot be set here; set attackers at the top of the file"
             )
-        if "name" not in own:
-            raise UserError(f"{key}.{label}: name says which it is, one of {', '.join(choices)}")
-    return found
+        if "name" not in section:
+            raise UserError(
+                f"{key}.{label}: name is missing; it must be one of {', '.join(choices)}"
+            )
+    return options
 
 
-def _of_clients(attack: Table, number: int) -> Table:
-    return {**attack, "clients": 0 if attack["name"] == "none" else number}
+def _attacked(options: Table, number: int) -> Table:
+    # Without an attack the number makes no difference. Setting it to 0 makes these experiments
+    # equal, so the grid runs them once.
+    if options["name"] == "none":
+        number = 0
+    return {"attack": {**options, "clients": number}}
 
 
 @dataclass(frozen=True)
 class Detected:
-    """Uploads counted: of those dropped, how many were attackers'; of the attackers', how many were dropped; late ones."""
+    """Counts of uploads over some rounds: who sent them, and which of them were dropped."""
 
     dropped: int
     dropped_attackers: int
@@ -136,6 +165,7 @@ class Detected:
 
     @staticmethod
     def of(records: Sequence[RoundRecord]) -> Detected:
+        """Count the uploads of one run."""
         late = [record for record in records if record.round >= LATE]
         return Detected(
             dropped=sum(len(r.filtered) + len(r.refused) for r in records),
@@ -148,9 +178,11 @@ class Detected:
 
     @staticmethod
     def together(parts: Sequence[Detected]) -> Detected:
+        """Add up the counts of several runs."""
         return Detected(*(sum(getattr(part, f.name) for part in parts) for f in fields(Detected)))
 
     def shares(self) -> dict[str, float | None]:
+        """Return precision, recall, late recall, and the share of honest uploads dropped."""
         return {
             "precision": _share(self.dropped_attackers, self.dropped),
             "recall": _share(self.dropped_attackers, self.attackers),
@@ -159,15 +191,15 @@ class Detected:
         }
 
 
-def _share(part: int, whole: int) -> float | None:
-    if whole:
-        return part / whole
+def _share(part: int, total: int) -> float | None:
+    if total:
+        return part / total
     return None
 
 
 @dataclass(frozen=True)
 class AttackedRun:
-    """One run: the honest clients' accuracies after its last round, the clean run's over the same clients; counts."""
+    """One run: the honest clients' final accuracies here and in the clean run, and the counts."""
 
     attack: str
     detector: str
@@ -181,17 +213,29 @@ class AttackedRun:
     clean_prototype: float | None
     detected: Detected | None
 
-    def loss(self, measure: str) -> float | None:
-        clean: float | None = getattr(self, f"clean_{measure}")
-        value: float | None = getattr(self, measure)
-        if clean is None or value is None:
-            return None
-        return clean - value
+    @property
+    def own_loss(self) -> float | None:
+        """Points that honest clients' own heads lose against the clean run."""
+        return _loss(self.clean_own, self.own)
+
+    @property
+    def prototype_loss(self) -> float | None:
+        """Points that honest clients lose by the nearest prototype against the clean run."""
+        return _loss(self.clean_prototype, self.prototype)
+
+
+def _loss(clean: float | None, attacked: float | None) -> float | None:
+    if clean is None or attacked is None:
+        return None
+    return clean - attacked
 
 
 @dataclass(frozen=True)
 class AttackedCell:
-    """An attack by so many clients against a detector, over its seeds; shares are of all seeds' rounds together."""
+    """An attack by so many clients against a detector, over its seeds.
+
+    Precision, recall and the other shares are taken over the uploads of all seeds together.
+    """
 
     attack: str
     detector: str
@@ -202,7 +246,7 @@ class AttackedCell:
     prototype: Spread | None
     own_loss: Spread | None  # in points, against the clean run
     prototype_loss: Spread | None
-    own_won_back: float | None  # the share of what is lost undefended
+    own_won_back: float | None  # as a share of the loss without a detector
     prototype_won_back: float | None
     precision: float | None
     recall: float | None
@@ -211,13 +255,12 @@ class AttackedCell:
 
     @staticmethod
     def of(runs: Sequence[AttackedRun], undefended: Sequence[AttackedRun]) -> AttackedCell:
-        own_loss, prototype_loss = (
-            spread([run.loss(measure) for run in runs]) for measure in MEASURES
-        )
-        own_before, prototype_before = (
-            spread([run.loss(measure) for run in undefended]) for measure in MEASURES
-        )
-        counted = Detected.together([run.detected for run in runs if run.detected is not None])
+        """Summarise the runs of one cell; `undefended` are those of its attack with no detector."""
+        own_loss = spread([run.own_loss for run in runs])
+        prototype_loss = spread([run.prototype_loss for run in runs])
+        undefended_own_loss = spread([run.own_loss for run in undefended])
+        undefended_prototype_loss = spread([run.prototype_loss for run in undefended])
+        detected = Detected.together([run.detected for run in runs if run.detected is not None])
         return AttackedCell(
             attack=runs[0].attack,
             detector=runs[0].detector,
@@ -228,114 +271,131 @@ class AttackedCell:
             prototype=spread([run.prototype for run in runs]),
             own_loss=own_loss,
             prototype_loss=prototype_loss,
-            own_won_back=won_back(own_loss, own_before),
-            prototype_won_back=won_back(prototype_loss, prototype_before),
-            **counted.shares(),
+            own_won_back=won_back(own_loss, undefended_own_loss),
+            prototype_won_back=won_back(prototype_loss, undefended_prototype_loss),
+            **detected.shares(),
         )
 
 
 def won_back(loss: Spread | None, undefended: Spread | None) -> float | None:
-    """The share of the undefended loss that is not lost; unsaid where too little is lost for it to mean anything."""
-    if loss is None or undefended is None or undefended.mean < LEAST_LOSS:
+    """Return the share of the undefended loss that a detector saves, or None if that is small."""
+    if loss is None or undefended is None or undefended.mean < MIN_LOSS:
         return None
     return (undefended.mean - loss.mean) / undefended.mean
 
 
 @dataclass(frozen=True)
 class RobustnessFindings:
-    trial: RobustnessStudy
+    """The results of a robustness study: its runs, and its cells over seeds."""
+
+    study: RobustnessStudy
     runs: tuple[AttackedRun, ...]
     cells: tuple[AttackedCell, ...]
 
     @staticmethod
-    def of(trial: RobustnessStudy, ended: Mapping[str, EndedRun]) -> RobustnessFindings:
-        runs = _runs(trial, ended)
-        by_place: dict[tuple[str, str, int], list[AttackedRun]] = {}
+    def of(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> RobustnessFindings:
+        """Collect the results of the runs, which are given by experiment hash."""
+        runs = _runs(study, ended)
+        by_place: dict[tuple[str, str, int], list[AttackedRun]] = defaultdict(list)
         for run in runs:
-            by_place.setdefault((run.attack, run.detector, run.attackers), []).append(run)
-        undefended = trial.undefended()
+            by_place[run.attack, run.detector, run.attackers].append(run)
+        undefended = study.undefended() or ""
         cells = [
-            AttackedCell.of(together, by_place.get((attack, undefended or "", number), []))
-            for (attack, _, number), together in by_place.items()
+            AttackedCell.of(cell_runs, by_place.get((attack, undefended, number), []))
+            for (attack, _, number), cell_runs in by_place.items()
         ]
-        return RobustnessFindings(trial, tuple(runs), tuple(cells))
+        return RobustnessFindings(study, tuple(runs), tuple(cells))
 
     def cell(self, attack: str, detector: str, attackers: int) -> AttackedCell:
+        """Return the cell of an attack, a detector and a number of attackers."""
         wanted = (attack, detector, attackers)
         return next(
             cell for cell in self.cells if (cell.attack, cell.detector, cell.attackers) == wanted
         )
 
     def table(self) -> dict[str, Any]:
-        """Everything, as plain values."""
+        """Return everything as plain values, as table.json has it."""
         return {
-            "name": self.trial.name,
-            "seeds": list(self.trial.seeds),
+            "name": self.study.name,
+            "seeds": list(self.study.seeds),
             "runs": [asdict(run) for run in self.runs],
             "cells": [asdict(cell) for cell in self.cells],
         }
 
 
-def _runs(trial: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[AttackedRun]:
-    """Every place's run, with the clean one's accuracies over the clients that are honest in it."""
-    drawn = {
-        (number, seed): honest(trial.clean[seed], number)
-        for number in trial.attackers
-        for seed in trial.seeds
+def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[AttackedRun]:
+    """Return each run, with the clean run's accuracies over the clients that are honest in it."""
+    honest_clients = {
+        (number, seed): honest(study.clean[seed], number)
+        for number in study.attackers
+        for seed in study.seeds
     }
-    clean = {seed: ended[experiment.hash()] for seed, experiment in trial.clean.items()}
-    before = {who: accuracies(clean[who[1]], clients) for who, clients in drawn.items()}
+    clean_ends = {seed: ended[experiment.hash()] for seed, experiment in study.clean.items()}
+    clean = {
+        (number, seed): accuracies(clean_ends[seed], clients)
+        for (number, seed), clients in honest_clients.items()
+    }
     runs = []
-    for place, experiment in trial.experiments.items():
+    for (attack, detector, number, seed), experiment in study.experiments.items():
         end = ended[experiment.hash()]
-        records: Sequence[RoundRecord] = ()
+        detected = None
+        own: float | None = None
+        prototype: float | None = None
         if end.diverged is None:
             records = end.records()
-        if experiment.attack.clients and records:
-            found: Accuracies = (
-                records[-1].honest_accuracy_mean,
-                records[-1].honest_prototype_accuracy_mean,
-            )
-        else:
-            found = accuracies(end, drawn[place[2:]])
-        if records:
-            counted = Detected.of(records)
-        else:
-            counted = None
+            detected = Detected.of(records)
+            own = records[-1].honest_accuracy_mean
+            prototype = records[-1].honest_prototype_accuracy_mean
+            if not experiment.attack.clients:
+                # Nobody attacks. Take the clients that are honest in the attacked runs beside it.
+                own, prototype = accuracies(end, honest_clients[number, seed])
+        clean_own, clean_prototype = clean[number, seed]
         runs.append(
             AttackedRun(
-                *place, end.run.path.name, end.diverged, *found, *before[place[2:]], counted
+                attack=attack,
+                detector=detector,
+                attackers=number,
+                seed=seed,
+                directory=end.run.path.name,
+                diverged=end.diverged,
+                own=own,
+                prototype=prototype,
+                clean_own=clean_own,
+                clean_prototype=clean_prototype,
+                detected=detected,
             )
         )
     return runs
 
 
 def honest(experiment: Experiment, number: int) -> list[int]:
-    """Who is honest where so many clients are not: they are drawn by the seed."""
+    """Return the clients that stay honest when the seed draws `number` malicious ones."""
     drawn = malicious(replace(experiment, attack=NoAttack(clients=number)))
     return sorted(set(range(experiment.clients)) - set(drawn))
 
 
 def accuracies(ended: EndedRun, clients: Sequence[int]) -> Accuracies:
-    """The mean accuracies of some clients after the last round; none of a run that diverged."""
+    """Return some clients' mean accuracies after the last round; none if the run diverged."""
     if ended.diverged is not None:
         return None, None
-    run = ended.run
+    path = ended.run.path / "clients.csv"
     try:
-        lines = (
-            (run.path / "clients.csv")
-            .read_text(encoding="utf-8")
-            .splitlines()[-run.experiment().clients :]
-        )
-        rows = {int(row["client"]): row for row in csv.DictReader(lines, CLIENT_COLUMNS)}
-        own, prototype = (
-            [rows[k][column] for k in clients] for column in ("accuracy", "prototype_accuracy")
-        )
-        found = fmean(map(float, own)), fmean(map(float, prototype)) if all(prototype) else None
-        if any(int(row["round"]) != run.experiment().rounds for row in rows.values()):
-            raise ValueError("it does not end with the last round")
+        return _last_accuracies(path, ended.run.experiment(), clients)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{run.path / 'clients.csv'} is damaged ({error}): remove {run.path} to run it again"
+            f"{path} is damaged ({error}); remove {ended.run.path} to run it again"
         ) from error
-    return found
+
+
+def _last_accuracies(path: Path, experiment: Experiment, clients: Sequence[int]) -> Accuracies:
+    lines = path.read_text(encoding="utf-8").splitlines()[-experiment.clients :]
+    rows = {int(row["client"]): row for row in csv.DictReader(lines, CLIENT_COLUMNS)}
+    own = fmean(float(rows[k]["accuracy"]) for k in clients)
+    prototype_texts = [rows[k]["prototype_accuracy"] for k in clients]
+    prototype = None
+    # A method without prototypes leaves the column empty.
+    if all(prototype_texts):
+        prototype = fmean(map(float, prototype_texts))
+    if any(int(row["round"]) != experiment.rounds for row in rows.values()):
+        raise ValueError("it does not end with the last round")
+    return own, prototype

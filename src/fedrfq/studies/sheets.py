@@ -1,4 +1,4 @@
-"""Tables of text for people: printed, and as Markdown; and rows of figures as CSV."""
+"""Sheets: tables of text to print or write as Markdown, and rows of figures to write as CSV."""
 
 from __future__ import annotations
 
@@ -17,17 +17,22 @@ from fedrfq.files.strict_json import to_json
 from fedrfq.studies.intervals import Spread
 
 NOTHING = "–"
+# A spread's fields, and the names that they have as columns of a CSV file.
+_SPREAD_COLUMNS = {"mean": "mean", "std": "std_seeds", "half": "half"}
 
 
 @dataclass(frozen=True)
 class Sheet:
+    """A table of text; the first `labels` columns are words, the others figures."""
+
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-    labels: int = 1  # how many columns are no figures
+    labels: int = 1
 
     def printed(self) -> Table:
+        """Return the sheet as a table for the terminal."""
         table = Table(title=escape(self.title), title_justify="left")
         for i, name in enumerate(self.header):
             table.add_column(escape(name), justify="left" if i < self.labels else "right")
@@ -36,9 +41,12 @@ class Sheet:
         return table
 
     def markdown(self) -> str:
+        """Return the sheet as a Markdown section, with its note below the table."""
         lines = [f"## {self.title}", "", _line(self.header), "|" + "---|" * len(self.header)]
         lines += [_line(row) for row in self.rows]
-        return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
+        if self.note:
+            lines += ["", self.note]
+        return "\n".join([*lines, ""])
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -52,10 +60,11 @@ def write(
     whole: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
-    """table.md of the sheets, table.json of everything, table.csv of the rows."""
+    """Write table.md from the sheets, table.json from `whole` and table.csv from the rows."""
     markdown = "\n".join([f"# {title}", "", *(sheet.markdown() for sheet in sheets)])
     write_atomically(folder / "table.md", markdown.encode())
     write_atomically(folder / "table.json", (to_json(whole, indent=1) + "\n").encode())
+    # All rows have the same columns.
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -64,33 +73,35 @@ def write(
 
 
 def flat(cell: Any) -> dict[str, Any]:
-    """A dataclass's fields as columns; a spread is three."""
+    """Return a dataclass's fields as columns; a spread takes three of them."""
     row: dict[str, Any] = {}
     for f in fields(cell):
         value = getattr(cell, f.name)
+        # By the annotation, which is text here, and not by the value: a missing spread is None,
+        # and must give the same three columns.
         if f.type == "Spread | None":
-            names = {"mean": "mean", "std": "std_seeds", "half": "half"}
-            row |= {
-                f"{f.name}_{column}": getattr(value, name, None) for name, column in names.items()
-            }
+            for name, column in _SPREAD_COLUMNS.items():
+                row[f"{f.name}_{column}"] = getattr(value, name, None)
         else:
             row[f.name] = value
     return row
 
 
-def plus_minus(found: Spread | None, digits: int = 2, sign: str = "") -> str:
-    """Mean ± standard deviation over seeds."""
-    if found is None:
+def plus_minus(sample: Spread | None, digits: int = 2) -> str:
+    """Format a mean ± its standard deviation over seeds."""
+    if sample is None:
         return NOTHING
-    return f"{found.mean:{sign}.{digits}f}" + (
-        "" if found.std is None else f" ± {found.std:.{digits}f}"
-    )
+    mean = f"{sample.mean:.{digits}f}"
+    if sample.std is None:
+        return mean
+    return f"{mean} ± {sample.std:.{digits}f}"
 
 
-def interval(found: Spread | None, digits: int = 2) -> str:
-    """A difference with its 95 % interval."""
-    if found is None:
+def interval(difference: Spread | None, digits: int = 2) -> str:
+    """Format a difference, with its sign, ± half of its 95 % interval."""
+    if difference is None:
         return NOTHING
-    return f"{found.mean:+.{digits}f}" + (
-        "" if found.half is None else f" ± {found.half:.{digits}f}"
-    )
+    mean = f"{difference.mean:+.{digits}f}"
+    if difference.half is None:
+        return mean
+    return f"{mean} ± {difference.half:.{digits}f}"

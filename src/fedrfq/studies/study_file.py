@@ -1,8 +1,8 @@
-"""What the files of grids have in common: seeds, the experiment that all runs share, and labels with what each changes.
+"""What all study files share: seeds, the experiment common to all runs, and labels with changes.
 
 name = "mine"            the folder under --out; the file's own name if not given
-seeds = [0, 1, 2]        every combination is run with each
-methods = ["local"]      a list of names, or a table of labels, each with what it changes:
+seeds = [0, 1, 2]        every combination is run with each of them
+methods = ["local"]      a list of names, or a section for each label with what it changes:
 [methods."λ = 0.5"]
 method = {name = "fedrfq", lam = 0.5}
 [experiment]             any keys of an experiment but name and seed
@@ -20,75 +20,92 @@ from fedrfq.experiment import Experiment, from_table, known, switched
 from fedrfq.files import toml
 from fedrfq.files.toml import Table
 
-_GIVEN_ELSEWHERE = {"name": "name at the top of the file", "seed": "seeds at the top of the file"}
+_SET_AT_TOP = {"name": "name", "seed": "seeds"}  # keys of an experiment that a study sets itself
 
 
 def read(path: Path, keys: Sequence[str], example: str) -> Table:
-    """The file's table, its top-level keys checked; `name` is filled in."""
+    """Read a study file, check its top-level keys against `keys`, and fill in `name`."""
     if not path.is_file():
-        raise UserError(f"there is no file {path}: {example} is one to start from")
+        raise UserError(f"there is no file {path}; start from a copy of {example}")
     table = toml.read(path)
     known(table, keys, "")
+    # The name becomes a folder, so characters that a folder cannot have are replaced.
     table.setdefault("name", re.sub(r"[^\w .-]", "-", path.stem))
     if not isinstance(table["name"], str):
-        raise UserError(f"name is the folder's under --out, in quotes, not {table['name']!r}")
+        raise UserError(
+            f"name must be the name of a folder under --out, in quotes, not {table['name']!r}"
+        )
     return table
 
 
 def section(table: Mapping[str, Any], key: str) -> Table:
-    found = table.get(key, {})
-    if not isinstance(found, Mapping):
-        raise UserError(f"{key} is a section: [{key}] and what is in it, not the value {found!r}")
-    return dict(found)
+    """Return the section `key` of a table, empty if it is not there."""
+    value = table.get(key, {})
+    if not isinstance(value, Mapping):
+        raise UserError(f"{key} must be a section, [{key}], not the value {value!r}")
+    return dict(value)
 
 
-def whole_numbers(table: Mapping[str, Any], key: str, least: int, example: str) -> tuple[int, ...]:
-    """A list of distinct whole numbers, one at least."""
+def whole_numbers(
+    table: Mapping[str, Any], key: str, minimum: int, example: str
+) -> tuple[int, ...]:
+    """Return the non-empty list of distinct integers of at least `minimum` under `key`."""
     values = table.get(key)
+    # type() and not isinstance(): True is an int too, and not a number of anything.
     if (
         not isinstance(values, list)
         or not values
-        or any(type(value) is not int or value < least for value in values)
+        or any(type(value) is not int or value < minimum for value in values)
     ):
         raise UserError(
-            f"{key} is a list of whole numbers from {least} on, such as {example}, not {values!r}"
+            f"{key} must be a list of integers of at least {minimum}, such as {example}, "
+            f"not {values!r}"
         )
     return tuple(_distinct(values, key))
 
 
 def labels(table: Mapping[str, Any], key: str, choices: Sequence[str] = ()) -> dict[str, Table]:
-    """Each label with what it changes: of a list, the names of `choices` with nothing; of a table, its sections."""
+    """Return the labels under `key`, each with what it changes of the experiment.
+
+    The file gives either sections, one for each label, or a list of names out of `choices`, which
+    change nothing themselves.
+    """
     given = table.get(key)
     if isinstance(given, Mapping) and given:
-        return {_plain(label, key): section(given, label) for label in given}
+        return {_one_line(label, key): section(given, label) for label in given}
     if not isinstance(given, list) or not given:
+        alternative = ""
         if choices:
-            form = f"a list of names ({', '.join(choices)}) or "
-        else:
-            form = ""
-        raise UserError(f"{key} is {form}sections [{key}.LABEL], one at least, not {given!r}")
+            alternative = f"a list of names ({', '.join(choices)}) or "
+        raise UserError(
+            f"{key} must be {alternative}sections [{key}.LABEL], at least one, not {given!r}"
+        )
     for name in given:
         if name not in choices:
             raise UserError(
-                f"{key}: one of {', '.join(choices)}, not {name!r}{nearest(str(name), choices)}"
+                f"{key} must name some of {', '.join(choices)}, not {name!r}"
+                f"{nearest(str(name), choices)}"
             )
     return {name: {} for name in _distinct(given, key)}
 
 
 def named(label: str, changes: Table, choices: Sequence[str]) -> Table:
-    """The changes of a section that names its kind; a label that is such a name says so itself."""
+    """Return a section's options, with `name` filled in where the label itself is a known name."""
     if label in choices:
         return {"name": label, **changes}
     return dict(changes)
 
 
 def experiment(where: str, name: str, seed: int, layers: Sequence[Table]) -> Experiment:
-    """The first layer with the others laid over it in turn; an error says which combination it is of."""
+    """Lay each layer over those before it and return the experiment; errors begin with `where`."""
     table: Table = {}
     try:
         for layer in layers:
-            for key in set(layer) & set(_GIVEN_ELSEWHERE):
-                raise UserError(f"{key} is not set here but by {_GIVEN_ELSEWHERE[key]}")
+            for key in set(layer) & set(_SET_AT_TOP):
+                raise UserError(
+                    f"{key} cannot be set here; set {_SET_AT_TOP[key]} at the top of the file"
+                )
+            # A layer that chooses another kind (of method, say) drops the options of the old one.
             table = toml.merge(switched(table, layer), layer)
         return from_table({**table, "name": name, "seed": seed})
     except UserError as error:
@@ -98,11 +115,11 @@ def experiment(where: str, name: str, seed: int, layers: Sequence[Table]) -> Exp
 def _distinct(values: list[Any], key: str) -> list[Any]:
     for value in values:
         if values.count(value) > 1:
-            raise UserError(f"{key} has {value!r} more than once: remove one")
+            raise UserError(f"{key} has {value!r} more than once; remove the repetition")
     return values
 
 
-def _plain(label: str, key: str) -> str:
+def _one_line(label: str, key: str) -> str:
     if not label.strip() or "\n" in label:
-        raise UserError(f"{key}: a label is a line of text, not {label!r}")
+        raise UserError(f"{key}: a label must be one line of text, not {label!r}")
     return label
