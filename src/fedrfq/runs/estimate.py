@@ -45,7 +45,11 @@ def estimate(loop: RoundLoop) -> Estimate:
         trial = trial + sum(small.counts)
     first = loop.experiments[0]
     total = samples * first.rounds * first.participation
-    return Estimate(seconds * total / trial, _peak(loop.device), int(total * first.method.epochs(first.train.epochs)))
+    return Estimate(
+        seconds * total / trial,
+        _peak(loop.device),
+        int(total * first.method.epochs(first.train.epochs)),
+    )
 
 
 def _peak(device: torch.device) -> int:

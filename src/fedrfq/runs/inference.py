@@ -12,18 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedrfq.learning import metrics
-from fedrfq.files import tensors
+from fedrfq.data.client_data import normalised
 from fedrfq.data.image_decoding import pixels
 from fedrfq.errors import UserError
+from fedrfq.files import tensors
 from fedrfq.files.atomic import write_atomically
-from fedrfq.models import Model
-from fedrfq.prototypes.pooling import Pool
-from fedrfq.prototypes.fixed_point import Globals
-from fedrfq.runs.run_directory import RunDirectory
-from fedrfq.data.client_data import normalised
-from fedrfq.models.stacked import LAYOUTS, Params
 from fedrfq.files.strict_json import to_json
+from fedrfq.learning import metrics
+from fedrfq.models import Model
+from fedrfq.models.stacked import LAYOUTS, Params
+from fedrfq.prototypes.fixed_point import Globals
+from fedrfq.prototypes.pooling import Pool
+from fedrfq.runs.run_directory import RunDirectory
 
 _LARGEST = 1 << 24  # pixels of a picture
 FORMATS = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
@@ -60,7 +60,9 @@ class DataFacts:
         try:
             return DataFacts(*(tuple(known[key]) for key in ("classes", "shape", "mean", "std")))  # type: ignore[index]
         except (TypeError, KeyError):
-            raise UserError(f"{run.path / 'environment.json'} does not describe the data: restore it") from None
+            raise UserError(
+                f"{run.path / 'environment.json'} does not describe the data: restore it"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,9 @@ class ClientModel:
             if client < first + cohort.clients:
                 own = {name: p[client - first].clone() for name, p in params.items()}
                 module = TrainedModule(cohort.model, own).eval()
-                return ClientModel(module, own, state.globals_[0], experiment.pool, DataFacts.of(run))
+                return ClientModel(
+                    module, own, state.globals_[0], experiment.pool, DataFacts.of(run)
+                )
             first += cohort.clients
         raise AssertionError("the cohorts cover all clients")
 
@@ -115,10 +119,17 @@ class ClientModel:
     def export(self, path: Path, kind: str) -> Path:
         """The model in a file: safetensors (parameters by name), torchscript or onnx (the whole computation)."""
         if kind == "safetensors":
-            tensors.save(path, self.params, {key: to_json(value) for key, value in vars(self.facts).items()})
+            tensors.save(
+                path, self.params, {key: to_json(value) for key, value in vars(self.facts).items()}
+            )
             return path
         example = torch.zeros(2, *self.facts.shape)
-        write_atomically(path, _torchscript(self.module, example) if kind == "torchscript" else _onnx(self.module, example))
+        write_atomically(
+            path,
+            _torchscript(self.module, example)
+            if kind == "torchscript"
+            else _onnx(self.module, example),
+        )
         return path
 
 
@@ -133,7 +144,9 @@ def _onnx(module: TrainedModule, example: Tensor) -> bytes:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise UserError("ONNX export needs the packages onnx and onnxscript: pip install 'fedrfq[onnx]'") from None
+        raise UserError(
+            "ONNX export needs the packages onnx and onnxscript: pip install 'fedrfq[onnx]'"
+        ) from None
     program = torch.onnx.export(
         module,
         (example,),
@@ -152,7 +165,9 @@ def _picture(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     channels, height, width = shape
     found = pixels(path, _LARGEST, str(path))
     if found.shape[1:] != (height, width):
-        raise UserError(f"{path} has {found.shape[2]}×{found.shape[1]} pixels, the model takes {width}×{height}: resize it")
+        raise UserError(
+            f"{path} has {found.shape[2]}×{found.shape[1]} pixels, the model takes {width}×{height}: resize it"
+        )
     if found.shape[0] > channels and (found.min(0) != found.max(0)).any():
         raise UserError(f"{path} is in colour, the model takes grey pictures: convert it")
     if found.shape[0] != channels:

@@ -31,16 +31,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrfq.files import hash_chain, tensors, toml
 from fedrfq.committee import AgreementReport
-from fedrfq.federation.federation_file import Federation
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
-from fedrfq.learning.round_loop import LoopState
+from fedrfq.federation.federation_file import Federation
+from fedrfq.files import hash_chain, tensors, toml
 from fedrfq.files.atomic import write_atomically, writing
-from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
-from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.files.strict_json import to_json
+from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
+from fedrfq.learning.round_loop import LoopState
+from fedrfq.prototypes.fixed_point import Globals
 
 CLIENT_COLUMNS = (
     "round",
@@ -85,7 +85,9 @@ class RunDirectory:
     @staticmethod
     def open(path: Path) -> RunDirectory:
         if not (path / "experiment.toml").is_file():
-            raise UserError(f"{path} is not a run's directory: it has no experiment.toml (runs/NAME/ID is one)")
+            raise UserError(
+                f"{path} is not a run's directory: it has no experiment.toml (runs/NAME/ID is one)"
+            )
         return RunDirectory(path)
 
     def experiment(self) -> Experiment:
@@ -95,18 +97,29 @@ class RunDirectory:
         found = self._json("environment.json")
         for section in ("versions", "data", "partition"):
             if not isinstance(found.setdefault(section, {}), dict):
-                raise UserError(f"{self.path / 'environment.json'}: {section} is not a table: restore it")
+                raise UserError(
+                    f"{self.path / 'environment.json'}: {section} is not a table: restore it"
+                )
         return found
 
     def stack(self) -> list[Path]:
         """The directories of the runs it is stacked with, its own among them."""
         environment = self.environment()
         if environment.get("engine") == "flower":
-            raise UserError(f"{self.path} was run on Flower, and goes on there: `flwr run` with resume='{self.path}'")
+            raise UserError(
+                f"{self.path} was run on Flower, and goes on there: `flwr run` with resume='{self.path}'"
+            )
         stack = environment.get("stack")
-        if not isinstance(stack, list) or not all(isinstance(other, str) and "\0" not in other for other in stack):
-            raise UserError(f"{self.path / 'environment.json'} does not say what the run is stacked with: restore it")
-        return [self.path if other == "." else (self.path.resolve() / other).resolve() for other in stack]
+        if not isinstance(stack, list) or not all(
+            isinstance(other, str) and "\0" not in other for other in stack
+        ):
+            raise UserError(
+                f"{self.path / 'environment.json'} does not say what the run is stacked with: restore it"
+            )
+        return [
+            self.path if other == "." else (self.path.resolve() / other).resolve()
+            for other in stack
+        ]
 
     def result(self) -> dict[str, Any] | None:
         if (self.path / "result.json").is_file():
@@ -200,15 +213,25 @@ class RunDirectory:
     def save(self, state: LoopState) -> Path:
         """A checkpoint; the records of its rounds reach the disk before it does."""
         self.sync()
-        named = {f"cohort{i}/{name}": p for i, params in enumerate(state.params) for name, p in params.items()}
+        named = {
+            f"cohort{i}/{name}": p
+            for i, params in enumerate(state.params)
+            for name, p in params.items()
+        }
         named["globals/values"] = torch.from_numpy(state.globals_[0].values_JV)
         named["globals/present"] = torch.from_numpy(state.globals_[0].present_J)
-        named |= {f"memory/{name}": torch.from_numpy(array) for name, array in state.memory[0].items()}
+        named |= {
+            f"memory/{name}": torch.from_numpy(array) for name, array in state.memory[0].items()
+        }
         named |= {f"centres/{name}": p for name, p in state.centres.items()}
         if state.agreed[0]:
-            named["committee/last"] = torch.frombuffer(bytearray(state.agreed[0]), dtype=torch.uint8)
+            named["committee/last"] = torch.frombuffer(
+                bytearray(state.agreed[0]), dtype=torch.uint8
+            )
         path = self.path / "checkpoints" / f"round-{state.round:06d}.safetensors"
-        tensors.save(path, named, {"round": str(state.round), "experiment": self.experiment().hash()})
+        tensors.save(
+            path, named, {"round": str(state.round), "experiment": self.experiment().hash()}
+        )
         return path
 
     def prune(self, keep: int) -> None:
@@ -221,9 +244,13 @@ class RunDirectory:
         path = self.checkpoints()[number]
         named, metadata = tensors.load(path, max_bytes=path.stat().st_size)
         if metadata.get("experiment") != self.experiment().hash():
-            raise UserError(f"{path} is a checkpoint of another experiment than experiment.toml beside it: restore either")
+            raise UserError(
+                f"{path} is a checkpoint of another experiment than experiment.toml beside it: restore either"
+            )
         if not {"globals/present", "globals/values"} <= set(named):
-            raise UserError(f"{path} has no global prototypes: it is not a checkpoint of this program; remove it and resume")
+            raise UserError(
+                f"{path} has no global prototypes: it is not a checkpoint of this program; remove it and resume"
+            )
         present = named.pop("globals/present").numpy()
         values = named.pop("globals/values").numpy()
         memory = {name: p.numpy() for name, p in _under(named, "memory").items()}
@@ -242,7 +269,9 @@ class RunDirectory:
     def last(self, device: torch.device) -> LoopState:
         """The newest state there is a checkpoint of."""
         if not self.checkpoints():
-            raise UserError(f"{self.path} has no checkpoint yet: `fedrfq resume {self.path}` continues the run")
+            raise UserError(
+                f"{self.path} has no checkpoint yet: `fedrfq resume {self.path}` continues the run"
+            )
         return self.load(max(self.checkpoints()), device)
 
     def write(self, name: str, text: str) -> None:
@@ -273,7 +302,11 @@ class RunDirectory:
 
 def _under(named: Mapping[str, Tensor], folder: str) -> dict[str, Tensor]:
     """The tensors whose names begin with the folder's, without it."""
-    return {name.removeprefix(f"{folder}/"): tensor for name, tensor in named.items() if name.startswith(f"{folder}/")}
+    return {
+        name.removeprefix(f"{folder}/"): tensor
+        for name, tensor in named.items()
+        if name.startswith(f"{folder}/")
+    }
 
 
 def common_round(runs: Sequence[RunDirectory]) -> int:

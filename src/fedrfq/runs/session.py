@@ -16,21 +16,21 @@ from typing import Any
 import torch
 
 from fedrfq import data
-from fedrfq.federation.round_log import stands
 from fedrfq.consensus.rules import Rules
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
-from fedrfq.learning.round_loop import Diverged, RoundLoop, LoopState
+from fedrfq.federation.round_log import stands
 from fedrfq.files.atomic import open_files
 from fedrfq.files.locks import alone
+from fedrfq.files.strict_json import to_json
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
+from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop
 from fedrfq.methods import METHODS
+from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.runs.run_directory import RunDirectory, common_round
 from fedrfq.runs.snapshot import PrototypeSnapshot, save_shares, shares
-from fedrfq.models.stacked import Params
-from fedrfq.files.strict_json import to_json
 
 _SPARE = 256  # open files besides the runs'
 _VERSIONS = ("fedrfq", "torch", "numpy", "scikit-learn", "mlxtend")
@@ -46,7 +46,9 @@ def pick_device(name: str, deterministic: bool = False) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"--device is auto, cpu, cuda or cuda:N, not '{name}'")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"--device {name}: PyTorch finds {torch.cuda.device_count()} CUDA devices here; use --device cpu")
+        raise UserError(
+            f"--device {name}: PyTorch finds {torch.cuda.device_count()} CUDA devices here; use --device cpu"
+        )
     if deterministic and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -61,23 +63,38 @@ class Session:
     loop: RoundLoop
     runs: tuple[RunDirectory, ...]
     state: LoopState
-    sent: tuple[Uploads, ...] = ()  # in the last round, a run each; none before a round was trained here
+    sent: tuple[
+        Uploads, ...
+    ] = ()  # in the last round, a run each; none before a round was trained here
     held: ExitStack = field(default_factory=ExitStack)  # the runs' locks
 
     @staticmethod
-    def begin(experiments: Sequence[Experiment], device: torch.device, out: Path, dataset: Dataset | None = None) -> Session:
+    def begin(
+        experiments: Sequence[Experiment],
+        device: torch.device,
+        out: Path,
+        dataset: Dataset | None = None,
+    ) -> Session:
         """Fresh directories; nothing is written before the experiment has been found possible."""
         dataset = dataset or data.load(experiments[0].data.name)
         loop = RoundLoop(experiments, dataset, device)
         state = loop.start()
-        runs = [RunDirectory.create(out, experiment, environment(loop, r)) for r, experiment in enumerate(experiments)]
+        runs = [
+            RunDirectory.create(out, experiment, environment(loop, r))
+            for r, experiment in enumerate(experiments)
+        ]
         with _alone(runs) as held:
-            for run, federation, partition in zip(runs, loop.federations(), loop.partitions, strict=True):
+            for run, federation, partition in zip(
+                runs, loop.federations(), loop.partitions, strict=True
+            ):
                 save_shares(run.path, shares(partition, dataset))
                 if federation is not None:
                     run.begin_audit(federation)
                 stack = [os.path.relpath(other.path, run.path) for other in runs]
-                run.write("environment.json", to_json({**run.environment(), "stack": stack}, indent=2) + "\n")
+                run.write(
+                    "environment.json",
+                    to_json({**run.environment(), "stack": stack}, indent=2) + "\n",
+                )
             return Session(loop, tuple(runs), state, held=held.pop_all())
 
     @staticmethod
@@ -146,17 +163,27 @@ def _alone(runs: Sequence[RunDirectory]) -> ExitStack:
     open_files(len(runs) + _SPARE)
     with ExitStack() as held:
         for run in runs:
-            held.enter_context(alone(run.path, "a run's directory", "it trains this run; wait for its end, or stop it"))
+            held.enter_context(
+                alone(
+                    run.path,
+                    "a run's directory",
+                    "it trains this run; wait for its end, or stop it",
+                )
+            )
         return held.pop_all()
 
 
-def _standing(runs: tuple[RunDirectory, ...], device: torch.device) -> tuple[RoundLoop, tuple[RunDirectory, ...], LoopState]:
+def _standing(
+    runs: tuple[RunDirectory, ...], device: torch.device
+) -> tuple[RoundLoop, tuple[RunDirectory, ...], LoopState]:
     """Runs of one stack as they stand after their newest checkpoint; what was recorded since is forgotten."""
     experiments = [run.experiment() for run in runs]
     dataset = data.load(experiments[0].data.name)
     recorded = runs[0].environment().get("data", {}).get("sha256")
     if dataset.sha256 != recorded:
-        raise UserError(f"the data changed: the run began on sha256 {recorded}, found {dataset.sha256}; restore the data")
+        raise UserError(
+            f"the data changed: the run began on sha256 {recorded}, found {dataset.sha256}; restore the data"
+        )
     loop = RoundLoop(experiments, dataset, device)
     check_federations(runs, loop)
     number = common_round(runs)
@@ -173,18 +200,24 @@ def _standing(runs: tuple[RunDirectory, ...], device: torch.device) -> tuple[Rou
 def part(loop: RoundLoop, state: LoopState, r: int) -> LoopState:
     """Run `r`'s share of the state."""
     rows = [loop.rows(r, clients) for clients in loop.cohorts]
-    params = tuple({name: p[s] for name, p in own.items()} for own, s in zip(state.params, rows, strict=True))
+    params = tuple(
+        {name: p[s] for name, p in own.items()} for own, s in zip(state.params, rows, strict=True)
+    )
     own = loop.rows(r, range(loop.experiments[0].method.centres))
     centres = {name: p[own] for name, p in state.centres.items()}
     globals_ = (state.globals_[r],)
     memory = (state.memory[r],)
     agreed = (state.agreed[r],)
-    return replace(state, params=params, globals_=globals_, memory=memory, centres=centres, agreed=agreed)
+    return replace(
+        state, params=params, globals_=globals_, memory=memory, centres=centres, agreed=agreed
+    )
 
 
 def join(states: Sequence[LoopState]) -> LoopState:
     """Runs' states as one, stacked in order."""
-    params = tuple(_stacked(cohort) for cohort in zip(*(state.params for state in states), strict=True))
+    params = tuple(
+        _stacked(cohort) for cohort in zip(*(state.params for state in states), strict=True)
+    )
     globals_ = tuple(state.globals_[0] for state in states)
     memory = tuple(state.memory[0] for state in states)
     centres = _stacked([state.centres for state in states])
@@ -200,15 +233,23 @@ def check_federations(runs: Sequence[RunDirectory], loop: RoundLoop) -> None:
         else:
             before = None
         if before != (None if federation is None else federation.text.encode()):
-            raise UserError(f"{run.path / 'loop.toml'} is not that of experiment.toml beside it: restore either")
+            raise UserError(
+                f"{run.path / 'loop.toml'} is not that of experiment.toml beside it: restore either"
+            )
 
 
 def check_agreed(runs: Sequence[RunDirectory], loop: RoundLoop, state: LoopState) -> None:
     """That each checkpoint has what its committee certified last."""
     for run, federation, last in zip(runs, loop.federations(), state.agreed, strict=True):
-        if federation is not None and state.round and not stands(Rules(federation.roster), state.round, last):
+        if (
+            federation is not None
+            and state.round
+            and not stands(Rules(federation.roster), state.round, last)
+        ):
             path = run.checkpoints()[state.round]
-            raise UserError(f"{path} does not have what the committee agreed on last: restore it, or remove it and resume")
+            raise UserError(
+                f"{path} does not have what the committee agreed on last: restore it, or remove it and resume"
+            )
 
 
 def _stacked(runs: Sequence[Params]) -> Params:
@@ -261,7 +302,12 @@ def detection(records: Sequence[RoundRecord]) -> dict[str, float | None]:
 def agreement(records: Sequence[RoundRecord]) -> dict[str, int | None]:
     """What the committee's agreeing took over all rounds; none with one trusted server."""
     if any(record.view is None for record in records):
-        return {"view_changes": None, "evidence": None, "committee_messages": None, "committee_bytes": None}
+        return {
+            "view_changes": None,
+            "evidence": None,
+            "committee_messages": None,
+            "committee_bytes": None,
+        }
     return {
         "view_changes": sum(record.view or 0 for record in records),
         "evidence": sum(record.evidence or 0 for record in records),
@@ -287,7 +333,10 @@ def environment(loop: RoundLoop, r: int) -> dict[str, Any]:
 def here() -> dict[str, Any]:
     """The program and the machine."""
     return {
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _VERSIONS}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in _VERSIONS},
+        },
         "platform": platform.platform(),
         "device": _hardware(torch.device("cpu")),
         "revision": _revision(),
@@ -309,8 +358,15 @@ def described(dataset: Dataset) -> dict[str, Any]:
 def differences(run: RunDirectory, device: torch.device) -> list[str]:
     """What is not as it was when the run began, and may change the last bits of what follows."""
     before = run.environment()
-    then = {"torch": before["versions"].get("torch"), **{key: before.get(key) for key in ("device", "threads")}}
-    now = {"torch": _version("torch"), "device": _hardware(device), "threads": torch.get_num_threads()}
+    then = {
+        "torch": before["versions"].get("torch"),
+        **{key: before.get(key) for key in ("device", "threads")},
+    }
+    now = {
+        "torch": _version("torch"),
+        "device": _hardware(device),
+        "threads": torch.get_num_threads(),
+    }
     return [f"{key} {then[key]} → {now[key]}" for key in now if then[key] != now[key]]
 
 
@@ -344,7 +400,9 @@ def _revision() -> str | None:
     return answer.stdout.strip() or None
 
 
-def run(experiment: Experiment, device: str = "auto", out: Path | str = "runs") -> Iterator[RoundRecord]:
+def run(
+    experiment: Experiment, device: str = "auto", out: Path | str = "runs"
+) -> Iterator[RoundRecord]:
     """Runs the experiment, yielding each round's record; the directory is written as by the command line."""
     with closing(Session.begin([experiment], pick_device(device), Path(out))) as session:
         for outcomes in session.advance():

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedrfq.files import tensors
 from fedrfq.data.dataset import Dataset
-from fedrfq.errors import UserError
-from fedrfq.files.atomic import write_atomically
 from fedrfq.data.partition import Ints, Partition
+from fedrfq.errors import UserError
+from fedrfq.files import tensors
+from fedrfq.files.atomic import write_atomically
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 
 PARTITION = "partition.csv"
@@ -76,7 +76,9 @@ def load_shares(folder: Path) -> list[Share] | None:
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read ({error}): restore it, or remove it") from error
     if tuple(header) != _COLUMNS:
-        raise UserError(f"{path} has other columns than {', '.join(_COLUMNS)}: restore it, or remove it")
+        raise UserError(
+            f"{path} has other columns than {', '.join(_COLUMNS)}: restore it, or remove it"
+        )
     return found
 
 
@@ -102,7 +104,12 @@ class PrototypeSnapshot:
         row_R, label_R = np.nonzero(sent.counts_KJ)
         clients = np.array(sent.clients, np.int64)
         return PrototypeSnapshot(
-            number, clients[row_R], label_R, sent.counts_KJ[row_R, label_R], sent.values_KJV[row_R, label_R], globals_
+            number,
+            clients[row_R],
+            label_R,
+            sent.counts_KJ[row_R, label_R],
+            sent.values_KJV[row_R, label_R],
+            globals_,
         )
 
     @staticmethod
@@ -112,7 +119,14 @@ class PrototypeSnapshot:
         return PrototypeSnapshot(number, none, none, none, globals_.values_JV[:0], globals_)
 
     def save(self, folder: Path) -> None:
-        arrays = (self.client_R, self.label_R, self.count_R, self.values_RV, self.globals_.present_J, self.globals_.values_JV)
+        arrays = (
+            self.client_R,
+            self.label_R,
+            self.count_R,
+            self.values_RV,
+            self.globals_.present_J,
+            self.globals_.values_JV,
+        )
         pairs = zip(_KINDS.items(), arrays, strict=True)
         named = {name: torch.from_numpy(array).to(kind) for (name, (_, kind)), array in pairs}
         tensors.save(folder / PROTOTYPES, named, {"round": str(self.round)})
@@ -130,10 +144,17 @@ class PrototypeSnapshot:
         globals_ = Globals(ints["globals/present"] > 0, ints["globals/values"])
         number = metadata.get("round", "")[:9]
         found = PrototypeSnapshot(
-            int(number) if number.isdecimal() else 0, ints["client"], ints["class"], ints["count"], ints["values"], globals_
+            int(number) if number.isdecimal() else 0,
+            ints["client"],
+            ints["class"],
+            ints["count"],
+            ints["values"],
+            globals_,
         )
         if not found.fits():
-            raise UserError(f"{path} has prototypes of other classes or lengths than its global ones: restore or remove it")
+            raise UserError(
+                f"{path} has prototypes of other classes or lengths than its global ones: restore or remove it"
+            )
         return found
 
     def fits(self) -> bool:
@@ -142,6 +163,9 @@ class PrototypeSnapshot:
             return False
         (classes, size) = self.globals_.values_JV.shape
         rows = len(self.client_R)
-        long = self.label_R.shape == self.count_R.shape == (rows,) and self.values_RV.shape == (rows, size)
+        long = self.label_R.shape == self.count_R.shape == (rows,) and self.values_RV.shape == (
+            rows,
+            size,
+        )
         known = self.label_R.min(initial=0) >= 0 and self.label_R.max(initial=-1) < classes
         return long and self.globals_.present_J.shape == (classes,) and bool(known)
