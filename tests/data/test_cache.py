@@ -103,7 +103,7 @@ def test_an_unknown_name_lists_the_known():
 def test_getting_again_says_so_and_does_nothing(ready, capsys):
     before = ready.stat()
     get("mnist5k")
-    assert "there and valid" in capsys.readouterr().err
+    assert "in the cache and valid" in capsys.readouterr().err
     assert ready.stat().st_mtime_ns == before.st_mtime_ns
     assert ready.stat().st_ino == before.st_ino
 
@@ -162,7 +162,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(cache):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
-        with pytest.raises(UserError, match=r"expected to write there, found.*FEDRFQ_DATA"):
+        with pytest.raises(UserError, match=r"cannot write to .*FEDRFQ_DATA"):
             cached_dataset.write("femnist", tiny(600), "second")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -189,7 +189,7 @@ def test_leaf_in_one_file_is_split(tmp_path):
         ),
         (
             json.dumps({"user_data": {"ann": {"x": [[0.5] * 784], "y": [1.5]}}}),
-            "a whole number each",
+            "an integer label for each row",
         ),
         (json.dumps({"user_data": {"ann": {"x": [[0.5] * 784], "y": 1}}}), "at least 2 images"),
         (

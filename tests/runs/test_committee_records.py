@@ -158,7 +158,7 @@ def test_a_log_shorter_than_the_checkpoint_is_an_error(tmp_path: Path) -> None:
     session.close()
     path = session.runs[0].path
     (path / "audit.log").write_bytes((path / "audit.log").read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"audit\.log has 0 whole entries, not 1"):
+    with pytest.raises(UserError, match=r"audit\.log has 0 intact entries, expected 1"):
         Session.resume(path, CPU)
 
 
@@ -170,7 +170,7 @@ def test_a_log_that_does_not_hold_is_not_gone_on_with(tmp_path: Path) -> None:
     path = session.runs[0].path
     whole = (path / "audit.log").read_bytes()
     (path / "audit.log").write_bytes(whole[:500] + bytes([whole[500] ^ 1]) + whole[501:])
-    with pytest.raises(UserError, match=r"audit\.log has 0 whole entries, not 1"):
+    with pytest.raises(UserError, match=r"audit\.log has 0 intact entries, expected 1"):
         Session.resume(path, CPU)
 
 

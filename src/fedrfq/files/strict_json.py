@@ -1,4 +1,4 @@
-"""JSON as every reader takes it."""
+"""Strict JSON: without the NaN and Infinity that Python writes and most parsers reject."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Strict JSON: what is not a number is null."""
+    """Return `value` as strict JSON; NaN and infinities become null."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
