@@ -213,5 +213,5 @@ def test_folders_that_are_no_dataset(tmp_path):
     with pytest.raises(UserError, match="files in the class folders, found none"):
         load(str(tmp_path))
     draw(tmp_path / "cat" / "0.png")
-    with pytest.raises(UserError, match="at least 2 images of class number 0 .*, found 1"):
+    with pytest.raises(UserError, match=r"at least 2 images of class number 0 .*, found 1"):
         load(str(tmp_path))
