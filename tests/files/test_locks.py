@@ -84,7 +84,7 @@ def test_a_run_that_another_process_trains_is_shown_and_left_alone(tmp_path: Pat
     finally:
         process.kill()
         process.communicate()
-    remedy = "it trains this run; wait for its end, or stop it"
+    remedy = "it is training this run; wait until it ends, or stop it"
     assert said.splitlines()[-1] == f"error: {path} is in use by another process: {remedy}"
     assert not taken(path)
 

@@ -43,7 +43,7 @@ def test_changed_data_is_noticed(tmp_path):
 
 
 def test_not_a_run_directory(tmp_path):
-    assert "not a run's directory" in fedrfq("resume", tmp_path, expect=2).stderr
+    assert "not a run directory" in fedrfq("resume", tmp_path, expect=2).stderr
 
 
 def test_nan_loss_names_client_round_and_checkpoint(tmp_path):

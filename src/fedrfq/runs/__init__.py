@@ -1,0 +1,1 @@
+"""A run on disk: starting, resuming, checkpoints, summaries, and inference with trained models."""
