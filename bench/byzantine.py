@@ -25,8 +25,8 @@ from fedrfq.federation.round_log import OUTCOME, accusation
 from fedrfq.node.ops.child_processes import Child, stop
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.ops.status import name
-from ground import answering, arguments, console, founded, record, servers
 from loadclient import Crowd, content
+from testbed import answering, arguments, console, founded, record, servers
 
 EVIL = 3
 CLIENTS = 3

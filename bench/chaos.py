@@ -29,7 +29,7 @@ from fedrfq.node.ops.child_processes import Child, fedrfq_command
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.storage import segments
 from fedrfq.node.storage.log_reader import FOLDER
-from ground import ROOT, answering, arguments, console, founded, record, servers
+from testbed import ROOT, answering, arguments, console, founded, record, servers
 
 sys.path.insert(0, str(ROOT / "tests"))  # the tests' bad network serves here, too
 from support.proxy import CALM, Proxy, Weather

@@ -25,8 +25,8 @@ from tempfile import TemporaryDirectory
 from rich.table import Table
 
 from fedrfq.runs.run_directory import RunDirectory
-from flowersim import Simulation, simulation
-from ground import ROOT, arguments, console, record
+from flower_simulation import Simulation, simulation
+from testbed import ROOT, arguments, console, record
 
 PLAIN = ROOT / "bench" / "plainflower"
 USUAL = "plain Flower, 2 cores a node"

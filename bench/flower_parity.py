@@ -26,7 +26,7 @@ from fedrfq.experiment import Experiment, load
 from fedrfq.files import toml
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session, here, pick_device
-from flowersim import APP, simulation
+from flower_simulation import APP, simulation
 
 RESULTS = Path(__file__).parents[1] / "results" / "flower"
 POINTS = 0.2

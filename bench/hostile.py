@@ -36,8 +36,8 @@ from fedrfq.node.ops.child_processes import Child, stop
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.storage.party_folder import FEDERATION
 from fedrfq.node.transport import tls
-from ground import answering, arguments, console, founded, memory, record, servers
 from loadclient import Crowd, content, framed, opened
+from testbed import answering, arguments, console, founded, memory, record, servers
 
 _AT_ONCE = 1000  # hostile connections
 _ATTACKERS = 3  # registered clients, the last ones

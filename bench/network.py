@@ -23,7 +23,7 @@ from rich.table import Table
 
 from crowds import Crowds
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
-from ground import answering, arguments, console, founded, memory, record, servers
+from testbed import answering, arguments, console, founded, memory, record, servers
 
 TARGETS = {
     (4, 20): 100.0,

@@ -37,7 +37,7 @@ from fedrfq.node.client import MODEL
 from fedrfq.node.membership import founding
 from fedrfq.node.ops.local_cluster import Cluster, Size, free_ports
 from fedrfq.prototypes.fixed_point import admit
-from ground import record
+from testbed import record
 
 _LOOK_S = 0.2
 _CPU = torch.device("cpu")

@@ -14,10 +14,10 @@ from typing import Any
 from chaos import Campaign
 from crowds import Crowds, Stretch
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
-from ground import answering, founded, servers
 from loadclient import Crowd
 from support.paths import BENCH
 from support.proxy import Proxy
+from testbed import answering, founded, servers
 
 
 def campaign(name: str, out: Path, *options: object) -> dict[str, Any]:

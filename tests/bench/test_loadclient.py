@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ground import founded
 from loadclient import Crowd
+from testbed import founded
 
 
 def test_a_crowd_stops_even_if_a_server_refuses_at_that_very_moment(

@@ -1,6 +1,6 @@
 """The search behind `fedrfq-lean`: map geometry, pooling, distance, λ, separation, temperature, warm-up, bits a value.
 
-    python bench/lean.py --device cuda --out results/lean-search.json
+    python bench/lean_search.py --device cuda --out results/lean-search.json
 
 MNIST, 20 clients, 3 ± 2 classes, 100 shots. A fifth of every client's training samples is held back, candidates train on
 the rest and are judged on what was held back: test samples are never looked at. First all candidates for a few rounds and

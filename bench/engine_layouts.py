@@ -1,7 +1,7 @@
 """Why the engine computes as it does: the same round of training, laid out and spread over the cores in other ways.
 
-    python bench/layouts.py [--busy]          two cores, one of them shared with another program if busy
-    python bench/layouts.py --device cuda
+    python bench/engine_layouts.py [--busy]          two cores, one of them shared with another program if busy
+    python bench/engine_layouts.py --device cuda
 
 The experiment is that of `bench/engine.py`. Candidates are alternated and the best of the repeats counts.
 """
