@@ -1,4 +1,4 @@
-"""What the network's benchmarks and campaigns share: a federation of servers as processes, and what is recorded of a run."""
+"""What the network benchmarks share: a federation of server processes, and their records."""
 
 from __future__ import annotations
 
@@ -26,24 +26,21 @@ from fedrfq.node.storage.party_folder import FEDERATION
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "network"
-_WIDTH = 140  # of what is printed to a file
-FOREVER = 10**9  # rounds: until told to stop
+# Columns of a table that is printed to a file.
+_WIDTH = 140
+# As many rounds as nobody will wait for: servers run until they are stopped.
+FOREVER = 10**9
 
 
 @contextmanager
 def founded(
     clients: int, ports: Sequence[int], waits: Mapping[str, int] | None = None
 ) -> Iterator[Path]:
-    """A new one, with servers on these ports of this machine; in the end it is gone."""
+    """Found a federation with servers on these ports of this machine; remove it in the end."""
     with TemporaryDirectory(prefix="fedrfq-") as folder:
         path = Path(folder) / "federation"
-        founding.init(
-            path,
-            [f"127.0.0.1:{port}" for port in ports],
-            clients,
-            waits,
-            sets=[f"rounds={FOREVER}"],
-        )
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        founding.init(path, addresses, clients, waits, sets=[f"rounds={FOREVER}"])
         yield path
 
 
@@ -53,12 +50,13 @@ def servers(
     parties: Sequence[int] | None = None,
     more: Mapping[int, Sequence[object]] | None = None,
 ) -> Iterator[Cluster]:
-    """The servers of a federation, or these of its parties, as processes; stopped in the end."""
-    cluster = Cluster(
-        folder,
-        range(read_federation(folder / FEDERATION).roster.n) if parties is None else parties,
-        more,
-    )
+    """Start the servers of a federation, or the given parties, as processes; stop them in the end.
+
+    `more` has additional command-line arguments by party.
+    """
+    if parties is None:
+        parties = range(read_federation(folder / FEDERATION).roster.n)
+    cluster = Cluster(folder, parties, more)
     try:
         cluster.start()
         yield cluster
@@ -67,51 +65,57 @@ def servers(
 
 
 async def answering(cluster: Cluster, parties: Sequence[int], limit_s: float = 60.0) -> None:
-    """Wait until these answer."""
-    until = time.monotonic() + limit_s
+    """Wait until these parties answer status requests."""
+    deadline = time.monotonic() + limit_s
     while not all(cluster.status(party) for party in parties):
         for child in cluster.fallen():
-            raise RuntimeError(f"{child.name} has ended: {' / '.join(child.said()[-3:])}")
-        if time.monotonic() > until:
-            raise RuntimeError("servers do not answer")
+            last_lines = " / ".join(child.said()[-3:])
+            raise RuntimeError(f"{child.name} ended unexpectedly: {last_lines}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not all servers answered within {limit_s:g} s")
         await asyncio.sleep(0.1)
 
 
 def console() -> Console:
-    """As wide as the tables need where nobody looks."""
-    found = Console()
-    if found.is_terminal:
-        return found
+    """Return a console for tables, wide enough where the output goes to a file."""
+    terminal = Console()
+    if terminal.is_terminal:
+        return terminal
     return Console(width=_WIDTH)
 
 
 def memory(pid: int) -> dict[str, int]:
-    """Bytes that a process holds now, and has held at most."""
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    found = {
-        line.split(":")[0]: int(line.split()[1]) * 1024
-        for line in lines
-        if line.startswith(("VmRSS", "VmHWM"))
-    }
-    return {"now": found["VmRSS"], "peak": found["VmHWM"]}
+    """Return the resident bytes of a process, now and at the peak."""
+    sizes = {}
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(("VmRSS:", "VmHWM:")):
+            name, kibibytes, _ = line.split()
+            sizes[name] = int(kibibytes) * 1024
+    return {"now": sizes["VmRSS:"], "peak": sizes["VmHWM:"]}
 
 
 def arguments(about: str | None, out: str) -> argparse.ArgumentParser:
-    """A benchmark's, with the place of its record."""
+    """Return a benchmark's parser, with the option that says where its record goes."""
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=RESULTS / out, metavar="FILE.json")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=RESULTS / out,
+        metavar="FILE.json",
+        help="where to write results",
+    )
     return parser
 
 
-def record(path: Path, found: Mapping[str, Any]) -> None:
-    """What was found, with what it was measured on and how to do it again."""
+def record(path: Path, results: Mapping[str, Any]) -> None:
+    """Write the results, with the machine they were measured on and the command to repeat it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**_circumstances(), **found}, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps({**_provenance(), **results}, indent=2) + "\n", encoding="utf-8")
 
 
-def _circumstances() -> dict[str, Any]:
+def _provenance() -> dict[str, Any]:
     command = f"python bench/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip()
     git = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
@@ -134,8 +138,7 @@ def _circumstances() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
