@@ -2,8 +2,8 @@
 
     python bench/digests.py --python OTHER/bin/python --python ANOTHER/bin/python
 
-Every detector with every aggregation rule decides some rounds of integer uploads, many kinds of lies
-among them, in several shapes and precisions. All results (uploads taken and refused, verdicts,
+Every detector with every aggregation rule decides some rounds of integer uploads, many kinds of
+lies among them, in several shapes and precisions. All results (uploads taken and refused, verdicts,
 records, global prototypes) go into one SHA-256 per case, and these into a total. This is repeated
 in separate processes: with the kernels that OpenBLAS has for other processors, with numpy's vector
 instructions switched off, with two threads, and with other interpreters, which need numpy and
