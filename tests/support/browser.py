@@ -21,7 +21,10 @@ PATIENCE_S = 60.0
 
 
 class Browser:
-    """One page. `errors` are exceptions, console errors and refused requests; `asked` is every address it wanted."""
+    """One page of a browser.
+
+    `errors` has exceptions, console errors and refused requests; `asked` every address requested.
+    """
 
     def __init__(self, to: int, from_: int) -> None:
         self.to = to
@@ -128,7 +131,10 @@ def browser(profile: Path) -> Iterator[Browser]:
     assert CHROMIUM is not None
     (read, to) = os.pipe()
     (from_, write) = os.pipe()
-    options = "--headless=new --no-sandbox --disable-gpu --remote-debugging-pipe --no-first-run --disable-dev-shm-usage"
+    options = (
+        "--headless=new --no-sandbox --disable-gpu --remote-debugging-pipe "
+        "--no-first-run --disable-dev-shm-usage"
+    )
     command = f'exec "$0" {options} "--user-data-dir=$1" about:blank 3<&{read} 4>&{write}'
     process = subprocess.Popen(
         ["bash", "-c", command, CHROMIUM, str(profile)],

@@ -1,4 +1,7 @@
-"""Federations of real servers without training: uploads drawn at random, in the test's own loop or as processes."""
+"""Federations of real servers without training.
+
+Uploads are random; servers run in the test's own event loop or as processes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages made by hand for a small committee, and certificates with the signatures that a test wants."""
+"""Handmade messages of a small committee, and certificates with the signatures a test wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds of uploads to judge, hand-made or drawn about classes' centres, with lies in them or without."""
+"""Rounds of uploads to judge, handmade or drawn around the centres of classes, honest or not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def nowhere(uploads: Uploads) -> Globals:
 
 
 class Clusters:
-    """Twenty clients with two to five of ten classes, and rounds of honest uploads about the classes' centres."""
+    """Twenty clients with two to five of ten classes, and rounds of honest uploads.
+
+    The uploads are drawn around the centres of the classes.
+    """
 
     def __init__(self, seed: int, spread: float = 0.1) -> None:
         self.rng = np.random.default_rng(seed)
@@ -113,7 +116,10 @@ def with_lies(
 def after_rounds(
     world: Clusters, rounds: int, liars: Sequence[int] = (), lie: Lie = swap
 ) -> tuple[State, list[set[int]]]:
-    """The detector's state, and whom it dropped in each of the rounds. The globals are the honest ones."""
+    """Return the detector's state, and whom it dropped in each round.
+
+    The global prototypes are the honest ones.
+    """
     detector = AdaptiveDetector()
     state = detector.start(20)
     gone = []

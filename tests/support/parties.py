@@ -1,4 +1,4 @@
-"""Federations of real parties on disk, founded without an experiment's arithmetic, and certificates of all kinds."""
+"""Federations of real parties on disk, founded without training, and certificates of all kinds."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ def certificate(
     days: int = 10,
     ca: bool | None = False,
 ) -> bytes:
-    """Of this name, as DER: of `key`, signed by `issuer` (itself, unless given), its basic constraints left out for None."""
+    """Return a certificate of this name and `key` as DER.
+
+    It is signed by `issuer`, or by itself; with `ca` None, basic constraints are left out.
+    """
     key = key or ec.generate_private_key(ec.SECP256R1())
     own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = x509.CertificateBuilder(own, own, key.public_key(), x509.random_serial_number())

@@ -25,7 +25,10 @@ def array(rows: Any) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Near(Detector):
-    """Keeps clients whose values are all within `reach` of the global prototypes, and notes how often it is asked."""
+    """Keep clients whose values are all within `reach` of the global prototypes.
+
+    It counts how often it is asked.
+    """
 
     reach: int = ONE
     asked: list[Uploads] = field(default_factory=list)
@@ -69,7 +72,10 @@ def random_scene(
     malicious: Any = (1, 4, 8),
     precision: Precision = WHOLE,
 ) -> Scene:
-    """Classes around centres of their own, two or more held by all attackers, all of them by most others."""
+    """Return classes around centres of their own.
+
+    All attackers hold two or more of them, most others hold all.
+    """
     rng = default_rng(seed)
     held_KJ = rng.random((clients, classes)) < 0.8
     held_KJ[:, :2] = True

@@ -1,4 +1,4 @@
-"""Arbitrary messages of every kind, nested ones included, and signatures that are a hash: enough to judge rules by."""
+"""Arbitrary messages of every kind, nested ones included, with hashes for signatures."""
 
 from __future__ import annotations
 
