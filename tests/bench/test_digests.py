@@ -1,4 +1,4 @@
-"""Decisions are the same to the bit with other BLAS kernels and instructions, and the same as they were."""
+"""Decisions are the same to the bit with other kernels and instructions, and as before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from support.paths import BENCH
 
 _BENCH = BENCH / "digests.py"
-# Of SMALL. Another one means that servers of two versions would not agree.
+# The total of SMALL. If it changes, servers of two versions would not agree.
 _TOTAL = "ec927a8b1cd988b1b4675c4d9786ab88a90dc5a0512ff3c3cf1aedf6e024878a"
 
 
@@ -24,7 +24,8 @@ def digests() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["digests"] = module  # dataclasses look there
+    # Dataclasses look there.
+    sys.modules["digests"] = module
     spec.loader.exec_module(module)
     return module
 

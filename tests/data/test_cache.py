@@ -1,4 +1,4 @@
-"""Known datasets in the cache: made, checked at every load, replaced whole or not at all."""
+"""Known datasets in the cache: created, checked at every load, replaced atomically."""
 
 import json
 from dataclasses import replace
@@ -26,10 +26,7 @@ def ready(cache):
 def tiny(count=6, groups=False):
     images = np.random.default_rng(0).integers(0, 256, (count, 1, 28, 28), dtype=np.uint8)
     labels = np.arange(count) % 62
-    if groups:
-        writers = np.arange(count)
-    else:
-        writers = None
+    writers = np.arange(count) if groups else None
     return Content(images, labels, images, labels, DATASETS["femnist"].classes, writers, writers)
 
 

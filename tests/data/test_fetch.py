@@ -63,7 +63,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def served(server, monkeypatch, tmp_path):
-    """A tiny MNIST on the server, known to the program by its true hash; returns the folder and the digests."""
+    """Put a tiny MNIST on the server, pin its true hash, and return the folder and the digests."""
     base, folder = server
     digests = {}
     for stem, data in tiny_mnist().items():

@@ -1,4 +1,4 @@
-"""A run with a committee on disk: its log holds, and it resumes to the byte."""
+"""A run with a committee: its audit log is valid, and it resumes to the same bytes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_a_killed_run_resumes_to_the_same_bytes(agreed: Path, tmp_path: Path) ->
     process, path = started(tmp_path, [*SMALL, *LIARS], 3, "--device", "cpu")
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    with (path / "audit.log").open("ab") as log:  # as if it had been killed in the middle of a line
+    # As if it had been killed in the middle of a write.
+    with (path / "audit.log").open("ab") as log:
         log.write(b"torn")
     fedrfq("resume", path, "--device", "cpu")
     same_log(path, agreed)
@@ -115,18 +116,9 @@ def test_an_interrupted_round_is_decided_again(
 
 def test_stacked_runs_resume_with_their_committees(tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    fedrfq(
-        "run",
-        *sets([*SMALL, *LIARS, "rounds=2"]),
-        "--seed",
-        0,
-        "--seed",
-        1,
-        "--out",
-        out,
-        "--device",
-        "cpu",
-    )
+    seeds = ("--seed", 0, "--seed", 1)
+    settings = sets([*SMALL, *LIARS, "rounds=2"])
+    fedrfq("run", *settings, *seeds, "--out", out, "--device", "cpu")
     runs = sorted(out.glob("*/*"))
     before = [(run / "audit.log").read_bytes() for run in runs]
     assert before[0] != before[1]
@@ -217,9 +209,8 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_proof_loses_nothing(
     agreed: Path, tmp_path: Path
 ) -> None:
     def limit() -> None:
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (9_000, 9_000)
-        )  # two entries of bodies.bin fit, and a part of the third
+        # Two entries of bodies.bin fit, and a part of the third.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000))
 
     settings = sets([*SMALL, *LIARS, "checkpoint=100"])
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What goes wrong, on disk and in settings: one line that says what to do, and nothing lost."""
+"""Damaged files and wrong settings: one line says what to do, and nothing is lost."""
 
 import hashlib
 import resource
@@ -56,12 +56,11 @@ def test_nan_loss_names_client_round_and_checkpoint(tmp_path):
 
 
 def test_full_disk_is_one_line_and_loses_nothing(tmp_path):
-    """A limit on the size of files is as good as a full disk: writes fail in the middle of the run."""
+    """A limit on the size of files acts like a full disk: writes fail in the middle of the run."""
 
     def limit() -> None:
-        resource.setrlimit(
-            resource.RLIMIT_FSIZE, (300_000, 300_000)
-        )  # records fit, the checkpoint does not
+        # Records fit, the checkpoint does not.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
     done = subprocess.run(
         command("run", *sets(SMALL), "--out", tmp_path),

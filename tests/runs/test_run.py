@@ -1,10 +1,11 @@
-"""Runs as users start, stop and resume them: real processes, real signals, real files."""
+"""Start, stop and resume runs as users do: real processes, real signals, real files."""
 
 import json
 import signal
 import subprocess
 import time
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,6 @@ def test_json_is_the_last_line_and_says_what_it_must(tmp_path):
         "accuracy_std",
         "prototype_accuracy_mean",
         "prototype_failure",
-    ]
-    needed += [
         "silhouette",
         "parameters_per_round",
         "bytes_per_round",
@@ -63,15 +62,12 @@ def test_directory_holds_what_was_run(whole):
     environment = found.environment()
     assert found.experiment().partition.shots == 8
     assert environment["data"]["sha256"] == data.load("mnist5k").sha256
-    assert (
-        environment["versions"]["torch"] == torch.__version__.split("+")[0]
-        or environment["versions"]["torch"]
-    )
+    assert environment["versions"]["torch"] == version("torch")
     assert environment["partition"]["classes_mean"] > 1
     assert [record.round for record in found.rounds()] == list(range(1, 9))
     assert len(clients(whole)) == 8 * 6
     assert list(found.checkpoints()) == [8]
-    assert found.result()["silhouette"] == pytest.approx(found.result()["silhouette"])
+    assert -1 <= found.result()["silhouette"] <= 1
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 6])
@@ -79,7 +75,8 @@ def test_kill_9_then_resume_ends_as_if_never_stopped(tmp_path, whole, rounds):
     process, path = started(tmp_path, SMALL, rounds)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    with (path / "rounds.jsonl").open("a") as file:  # and the last line torn
+    # As if it had been killed in the middle of a line.
+    with (path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 99, "accur')
     fedrfq("resume", path)
     assert_same_run(path, whole)
@@ -103,12 +100,9 @@ def test_stacked_seeds_killed_and_resumed_together(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     fedrfq("resume", path)
-    pairs = zip(
-        sorted((tmp_path / "whole").glob("*/*")),
-        sorted((tmp_path / "killed").glob("*/*")),
-        strict=True,
-    )
-    for one, other in sorted(pairs):
+    uninterrupted = sorted((tmp_path / "whole").glob("*/*"))
+    killed = sorted((tmp_path / "killed").glob("*/*"))
+    for one, other in zip(uninterrupted, killed, strict=True):
         assert_same_run(one, other)
 
 
@@ -191,7 +185,7 @@ def test_the_installed_command_answers():
 
 
 def test_ctrl_c_ends_a_long_round_with_its_step(tmp_path):
-    """A round of many epochs is interrupted in the middle; a checkpoint of the round before is there."""
+    """A long round is interrupted in the middle; the checkpoint of the round before is there."""
     process, path = started(tmp_path, [*SMALL, "rounds=2", "checkpoint=1", "train.epochs=40"], 1)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
@@ -202,18 +196,12 @@ def test_ctrl_c_ends_a_long_round_with_its_step(tmp_path):
 
 
 def test_a_batch_larger_than_any_client_costs_nothing_more(tmp_path):
-    whole_batch, larger = (
-        fedrfq(
-            "run",
-            *sets([*SMALL, "rounds=1", f"train.batch_size={size}"]),
-            "--out",
-            tmp_path / str(size),
-            "--json",
-        )
-        for size in (40, 10**9)
-    )
-    left, right = (json.loads(done.stdout.splitlines()[-1]) for done in (whole_batch, larger))
-    assert left["accuracy_mean"] == right["accuracy_mean"]
+    accuracies = []
+    for size in (40, 10**9):
+        settings = sets([*SMALL, "rounds=1", f"train.batch_size={size}"])
+        done = fedrfq("run", *settings, "--out", tmp_path / str(size), "--json")
+        accuracies.append(json.loads(done.stdout.splitlines()[-1])["accuracy_mean"])
+    assert accuracies[0] == accuracies[1]
 
 
 def test_a_round_recorded_but_interrupted_is_recorded_once(tmp_path):

@@ -1,4 +1,4 @@
-"""What a run keeps for its report: the partition as dealt, and the prototypes of its last round."""
+"""What a run keeps for its report: its partition, and the prototypes of its last round."""
 
 import numpy as np
 import pytest
@@ -100,25 +100,22 @@ def test_shares_come_back_as_they_were_written(tmp_path):
     assert load_shares(tmp_path / "nowhere") is None
 
 
-def whole_numbers(*values):
+def ints(*values):
     return torch.tensor(values, dtype=torch.int32)
 
 
 def stored(tmp_path, **changes):
     named = {
-        "client": whole_numbers(0, 1),
-        "class": whole_numbers(0, 1),
-        "count": whole_numbers(5, 5),
+        "client": ints(0, 1),
+        "class": ints(0, 1),
+        "count": ints(5, 5),
         "values": torch.zeros(2, 3, dtype=torch.int32),
         "globals/present": torch.tensor([True, False]),
         "globals/values": torch.zeros(2, 3, dtype=torch.int32),
     }
     named |= {name.replace("_", "/"): tensor for name, tensor in changes.items()}
-    tensors.save(
-        tmp_path / "prototypes.safetensors",
-        {n: t for n, t in named.items() if t is not None},
-        {"round": "7"},
-    )
+    present = {name: tensor for name, tensor in named.items() if tensor is not None}
+    tensors.save(tmp_path / "prototypes.safetensors", present, {"round": "7"})
     return PrototypeSnapshot.load(tmp_path)
 
 
@@ -130,11 +127,9 @@ def test_prototypes_come_back_as_they_were_written(tmp_path):
         7, np.array([0, 0, 5]), np.array([0, 2, 2]), np.array([1, 2, 3]), values, globals_
     ).save(tmp_path)
     found = PrototypeSnapshot.load(tmp_path)
-    assert (found.round, found.client_R.tolist(), found.label_R.tolist()) == (
-        7,
-        [0, 0, 5],
-        [0, 2, 2],
-    )
+    assert found.round == 7
+    assert found.client_R.tolist() == [0, 0, 5]
+    assert found.label_R.tolist() == [0, 2, 2]
     assert (found.values_RV == values).all()
     assert (found.globals_.present_J == globals_.present_J).all()
     assert (found.globals_.values_JV == globals_.values_JV).all()
@@ -148,10 +143,10 @@ def test_prototypes_come_back_as_they_were_written(tmp_path):
         {"more": torch.zeros(1)},
         {"count": torch.zeros(2, 2, dtype=torch.int32)},
         {"count": torch.zeros(2, dtype=torch.bfloat16)},
-        {"count": whole_numbers(1, 2, 3)},
-        {"class": whole_numbers(0, 2)},
-        {"class": whole_numbers(0, -1)},
-        {"class": whole_numbers(0)},
+        {"count": ints(1, 2, 3)},
+        {"class": ints(0, 2)},
+        {"class": ints(0, -1)},
+        {"class": ints(0)},
         {"values": torch.zeros(2, 4, dtype=torch.int32)},
         {"globals_present": torch.tensor([True])},
     ],
