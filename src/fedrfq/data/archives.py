@@ -48,6 +48,7 @@ def reporting_damage(what: str) -> Iterator[None]:
 
 def read_bounded(file: IO[bytes] | gzip.GzipFile, limit: int, what: str) -> bytes:
     """Return everything in `file`, which must not be more than `limit` bytes."""
+    # One byte more than allowed tells "too large" from "just fits".
     data = file.read(limit + 1)
     if len(data) > limit:
         raise UserError(

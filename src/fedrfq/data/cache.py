@@ -18,6 +18,7 @@ def folder() -> Path:
 
     It is FEDRFQ_DATA if that is set, else `fedrfq` in the platform's cache folder.
     """
+    # Read at each call, so that tests and notebooks can change it.
     chosen = os.environ.get("FEDRFQ_DATA")
     if chosen:
         return Path(chosen).expanduser()

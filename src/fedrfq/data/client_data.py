@@ -35,6 +35,7 @@ class ClientData:
 
     def of(self, rows: Sequence[int]) -> ClientData:
         """Return the data of the clients in `rows` only."""
+        # Trimmed to the longest row that remains: padding costs time and memory.
         counts = tuple(self.counts[row] for row in rows)
         return replace(self, index_KN=self.index_KN[list(rows)][:, : max(counts)], counts=counts)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
 
+# Bounds the memory that labels from a hostile file can ask for.
 MAX_CLASSES = 10_000
 
 Images = NDArray[np.uint8]
@@ -42,6 +43,7 @@ def sha256(content: Content) -> str:
     little-endian; the classes add the line "classes count" and then their names in UTF-8, each
     ended by a line feed.
     """
+    # This format is pinned by the hashes of all known datasets: it must never change.
     digest = hashlib.sha256()
     for name in ("train_x", "train_y", "test_x", "test_y"):
         _add(digest, name, getattr(content, name))
@@ -55,6 +57,7 @@ def sha256(content: Content) -> str:
 def _add(digest: hashlib._Hash, name: str, array: NDArray[Any] | None) -> None:
     if array is None:
         return
+    # The bytes must not depend on the machine or on how the array lies in memory.
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     digest.update(f"{name} {little.dtype.str} {'x'.join(map(str, little.shape))}\n".encode())
     digest.update(little.reshape(-1).view(np.uint8).data)
@@ -80,6 +83,7 @@ def checked(content: Content, what: str) -> Content:
             f"{what}: expected groups for both train and test, found only one of them; "
             "add the other or drop both"
         )
+    # Training reads single images: a transposed view would gather their bytes from everywhere.
     return replace(
         content,
         train_x=np.ascontiguousarray(content.train_x),

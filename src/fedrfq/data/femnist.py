@@ -24,6 +24,7 @@ PARTS = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-lab
 STEMS = tuple(f"emnist-byclass-{part}-ubyte" for part in PARTS)
 URL = "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip"
 DIGEST = "md5:58c8d27c78d21e728a6bc7b3cc06412e"
+# The archive has 562 MB.
 LIMIT = 1 << 30
 WHAT = (
     "an .npz, EMNIST's gzip.zip, a folder with its four byclass files, "
@@ -108,5 +109,6 @@ FEMNIST = Source(
     places=(Origin("biometrics.nist.gov", _official),),
     from_file=from_file,
     from_what=WHAT,
+    # Not pinned: its forms (EMNIST, LEAF, arrays) differ in content.
     sha256=None,
 )

@@ -53,6 +53,7 @@ def _stream(url: str, path: Path, limit: int, hasher: hashlib._Hash, bar: Progre
         size = 0
         while chunk := response.read(_CHUNK_BYTES):
             size += len(chunk)
+            # Checked as it arrives: the stated length may be missing or a lie.
             if size > limit:
                 raise UserError(f"{path.name}: expected at most {limit} bytes, found more")
             hasher.update(chunk)

@@ -17,6 +17,7 @@ LIMIT = 700_000_000  # EMNIST's largest file unpacked is 547 MB
 def parse(data: bytes, dimensions: int, what: str) -> NDArray[np.uint8]:
     """Return the array of unsigned bytes in `data`, which must have exactly the stated size."""
     start = 4 + 4 * dimensions
+    # Two zeros, the type (8: unsigned bytes), the number of dimensions.
     if data[:4] != bytes((0, 0, 8, dimensions)) or len(data) < start:
         raise UserError(
             f"{what}: expected IDX bytes in {dimensions} dimensions, found {data[:4]!r}; "

@@ -13,6 +13,7 @@ from fedrfq.data.split import by_content
 from fedrfq.errors import UserError
 
 SUFFIXES = {".png", ".jpg", ".jpeg"}
+# Of one image, and of all images together: they are held in memory.
 MAX_PIXELS = 1 << 22
 MAX_BYTES = 1 << 32
 TEST_SHARE = 0.2
@@ -33,6 +34,7 @@ def read(folder: Path) -> Content:
 
 
 def _two_parts(train: Path, test: Path) -> Content:
+    # A class without test images is fine, one without training images is not.
     classes = _class_names(train)
     extra = sorted(set(_class_names(test)) - set(classes))
     if extra:
@@ -58,6 +60,7 @@ def _one_part(folder: Path) -> Content:
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:
+    # Hidden folders are some program's, such as .ipynb_checkpoints.
     subfolders = (path for path in folder.iterdir() if path.is_dir())
     names = tuple(sorted(path.name for path in subfolders if not path.name.startswith(".")))
     if len(names) < 2:

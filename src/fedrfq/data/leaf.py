@@ -14,6 +14,7 @@ from fedrfq.data.content import Content, checked
 from fedrfq.data.split import by_content
 from fedrfq.errors import UserError
 
+# Bytes of one file, which is parsed in memory.
 LIMIT = 1 << 31
 TEST_SHARE = 0.2
 
@@ -36,6 +37,7 @@ def read(path: Path, classes: tuple[str, ...]) -> Content:
 def _folder(path: Path, classes: tuple[str, ...]) -> Content:
     train_x, train_y, train_writers = _part(path / "train")
     test_x, test_y, test_writers = _part(path / "test")
+    # Numbered together, so that a writer has the same number in both parts.
     groups = _numbered(train_writers + test_writers)
     train_groups = groups[: len(train_y)]
     test_groups = groups[len(train_y) :]
@@ -60,6 +62,7 @@ def _part(folder: Path) -> Part:
 
 
 def _joined(files: list[Path]) -> Part:
+    # In the order of files and writers, which fixes the order of samples and so their hash.
     parts = []
     for path in files:
         for name, data in _user_data(path).items():

@@ -65,6 +65,7 @@ def _own(name_or_path: str) -> Dataset:
         content = image_folder.read(path)
     else:
         content = array_file.read(path)
+    # Of the training images only: test images must not influence training.
     mean, std = moments(content.train_x)
     return _dataset(path.stem, content, mean, std)
 

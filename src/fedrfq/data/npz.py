@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedrfq.data.archives import reporting_damage
 from fedrfq.errors import UserError
 
+# Bytes of all arrays together.
 LIMIT = 1 << 32
 _CHUNK_BYTES = 1 << 24
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -32,6 +33,7 @@ def read(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     with reporting_damage(str(path)), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         members = {name: info for name, info in members.items() if name in wanted}
+        # By the sizes in the directory; _check_header holds each array to its own.
         if sum(info.file_size for info in members.values()) > LIMIT:
             raise UserError(
                 f"{path}: expected at most {LIMIT} bytes of arrays, found more; use fewer images"
@@ -74,6 +76,7 @@ def _check_header(
 
 
 def _read_exactly(file: IO[bytes], size: int, what: str) -> NDArray[np.uint8]:
+    # In chunks, so that the array is never in memory twice.
     data = np.empty(size, np.uint8)
     for start in range(0, size, _CHUNK_BYTES):
         expected = min(_CHUNK_BYTES, size - start)

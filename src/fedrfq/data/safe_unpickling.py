@@ -35,6 +35,7 @@ class _TensorsOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         from torch._utils import _rebuild_tensor_v2
 
+        # All that a pickled dict of tensors refers to.
         allowed = {
             ("collections", "OrderedDict"): OrderedDict,
             ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor_v2,

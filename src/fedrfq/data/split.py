@@ -21,6 +21,7 @@ def by_content(
     `test_share` of every class is rounded to whole images, at least one and never all of them. A
     class of one image is an error.
     """
+    # Equal images have equal hashes; sorting is stable, so the file order decides.
     hashes = [hashlib.sha256(image.tobytes()).digest() for image in images]
     order = np.array(sorted(range(len(images)), key=hashes.__getitem__))
     chosen = []

@@ -38,6 +38,7 @@ def sha256(tensors: Mapping[str, Tensor]) -> str:
     Each adds a line "name dtype shape" and then its bytes in C order.
     """
     digest = hashlib.sha256()
+    # Pinned by SHA256 of the known weights: this format must never change.
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {'x'.join(map(str, tensor.shape))}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())

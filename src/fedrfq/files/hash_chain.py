@@ -68,6 +68,7 @@ class HashChain:
         # Called by the owner, or by the garbage collector when there is no owner left.
         self.close = finalize(self, os.close, self._file)
         self._size = os.fstat(self._file).st_size
+        # The last entry ends with its own hash, so nothing else needs to be read.
         self._last_hash = root
         if self._size:
             self._last_hash = os.pread(self._file, _HASH_BYTES, self._size - _HASH_BYTES)
@@ -77,6 +78,7 @@ class HashChain:
         self._check_open()
         entry = framed(self._last_hash, payload)
         try:
+            # A write may take only a part, for example when the disk is nearly full.
             rest = memoryview(entry)
             while rest:
                 written = os.write(self._file, rest)
@@ -85,6 +87,7 @@ class HashChain:
             # A partial entry would make every later one look broken.
             os.ftruncate(self._file, self._size)
             raise
+        # Only now, so that a failed append leaves the chain as it was.
         self._size += len(entry)
         self._last_hash = entry[-_HASH_BYTES:]
 
@@ -108,6 +111,7 @@ def append(path: Path, root: bytes, payload: bytes) -> None:
 def entries(path: Path, root: bytes) -> Iterator[Entry]:
     """Yield the entries in order, checking each; raise BrokenChain at the first damaged one."""
     with path.open("rb") as file:
+        # The size at the beginning: what a writer appends meanwhile is not read.
         size = path.stat().st_size
         offset = 0
         previous = root
@@ -140,6 +144,7 @@ def settled(path: Path, root: bytes) -> Iterator[Entry]:
 
 def cut(path: Path, root: bytes, number: int) -> None:
     """Keep the first `number` entries, which must be intact, and drop everything after them."""
+    # What follows the last wanted entry may be damaged: it is dropped anyway.
     intact = 0
     end = 0
     with suppress(BrokenChain):

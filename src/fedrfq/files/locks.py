@@ -25,15 +25,17 @@ def locked(folder: Path, what: str, remedy: str) -> int:
     Raises UserError where that fails: `what` is what the user should name instead of a path that
     cannot be opened, `remedy` is what to do where another process holds the lock.
     """
-    # A directory cannot be opened for writing; NFS locks only files that are.
+    # A directory cannot be opened for writing; on NFS, a file must be to be locked exclusively.
     mode = os.O_RDWR
     if folder.is_dir():
         mode = os.O_RDONLY
     try:
+        # O_CLOEXEC: a child process must not inherit the lock and keep it.
         lock = os.open(folder, mode | os.O_CLOEXEC)
     except OSError as error:
         raise UserError(f"cannot open {folder} ({error.strerror}): name {what}") from error
     try:
+        # Without blocking: the user should hear at once that the folder is in use.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)

@@ -22,6 +22,7 @@ class Described(NamedTuple):
 
 def option(default: Any = MISSING, help: str = "", range: str = "", factory: Any = MISSING) -> Any:
     """Declare a dataclass field with a one-line description and, if any, its range in words."""
+    # In the field's metadata, where it does not change what the dataclass is or hashes to.
     metadata = {"help": help, "range": range}
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)

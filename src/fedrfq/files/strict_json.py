@@ -18,6 +18,7 @@ def _finite(value: Any) -> Any:
         return None
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
+    # JSON has no tuples; json.dumps would write a list, too.
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value

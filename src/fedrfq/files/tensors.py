@@ -121,6 +121,7 @@ def _header(tensors: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> b
 
 
 def _raw(tensor: Tensor) -> memoryview:
+    # As bytes, because numpy has no bfloat16.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
@@ -131,6 +132,7 @@ class _Malformed(Exception):
 
 def _read(file: BinaryIO, max_bytes: int) -> tuple[dict[str, Tensor], dict[str, str]]:
     size = os.fstat(file.fileno()).st_size
+    # Before anything is read: every later allocation is bounded by the file's size.
     if size > max_bytes:
         raise _Malformed(f"expected at most {max_bytes} bytes, found {size}")
     length = int.from_bytes(_exactly(file, 8), "little")
@@ -167,6 +169,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # json.loads would silently keep the last of two equal names.
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a name given twice")
@@ -174,6 +177,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(constant: str) -> NoReturn:
+    # NaN and Infinity are no JSON, though Python reads them.
     raise ValueError(f"the constant {constant}")
 
 
@@ -204,6 +208,7 @@ def _entry(name: str, fields: Any) -> _Entry:
 
 
 def _are_counts(values: Any) -> bool:
+    # `type is int` leaves out bools; 63 bits is what torch can address.
     return isinstance(values, list) and all(
         type(value) is int and 0 <= value < 1 << 63 for value in values
     )
@@ -230,9 +235,11 @@ def _check_layout(entries: list[_Entry], size: int) -> None:
 
 
 def _tensor(file: BinaryIO, entry: _Entry) -> Tensor:
+    # torch.frombuffer refuses an empty buffer.
     if entry.begin == entry.end:
         return _empty(entry)
     data = _exactly(file, entry.end - entry.begin)
+    # Any other byte would be a bool that is neither true nor false.
     if entry.dtype == torch.bool and max(data) > 1:
         raise _Malformed(f"expected bytes 0 and 1 in tensor {entry.name!r}, found {max(data)}")
     return torch.frombuffer(data, dtype=entry.dtype).reshape(entry.shape)

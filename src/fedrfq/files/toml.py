@@ -38,6 +38,7 @@ def strict(text: str) -> Table:
     # Line by line first, so that no hostile text reaches the parser's recursion.
     if not all(_LINE.fullmatch(line) for line in text.split("\n")):
         raise ValueError("a line is neither the name of a table nor KEY = VALUE")
+    # The parser accepts other spellings of the same table.
     table = tomllib.loads(text)
     if dump(table) != text:
         raise ValueError("it is not as this program writes it")
@@ -51,6 +52,7 @@ def assign(table: Table, assignment: str) -> Table:
         raise UserError(
             f"--set takes KEY=VALUE, for example --set method.lam=0.5; found '{assignment}'"
         )
+    # The nested table {a: {b: c}}, built from the inside.
     value = _value(text.strip())
     for part in reversed(key.strip().split(".")):
         value = {part: value}
@@ -58,6 +60,7 @@ def assign(table: Table, assignment: str) -> Table:
 
 
 def _value(text: str) -> Any:
+    # Unquoted text is no TOML value; users should not have to quote twice in a shell.
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -101,6 +104,7 @@ def _text(value: str | bool | int | float) -> str:
     if isinstance(value, str):
         # A JSON string is a TOML string, but for DEL, which TOML wants escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # Before repr: a bool is an int, and Python writes True.
     if isinstance(value, bool):
         return str(value).lower()
     return repr(value)

@@ -27,6 +27,7 @@ def environment(loop: RoundLoop, r: int) -> dict[str, Any]:
         "device": _hardware(device),
         "device_type": device.type,
         "threads": torch.get_num_threads(),
+        # On the CPU, kernels are deterministic for a given number of threads.
         "deterministic": not is_cuda or torch.are_deterministic_algorithms_enabled(),
         "data": described(loop.dataset),
         "partition": loop.partitions[r].realised,
@@ -85,6 +86,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+# Cached: asking git takes a while, and the answer does not change.
 @cache
 def _revision() -> str | None:
     """Return the git revision of the program's checkout, with "+" where files differ from it.

@@ -12,6 +12,7 @@ import torch
 from fedrfq.engine.engine import Engine
 from fedrfq.learning.round_loop import LoopState, RoundLoop
 
+# Enough for a stable figure, few enough to answer in seconds.
 _STEPS = 8
 
 

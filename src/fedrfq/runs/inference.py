@@ -159,6 +159,7 @@ def _torchscript(module: TrainedModule, example: Tensor) -> bytes:
 
 def _onnx(module: TrainedModule, example: Tensor) -> bytes:
     try:
+        # torch imports them late and fails without saying what to install.
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
@@ -170,6 +171,7 @@ def _onnx(module: TrainedModule, example: Tensor) -> bytes:
         (example,),
         input_names=["images"],
         output_names=["logits", "features"],
+        # Only the batch size may vary.
         dynamic_shapes={"x": {0: torch.export.Dim("batch")}},
         dynamo=True,
         verbose=False,

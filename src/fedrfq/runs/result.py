@@ -69,6 +69,7 @@ def agreement(records: Sequence[RoundRecord]) -> dict[str, int | None]:
         "committee_messages": [record.committee_messages for record in records],
         "committee_bytes": [record.committee_bytes for record in records],
     }
+    # Records of a direct server have no view.
     if any(record.view is None for record in records):
         return dict.fromkeys(totals)
     return {name: sum(number or 0 for number in numbers) for name, numbers in totals.items()}

@@ -61,6 +61,7 @@ CLIENT_COLUMNS = (
     "reason",
 )
 
+# The files that only a run with a committee has, besides federation.toml.
 AUDITED = ("audit.log", "bodies.bin")
 
 
@@ -267,6 +268,7 @@ class RunDirectory:
 
     def load(self, number: int, device: torch.device) -> LoopState:
         """Return the state after round `number`, checked to belong to this experiment."""
+        # Its own size is the limit: a checkpoint may be as large as the models are.
         path = self.checkpoints()[number]
         named, metadata = tensors.load(path, max_bytes=path.stat().st_size)
         experiment = self.experiment()
@@ -316,6 +318,7 @@ class RunDirectory:
             text = (self.path / name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read {self.path / name}: {error}") from error
+        # Not splitlines(), which also splits at characters that a record may contain.
         return text.split("\n")[:-1]
 
     def _json(self, name: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from fedrfq.prototypes.fixed_point import Globals, Uploads
 PARTITION = "partition.csv"
 PROTOTYPES = "prototypes.safetensors"
 _COLUMNS = ("client", "class", "train", "test")
+# Reports read runs of others: a larger file is refused.
 _MAX_BYTES = 1 << 26
 # The number of dimensions and the type of every tensor of a snapshot.
 _KINDS = {
@@ -86,6 +87,7 @@ def load_shares(folder: Path) -> list[Share] | None:
 
 
 def _count(text: str) -> int:
+    # Nine digits fit everywhere; int() alone would take any length, signs and spaces.
     if not text.isdecimal() or len(text) > 9:
         raise ValueError(f"{text[:20]!r} is not a count")
     return int(text)

@@ -35,6 +35,7 @@ def deal(dataset: Dataset, clients: int, rng: Generator, share: bool, counts: Co
 
     With `share`, several clients may get the same training sample.
     """
+    # The order of draws is part of the seed's meaning: stock, clients in turn, test samples.
     check_clients(clients)
     stock = _Stock(dataset.train_y, len(dataset.classes), share, rng)
     train = []

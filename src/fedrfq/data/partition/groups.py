@@ -43,6 +43,7 @@ class Groups:
         order = rng.permutation(len(train_piles))[: clients * self.groups_per_client]
         writers_KG = order.reshape(clients, -1)
         train = _gather(train_piles, writers_KG)
+        # Only test samples of classes that the client holds.
         test = []
         for own, candidates in zip(train, _gather(test_piles, writers_KG), strict=True):
             is_held = np.isin(dataset.test_y[candidates], dataset.train_y[own])
@@ -62,6 +63,7 @@ def _piles_by_writer(dataset: Dataset) -> tuple[list[Ints], list[Ints]]:
             "use a dataset in LEAF's format or an .npz file with train_groups and test_groups"
         )
     writers, train = np.unique(dataset.train_groups, return_inverse=True)
+    # Test samples of writers who have no training samples belong to no client.
     known = np.flatnonzero(np.isin(dataset.test_groups, writers))
     test = np.searchsorted(writers, dataset.test_groups[known])
     return piles(train, len(writers)), [known[pile] for pile in piles(test, len(writers))]

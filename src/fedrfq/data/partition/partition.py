@@ -47,6 +47,7 @@ class Partition:
         pairs = zip(self.train, held_back, strict=True)
         train = tuple(np.setdiff1d(own, held) for own, held in pairs)
         for client, (own, held) in enumerate(zip(train, held_back, strict=True)):
+            # A class that is tested must still be trained on.
             if not len(held) or set(y[held]) - set(y[own]):
                 raise UserError(
                     f"validation = {share} leaves client {client} nothing to train on or to test: "
