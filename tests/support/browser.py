@@ -79,7 +79,7 @@ class Browser:
             self.asked.append(params["request"]["url"][:200])
 
     def open(self, path: Path, width: int = 1200, dark: bool = False, media: str = "") -> None:
-        """The file, drawn."""
+        """Open the file and wait until it is drawn."""
         self.look(width, dark, media)
         self.call("Page.navigate", url=path.resolve().as_uri())
         deadline = time.monotonic() + PATIENCE_S
@@ -100,7 +100,7 @@ class Browser:
         )
 
     def js(self, expression: str) -> Any:
-        """The expression's value, once it has one."""
+        """Return the expression's value, once it has one."""
         found = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
@@ -117,7 +117,7 @@ class Browser:
             )
 
     def picture(self) -> bytes:
-        """The whole page."""
+        """Return a picture of the whole page."""
         return base64.b64decode(
             self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
         )

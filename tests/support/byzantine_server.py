@@ -50,7 +50,7 @@ class Faulty:
 
 
 class Nowhere:
-    """Liars keep no log."""
+    """A write-ahead log that keeps nothing: liars need none."""
 
     def append(self, message: Message) -> None: ...
 
@@ -58,7 +58,7 @@ class Nowhere:
 
 
 async def run(identity: Identity, behaviour: str, seed: int) -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     federation = identity.federation
     stopped = asyncio.Event()
     ring = Ring(

@@ -18,16 +18,14 @@ ONE = 2**14
 def sent(
     values: NDArray[np.int64], counts: NDArray[np.int64] | None = None, clients: Sequence[int] = ()
 ) -> Uploads:
-    """Uploads of all classes, 10 samples each, by clients 0, 1, … unless told."""
+    """Return uploads of all classes, 10 samples each, by clients 0, 1, … by default."""
     if counts is None:
-        counts_KJ = np.full(values.shape[:2], 10, np.int64)
-    else:
-        counts_KJ = counts
-    return Uploads(tuple(clients) or tuple(range(len(values))), counts_KJ, values)
+        counts = np.full(values.shape[:2], 10, np.int64)
+    return Uploads(tuple(clients) or tuple(range(len(values))), counts, values)
 
 
 def lines(rows: Sequence[Sequence[int | None]]) -> Uploads:
-    """Uploads of one value a class; None is a class not held."""
+    """Return uploads of one value per class; None is a class that is not held."""
     values = np.array([[[v or 0] for v in row] for row in rows], np.int64)
     return sent(values, np.array([[0 if v is None else 10 for v in row] for row in rows], np.int64))
 
@@ -124,10 +122,8 @@ def after_rounds(
     state = detector.start(20)
     gone = []
     for number in range(rounds):
-        if number:
-            globals_ = world.globals_()
-        else:
-            globals_ = Globals.none(10, 24)
+        # There are no global prototypes before the first round.
+        globals_ = world.globals_() if number else Globals.none(10, 24)
         state, verdict = detector.judge(
             state, globals_, with_lies(world.round(), liars, lie, world.rng)
         )

@@ -51,7 +51,7 @@ def agreed(made: Sequence[NewKeys]) -> Federation:
 def founded(
     folder: Path, servers: int = 4, clients: int = 2, addresses: Sequence[str] = ()
 ) -> Federation:
-    """The folders server-0 … client-0 … in this one."""
+    """Create the folders server-0 … client-0 … in this one."""
     made = keys(servers, clients, addresses)
     federation = agreed(made)
     founding.found(folder, federation, made)
@@ -82,8 +82,7 @@ def certificate(
     if ca is not None:
         builder = builder.add_extension(x509.BasicConstraints(ca, None), True)
     issuer = issuer or key
-    if isinstance(issuer, ed25519.Ed25519PrivateKey):
-        algorithm = None
-    else:
-        algorithm = hashes.SHA256()
+    # Ed25519 hashes by itself.
+    is_ed25519 = isinstance(issuer, ed25519.Ed25519PrivateKey)
+    algorithm = None if is_ed25519 else hashes.SHA256()
     return builder.sign(issuer, algorithm).public_bytes(serialization.Encoding.DER)

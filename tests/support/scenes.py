@@ -1,4 +1,4 @@
-"""Scenes of an attack, by hand or drawn, and what is sent in them with all promises checked."""
+"""Scenes of an attack, handmade or drawn, and the attackers' uploads, checked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scene_of(
     globals_: Globals | None = None,
     detector: Detector | None = None,
 ) -> Scene:
-    """A scene that nobody can write to."""
+    """Return a scene whose arrays are read-only."""
     counts = array(counts_KJ)
     values = array(values_KJV)
     mask = np.isin(np.arange(len(counts)), malicious)
@@ -99,7 +99,7 @@ def same(one: Uploads, other: Uploads) -> bool:
 
 
 def send(attack: Attack, scene: Scene, seed: int = 7) -> Uploads:
-    """What is sent, with the promises checked that hold whatever the attack."""
+    """Return what is sent, after checking what must hold for every attack."""
     sent = attack.corrupt(scene, default_rng(seed))
     assert same(sent.only(~scene.malicious_K), scene.honest)
     assert same(sent, attack.corrupt(scene, default_rng(seed)))
