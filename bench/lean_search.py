@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fedrfq import data
-from fedrfq.experiment import Experiment, experiment
+from fedrfq import data, experiment
+from fedrfq.experiment import Experiment
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord

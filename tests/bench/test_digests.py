@@ -14,7 +14,7 @@ import pytest
 from support.paths import BENCH
 
 _BENCH = BENCH / "digests.py"
-# The total of SMALL. If it changes, servers of two versions would not agree.
+# Of SMALL. Another one means that servers of two versions would not agree.
 _TOTAL = "ec927a8b1cd988b1b4675c4d9786ab88a90dc5a0512ff3c3cf1aedf6e024878a"
 
 

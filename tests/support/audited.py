@@ -1,4 +1,4 @@
-"""A small run with a valid audit log, and where an audit of it ends."""
+"""A small run that holds, and where an audit of it ends."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SEED = 2
 
 
 def equivocated(path: Path) -> Path:
-    """Write three rounds of four servers, one of which equivocates."""
+    """Three rounds of four servers, one of which signs two lists, and so on."""
     return written(path, Simulated(4, 1, "equivocate"), ROUNDS, clients=3, seed=SEED)
 
 
 def offsets(path: Path, name: str) -> list[int]:
-    """Return where the entries of a file begin, and where it ends."""
+    """Where the entries of a file begin, and where it ends."""
     found = list(hash_chain.entries(path / name, rules(path).run))
     return [entry.offset for entry in found] + [found[-1].end]
 

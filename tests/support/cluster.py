@@ -1,7 +1,4 @@
-"""Replicas and clients of one committee on a network that the test controls.
-
-Nothing is lost or late unless the test asks for it.
-"""
+"""Replicas and clients of one committee on a network that does what the test says: nothing is lost or late unless asked."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ from fedrfq.consensus.rules import Rules
 
 
 class Hashed:
-    """Signatures that are hashes of key and data: anyone could forge them, but no test does."""
+    """Signatures that are hashes of key and data: anyone could make them, no test does so unasked."""
 
     def verify(self, key: bytes, data: bytes, signature: bytes) -> bool:
         return signer(key)(data) == signature
@@ -62,11 +59,7 @@ def roster(servers: int = 4, clients: int = 4, **settings: Any) -> Roster:
 
 
 class Sums:
-    """The application of these tests.
-
-    Contents are digits; the globals are all digits so far, the state is their sum. The run is over
-    at a total of 99.
-    """
+    """The application of these tests: contents are digits; the globals are all of them so far. A total of 99 is the end."""
 
     def over(self, outcome: Outcome) -> bool:
         return outcome.state == b"99"
@@ -93,8 +86,6 @@ Filter = Callable[[int, int, Message], bool]
 
 
 class Cluster:
-    """Servers 0, 1, … and clients ~0, ~1, …, with all that they have sent, logged and decided."""
-
     def __init__(
         self, servers: int = 4, clients: int = 4, replica: type[Replica] = Replica, **settings: Any
     ) -> None:
@@ -118,7 +109,7 @@ class Cluster:
             self.give(party, Start())
 
     def give(self, party: int, event: Event) -> list[Effect]:
-        """Give one event to one party, and carry out its effects."""
+        """One event to one party, and its effects carried out."""
         effects: list[Effect] = self.parties[party].step(event)
         for effect in effects:
             self._carry_out(party, effect)
@@ -131,8 +122,11 @@ class Cluster:
         elif isinstance(effect, Broadcast):
             self._post(party, [i for i in servers if i != party], effect.message)
         elif isinstance(effect, Publish):
-            clients = served(party, self.roster.n, len(self.roster.clients))
-            self._post(party, [~k for k in clients], effect.message)
+            self._post(
+                party,
+                [~k for k in served(party, self.roster.n, len(self.roster.clients))],
+                effect.message,
+            )
         elif isinstance(effect, Persist):
             self.logs[party].append(effect.message)
         elif isinstance(effect, Decided):
@@ -157,18 +151,17 @@ class Cluster:
     def train(
         self, round_: int, contents: Sequence[bytes | None] = (b"1", b"2", b"3", b"4")
     ) -> None:
-        """Let each client upload its content; one without content does not."""
+        """What each client uploads; none: it does not."""
         for client, content in enumerate(contents):
             if content is not None:
                 self.give(~client, Submit(round_, content))
 
     def expire(self, timer: Timer, *parties: int) -> None:
-        """Let a timer of these parties, or of all servers, expire."""
         for party in parties or range(self.roster.n):
             self.give(party, Expired(timer))
 
     def restart(self, server: int) -> None:
-        """Restart a server as after a crash, with nothing but what it persisted."""
+        """As after a crash: with what was persisted, and nothing else."""
         log = list(self.logs[server])
         self.parties[server] = self.replica(
             self.rules, server, signer(key("server", server)), Sums(), log
@@ -176,7 +169,7 @@ class Cluster:
         self.give(server, Start())
 
     def lose(self, server: int, nonce: bytes) -> None:
-        """Restart a server that has lost its log and knows it."""
+        """As after a crash that left nothing of the log, with a new start that knows it."""
         self.logs[server] = [lost(self.rules, nonce)]
         self.parties[server] = self.replica(
             self.rules, server, signer(key("server", server)), Sums(), self.logs[server]
@@ -184,26 +177,28 @@ class Cluster:
         self.give(server, Start())
 
     def say(self, server: int, body: Any) -> Message:
-        """Return any message with this server's signature."""
+        """A message with this server's signature, whatever it says."""
         return self.rules.signed(body, signer(key("server", server)))
 
     def upload(self, client: int, round_: int, content: bytes) -> Message:
-        """Return a client's signed upload."""
         return self.rules.signed(Upload(round_, client, content), signer(key("client", client)))
 
     def said(self, server: int, kind: Kind) -> list[Message]:
-        """Return the distinct messages of a kind that a server has sent, in order."""
-        own = [message for sender, _, message in self.sent if sender == server]
-        return list(dict.fromkeys(message for message in own if message.body.kind == kind))
+        """The different messages of a kind that a server has sent, in order."""
+        return list(
+            dict.fromkeys(
+                m for sender, _, m in self.sent if sender == server and m.body.kind == kind
+            )
+        )
 
     def globals_(self, round_: int) -> dict[int, bytes]:
-        """Return what each server decided in a round."""
-        decided = {}
+        """What each server came to in a round."""
+        found = {}
         for server in range(self.roster.n):
             for decision in self.decided[server]:
                 if decision.certificate.record.round == round_ and decision.outcome is not None:
-                    decided[server] = decision.outcome.globals_
-        return decided
+                    found[server] = decision.outcome.globals_
+        return found
 
 
 def among(*servers: int) -> Filter:

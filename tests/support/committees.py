@@ -1,4 +1,4 @@
-"""Committees without training: random uploads, and the files a run would leave."""
+"""Committees without training: uploads drawn at random, and the files a run would leave."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def mandate(
 
 
 def uploads(asked: CommitteeSettings, round_: int, absent: tuple[int, ...] = ()) -> Uploads:
-    """Return what the clients send in a round; some lack some classes."""
+    """What the clients send in a round; some classes are not held."""
     rng = np.random.default_rng([asked.seed, round_])
     clients = tuple(k for k in range(asked.task.clients) if k not in absent)
     counts_KJ = rng.integers(0, 4, (len(clients), CLASSES))
@@ -43,7 +43,7 @@ def uploads(asked: CommitteeSettings, round_: int, absent: tuple[int, ...] = ())
 def rounds(
     committee: Committee, asked: CommitteeSettings, number: int, absent: tuple[int, ...] = ()
 ) -> list[AgreedRound]:
-    """Decide that many rounds, one after the other."""
+    """So many rounds, one after the other."""
     found: list[AgreedRound] = []
     globals_ = Globals.none(CLASSES, VALUES)
     memory = asked.task.detector.start(asked.task.clients)
@@ -61,7 +61,7 @@ def rounds(
 def written(
     path: Path, committee: Simulated, number: int = 2, clients: int = 4, seed: int = 0
 ) -> Path:
-    """Write a directory with what `fedrfq verify` reads."""
+    """A directory with what `fedrfq verify` reads."""
     table = toml.merge(TABLE, {"rounds": number, "committee": {"servers": committee.servers}})
     asked = mandate(clients, seed, table=table)
     federation = committee.federation(asked)

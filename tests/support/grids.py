@@ -21,7 +21,7 @@ partition = {{ways = 2, spread = 1, shots = 6, test_shots = 10}}
 
 
 def grid_file(folder: Path, top: str, rounds: int = 4, more: str = "") -> Path:
-    """Write a file of the grid, beside its data."""
+    """A file of the grid, beside its data."""
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "tiny.npz"
     if not data.exists():
@@ -39,7 +39,7 @@ def table(out: Path, name: str = "grid") -> dict:
 
 
 def found(out: Path, name: str = "grid") -> dict[str, RunDirectory]:
-    """Return the grid's runs by their experiments' hashes."""
+    """The grid's runs by their experiments' hashes."""
     runs = [RunDirectory.open(path.parent) for path in (out / name).glob("*/experiment.toml")]
     by_hash = {run.experiment().hash(): run for run in runs}
     assert len(by_hash) == len(runs)
@@ -51,7 +51,7 @@ def run_of(out: Path, experiment: Experiment) -> RunDirectory:
 
 
 def refused(command: str, file: Path, out: Path) -> str:
-    """Return the error of a command that refuses a file; check that nothing is written."""
+    """What the command says of a file that it does not take; nothing is written."""
     said = fedrfq(command, file, "--out", out, "--device", "cpu", expect=2).stderr
     assert not out.exists()
     return said

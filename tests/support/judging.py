@@ -1,4 +1,4 @@
-"""Rounds of uploads to judge, handmade or drawn around the centres of classes, honest or not."""
+"""Rounds of uploads to judge, hand-made or drawn about classes' centres, with lies in them or without."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ ONE = 2**14
 def sent(
     values: NDArray[np.int64], counts: NDArray[np.int64] | None = None, clients: Sequence[int] = ()
 ) -> Uploads:
-    """Return uploads of all classes, 10 samples each, by clients 0, 1, … by default."""
+    """Uploads of all classes, 10 samples each, by clients 0, 1, … unless told."""
     if counts is None:
-        counts = np.full(values.shape[:2], 10, np.int64)
-    return Uploads(tuple(clients) or tuple(range(len(values))), counts, values)
+        counts_KJ = np.full(values.shape[:2], 10, np.int64)
+    else:
+        counts_KJ = counts
+    return Uploads(tuple(clients) or tuple(range(len(values))), counts_KJ, values)
 
 
 def lines(rows: Sequence[Sequence[int | None]]) -> Uploads:
-    """Return uploads of one value per class; None is a class that is not held."""
+    """Uploads of one value a class; None is a class not held."""
     values = np.array([[[v or 0] for v in row] for row in rows], np.int64)
     return sent(values, np.array([[0 if v is None else 10 for v in row] for row in rows], np.int64))
 
@@ -35,10 +37,7 @@ def nowhere(uploads: Uploads) -> Globals:
 
 
 class Clusters:
-    """Twenty clients with two to five of ten classes, and rounds of honest uploads.
-
-    The uploads are drawn around the centres of the classes.
-    """
+    """Twenty clients with two to five of ten classes, and rounds of honest uploads about the classes' centres."""
 
     def __init__(self, seed: int, spread: float = 0.1) -> None:
         self.rng = np.random.default_rng(seed)
@@ -114,16 +113,15 @@ def with_lies(
 def after_rounds(
     world: Clusters, rounds: int, liars: Sequence[int] = (), lie: Lie = swap
 ) -> tuple[State, list[set[int]]]:
-    """Return the detector's state, and whom it dropped in each round.
-
-    The global prototypes are the honest ones.
-    """
+    """The detector's state, and whom it dropped in each of the rounds. The globals are the honest ones."""
     detector = AdaptiveDetector()
     state = detector.start(20)
     gone = []
     for number in range(rounds):
-        # There are no global prototypes before the first round.
-        globals_ = world.globals_() if number else Globals.none(10, 24)
+        if number:
+            globals_ = world.globals_()
+        else:
+            globals_ = Globals.none(10, 24)
         state, verdict = detector.judge(
             state, globals_, with_lies(world.round(), liars, lie, world.rng)
         )

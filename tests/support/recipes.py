@@ -1,4 +1,4 @@
-"""Recipes written by a test, and their results without any training."""
+"""Recipes written by a test, and what comes of them where nothing is trained."""
 
 from __future__ import annotations
 

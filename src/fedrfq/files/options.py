@@ -21,8 +21,7 @@ class Described(NamedTuple):
 
 
 def option(default: Any = MISSING, help: str = "", range: str = "", factory: Any = MISSING) -> Any:
-    """Declare a dataclass field with a one-line description and, if any, its range in words."""
-    # In the field's metadata, where it does not change what the dataclass is or hashes to.
+    """A dataclass field with a one-line description and, where it has one, its range in words."""
     metadata = {"help": help, "range": range}
     if factory is not MISSING:
         return field(default_factory=factory, metadata=metadata)
@@ -30,15 +29,20 @@ def option(default: Any = MISSING, help: str = "", range: str = "", factory: Any
 
 
 def described(cls: type[Any]) -> list[Described]:
-    """Return the options of a dataclass, in the order in which they are declared."""
-    options = []
-    for declared in fields(cls):
-        default = declared.default
-        if declared.default_factory is not MISSING:
-            default = declared.default_factory()
-        option_help = declared.metadata.get("help", "")
-        option_range = declared.metadata.get("range", "")
-        options.append(
-            Described(declared.name, str(declared.type), default, option_help, option_range)
+    """The options of a dataclass, in the order in which they are declared."""
+    found = []
+    for one in fields(cls):
+        default = one.default
+        if one.default_factory is not MISSING:
+            default = one.default_factory()
+        metadata = one.metadata
+        found.append(
+            Described(
+                one.name,
+                str(one.type),
+                default,
+                metadata.get("help", ""),
+                metadata.get("range", ""),
+            )
         )
-    return options
+    return found
