@@ -1,10 +1,11 @@
-"""The learning core's accuracy on MNIST, setting by setting: what each named option of the method does.
+"""The learning core's accuracy on MNIST, setting by setting: what each option of the method does.
 
-    python bench/accuracy.py --device cuda --out results/mnist-options.json        (about four minutes on an H200)
-    python bench/accuracy.py --seeds 1 --rounds 20 --only "fedrfq"                 (a look at one, on a laptop)
+    python bench/accuracy.py --device cuda --out results/mnist-options.json
+    python bench/accuracy.py --seeds 1 --rounds 20 --only "fedrfq"
 
-20 clients, 3 ± 2 classes, 100 shots, 100 rounds unless the setting says otherwise. Settings of one shape are trained
-together. `fedrfq data get mnist` first.
+The first takes about four minutes on an H200; the second is a quick look at one setting on a
+laptop. 20 clients, 3 ± 2 classes, 100 shots and 100 rounds, unless the setting says otherwise.
+Settings that share a program are trained together. Run `fedrfq data get mnist` first.
 """
 
 from __future__ import annotations
@@ -55,16 +56,18 @@ SETTINGS: dict[str, list[str]] = {
 def stacks(
     settings: dict[str, list[str]], seeds: int, rounds: int
 ) -> list[list[tuple[str, Experiment]]]:
-    """The runs of all settings and seeds, those of one program together."""
+    """Return the runs of all settings and seeds, those of one program together."""
     grouped: dict[Hashable, list[tuple[str, Experiment]]] = defaultdict(list)
     for name, sets in settings.items():
         for seed in range(seeds):
-            made = experiment.load(sets=["data.name=mnist", f"rounds={rounds}", *sets], seed=seed)
-            grouped[program_key(made)].append((name, made))
+            all_sets = ["data.name=mnist", f"rounds={rounds}", *sets]
+            loaded = experiment.load(sets=all_sets, seed=seed)
+            grouped[program_key(loaded)].append((name, loaded))
     return list(grouped.values())
 
 
 def run(groups: list[list[tuple[str, Experiment]]], device: str) -> dict[str, list[dict[str, Any]]]:
+    """Train all groups and return the results of every run by setting."""
     results: dict[str, list[dict[str, Any]]] = defaultdict(list)
     dataset = data.load("mnist")
     with (
@@ -72,12 +75,11 @@ def run(groups: list[list[tuple[str, Experiment]]], device: str) -> dict[str, li
         Progress(console=Console(stderr=True)) as progress,
     ):
         for group in groups:
-            task = progress.add_task(
-                f"{group[0][0]} and alike, {len(group)} runs", total=group[0][1].rounds
-            )
-            session = Session.begin(
-                [made for _, made in group], pick_device(device), Path(folder), dataset
-            )
+            name, first = group[0]
+            title = f"{name} and similar, {len(group)} runs"
+            task = progress.add_task(title, total=first.rounds)
+            experiments = [loaded for _, loaded in group]
+            session = Session.begin(experiments, pick_device(device), Path(folder), dataset)
             for _ in session.advance():
                 progress.advance(task)
             for (name, _), result in zip(group, session.finish(), strict=True):
@@ -87,6 +89,7 @@ def run(groups: list[list[tuple[str, Experiment]]], device: str) -> dict[str, li
 
 
 def table(settings: dict[str, list[str]], results: dict[str, list[dict[str, Any]]]) -> Table:
+    """Return a table with a row for each setting."""
     shown = Table(
         "setting",
         "own head",
@@ -98,45 +101,50 @@ def table(settings: dict[str, list[str]], results: dict[str, list[dict[str, Any]
     )
     for name in settings:
         runs = results[name]
-        failure = [100 * r["prototype_failure"] for r in runs if r["prototype_failure"] is not None]
+        failures = known(runs, "prototype_failure")
+        failure = f"{100 * statistics.mean(failures):.2f}" if failures else "–"
         shown.add_row(
             name,
-            spread([r["accuracy_mean"] for r in runs]),
-            spread(
-                [
-                    r["prototype_accuracy_mean"]
-                    for r in runs
-                    if r["prototype_accuracy_mean"] is not None
-                ]
-            ),
-            f"{statistics.mean(failure):.2f}" if failure else "–",
-            f"{statistics.mean(r['silhouette'] for r in runs):.3f}",
-            f"{statistics.mean(r['parameters_per_round'] for r in runs):,.0f}",
-            f"{statistics.mean(r['collapsed_clients'] for r in runs):.1f}",
+            spread(known(runs, "accuracy_mean")),
+            spread(known(runs, "prototype_accuracy_mean")),
+            failure,
+            f"{statistics.mean(known(runs, 'silhouette')):.3f}",
+            f"{statistics.mean(known(runs, 'parameters_per_round')):,.0f}",
+            f"{statistics.mean(known(runs, 'collapsed_clients')):.1f}",
         )
     return shown
 
 
+def known(runs: list[dict[str, Any]], key: str) -> list[float]:
+    """Return the runs' figures under `key`, without those that a method does not have."""
+    return [run[key] for run in runs if run[key] is not None]
+
+
 def spread(values: list[float]) -> str:
-    """Mean ± standard deviation over the seeds."""
+    """Return mean ± standard deviation over the seeds, as text."""
     if not values:
         return "–"
-    return f"{statistics.mean(values):.2f}" + (
-        f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    )
+    text = f"{statistics.mean(values):.2f}"
+    if len(values) > 1:
+        text += f" ± {statistics.stdev(values):.2f}"
+    return text
 
 
 def main() -> None:
+    """Train the chosen settings, print the table and write the figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds per setting (default: 5)")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds per run (default: 100)")
     parser.add_argument(
-        "--only", action="append", choices=list(SETTINGS), help="settings, all if not given"
+        "--only",
+        action="append",
+        choices=list(SETTINGS),
+        help="a setting to run; repeatable (default: all)",
     )
-    parser.add_argument("--out", type=Path, help="a JSON file for every run's figures")
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures of every run")
     args = parser.parse_args()
     chosen = {name: SETTINGS[name] for name in args.only or SETTINGS}
     results = run(stacks(chosen, args.seeds, args.rounds), args.device)

@@ -1,7 +1,9 @@
-"""A server that lies, as a real process among three honest ones: rounds go on, the result is honest, evidence names it.
+"""A lying server as a real process among three honest ones.
 
-python bench/byzantine.py
-python bench/byzantine.py --behaviours equivocate --rounds 8
+    python bench/byzantine.py
+    python bench/byzantine.py --behaviours equivocate --rounds 8
+
+Rounds must go on, the result must be that of honest servers, and evidence must name the liar.
 """
 
 from __future__ import annotations
@@ -25,34 +27,35 @@ from fedrfq.federation.round_log import OUTCOME, accusation
 from fedrfq.node.ops.child_processes import Child, stop
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.ops.status import name
-from ground import answering, arguments, console, founded, record, servers
 from loadclient import Crowd, content
+from testbed import answering, arguments, console, founded, record, servers
 
 EVIL = 3
 CLIENTS = 3
 SERVER = str(Path(__file__).parents[1] / "tests" / "support" / "byzantine_server.py")
 BEHAVIOURS = ("equivocate", "forge", "censor", "wrong")
-_LIMIT_S = 3.0  # a round, on average
+# What a round may take, on average.
+_LIMIT_S = 3.0
 
 
 @dataclass(frozen=True)
 class Found:
-    """What came of it, by the logs of the honest servers, each recomputed."""
+    """What the logs of the honest servers show, each of them recomputed."""
 
     rounds: int
     view_changes: int
-    as_honest: bool  # globals, verdicts and state are what one honest server makes of the uploads
-    agree: bool  # all logs, and all that clients have seen
-    evidence: dict[str, int]  # proofs by party
+    as_honest: bool  # globals, verdicts and state are what one honest server computes
+    agree: bool  # all logs agree with each other and with what the clients saw
+    evidence: dict[str, int]  # number of proofs by party
 
 
 @contextmanager
 def under_attack(behaviour: str) -> Iterator[Cluster]:
-    """Three honest servers, and one that is not."""
+    """Start three honest servers and a lying one."""
     waits = {"view_ms": 300, "resend_ms": 200}
     with founded(CLIENTS, free_ports(4), waits) as folder, servers(folder, range(3)) as cluster:
-        module = [sys.executable, SERVER, str(cluster.own(EVIL)), "--behaviour", behaviour]
-        evil = Child("evil", module, cluster.own(EVIL) / "output.log")
+        command = [sys.executable, SERVER, str(cluster.own(EVIL)), "--behaviour", behaviour]
+        evil = Child("evil", command, cluster.own(EVIL) / "output.log")
         evil.start()
         try:
             yield cluster
@@ -62,37 +65,37 @@ def under_attack(behaviour: str) -> Iterator[Cluster]:
 
 
 async def decided(cluster: Cluster, rounds: int) -> Crowd:
-    """So many rounds, with all clients."""
+    """Run `rounds` rounds with all clients, and return the clients."""
     crowd = Crowd(cluster.folder, range(CLIENTS), rounds)
     await answering(cluster, range(3))
-    while not all(
-        _meets(cluster, server) for server in range(3)
-    ):  # or it would be passed over before it can lie
+    # Otherwise the rounds would pass the liar over before it can lie.
+    while not all(_is_connected_to_liar(cluster, server) for server in range(3)):
         await asyncio.sleep(0.05)
     await crowd.start()
     try:
         await crowd.all_connected()
         crowd.go(rounds)
         await asyncio.wait_for(crowd.reached(rounds), 60 + _LIMIT_S * rounds)
-        while any(
-            (cluster.status(server) or {"round": 0})["round"] <= rounds for server in range(3)
-        ):
+        while min(_round(cluster, server) for server in range(3)) <= rounds:
             await asyncio.sleep(0.05)
     finally:
         await crowd.stop()
     return crowd
 
 
-def _meets(cluster: Cluster, server: int) -> bool:
-    """Whether a server is connected with the one that lies."""
-    peers = (cluster.status(server) or {"peers": []})["peers"]
-    return any(
-        peer["connected"] for peer in peers if peer["name"] == name(cluster.federation, EVIL)
-    )
+def _round(cluster: Cluster, server: int) -> int:
+    status = cluster.status(server) or {"round": 0}
+    return int(status["round"])
+
+
+def _is_connected_to_liar(cluster: Cluster, server: int) -> bool:
+    status = cluster.status(server) or {"peers": []}
+    liar = name(cluster.federation, EVIL)
+    return any(peer["connected"] for peer in status["peers"] if peer["name"] == liar)
 
 
 def computed(federation: Federation, rounds: int) -> list[Outcome]:
-    """What one honest server makes of all that the clients send."""
+    """Return the outcomes that one honest server computes from all that the clients send."""
     application = reconfigurable(federation)
     outcomes = [reconfigurable(federation).start()]
     for round_ in range(1, rounds + 1):
@@ -105,35 +108,33 @@ def computed(federation: Federation, rounds: int) -> list[Outcome]:
 
 
 def judged(cluster: Cluster, crowd: Crowd, rounds: int) -> Found:
-    expected = [
-        tuple(map(part_digest, OUTCOME, outcome))
-        for outcome in computed(cluster.federation, rounds)
-    ]
+    """Audit the logs of the honest servers and compare them with each other and the clients."""
     run = cluster.federation.roster.run
+    expected = []
+    for outcome in computed(cluster.federation, rounds):
+        expected.append(tuple(map(part_digest, OUTCOME, outcome)))
     logs = []
     proofs = set()
     for server in range(3):
         audit = Audit(cluster.own(server), recompute=True)
         logs.append([audited.certificate for audited in audit.rounds()])
-        proofs |= {
-            accusation(message.body)
-            for message in audit.evidence()
-            if isinstance(message.body, Evidence)
-        }
+        for message in audit.evidence():
+            if isinstance(message.body, Evidence):
+                proofs.add(accusation(message.body))
     records = [[certificate.record for certificate in log] for log in logs]
-    seen = [{record.round: record.value(run) for record in log} for log in records]
+    outcomes = [[(r.globals_, r.verdicts, r.state) for r in log] for log in records]
+    values = [{r.round: r.value(run) for r in log} for log in records]
     return Found(
         rounds=len(records[0]),
         view_changes=sum(certificate.view > 0 for certificate in logs[0]),
-        as_honest=all(
-            [(r.globals_, r.verdicts, r.state) for r in log] == expected for log in records
-        ),
-        agree=all(one == crowd.seen for one in seen),
+        as_honest=all(log == expected for log in outcomes),
+        agree=all(log == crowd.seen for log in values),
         evidence=dict(Counter(name(cluster.federation, party) for party, *_ in proofs)),
     )
 
 
 def attacked(behaviour: str, rounds: int) -> Found:
+    """Run a federation with one lying server and return what its logs show."""
     with under_attack(behaviour) as cluster:
         crowd = asyncio.run(decided(cluster, rounds))
         cluster.stop()
@@ -141,20 +142,31 @@ def attacked(behaviour: str, rounds: int) -> Found:
 
 
 def main() -> None:
+    """Run every behaviour, print a table and write the record."""
     parser = arguments(__doc__, "byzantine.json")
-    parser.add_argument("--behaviours", nargs="+", default=BEHAVIOURS, choices=BEHAVIOURS)
-    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument(
+        "--behaviours",
+        nargs="+",
+        default=BEHAVIOURS,
+        choices=BEHAVIOURS,
+        help="how the server lies (default: all)",
+    )
+    parser.add_argument("--rounds", type=int, default=100, help="rounds each (default: 100)")
     options = parser.parse_args()
     table = Table(
         "behaviour", "rounds", "view changes", "as one honest server", "all agree", "proofs"
     )
     results = {}
     for behaviour in options.behaviours:
-        found = results[behaviour] = attacked(behaviour, options.rounds)
+        found = attacked(behaviour, options.rounds)
+        results[behaviour] = found
         proofs = ", ".join(f"{who}: {number}" for who, number in found.evidence.items()) or "none"
         table.add_row(
             behaviour,
-            *map(str, (found.rounds, found.view_changes, found.as_honest, found.agree)),
+            str(found.rounds),
+            str(found.view_changes),
+            str(found.as_honest),
+            str(found.agree),
             proofs,
         )
     console().print(table)

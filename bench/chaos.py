@@ -1,13 +1,14 @@
-"""Real servers and clients that are killed, stopped and cut off, over and over; nothing that was decided may be lost.
+"""Kill, stop and cut off real servers and clients, over and over; no decision may be lost.
 
     python bench/chaos.py --cycles 1000 --seed 1
     python bench/chaos.py --cycles 100 --real 2      # two of the clients train
 
-Servers are reached through proxies, which delay and split what passes, and now and then cut it. A cycle is a kill -9 and a
-restart: mostly of one server, at times of all of them, or of a process of clients. Between cycles a server is stopped
-for longer than a view's timeout, or the leader is isolated. Which phase a kill hit is read from what it left on the disk.
-In the end the network is calm, and everyone must get through some more rounds; then all logs must hold, and agree
-with each other and with every certificate that any client has seen.
+Servers are reached through proxies, which delay and split what passes and sometimes cut it. A cycle
+is a kill -9 and a restart: mostly of one server, at times of all of them, or of a process of
+clients. Between cycles a server is stopped for longer than a view's timeout, or the leader is
+isolated. Which phase a kill hit is read from what it left on the disk. In the end the network is
+calm and everyone must complete some more rounds. Then all logs must be valid, and agree with each
+other and with every certificate that any client has seen.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,22 +31,26 @@ from fedrfq.node.ops.child_processes import Child, fedrfq_command
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.storage import segments
 from fedrfq.node.storage.log_reader import FOLDER
-from ground import ROOT, answering, arguments, console, founded, record, servers
+from testbed import ROOT, answering, arguments, console, founded, record, servers
 
-sys.path.insert(0, str(ROOT / "tests"))  # the tests' bad network serves here, too
+# The tests' bad network serves here, too.
+sys.path.insert(0, str(ROOT / "tests"))
 from support.proxy import CALM, Proxy, Weather
 
 ROUGH = Weather(delay_s=(0.0, 0.004), piece=4096)
 STORM = Weather(delay_s=(0.0, 0.02), piece=700, cut=0.02)
-_CALM_ROUNDS = 5  # that everyone must get through in the end
+# The rounds that everyone must complete in the end, and the time for them.
+_CALM_ROUNDS = 5
 _CALM_S = 120.0
-_TOLD = 50  # cycles between two lines
-_PER_PROCESS = 2  # light clients
+# Cycles between two lines of progress.
+_PROGRESS_CYCLES = 50
+# Clients that do not train, in one process.
+_CLIENTS_PER_PROCESS = 2
 _WAITS = {"deadline_ms": 1500, "view_ms": 300, "resend_ms": 200}
 
 
 class Campaign:
-    """What is done to whom, all of it drawn from one seed; `hits` counts it."""
+    """What is done to whom, all of it drawn from one seed; `hits` counts what was hit."""
 
     def __init__(
         self,
@@ -66,60 +72,53 @@ class Campaign:
         self.cycles = 0
 
     def apart(self, server: int, source: int | None) -> bool:
-        """Whether the line from a party to a server is down."""
+        """Return whether the connection from a party to a server is cut."""
         return self.isolated is not None and self.isolated in (server, source)
 
     def owner(self, port: int) -> int | None:
-        """The server whose connection comes from this port; none of a client's."""
+        """Return the server whose connection comes from this port; None for a client's."""
         inode = _inode(port)
-        return next(
-            (
-                server
-                for server, child in enumerate(self.servers)
-                if child.running and _has(child.pid, inode)
-            ),
-            None,
-        )
+        for server, child in enumerate(self.servers):
+            if child.running and _has(child.pid, inode):
+                return server
+        return None
 
     async def run(self, cycles: int) -> None:
-        ways = (
-            self._kill_one,
-            self._kill_all,
-            self._kill_client,
-            self._stop_one,
-            self._isolate,
-            self._storm,
-        )
+        """Do harm until that many cycles are over; raise if a process ends by itself."""
+        # Each with its weight in the draw.
+        ways = {
+            self._kill_one: 75,
+            self._kill_all: 2,
+            self._kill_client: 10,
+            self._stop_one: 5,
+            self._isolate: 5,
+            self._storm: 3,
+        }
         while self.cycles < cycles:
             await asyncio.sleep(self.rng.uniform(0, 0.3))
             before = self.cycles
-            await self.rng.choices(ways, (75, 2, 10, 5, 5, 3))[0]()
-            if self.cycles // _TOLD > before // _TOLD:
-                self.say(f"{self.cycles} cycles, round {self._round()}")
-            for child in (
-                *self.cluster.fallen(),
-                *(child for child in self.clients if child.code is not None),
-            ):
-                raise RuntimeError(
-                    f"{child.name} has ended with {child.code}: {' / '.join(child.said()[-5:])}"
-                )
+            (way,) = self.rng.choices(list(ways), list(ways.values()))
+            await way()
+            if self.cycles // _PROGRESS_CYCLES > before // _PROGRESS_CYCLES:
+                rounds = [status["round"] for status in self._statuses()]
+                self.say(f"{self.cycles} cycles, round {max(rounds, default=0)}")
+            ended = [child for child in self.clients if child.code is not None]
+            for child in (*self.cluster.fallen(), *ended):
+                last_lines = " / ".join(child.said()[-5:])
+                raise RuntimeError(f"{child.name} ended with {child.code}: {last_lines}")
 
-    def _round(self) -> int:
-        return max(
-            (
-                status["round"]
-                for server in range(len(self.servers))
-                if (status := self.cluster.status(server))
-            ),
-            default=0,
-        )
+    def _statuses(self) -> list[dict[str, Any]]:
+        """Return the statuses of the servers that answer."""
+        answers = (self.cluster.status(server) for server in range(len(self.servers)))
+        return [status for status in answers if status]
 
     async def _kill_one(self) -> None:
         server = self.rng.randrange(len(self.servers))
         self._kill(server)
         await asyncio.sleep(self.rng.uniform(0, 0.5))
         self.servers[server].start()
-        if self.rng.random() < 0.8:  # else the next may be hit before this one is back
+        # Otherwise the next one may be hit before this one is back.
+        if self.rng.random() < 0.8:
             await answering(self.cluster, [server])
 
     async def _kill_all(self) -> None:
@@ -150,16 +149,10 @@ class Campaign:
         child.resume()
 
     async def _isolate(self) -> None:
-        status = next(
-            (
-                found
-                for server in range(len(self.servers))
-                if (found := self.cluster.status(server))
-            ),
-            None,
-        )
-        if status is None:
+        statuses = self._statuses()
+        if not statuses:
             return
+        status = statuses[0]
         self.isolated = self.cluster.federation.roster.leader(status["round"], status["view"])
         self.hits["leader isolated"] += 1
         await asyncio.sleep(self.timeout_s * self.rng.uniform(1.5, 4))
@@ -175,30 +168,27 @@ class Campaign:
 
 
 def phase(cluster: Cluster, server: int) -> str:
-    """How far a server was when it died: the last thing on its disk, and whether it was just writing."""
+    """Return what a server was doing when it died, by the last record on its disk."""
     path = max((cluster.own(server) / FOLDER).glob("*.log"), default=None)
-    if path:
-        data = path.read_bytes()
-    else:
-        data = b""
+    data = path.read_bytes() if path else b""
     head = segments.header(data)
-    if head:
-        found = segments.found(data, head)
-    else:
-        found = None
-    if head is None or found is None or not found.batches:
+    if head is None:
         return "before its first record"
-    last = segments.unpacked(*found.batches[-1], head.run)[-1].body
-    if found.end < len(data):
-        torn = " (a flush torn)"
-    else:
-        torn = ""
+    content = segments.found(data, head)
+    if not content.batches:
+        return "before its first record"
+    last = segments.unpacked(*content.batches[-1], head.run)[-1].body
     certificate = getattr(last, "certificate", None)
-    return f"{last.kind.name if certificate is None else f'CERT of {certificate.phase.name}'}{torn}"
+    name = last.kind.name
+    if certificate is not None:
+        name = f"CERT of {certificate.phase.name}"
+    if content.end < len(data):
+        name += " (a flush torn)"
+    return name
 
 
 def _inode(port: int) -> str:
-    """Of the socket that is bound to this port and has a peer."""
+    """Return the inode of the socket that is bound to this port and has a peer."""
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         _, local, remote, *rest = line.split()
         if int(local.partition(":")[2], 16) == port and not remote.endswith(":0000"):
@@ -209,44 +199,47 @@ def _inode(port: int) -> str:
 def _has(pid: int, inode: str) -> bool:
     try:
         return any(str(entry.readlink()) == inode for entry in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:  # it has just died
+    # The process has just died.
+    except OSError:
         return False
 
 
 def light(cluster: Cluster, folder: Path, seed: int, pace_s: float) -> list[Child]:
-    """The clients that do not train, some in each process."""
+    """Return the processes of the clients that do not train."""
     number = len(cluster.federation.clients)
-    found = []
-    for first in range(sum(party < 0 for party in cluster.children), number, _PER_PROCESS):
-        span = f"{first}-{min(first + _PER_PROCESS, number) - 1}"
-        seen = folder / f"seen-{first}.jsonl"
-        command = [
-            sys.executable,
-            str(ROOT / "bench" / "loadclient.py"),
-            str(cluster.folder),
-            "--clients",
-            span,
-        ]
-        options = ["--rounds", 10**9, "--seed", seed, "--pace", pace_s, "--record", seen]
-        found.append(
-            Child(
-                f"clients {span}", [*command, *map(str, options)], folder / f"clients-{first}.log"
-            )
-        )
-    return found
+    training = sum(party < 0 for party in cluster.children)
+    program = [sys.executable, str(ROOT / "bench" / "loadclient.py"), str(cluster.folder)]
+    children = []
+    for first in range(training, number, _CLIENTS_PER_PROCESS):
+        span = f"{first}-{min(first + _CLIENTS_PER_PROCESS, number) - 1}"
+        options = {
+            "--clients": span,
+            "--rounds": 10**9,
+            "--seed": seed,
+            "--pace": pace_s,
+            "--record": folder / f"seen-{first}.jsonl",
+        }
+        command = list(program)
+        for name, value in options.items():
+            command += [name, str(value)]
+        children.append(Child(f"clients {span}", command, folder / f"clients-{first}.log"))
+    return children
 
 
 def seen(folder: Path) -> dict[int, set[str]]:
-    """The values that clients have seen certified, by round."""
-    found: dict[int, set[str]] = {}
+    """Return the values that clients have seen certified, by round."""
+    values: dict[int, set[str]] = {}
     for path in folder.glob("seen-*.jsonl"):
         for round_, value in _noted(path):
-            found.setdefault(round_, set()).add(value)
-    return found
+            values.setdefault(round_, set()).add(value)
+    return values
 
 
 def _noted(path: Path) -> Iterator[tuple[int, str]]:
-    """The rounds and values in a record; a line that a kill has torn is passed over, with what was written behind it."""
+    """Yield the rounds and values in a record.
+
+    A line that a kill cut short is skipped, with what was appended to it afterwards.
+    """
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             row = json.loads(line)
@@ -256,85 +249,83 @@ def _noted(path: Path) -> Iterator[tuple[int, str]]:
 
 
 async def settled(cluster: Cluster, folder: Path) -> int:
-    """Wait until all have got through some more rounds; the last of them."""
+    """Wait until everyone has completed some more rounds; return the last of these."""
     target = max(seen(folder)) + _CALM_ROUNDS
-    until = time.monotonic() + _CALM_S
+    deadline = time.monotonic() + _CALM_S
     while True:
         rounds = [_reached(cluster, party) for party in cluster.children]
-        told = [
-            max((round_ for round_, _ in _noted(path)), default=0)
-            for path in folder.glob("seen-*.jsonl")
-        ]
-        if min([*rounds, *told]) > target:
+        clients = []
+        for path in folder.glob("seen-*.jsonl"):
+            clients.append(max((round_ for round_, _ in _noted(path)), default=0))
+        if min([*rounds, *clients]) > target:
             return target
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise RuntimeError(
-                f"not all got through round {target}: servers {rounds}, clients {told}"
+                f"not everyone completed round {target}: servers {rounds}, clients {clients}"
             )
         await asyncio.sleep(0.2)
 
 
 def _reached(cluster: Cluster, party: int) -> int:
-    if party >= 0:
-        known = cluster.status(party)
-    else:
-        known = cluster.diary(party)
-    if known:
-        return known["round"]
-    return 0
+    """Return the round that a server or a training client is in."""
+    known = cluster.status(party) if party >= 0 else cluster.diary(party)
+    if known is None:
+        return 0
+    return int(known["round"])
 
 
 def verified(cluster: Cluster, decisions: dict[int, set[str]]) -> list[str]:
-    """What does not hold: of each log, of two against each other, and of the logs against what clients have seen."""
-    wrong = [
-        f"two decisions of round {round_}"
-        for round_, values in decisions.items()
-        if len(values) > 1
-    ]
+    """Return everything that is wrong with the logs.
+
+    Each log is checked by itself, against the others, and against what clients have seen.
+    """
+    wrong = []
+    for round_, certified in decisions.items():
+        if len(certified) > 1:
+            wrong.append(f"two decisions of round {round_}")
     for party in cluster.children:
+        name = cluster.own(party).name
         values = _logged(cluster, party)
         for round_ in range(1, max(values) + 1):
-            if (
-                round_ not in values and party >= 0
-            ):  # clients may skip what was decided without them
-                wrong.append(f"{cluster.own(party).name} has lost round {round_}")
-            elif round_ in values and values[round_] not in decisions.get(round_, {values[round_]}):
-                wrong.append(f"{cluster.own(party).name} has another decision of round {round_}")
-    return (
-        wrong
-        + _said("verify", *(cluster.own(party) for party in cluster.children))
-        + _accused(cluster)
-    )
+            value = values.get(round_)
+            if value is None:
+                # A client may skip what was decided without it.
+                if party >= 0:
+                    wrong.append(f"{name} has lost round {round_}")
+            elif value not in decisions.get(round_, {value}):
+                wrong.append(f"{name} has another decision of round {round_}")
+    wrong += _complaints("verify", *(cluster.own(party) for party in cluster.children))
+    return wrong + _accused(cluster)
 
 
 def _logged(cluster: Cluster, party: int) -> dict[int, str]:
-    """The values in a party's log, by round."""
+    """Return the values in a party's log, by round."""
     run = cluster.federation.roster.run
     return {
-        one.round: one.certificate.record.value(run).hex()
-        for one in Audit(cluster.own(party)).rounds()
+        audited.round: audited.certificate.record.value(run).hex()
+        for audited in Audit(cluster.own(party)).rounds()
     }
 
 
 def _accused(cluster: Cluster) -> list[str]:
-    """All are honest, whatever is done to them: nobody may be caught contradicting himself."""
-    charges = [
-        charge
-        for party in cluster.children
-        for one in Audit(cluster.own(party)).rounds()
-        for charge in one.charges
-    ]
+    """Return all evidence: everyone is honest, so nobody may be caught contradicting themselves."""
+    charges = []
+    for party in cluster.children:
+        for audited in Audit(cluster.own(party)).rounds():
+            charges += audited.charges
     return [
         f"evidence against {charge.who} in round {charge.round}: {charge.what}"
         for charge in charges
     ]
 
 
-def _said(*arguments: object) -> list[str]:
-    done = subprocess.run(fedrfq_command(*arguments), capture_output=True, text=True, check=False)
-    if done.returncode == 0:
+def _complaints(*arguments: object) -> list[str]:
+    """Return what a `fedrfq` command complains about; nothing if it succeeds."""
+    command = fedrfq_command(*arguments)
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode == 0:
         return []
-    return [done.stderr.strip()]
+    return [completed.stderr.strip()]
 
 
 async def campaign(
@@ -344,22 +335,26 @@ async def campaign(
     args: argparse.Namespace,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
+    """Run the campaign, then check all logs; return what happened and what is wrong.
+
+    Server k listens on `targets[k]`; its proxy, which others connect to, on `ports[k]`.
+    """
     rng = Random(args.seed)
     folder = cluster.folder.parent
     clients = light(cluster, folder, args.seed, args.pace)
     proxies = [Proxy(target, Random(rng.random()), ROUGH) for target in targets]
     training = [child for party, child in cluster.children.items() if party < 0]
-    found = Campaign(cluster, clients + training, proxies, rng, say)
+    chaos = Campaign(cluster, clients + training, proxies, rng, say)
     for server, (proxy, port) in enumerate(zip(proxies, ports, strict=True)):
-        proxy.who = found.owner
-        proxy.apart = lambda source, server=server: found.apart(server, source)
+        proxy.who = chaos.owner
+        proxy.apart = lambda source, server=server: chaos.apart(server, source)
         await proxy.start(port)
     try:
         for child in clients:
             child.start()
         await answering(cluster, range(len(targets)))
         since = time.monotonic()
-        await found.run(args.cycles)
+        await chaos.run(args.cycles)
         for proxy in proxies:
             proxy.weather = CALM
         await settled(cluster, folder)
@@ -371,31 +366,36 @@ async def campaign(
         for proxy in proxies:
             await proxy.stop()
     decisions = seen(folder)
-    wrong = verified(cluster, decisions)
     return {
-        "cycles": found.cycles,
+        "cycles": chaos.cycles,
         "seconds": round(took),
         "rounds": max(decisions),
-        "hits": dict(found.hits),
-        "wrong": wrong,
+        "hits": dict(chaos.hits),
+        "wrong": verified(cluster, decisions),
     }
 
 
 def main() -> None:
+    """Run the campaign, print what happened, and fail if anything is wrong."""
     parser = arguments(__doc__, "chaos.json")
-    parser.add_argument("--cycles", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--servers", type=int, default=4)
-    parser.add_argument("--clients", type=int, default=6)
     parser.add_argument(
-        "--real", type=int, default=0, help="of them that train, each as a process of its own"
+        "--cycles", type=int, default=1000, help="kills and restarts (default: 1000)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the campaign (default: 0)")
+    parser.add_argument("--servers", type=int, default=4, help="servers (default: 4)")
+    parser.add_argument("--clients", type=int, default=6, help="clients (default: 6)")
+    parser.add_argument(
+        "--real",
+        type=int,
+        default=0,
+        help="how many of the clients train, each in its own process (default: 0)",
     )
     parser.add_argument(
         "--pace",
         type=float,
         default=0.02,
         metavar="SECONDS",
-        help="how long a client thinks, on average",
+        help="mean wait of a client before an upload (default: 0.02)",
     )
     args = parser.parse_args()
     screen = console()
@@ -408,15 +408,12 @@ def main() -> None:
         founded(args.clients, ports, _WAITS) as folder,
         servers(folder, parties, listen) as cluster,
     ):
-        found = asyncio.run(
-            campaign(
-                cluster, targets, ports, args, lambda text: screen.print(text, highlight=False)
-            )
-        )
-    screen.print_json(json.dumps(found))
-    record(args.out, {"seed": args.seed, **found})
+        say = partial(screen.print, highlight=False)
+        result = asyncio.run(campaign(cluster, targets, ports, args, say))
+    screen.print_json(json.dumps(result))
+    record(args.out, {"seed": args.seed, **result})
     screen.print(f"wrote {args.out}", highlight=False)
-    sys.exit(1 if found["wrong"] else 0)
+    sys.exit(bool(result["wrong"]))
 
 
 if __name__ == "__main__":

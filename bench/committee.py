@@ -1,11 +1,13 @@
-"""What agreeing costs: a simulated committee's round against one trusted server's, and the fuzzer's schedules a second, each
-on one core.
+"""What agreement costs, on one core.
 
     python bench/committee.py
     python bench/committee.py --clients 1000 --repeats 3
 
-A round is signed uploads of all clients, the servers' agreement with real Ed25519 signatures, and the proofs that go to the
-log, all servers and clients in one process. Candidates are alternated; the best of the repeats counts.
+The first table compares a round of a simulated committee with one of a single trusted server: the
+signed uploads of all clients, the agreement of the servers with real Ed25519 signatures, and the
+proofs that go to the log, with all servers and clients in one process. The second table shows how
+many schedules the fuzzer runs per second. Candidates are alternated; the best of the repeats
+counts.
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
-os.environ |= dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
-)  # numpy reads them once
+# Before numpy is imported: it reads them once.
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 import numpy as np
 from rich.console import Console
@@ -32,72 +34,77 @@ from fedrfq.simulator.fuzz.schedule_run import draw, run
 
 _CLASSES = 10
 _VALUES = 24
-_SCHEDULES = 150  # a repeat
+# With four servers, in each repeat.
+_SCHEDULES = 150
 
 
 def deciding(
-    committee: Committee, mandate: CommitteeSettings, sent: Uploads
+    committee: Committee, settings: CommitteeSettings, sent: Uploads
 ) -> Callable[[], AgreedRound]:
+    """Return a function that lets the committee decide one round."""
     globals_ = Globals.none(_CLASSES, _VALUES)
-    memory = mandate.task.detector.start(mandate.task.clients)
-    return lambda: committee.decide(mandate, 1, b"", memory, globals_, sent)
+    memory = settings.task.detector.start(settings.task.clients)
+    return lambda: committee.decide(settings, 1, b"", memory, globals_, sent)
 
 
 def uploads(clients: int) -> Uploads:
+    """Return random uploads of all clients."""
     rng = np.random.default_rng(0)
     values_KJV = rng.integers(-LIMIT // 2, LIMIT // 2, (clients, _CLASSES, _VALUES))
     return Uploads(tuple(range(clients)), np.full((clients, _CLASSES), 20), values_KJV)
 
 
 def best(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Seconds of processor time, the best of the repeats; the first, which also imports, does not count."""
-    found = dict.fromkeys(candidates, float("inf"))
-    for repeat in range(repeats + 1):
+    """Return the best processor time of each candidate, in seconds.
+
+    A first repeat, which also imports modules, does not count.
+    """
+    for work in candidates.values():
+        work()
+    seconds = dict.fromkeys(candidates, float("inf"))
+    for _ in range(repeats):
         for name, work in candidates.items():
-            since = time.process_time()
+            began = time.process_time()
             work()
-            took = time.process_time() - since
-            if repeat:
-                found[name] = min(found[name], took)
-            else:
-                found[name] = float("inf")
-    return found
+            seconds[name] = min(seconds[name], time.process_time() - began)
+    return seconds
 
 
 def rounds(clients: int, repeats: int) -> Table:
-    mandate = CommitteeSettings(
-        Task(AdaptiveDetector(), "weighted", WHOLE, clients, _CLASSES, _VALUES), 0, ""
-    )
+    """Return the table of what a round costs, by committee."""
+    task = Task(AdaptiveDetector(), "weighted", WHOLE, clients, _CLASSES, _VALUES)
+    settings = CommitteeSettings(task, 0, "")
     sent = uploads(clients)
     committees: dict[str, Committee] = {"direct": Direct()}
     for servers, faulty in ((4, 0), (4, 1), (7, 2), (10, 3)):
         committees[f"{servers} servers, {faulty} lying"] = Simulated(servers, faulty)
-    seconds = best(
-        {name: deciding(each, mandate, sent) for name, each in committees.items()}, repeats
-    )
+    candidates = {name: deciding(each, settings, sent) for name, each in committees.items()}
+    seconds = best(candidates, repeats)
     table = Table(f"a round, {clients} clients", "ms", "messages", "bytes")
-    for name, each in committees.items():
-        report = deciding(each, mandate, sent)().report
-        if report is None:
-            counts = ("–", "–")
-        else:
-            counts = (f"{report.messages:,}", f"{report.length:,}")
-        table.add_row(name, f"{1000 * seconds[name]:.1f}", *counts)
+    for name, decide in candidates.items():
+        report = decide().report
+        messages = "–"
+        size = "–"
+        if report is not None:
+            messages = f"{report.messages:,}"
+            size = f"{report.length:,}"
+        table.add_row(name, f"{1000 * seconds[name]:.1f}", messages, size)
     return table
 
 
 def schedules(repeats: int) -> Table:
+    """Return the table of the fuzzer's speed, by number of servers."""
     events = dict.fromkeys((4, 7, 10), 0)
 
-    def work(n: int, number: int) -> None:
-        events[n] = sum(run(draw(seed, n)).events for seed in range(number))
+    def work(servers: int, number: int) -> None:
+        events[servers] = sum(run(draw(seed, servers)).events for seed in range(number))
 
     numbers = {4: _SCHEDULES, 7: _SCHEDULES // 3, 10: _SCHEDULES // 6}
-    gc.set_threshold(100_000, 20, 20)  # as the campaign's processes have it
-    seconds = best(
-        {str(n): lambda n=n, m=number: work(n, m) for n, number in numbers.items()}, repeats
-    )
-    table = Table("fuzzing, one core", "schedules/s", "events/s", "events a schedule")
+    # As the campaign's processes have it.
+    gc.set_threshold(100_000, 20, 20)
+    candidates = {str(n): partial(work, n, number) for n, number in numbers.items()}
+    seconds = best(candidates, repeats)
+    table = Table("fuzzing, one core", "schedules/s", "events/s", "events per schedule")
     for n, number in numbers.items():
         took = seconds[str(n)]
         table.add_row(
@@ -110,11 +117,12 @@ def schedules(repeats: int) -> Table:
 
 
 def main() -> None:
+    """Measure, and print both tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=20, help="clients of a round (default: 20)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed repeats (default: 5)")
     args = parser.parse_args()
     console = Console()
     console.print(rounds(args.clients, args.repeats))

@@ -1,4 +1,7 @@
-"""The crowd of `loadclient` in several processes: where servers have a core each, a single one would be what is measured."""
+"""The clients of `loadclient`, spread over several processes.
+
+Where each server has a core of its own, a single process of clients would be the bottleneck.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,20 @@ from loadclient import Crowd
 
 
 class Stretch(NamedTuple):
-    """Some rounds, as the clients of one process saw them: when one first knew the last decided, and how long each waited."""
+    """Some rounds, as the clients of one process saw them."""
 
-    decided_at: float  # by `time.perf_counter`, which all processes of a machine share
+    # When the first of them knew the last round's decision, by `time.perf_counter`, which all
+    # processes of a machine share.
+    decided_at: float
+    # How long each client waited in each round.
     latencies: list[float]
 
 
 class Crowds:
-    """All clients of a federation, dealt out to so many processes. `until` is the last round they were told to speak in."""
+    """All clients of a federation, spread over `processes` processes.
+
+    `until` is the last round for which they were told to send uploads.
+    """
 
     def __init__(self, folder: Path, clients: int, rounds: int, processes: int) -> None:
         self.until = 0
@@ -37,15 +46,16 @@ class Crowds:
             self._processes.append(process)
 
     async def connect(self) -> None:
-        """All of them, to all servers; their uploads are signed by then."""
+        """Wait until all clients are connected to all servers; by then their uploads are signed."""
         await self._all(None)
 
     async def go(self, rounds: int) -> list[Stretch]:
-        """So many rounds more, until all clients have seen the last decided."""
+        """Run `rounds` more rounds, until all clients have seen the last one decided."""
         self.until += rounds
         return await self._all(self.until)
 
     def stop(self) -> None:
+        """Terminate the processes."""
         for process in self._processes:
             process.terminate()
             process.join()
@@ -57,11 +67,12 @@ class Crowds:
 
 
 def _answer(pipe: Connection) -> Stretch:
-    found = pipe.recv()
-    if isinstance(found, str):
-        raise AssertionError(found)
-    assert isinstance(found, Stretch)
-    return found
+    answer = pipe.recv()
+    # A process reports a failed check as its message.
+    if isinstance(answer, str):
+        raise AssertionError(answer)
+    assert isinstance(answer, Stretch)
+    return answer
 
 
 def _work(folder: Path, clients: Sequence[int], rounds: int, pipe: Connection) -> None:
@@ -69,7 +80,7 @@ def _work(folder: Path, clients: Sequence[int], rounds: int, pipe: Connection) -
 
 
 async def _speak(crowd: Crowd, pipe: Connection) -> None:
-    """What is asked for, until it is terminated."""
+    """Serve the requests of the parent until the process is terminated."""
     await crowd.start()
     while True:
         until = await asyncio.to_thread(pipe.recv)

@@ -1,13 +1,14 @@
-"""Whether servers with other processors, BLAS kernels or versions of numpy decide alike, to the bit.
+"""Check that servers with other processors, BLAS kernels or numpy versions decide the same bits.
 
     python bench/digests.py --python OTHER/bin/python --python ANOTHER/bin/python
 
-Every detector × every rule of aggregation decides some rounds of integer uploads, lies of many kinds among them, in
-several shapes and precisions. All that comes of it (what was taken and refused, verdicts, records, global prototypes) goes
-into one SHA-256 a case, and these into a total. That is done in processes of their own: with the kernels that OpenBLAS has
-for other processors, with numpy's vector instructions switched off, with two threads, and with other interpreters, which
-need numpy and nothing else. The last columns show what floating point makes of the same in each: a product of matrices
-and exp of the same numbers. Exit code 1 if any case differs anywhere.
+Every detector with every aggregation rule decides some rounds of integer uploads, many kinds of
+lies among them, in several shapes and precisions. All results (uploads taken and refused, verdicts,
+records, global prototypes) go into one SHA-256 per case, and these into a total. This is repeated
+in separate processes: with the kernels that OpenBLAS has for other processors, with numpy's vector
+instructions switched off, with two threads, and with other interpreters, which need numpy and
+nothing else. The last columns show what floating point makes of the same numbers in each: a matrix
+product and exp. The exit code is 1 if any case differs anywhere.
 
 The uploads are drawn from SHAKE-256, not from numpy, whose generators may change.
 """
@@ -37,19 +38,24 @@ from fedrfq.robust.centres import RULES
 from fedrfq.robust.detectors import DETECTORS, Detector
 
 _CORES = ("Prescott", "Core2", "Nehalem", "Sandybridge", "Haswell", "Zen", "SkylakeX", "Cooperlake")
-_ONE = 2**14  # as a fixed-point number
-_LIARS = 5  # one in so many
-_SHORT = 8  # digits of a digest in the tables
+# 1.0 as a fixed-point number.
+_ONE = 2**14
+# One client in so many lies.
+_LIARS = 5
+# Digits of a digest in the tables.
+_SHORT = 8
 
 
 @dataclass(frozen=True)
 class Shape:
+    """The size of a case: its text is part of what is hashed."""
+
     clients: int
     classes: int
     values: int
     bits: int
     rounds: int
-    held: int = 40  # of 100 classes
+    held: int = 40  # percent of the classes that a client holds
     lone: str = "keep"
 
     def __str__(self) -> str:
@@ -63,28 +69,34 @@ SHAPES = (
     Shape(20, 10, 255, 16, 8, held=15, lone="hold"),
     Shape(20, 10, 255, 24, 8),
     Shape(60, 62, 512, 24, 3),
-    Shape(
-        7, 3, 8192, 24, 5, held=80
-    ),  # the longest whose products need no shift: sums come close to 2⁵³
+    # The longest whose products need no shift: sums come close to 2⁵³.
+    Shape(7, 3, 8192, 24, 5, held=80),
     Shape(7, 3, 9001, 24, 5, held=80),
 )
 
 
 def drawn(label: str, *shape: int) -> Ints:
-    """Whole numbers below 2³², the same everywhere and always."""
+    """Return integers below 2³², the same everywhere and always."""
     raw = hashlib.shake_256(label.encode()).digest(4 * int(np.prod(shape)))
     return np.frombuffer(raw, "<u4").astype(np.int64).reshape(shape)
 
 
 def bell(label: str, *shape: int) -> Ints:
-    """Sums of four bytes, less their mean: a standard deviation of 148."""
-    bytes_ = drawn(label, *shape)
-    return sum((bytes_ >> shift & 255 for shift in (0, 8, 16, 24)), np.zeros(shape, np.int64)) - 510
+    """Return sums of four bytes less their mean, with a standard deviation of 148."""
+    words = drawn(label, *shape)
+    total = np.zeros(shape, np.int64)
+    for shift in (0, 8, 16, 24):
+        total += words >> shift & 255
+    return total - 510
 
 
 @cache
 def uploads(shape: Shape, round_: int) -> Uploads:
-    """A round's: honest ones near their classes' centres, some clients absent, every liar with a lie of its own."""
+    """Return the uploads of a round.
+
+    Honest ones are near the centres of their classes, some clients are absent, and every liar has
+    a lie of its own.
+    """
     label = f"{shape} {round_}"
     size = (shape.clients, shape.classes, shape.values)
     centres_JV = drawn(f"{shape} centres", *size[1:]) % _ONE
@@ -92,13 +104,14 @@ def uploads(shape: Shape, round_: int) -> Uploads:
     counts_KJ = np.where(held_KJ, 1 + drawn(f"{label} counts", *size[:2]) % 300, 0)
     values_KJV = centres_JV + 16 * bell(f"{label} values", *size)
     for liar in range(0, shape.clients, _LIARS):
-        if round_ % 3 != 2:  # in every third round all rest
+        # In every third round nobody lies.
+        if round_ % 3 != 2:
             _lie((3 * (liar // _LIARS) + 5 * round_) % 8, liar, counts_KJ, values_KJV)
     precision = Precision(shape.bits)
     values_KJV = precision.rounded(values_KJV) * (counts_KJ > 0)[:, :, None]
-    if (
-        round_ % 2
-    ):  # numbers that no message can carry: too many samples, too large a value, one off the coarse grids
+    # Numbers that no message can carry: too many samples, too large a value, one off the grid of
+    # the coarse precisions.
+    if round_ % 2:
         counts_KJ[1, 0] = MOST_COUNT + 1
         values_KJV[3, 0, 0] = LIMIT
         values_KJV[2, 0, 0] += 1
@@ -108,6 +121,7 @@ def uploads(shape: Shape, round_: int) -> Uploads:
 
 
 def _lie(kind: int, liar: int, counts_KJ: Ints, values_KJV: Ints) -> None:
+    """Replace a client's upload by a lie of the given kind."""
     if kind == 0:
         values_KJV[liar] *= -1
     elif kind == 1:
@@ -115,11 +129,13 @@ def _lie(kind: int, liar: int, counts_KJ: Ints, values_KJV: Ints) -> None:
     elif kind == 2:
         values_KJV[liar] = np.roll(values_KJV[liar], 1, axis=0)
         counts_KJ[liar] *= 1000
-    elif kind in (3, 4):  # a copy of the next client's, or nearly
+    # A copy of the next client's, or nearly.
+    elif kind in (3, 4):
         counts_KJ[liar] = counts_KJ[liar + 1]
         values_KJV[liar] = values_KJV[liar + 1]
         values_KJV[liar, :, 0] ^= kind == 4
-    elif kind == 5:  # as far out as it goes
+    # As far out as a value can be.
+    elif kind == 5:
         values_KJV[liar] = np.where(values_KJV[liar] & 1, LIMIT - 1, 1 - LIMIT)
     elif kind == 6:
         values_KJV[liar] = (values_KJV[liar] * 6 + values_KJV[liar, ::-1] * 4) // 10
@@ -128,17 +144,14 @@ def _lie(kind: int, liar: int, counts_KJ: Ints, values_KJV: Ints) -> None:
 
 
 def detector(name: str, shape: Shape) -> Detector:
-    known: dict[str, Any] = {"psi": shape.clients // _LIARS, "lone": shape.lone}
-    return DETECTORS[name](
-        **{
-            field.name: known[field.name]
-            for field in fields(DETECTORS[name])
-            if field.name in known
-        }
-    )
+    """Return a detector, with the options that it has set for the shape."""
+    options: dict[str, Any] = {"psi": shape.clients // _LIARS, "lone": shape.lone}
+    names = {field.name for field in fields(DETECTORS[name])}
+    return DETECTORS[name](**{key: value for key, value in options.items() if key in names})
 
 
 def decisions(name: str, rule: str, shape: Shape) -> Iterator[Decision]:
+    """Yield a server's decisions, round after round."""
     judge = detector(name, shape)
     state = judge.start(shape.clients)
     globals_ = Globals.none(shape.classes, shape.values)
@@ -150,7 +163,7 @@ def decisions(name: str, rule: str, shape: Shape) -> Iterator[Decision]:
 
 
 def canonical(decision: Decision) -> Iterator[bytes]:
-    """All that servers have to agree on, whatever they keep it in."""
+    """Yield the bytes of all that servers must agree on, independent of how it is stored."""
     taken = decision.uploads
     verdict = decision.verdict
     globals_ = decision.globals_
@@ -172,49 +185,50 @@ def canonical(decision: Decision) -> Iterator[bytes]:
 
 
 def digest(parts: Iterable[bytes]) -> str:
-    """Of the parts and their lengths."""
-    found = hashlib.sha256()
+    """Return the hash of the parts and their lengths."""
+    hasher = hashlib.sha256()
     for part in parts:
-        found.update(len(part).to_bytes(8, "little"))
-        found.update(part)
-    return found.hexdigest()
+        hasher.update(len(part).to_bytes(8, "little"))
+        hasher.update(part)
+    return hasher.hexdigest()
 
 
 def total(cases: Mapping[str, str]) -> str:
+    """Return the digest of all cases."""
     return digest(f"{case} {found}".encode() for case, found in sorted(cases.items()))
 
 
 def cases(shapes: Sequence[Shape]) -> tuple[dict[str, str], dict[str, int]]:
-    """Digests by case, and how many uploads were dropped."""
-    found: dict[str, str] = {}
+    """Return the digests by case, and how many uploads were dropped in each."""
+    digests: dict[str, str] = {}
     dropped: dict[str, int] = {}
     for shape in shapes:
         for name in DETECTORS:
             for rule in RULES:
                 case = f"{shape} | {name} | {rule}"
-                made = list(decisions(name, rule, shape))
-                found[case] = digest(part for decision in made for part in canonical(decision))
-                dropped[case] = sum(int((~decision.verdict.kept_K).sum()) for decision in made)
-    return found, dropped
+                rounds = list(decisions(name, rule, shape))
+                parts = (part for decision in rounds for part in canonical(decision))
+                digests[case] = digest(parts)
+                dropped[case] = sum(int((~decision.verdict.kept_K).sum()) for decision in rounds)
+    return digests, dropped
 
 
 def control() -> dict[str, str]:
-    """The same in floating point, which may come out differently wherever it is computed."""
+    """Return digests of floating-point results, which may differ from machine to machine."""
     whole_NV = bell("control", 192, 511)
-    found = {}
-    for kind in (np.float32, np.float64):
-        floats_NV: NDArray[Any] = (whole_NV / 148).astype(kind)
-        for name, result in (("product", floats_NV @ floats_NV[:96].T), ("exp", np.exp(floats_NV))):
-            found[f"{name}{np.dtype(kind).itemsize * 8}"] = digest([result.tobytes()])
-    return found
+    digests = {}
+    for dtype, bits in ((np.float32, 32), (np.float64, 64)):
+        floats_NV: NDArray[Any] = (whole_NV / 148).astype(dtype)
+        product = floats_NV @ floats_NV[:96].T
+        digests[f"product{bits}"] = digest([product.tobytes()])
+        digests[f"exp{bits}"] = digest([np.exp(floats_NV).tobytes()])
+    return digests
 
 
 def about() -> dict[str, Any]:
-    """What computes here, as numpy and OpenBLAS say themselves."""
-    if hasattr(np, "_core"):
-        core = np._core
-    else:
-        core = np.core
+    """Return what computes in this process, as numpy and OpenBLAS report it."""
+    # numpy 2 renamed its core.
+    core = getattr(np, "_core", None) or np.core
     inner = core._multiarray_umath
     usable = [name for name in inner.__cpu_dispatch__ if inner.__cpu_features__[name]]
     return {
@@ -246,29 +260,32 @@ class Place:
     threads: int = 1
 
     def ask(self, *arguments: str) -> dict[str, Any] | None:
-        """What a process there answers; None if this processor lacks the instructions."""
+        """Return what a process there answers; None if this processor lacks the instructions."""
         ours = ("OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES")
         environment = {name: value for name, value in os.environ.items() if name not in ours}
         environment |= {
             "OPENBLAS_NUM_THREADS": str(self.threads),
             "PYTHONPATH": str(Path(__file__).parents[1] / "src"),
         }
-        environment |= {"OPENBLAS_CORETYPE": self.core} if self.core else {}
-        environment |= (
-            {"NPY_DISABLE_CPU_FEATURES": " ".join(self.disabled)} if self.disabled else {}
-        )
+        if self.core:
+            environment["OPENBLAS_CORETYPE"] = self.core
+        if self.disabled:
+            environment["NPY_DISABLE_CPU_FEATURES"] = " ".join(self.disabled)
         command = [self.python, "-W", "error", __file__, "--child", *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        if done.returncode == -signal.SIGILL:
+        completed = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if completed.returncode == -signal.SIGILL:
             return None
-        if done.returncode:
-            raise SystemExit(f"{self} ended with {done.returncode}: {done.stderr}")
-        answer: dict[str, Any] = json.loads(done.stdout)
+        if completed.returncode:
+            raise SystemExit(f"{self} ended with {completed.returncode}: {completed.stderr}")
+        answer: dict[str, Any] = json.loads(completed.stdout)
         return answer
 
 
 def places(python: str) -> Iterator[Place]:
-    """As it is, then with every other kernel that OpenBLAS really takes, with fewer instructions, and with two threads."""
+    """Yield the interpreter as it is, and then every variation that really changes something.
+
+    These are the other kernels that OpenBLAS takes, fewer instructions, and two threads.
+    """
     plain = Place(python)
     here = plain.ask("--about")
     if here is None:
@@ -293,7 +310,7 @@ def places(python: str) -> Iterator[Place]:
 
 
 def without(place: Place, usable: Sequence[str]) -> str:
-    """The instructions that numpy goes without there, in few words."""
+    """Return in few words which instructions numpy does without there."""
     if not place.disabled:
         return "–"
     if set(place.disabled) == set(usable):
@@ -302,91 +319,68 @@ def without(place: Place, usable: Sequence[str]) -> str:
 
 
 def compared(pythons: Sequence[str], *arguments: str) -> int:
+    """Compute everywhere, print a line for each place, and return the exit code."""
     form = "{:<8} {:<12} {:<16} {:>7}  {:<8}  {:<9} {:<9} {:<8} {}"
-    print(
-        form.format(
-            "numpy",
-            "kernels",
-            "disabled",
-            "threads",
-            "total",
-            "product32",
-            "product64",
-            "exp32",
-            "exp64",
-        )
-    )
+    controls = ("product32", "product64", "exp32", "exp64")
+    print(form.format("numpy", "kernels", "disabled", "threads", "total", *controls))
     answers: list[tuple[str, dict[str, Any]]] = []
     for python in pythons:
         usable: list[str] | None = None
         for place in places(python):
             answer = place.ask(*arguments)
             if answer is None:
-                continue  # the kernels are there, but not what they need
+                continue  # the kernels are there, but not the instructions they need
+            # The first place has all of the interpreter's instructions.
             if usable is None:
                 usable = answer["usable"]
-            else:
-                usable = usable
-            cells = [
-                answer["numpy"],
-                answer["kernels"],
-                without(place, usable),
-                place.threads,
-                total(answer["cases"]),
-            ]
-            kinds = (
-                answer["control"][name] for name in ("product32", "product64", "exp32", "exp64")
-            )
-            row = form.format(*cells[:4], cells[4][:_SHORT], *(found[:_SHORT] for found in kinds))
-            print(row, flush=True)
+            cells = [answer["numpy"], answer["kernels"], without(place, usable), place.threads]
+            digests = [total(answer["cases"]), *(answer["control"][name] for name in controls)]
+            print(form.format(*cells, *(each[:_SHORT] for each in digests)), flush=True)
             words = f"numpy {cells[0]}, kernels {cells[1]}, disabled {cells[2]}, threads {cells[3]}"
             answers.append((words, answer))
     return verdict(answers)
 
 
 def verdict(answers: Sequence[tuple[str, dict[str, Any]]]) -> int:
-    """Prints what the first found, and where any other did not find the same."""
+    """Print what the first place found, and where any other differs; return the exit code."""
     first = answers[0][1]
-    form = "{:<22}" + "{:>15}" * len(DETECTORS)
-    print("\nclients×classes×values by detector, all rules together: digest, uploads dropped")
-    print(form.format("", *DETECTORS))
-    for shape in dict.fromkeys(case.split(" | ")[0] for case in first["cases"]):
-        cells = []
-        for name in DETECTORS:
-            mine = {
-                case: found
-                for case, found in first["cases"].items()
-                if case.startswith(f"{shape} | {name} |")
-            }
-            cells.append(
-                f"{total(mine)[:_SHORT]} {sum(first['dropped'][case] for case in mine):>4}"
-            )
-        print(form.format(shape, *cells))
-    kinds = {
-        name: len({answer["control"][name] for _, answer in answers}) for name in first["control"]
-    }
-    print(
-        "\nfloating point, different results: "
-        + ", ".join(f"{many} of {name}" for name, many in kinds.items())
-    )
-    wrong = 0
+    _print_digests(first)
+    counts = []
+    for name in first["control"]:
+        results = {answer["control"][name] for _, answer in answers}
+        counts.append(f"{len(results)} of {name}")
+    print(f"\nfloating point, different results: {', '.join(counts)}")
+    differences = 0
     for place, answer in answers[1:]:
         for case in sorted(first["cases"].keys() | answer["cases"].keys()):
             if first["cases"].get(case) != answer["cases"].get(case):
-                wrong += 1
+                differences += 1
                 print(f"DIFFERS: {case}; {place}")
-    many = f"{len(first['cases'])} cases in {len(answers)} environments"
-    print(
-        f"{many}: {wrong} differences"
-        if wrong
-        else f"{many}: all the same, total {total(first['cases'])}"
-    )
-    if wrong:
+    compared_cases = f"{len(first['cases'])} cases in {len(answers)} environments"
+    if differences:
+        print(f"{compared_cases}: {differences} differences")
         return 1
+    print(f"{compared_cases}: all the same, total {total(first['cases'])}")
     return 0
 
 
+def _print_digests(answer: dict[str, Any]) -> None:
+    """Print a table of shapes by detectors, all rules together."""
+    form = "{:<22}" + "{:>15}" * len(DETECTORS)
+    print("\nclients×classes×values by detector, all rules together: digest, uploads dropped")
+    print(form.format("", *DETECTORS))
+    for shape in dict.fromkeys(case.split(" | ")[0] for case in answer["cases"]):
+        cells = []
+        for name in DETECTORS:
+            prefix = f"{shape} | {name} |"
+            own = {case: each for case, each in answer["cases"].items() if case.startswith(prefix)}
+            dropped = sum(answer["dropped"][case] for case in own)
+            cells.append(f"{total(own)[:_SHORT]} {dropped:>4}")
+        print(form.format(shape, *cells))
+
+
 def main() -> int:
+    """Compare all environments or, as a child process, compute in this one."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -394,14 +388,21 @@ def main() -> int:
         "--python",
         action="append",
         default=[],
-        help="one more interpreter, with another numpy; repeatable",
+        help="an additional interpreter, with another numpy; repeatable",
     )
-    parser.add_argument("--small", action="store_true", help="a few shapes, for the tests")
-    parser.add_argument("--child", action="store_true", help="compute here, and print JSON")
-    parser.add_argument("--about", action="store_true", help="as a child: say only what computes")
+    parser.add_argument(
+        "--small", action="store_true", help="compute only a few shapes, as the tests do"
+    )
+    parser.add_argument(
+        "--child", action="store_true", help="compute in this process and print JSON"
+    )
+    parser.add_argument(
+        "--about", action="store_true", help="as a child: only report what computes"
+    )
     args = parser.parse_args()
     if not args.child:
-        return compared([sys.executable, *args.python], *(["--small"] if args.small else []))
+        arguments = ["--small"] if args.small else []
+        return compared([sys.executable, *args.python], *arguments)
     answer = about()
     if not args.about:
         answer["cases"], answer["dropped"] = cases(SMALL if args.small else SHAPES)

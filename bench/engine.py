@@ -1,11 +1,13 @@
-"""How fast the engine trains, against what else one could run on the same machine.
+"""How fast the engine trains, compared with what else one could run on the same machine.
 
-    python bench/engine.py                   two cores: engine, plain loop over clients, one single model at batch 512
-    python bench/engine.py --device cuda     a GPU: 100 rounds of one run, and 100 stacked seeds
+    python bench/engine.py                   two cores: engine, plain loop, single model
+    python bench/engine.py --device cuda     a GPU: 100 rounds of one run, and stacked seeds
 
-The experiment is the paper's on MNIST (`fedrfq data get mnist` first): 20 clients, 3 ± 2 classes, 100 shots, batch 4, the
-CNN with its dropout, FedRFQ's loss. Candidates are alternated and the best of the repeats counts: machines are noisy. Only
-training is timed, on real samples; padding does not count.
+The experiment is the paper's on MNIST (run `fedrfq data get mnist` first): 20 clients, 3 ± 2
+classes, 100 shots, batch 4, the CNN with its dropout, FedRFQ's loss. The plain loop trains client
+after client; the single model trains on all samples at batch 512. Candidates are alternated and the
+best of the repeats counts, because machines are noisy. Only training is timed, on real samples;
+padding does not count.
 """
 
 from __future__ import annotations
@@ -26,21 +28,23 @@ from fedrfq.data.client_data import ClientData
 from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.prototypes.pooling import Pool
 
-FLOP_A_SAMPLE = 2.6e6  # forward and backward of the CNN
+# Forward and backward pass of the CNN.
+FLOP_PER_SAMPLE = 2.6e6
 
 
 def stacked_runs(seeds: int, device: str) -> RoundLoop:
+    """Return the experiment stacked with `seeds` seeds."""
     sets = ["data.name=mnist"]
     experiments = [experiment.load(sets=sets, seed=seed) for seed in range(seeds)]
     return RoundLoop(experiments, data.load("mnist"), torch.device(device))
 
 
 class Round:
-    """The training of a round, and nothing else, by the engine."""
+    """The training of one round by the engine, and nothing else."""
 
     def __init__(self, runs: RoundLoop) -> None:
-        # round 1, so that there are global prototypes
         self.runs = runs
+        # After round 1, so that there are global prototypes.
         self.state = runs.advance(runs.start())[0]
         self.samples = sum(sum(engine.shares.counts) for engine in runs.engines)
 
@@ -59,6 +63,8 @@ class Round:
 
 
 class StockCNN(nn.Module):
+    """The paper's CNN in stock PyTorch."""
+
     def __init__(self) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 10, 5)
@@ -68,6 +74,7 @@ class StockCNN(nn.Module):
         self.fc2 = nn.Linear(50, 10)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and logits."""
         x = F.relu(F.max_pool2d(self.conv1(x), 2))
         x = F.relu(F.max_pool2d(self.drop(self.conv2(x)), 2))
         c = F.relu(self.fc1(x.flatten(1)))
@@ -77,7 +84,7 @@ class StockCNN(nn.Module):
 def stock_epoch(
     model: nn.Module, x: Tensor, y: Tensor, batch: int, globals_JV: Tensor, pool: Pool
 ) -> None:
-    """One client, one epoch, as anyone would write it."""
+    """Train one client for one epoch, as anyone would write it."""
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
     for rows in torch.randperm(len(x)).split(batch):
         c, logits = model(x[rows])
@@ -88,6 +95,7 @@ def stock_epoch(
 
 
 def plain_loop(shares: ClientData, threads: int) -> Callable[[], None]:
+    """Return a function that trains client after client."""
     models = [StockCNN() for _ in shares.counts]
     owned = [shares.index_KN[k, :count] for k, count in enumerate(shares.counts)]
     globals_JV = torch.rand(10, 24)
@@ -102,6 +110,7 @@ def plain_loop(shares: ClientData, threads: int) -> Callable[[], None]:
 
 
 def single_model(shares: ClientData, threads: int) -> Callable[[], None]:
+    """Return a function that trains one model on all samples."""
     model = StockCNN()
     globals_JV = torch.rand(10, 24)
     pool = Pool()
@@ -115,18 +124,20 @@ def single_model(shares: ClientData, threads: int) -> Callable[[], None]:
 
 
 def seconds(work: Callable[[], None]) -> float:
+    """Return how long `work` takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def matrix_rate() -> float:
-    """What this machine's matrix product reaches, in FLOP/s."""
+    """Return what a matrix product reaches on this machine, in FLOP/s."""
     a = torch.randn(1024, 1024)
     return max(2 * 1024**3 / seconds(lambda: torch.mm(a, a)) for _ in range(20))
 
 
 def on_cpu(repeats: int, console: Console) -> None:
+    """Time the engine against the alternatives on the CPU, and print a table."""
     threads = torch.get_num_threads()
     ours = Round(stacked_runs(1, "cpu"))
     shares = ours.runs.engines[0].shares
@@ -144,38 +155,31 @@ def on_cpu(repeats: int, console: Console) -> None:
         for name, work in candidates.items():
             best[name] = min(best[name], seconds(work))
     torch.set_num_threads(threads)
-    floor = FLOP_A_SAMPLE / matrix_rate() * ours.samples
+    floor = FLOP_PER_SAMPLE / matrix_rate() * ours.samples
     loop = min(took for name, took in best.items() if name.startswith("plain"))
-    table = Table(
-        "",
-        "s a round",
-        "samples/s",
-        "× plain loop",
-        title=f"{ours.samples:,} samples a round, best of {repeats}",
-    )
+    title = f"{ours.samples:,} samples per round, best of {repeats}"
+    table = Table("candidate", "s per round", "samples/s", "× plain loop", title=title)
     for name, took in {**best, "floor: FLOPs at the matrix rate": floor}.items():
         table.add_row(name, f"{took:.3f}", f"{ours.samples / took:,.0f}", f"{loop / took:.2f}")
     console.print(table)
 
 
 def on_cuda(repeats: int, console: Console) -> None:
+    """Time one run and several stacks of runs on the GPU, and print a table."""
     table = Table(
         "stacked runs",
         "100 rounds, s",
-        "ms a round",
+        "ms per round",
         "samples/s",
         "GiB",
-        title="training alone, after warm-up",
+        title="training only, after warm-up",
     )
     for runs in (1, 5, 30, 100):
         torch.cuda.reset_peak_memory_stats()
         ours = Round(stacked_runs(runs, "cuda"))
         for _ in range(3):
             ours()
-        if runs == 1:
-            rounds = 100
-        else:
-            rounds = 5
+        rounds = 100 if runs == 1 else 5
         took = min(sum(seconds(ours) for _ in range(rounds)) / rounds for _ in range(repeats))
         peak = torch.cuda.max_memory_allocated() / 2**30
         table.add_row(
@@ -191,13 +195,17 @@ def on_cuda(repeats: int, console: Console) -> None:
 
 
 def main() -> None:
+    """Measure on the chosen device."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--device", default="cpu", choices=("cpu", "cuda"), help="where to train (default: cpu)"
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="timed repeats (default: 5)")
     args = parser.parse_args()
-    (on_cuda if args.device == "cuda" else on_cpu)(args.repeats, Console())
+    measure = {"cpu": on_cpu, "cuda": on_cuda}[args.device]
+    measure(args.repeats, Console())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""Fuzz every decoder of what others sent: a result or a refusal, one encoding of each, memory bounded by the input.
+"""Fuzz every decoder of what other parties send.
 
     pip install --target "$DIR" atheris
     PYTHONPATH="$DIR" python bench/fuzz_decoders.py --seconds 60
 
-Each decoder gets an equal share of the time, and starts from valid inputs. Without atheris, inputs are mutated at random,
-blind to the code they reach; the table says which it was.
+A decoder must return a result or refuse, accept only one encoding of each value, and use memory in
+proportion to its input. Each decoder gets an equal share of the time and starts from valid inputs.
+Without atheris, inputs are mutated at random, without guidance by coverage; the first line says
+which it was.
 """
 
 from __future__ import annotations
@@ -22,38 +24,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+# The modules that atheris instruments.
 CODES = [
     "consensus.messages",
     "consensus.wire",
-    "committee.layouts",
-    "committee.journal",
+    "federation.codec",
+    "federation.round_log",
     "prototypes",
     "errors",
 ]
-LONGEST = 8192
-# bytes of memory: a constant, and so many a byte of input
-SLACK = 2**16
-MULTIPLE = 64
+# Bytes of an input.
+MAX_INPUT = 8192
+# A decoder may use this much memory, plus a multiple of the size of its input.
+SLACK_BYTES = 2**16
+BYTES_PER_INPUT_BYTE = 64
 
 
 class Codec(NamedTuple):
-    """Decodes and encodes again, and valid inputs to start from."""
+    """A function that decodes bytes and encodes the result again, and valid inputs for it."""
 
-    again: Callable[[bytes], bytes]
+    recode: Callable[[bytes], bytes]
     seeds: list[bytes]
 
 
 def codecs() -> dict[str, Codec]:
-    """All of them; imported here, so that atheris can watch what is imported."""
+    """Return all codecs; they are imported here, so that atheris can instrument them."""
     import numpy as np
 
     from fedrfq.consensus import messages
-    from fedrfq.federation import codec as layouts
-    from fedrfq.federation import round_log
+    from fedrfq.federation import codec, round_log
     from fedrfq.prototypes import fixed_point
     from fedrfq.robust.detectors.detector import Verdict
 
-    said = _messages()
+    wires = _messages()
     values = np.arange(12, dtype=np.int64).reshape(4, 3)
     held = fixed_point.Globals(
         np.array([True, True, True, False]), values * np.array([[1], [1], [1], [0]])
@@ -62,40 +65,40 @@ def codecs() -> dict[str, Codec]:
     entries = ((0, bytes(32)), (1, bytes(32)))
 
     def message(data: bytes) -> bytes:
-        found = messages.decode(data)
-        return messages.encode(found.run, found.body) + found.signature
+        decoded = messages.decode(data)
+        return messages.encode(decoded.run, decoded.body) + decoded.signature
 
     def verdicts(data: bytes) -> bytes:
-        again = layouts.encode_verdicts(*layouts.decode_verdicts_without_successor(data))
-        following = layouts.successor_in(data)
-        if following:
-            return layouts.append_successor(again, following)
+        again = codec.encode_verdicts(*codec.decode_verdicts_without_successor(data))
+        successor = codec.successor_in(data)
+        if successor:
+            return codec.append_successor(again, successor)
         return again
 
     return {
-        "messages.decode": Codec(message, said),
+        "messages.decode": Codec(message, wires),
         "messages.decode_entries": Codec(
             lambda data: messages.write_entries(messages.decode_entries(data)),
             [messages.write_entries(entries)],
         ),
-        "journal.unpacked": Codec(
+        "round_log.unpack": Codec(
             lambda data: round_log.pack(placed.message for placed in round_log.unpack(data)),
-            [round_log.pack(map(messages.decode, said[-3:]))],
+            [round_log.pack(map(messages.decode, wires[-3:]))],
         ),
-        "layouts.decode_globals": Codec(
-            lambda data: layouts.encode_globals(layouts.decode_globals(data, 4, 3)),
-            [layouts.encode_globals(held)],
+        "codec.decode_globals": Codec(
+            lambda data: codec.encode_globals(codec.decode_globals(data, 4, 3)),
+            [codec.encode_globals(held)],
         ),
-        "layouts.decode_verdicts": Codec(
+        "codec.decode_verdicts": Codec(
             verdicts,
             [
-                rows := layouts.encode_verdicts((0, 7), verdict),
-                layouts.append_successor(rows, b"the next federation"),
+                rows := codec.encode_verdicts((0, 7), verdict),
+                codec.append_successor(rows, b"the next federation"),
             ],
         ),
-        "layouts.decode_state": Codec(
-            lambda data: layouts.encode_state(layouts.decode_state(data)),
-            [layouts.encode_state({"a": values, "b": values[0], "c": values[:0]})],
+        "codec.decode_state": Codec(
+            lambda data: codec.encode_state(codec.decode_state(data)),
+            [codec.encode_state({"a": values, "b": values[0], "c": values[:0]})],
         ),
         "prototypes.decode": Codec(
             lambda data: fixed_point.encode(*fixed_point.decode(data, 4, 3)),
@@ -105,26 +108,25 @@ def codecs() -> dict[str, Codec]:
 
 
 def _messages() -> list[bytes]:
-    """One of every kind."""
+    """Return one message of every kind, as bytes."""
     from fedrfq.consensus import messages as m
 
     run = bytes(32)
     name = bytes(range(32))
     record = m.Record(1, *(bytes([i]) * 32 for i in range(5)))
 
-    def said(body: m.AnyMessage) -> m.Message:
-        return m.Message(
-            run, body, m.encode(run, body), bytes(64) if body.kind in m.SIGNED else b""
-        )
+    def message(body: m.AnyMessage) -> m.Message:
+        signature = bytes(64) if body.kind in m.SIGNED else b""
+        return m.Message(run, body, m.encode(run, body), signature)
 
     prepared = m.Certificate(
         m.Kind.PREPARE, 0, record, ((0, bytes(64)), (2, bytes(64)), (3, bytes(64)))
     )
     committed = m.Certificate(m.Kind.COMMIT, 1, record, ((1, bytes(64)),))
-    listed = said(m.UploadList(1, 2, ((0, name), (5, name))))
-    change = said(m.ViewChange(1, 1, 2, prepared, committed))
-    votes = [said(kind(1, 0, name, 3)) for kind in (m.Prepare, m.Commit)]
-    proposal = said(m.PrePrepare(1, 1, 2, record, (listed, listed), (change, change)))
+    listed = message(m.UploadList(1, 2, ((0, name), (5, name))))
+    change = message(m.ViewChange(1, 1, 2, prepared, committed))
+    votes = [message(kind(1, 0, name, 3)) for kind in (m.Prepare, m.Commit)]
+    proposal = message(m.PrePrepare(1, 1, 2, record, (listed, listed), (change, change)))
     others = [
         m.Upload(1, 3, b"content"),
         m.Receipt(1, 2, 3, name),
@@ -133,31 +135,31 @@ def _messages() -> list[bytes]:
         m.Fetch(1, m.PartKind.SET, name),
         m.Part(1, m.PartKind.GLOBALS, b"content"),
     ]
-    found = [listed, change, *votes, proposal, *map(said, others)]
-    assert {message.body.kind for message in found} == set(m.Kind)
-    return [message.wire for message in found]
+    samples = [listed, change, *votes, proposal, *map(message, others)]
+    assert {sample.body.kind for sample in samples} == set(m.Kind)
+    return [sample.wire for sample in samples]
 
 
 def check(codec: Codec, data: bytes) -> None:
-    """One input. What is raised here is a finding."""
+    """Check one input; whatever is raised here is a finding."""
     from fedrfq.consensus.wire import Refused
     from fedrfq.errors import UserError
 
     tracemalloc.reset_peak()
     before = tracemalloc.get_traced_memory()[0]
     try:
-        again = codec.again(data)
+        again = codec.recode(data)
     except (Refused, UserError):
         again = data
     used = tracemalloc.get_traced_memory()[1] - before
     if again != data:
-        raise AssertionError(f"these bytes encode again as {again.hex()}")
-    if used > MULTIPLE * len(data) + SLACK:
-        raise AssertionError(f"{used} bytes allocated for {len(data)}")
+        raise AssertionError(f"decoded and encoded again, these bytes become {again.hex()}")
+    if used > BYTES_PER_INPUT_BYTE * len(data) + SLACK_BYTES:
+        raise AssertionError(f"{used} bytes of memory for an input of {len(data)} bytes")
 
 
 def watched(name: str, seconds: int, corpus: Path) -> None:
-    """Guided by coverage; does not return."""
+    """Fuzz guided by coverage; does not return."""
     import atheris
     import numpy  # noqa: F401  # not to be watched
 
@@ -168,7 +170,7 @@ def watched(name: str, seconds: int, corpus: Path) -> None:
     tracemalloc.start()
     options = [
         f"-max_total_time={seconds}",
-        f"-max_len={LONGEST}",
+        f"-max_len={MAX_INPUT}",
         f"-artifact_prefix={corpus}/found-",
         "-rss_limit_mb=2048",
     ]
@@ -177,7 +179,7 @@ def watched(name: str, seconds: int, corpus: Path) -> None:
 
 
 def blind(name: str, seconds: int) -> tuple[int, bytes | None]:
-    """Without coverage: executions, and the input that was found, if any."""
+    """Fuzz without guidance; return the executions and the failing input, if any."""
     rng = random.Random(0)
     codec = codecs()[name]
     count = 0
@@ -205,57 +207,55 @@ def _mutated(rng: random.Random, seed: bytes) -> bytes:
 
 
 def fuzzed(name: str, seconds: int, guided: bool) -> tuple[int, bytes | None]:
-    """Executions, and the input that was found, if any; its traceback is printed."""
+    """Fuzz one decoder; return the executions and the failing input, if any.
+
+    The traceback of a failing input is printed.
+    """
     if not guided:
         return blind(name, seconds)
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable,
-            __file__,
-            "--seconds",
-            str(seconds),
-            "--only",
-            name,
-            "--corpus",
-            folder,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = [path.read_bytes() for path in Path(folder).glob("found-*")]
-    runs = re.search(r"Done (\d+) runs", done.stderr)
-    if done.returncode or runs is None:
-        print(done.stdout[-4000:] + done.stderr[-4000:])
-        return 0, found[0] if found else b""
+        options = ["--seconds", str(seconds), "--only", name, "--corpus", folder]
+        command = [sys.executable, __file__, *options]
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
+        failing = [path.read_bytes() for path in Path(folder).glob("found-*")]
+    runs = re.search(r"Done (\d+) runs", completed.stderr)
+    if completed.returncode or runs is None:
+        print(completed.stdout[-4000:] + completed.stderr[-4000:])
+        # The process may also have died without an input that is to blame.
+        return 0, next(iter(failing), b"")
     return int(runs[1]), None
 
 
 def main() -> int:
+    """Fuzz the decoders and print a line for each; return 1 if something was found."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=int, default=60, help="in all")
-    parser.add_argument("--only", help="one decoder")
+    parser.add_argument(
+        "--seconds", type=int, default=60, help="time for all decoders together (default: 60)"
+    )
+    parser.add_argument("--only", help="one decoder (default: all)")
+    # Given to the child process that atheris takes over.
     parser.add_argument("--corpus", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.corpus is not None:
         watched(arguments.only, arguments.seconds, arguments.corpus)
-    guided = importlib.util.find_spec("atheris") is not None
+    names = list(codecs())
     if arguments.only:
         names = [arguments.only]
-    else:
-        names = list(codecs())
+    guided = importlib.util.find_spec("atheris") is not None
     share = max(1, arguments.seconds // len(names))
-    print(
-        f"{'guided by coverage (atheris)' if guided else 'blind (no atheris)'}, {share} s for each decoder"
-    )
-    bad = 0
+    how = "guided by coverage (atheris)" if guided else "without guidance (no atheris)"
+    print(f"{how}, {share} s for each decoder")
+    failed = False
     for name in names:
-        count, found = fuzzed(name, share, guided)
-        print(
-            f"{name:26}{count:>12,} executions   {'nothing found' if found is None else 'FOUND ' + found.hex()}",
-            flush=True,
-        )
-        bad += found is not None
-    return min(bad, 1)
+        count, failing = fuzzed(name, share, guided)
+        result = "nothing found"
+        if failing is not None:
+            result = f"FOUND {failing.hex()}"
+            failed = True
+        print(f"{name:26}{count:>12,} executions   {result}", flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":

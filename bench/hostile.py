@@ -1,11 +1,13 @@
-"""Thousands of hostile connections while a run goes on: no round lost, no honest client cut off, memory bounded.
+"""Open thousands of hostile connections while a federation runs.
 
     python bench/hostile.py --connections 10000
 
-The attackers, in a process of their own, are strangers (garbage, silence, half a handshake, certificates nobody knows) and
-three registered clients, who announce frames of gigabytes, send what is no message, replay what others have signed and flood
-with uploads and requests. Rounds wait for their uploads until the deadline, and then go on with the honest ones. All the
-while honest clients leave now and then, and must be let in again.
+No round may be lost, no honest client cut off, and memory must stay bounded. The attackers run in a
+process of their own. They are strangers (garbage, silence, half a handshake, unknown certificates)
+and three registered clients, which announce frames of gigabytes, send bytes that are no message,
+replay what others have signed, and flood servers with uploads and requests. Rounds wait for the
+attackers' uploads until the deadline, and then go on with the honest ones. Meanwhile honest clients
+disconnect now and then, and must be able to connect again.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
@@ -36,18 +39,20 @@ from fedrfq.node.ops.child_processes import Child, stop
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from fedrfq.node.storage.party_folder import FEDERATION
 from fedrfq.node.transport import tls
-from ground import answering, arguments, console, founded, memory, record, servers
 from loadclient import Crowd, content, framed, opened
+from testbed import answering, arguments, console, founded, memory, record, servers
 
-_AT_ONCE = 1000  # hostile connections
-_ATTACKERS = 3  # registered clients, the last ones
+# Hostile connections at a time.
+_MAX_CONNECTIONS = 1000
+# How many registered clients attack: those with the highest numbers.
+_ATTACKERS = 3
 _WAITS = {"deadline_ms": 500, "view_ms": 2000}
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Attack:
-    """All the ways, one connection each; `counts` says how each of them ended."""
+    """All ways to attack, one connection each; `counts` has how each of them ended."""
 
     def __init__(self, home: Path, rng: Random, stranger: ssl.SSLContext, held_s: float) -> None:
         self.federation: Federation = read_federation(home / FEDERATION)
@@ -78,8 +83,8 @@ class Attack:
         }
 
     async def run(self, connections: int) -> None:
-        """So many connections, all ways alike, so many at once."""
-        free = asyncio.Semaphore(_AT_ONCE)
+        """Open that many connections, with all ways in turn, while a flood goes on."""
+        free = asyncio.Semaphore(_MAX_CONNECTIONS)
 
         async def one(name: str) -> None:
             async with free:
@@ -95,24 +100,25 @@ class Attack:
 
     async def _one(self, name: str) -> None:
         try:
-            await asyncio.wait_for(
-                self.ways[name](self.rng.randrange(self.federation.roster.n)), self.held_s + 10
-            )
+            server = self.rng.randrange(self.federation.roster.n)
+            await asyncio.wait_for(self.ways[name](server), self.held_s + 10)
             self.counts[f"{name}: closed by us"] += 1
         except (TimeoutError, OSError, asyncio.IncompleteReadError, ssl.SSLError):
             self.counts[f"{name}: refused, reset or closed"] += 1
 
     async def garbage(self, server: int) -> None:
+        """Send random bytes."""
         async with self._open(server) as (reader, writer):
             writer.write(self.rng.randbytes(self.rng.randrange(1, 5000)))
             await self._linger(reader)
 
     async def silence(self, server: int) -> None:
+        """Connect and say nothing."""
         async with self._open(server) as (reader, _):
             await self._linger(reader)
 
     async def half(self, server: int) -> None:
-        """The beginning of what a TLS client says first."""
+        """Send only the beginning of a TLS client's first message."""
         incoming = ssl.MemoryBIO()
         outgoing = ssl.MemoryBIO()
         with contextlib.suppress(ssl.SSLWantReadError):
@@ -123,10 +129,12 @@ class Attack:
             await self._linger(reader)
 
     async def unknown(self, server: int) -> None:
+        """Handshake with a certificate that nobody knows."""
         async with self._open(server, self.stranger) as (reader, _):
             await self._linger(reader)
 
     async def bare(self, server: int) -> None:
+        """Handshake without a certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -134,24 +142,29 @@ class Attack:
             await self._linger(reader)
 
     async def oversized(self, server: int) -> None:
+        """Announce a frame of four gigabytes."""
         async with self._open(server, self._registered()) as (reader, writer):
             writer.write((2**32 - 1).to_bytes(4, "little") + bytes(100_000))
             await self._linger(reader)
 
     async def no_message(self, server: int) -> None:
+        """Send a frame that is no message."""
         async with self._open(server, self._registered()) as (reader, writer):
             writer.write(framed(self.rng.randbytes(500)))
             await self._linger(reader)
 
     async def replay(self, server: int) -> None:
-        """What honest clients signed in rounds that are over, again and again."""
+        """Send what honest clients signed in earlier rounds, again and again."""
         async with self._open(server, self._registered()) as (reader, writer):
             for _ in range(50):
                 writer.write(b"".join(self.replays))
             await self._linger(reader)
 
     async def _flood(self, server: int) -> None:
-        """The first attacker, all the time: uploads, all properly signed, and questions, as fast as they are taken."""
+        """Flood a server with signed uploads and requests, as fast as it takes them.
+
+        This is what the first attacker does, all the time.
+        """
         client = next(iter(self.identities))
         uploads = b"".join(
             framed(self._upload(self.identities[client], round_)) for round_ in range(1, 100)
@@ -161,9 +174,8 @@ class Attack:
             with contextlib.suppress(OSError):
                 async with self._open(server, self.contexts[client]) as (reader, writer):
                     reading = asyncio.ensure_future(self._listen(reader))
-                    reading.add_done_callback(
-                        lambda task: task.cancelled() or task.exception()
-                    )  # seen by the loop below
+                    # Its exception is expected: the loop below sees that it is done.
+                    reading.add_done_callback(lambda task: task.cancelled() or task.exception())
                     while not reading.done():
                         writer.write(uploads + question * 100)
                         await writer.drain()
@@ -173,20 +185,21 @@ class Attack:
 
     def _upload(self, identity: Identity, round_: int) -> bytes:
         client = ~identity.party
-        made = content(self.federation.task, self.rng.randrange(2**32), round_, client)
-        return self.rules.signed(Upload(round_, client, made), identity.signer).wire
+        prototypes = content(self.federation.task, self.rng.randrange(2**32), round_, client)
+        return self.rules.signed(Upload(round_, client, prototypes), identity.signer).wire
 
     def _registered(self) -> ssl.SSLContext:
-        """Of one of them that does not flood: of two connections of a client, the later one counts."""
+        """Return the TLS context of an attacker that does not flood.
+
+        Servers keep only the later of two connections of a client, so the flood would be cut.
+        """
         return self.rng.choice(list(self.contexts.values())[1:])
 
     @contextlib.asynccontextmanager
     async def _open(self, server: int, context: ssl.SSLContext | None = None) -> Any:
         host, port = endpoint(self.federation.members[server].address)
-        if context:
-            hostname = ""
-        else:
-            hostname = None
+        # asyncio wants a host name with TLS, even an empty one, and none without.
+        hostname = "" if context else None
         reader, writer = await asyncio.open_connection(
             host, port, ssl=context, server_hostname=hostname
         )
@@ -196,20 +209,20 @@ class Attack:
             writer.transport.abort()
 
     async def _linger(self, reader: asyncio.StreamReader) -> None:
-        """Until the server closes, or long enough."""
+        """Keep the connection open until the server closes it, or for `held_s` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.held_s):
                 await self._listen(reader)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """What a server says is read and thrown away."""
+        """Read and discard what the server sends."""
         while await reader.read(1 << 16):
             pass
         raise ConnectionError("closed by the server")
 
 
 def stranger(folder: Path) -> ssl.SSLContext:
-    """With a certificate that is as good as any, but nobody's here."""
+    """Return a TLS context with a valid certificate that no party of the federation has."""
     key, der = certificates.make("client-0", 30)
     (folder / "key.pem").write_bytes(key)
     (folder / "crt.pem").write_text(certificates.pem(der), encoding="ascii")
@@ -221,72 +234,71 @@ def stranger(folder: Path) -> ssl.SSLContext:
 
 
 def attack(args: argparse.Namespace) -> None:
-    """What the attackers' process does: prints how its connections ended."""
-    logging.getLogger("asyncio").setLevel(
-        logging.ERROR
-    )  # writing to connections that were closed is what attackers do
+    """Attack, as the attackers' process, and print how the connections ended."""
+    # Attackers write to closed connections all the time; asyncio would warn about each.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
-        made = Attack(args.attack, Random(args.seed), stranger(Path(folder)), args.held)
-        asyncio.run(made.run(args.connections))
-    sys.stdout.write(json.dumps(made.counts) + "\n")
+        attacks = Attack(args.attack, Random(args.seed), stranger(Path(folder)), args.held)
+        asyncio.run(attacks.run(args.connections))
+    sys.stdout.write(json.dumps(attacks.counts) + "\n")
 
 
 async def defend(
     cluster: Cluster, args: argparse.Namespace, say: Callable[[str], None]
 ) -> dict[str, Any]:
+    """Run honest clients before, during and after the attack, and return what was observed."""
     roster = cluster.federation.roster
     await answering(cluster, range(roster.n))
     honest = range(len(roster.clients) - _ATTACKERS)
     crowd = Crowd(cluster.folder, honest)
-    command = [
-        sys.executable,
-        __file__,
-        "--attack",
-        cluster.folder,
-        "--connections",
-        args.connections,
-        "--seed",
-        args.seed,
-        "--held",
-        args.held,
-    ]
-    attackers = Child("attackers", list(map(str, command)), cluster.folder.parent / "attackers.log")
+    options = {
+        "--attack": cluster.folder,
+        "--connections": args.connections,
+        "--seed": args.seed,
+        "--held": args.held,
+    }
+    command = [sys.executable, __file__]
+    for name, value in options.items():
+        command += [name, str(value)]
+    attackers = Child("attackers", command, cluster.folder.parent / "attackers.log")
     await crowd.start()
     try:
         await crowd.all_connected()
         crowd.go(10**9)
         before = await _observed(cluster, crowd, lambda: len(crowd.seen) < 5)
-        found = {}
         say(f"before: {before}")
         attackers.start()
-        coming = Coming(crowd, Random(args.seed))
-        returning = asyncio.ensure_future(coming.run())
+        reconnecting = Reconnecting(crowd, Random(args.seed))
+        task = asyncio.ensure_future(reconnecting.run())
         during = await _observed(cluster, crowd, lambda: attackers.running)
-        returning.cancel()
+        task.cancel()
         say(f"during: {during}")
         reached = max(crowd.seen)
         after = await _observed(cluster, crowd, lambda: max(crowd.seen) < reached + 5)
-        found = {
-            "before": before,
-            "during": during,
-            "after": after,
-            "wrong": _wrong(cluster, crowd, coming.left, attackers),
-        }
-        found["returned"] = {
-            "times": len(coming.took),
-            "longest_s": round(max(coming.took, default=0.0), 2),
-        }
+        wrong = _wrong(cluster, crowd, reconnecting.left, attackers)
     finally:
         stop([attackers])
         await crowd.stop()
     cluster.stop()
     lines = attackers.said()
-    found["wrong"] += _left_out(cluster, len(honest))
-    return {**found, "attacks": json.loads(lines[-1]) if lines else {}}
+    return {
+        "before": before,
+        "during": during,
+        "after": after,
+        "wrong": wrong + _left_out(cluster, len(honest)),
+        "returned": {
+            "times": len(reconnecting.took),
+            "longest_s": round(max(reconnecting.took, default=0.0), 2),
+        },
+        "attacks": json.loads(lines[-1]) if lines else {},
+    }
 
 
-class Coming:
-    """Honest clients that hang up on a server now and then, and connect anew: how often, and in how many seconds."""
+class Reconnecting:
+    """Honest clients that disconnect from a server now and then, and connect again.
+
+    `left` counts how often, `took` has how many seconds each return took.
+    """
 
     def __init__(self, crowd: Crowd, rng: Random) -> None:
         self.crowd = crowd
@@ -295,6 +307,7 @@ class Coming:
         self.took: list[float] = []
 
     async def run(self) -> None:
+        """Disconnect a client every half second, until cancelled."""
         while True:
             await asyncio.sleep(0.5)
             speaker = self.rng.choice(self.crowd.speakers)
@@ -309,62 +322,68 @@ class Coming:
 
 
 def _wrong(cluster: Cluster, crowd: Crowd, left: int, attackers: Child) -> list[str]:
-    lines = len(crowd.speakers) * cluster.federation.roster.n
+    """Return everything that must not happen and did."""
     wrong = list(crowd.wrong)
-    if crowd.connected != lines + left:
-        wrong.append(f"honest clients were cut off {crowd.connected - lines - left} times")
-    wrong += [f"{child.name} has ended" for child in cluster.fallen()]
+    expected = len(crowd.speakers) * cluster.federation.roster.n + left
+    if crowd.connected != expected:
+        wrong.append(f"honest clients were cut off {crowd.connected - expected} times")
+    wrong += [f"{child.name} ended unexpectedly" for child in cluster.fallen()]
     if attackers.code != 0:
         wrong.append(f"the attackers gave up: {attackers.said()[-3:]}")
     return wrong
 
 
 def _left_out(cluster: Cluster, honest: int) -> list[str]:
-    """Rounds of a server's log whose set lacks an honest client."""
+    """Return the rounds of a server's log whose set lacks an honest client."""
     from fedrfq.audit import Audit
 
     wanted = set(range(honest))
-    return [
-        f"round {audited.round} of {cluster.own(server).name} lacks honest clients"
-        for server in cluster.children
-        for audited in Audit(cluster.own(server)).rounds()
-        if audited.entries is not None and not wanted <= {client for client, _ in audited.entries}
-    ]
+    wrong = []
+    for server in cluster.children:
+        folder = cluster.own(server)
+        for audited in Audit(folder).rounds():
+            if audited.entries is None:
+                continue
+            if not wanted <= {client for client, _ in audited.entries}:
+                wrong.append(f"round {audited.round} of {folder.name} lacks honest clients")
+    return wrong
 
 
-async def _observed(cluster: Cluster, crowd: Crowd, while_: Callable[[], bool]) -> dict[str, Any]:
-    """Rounds and memory as long as something lasts."""
+async def _observed(cluster: Cluster, crowd: Crowd, lasts: Callable[[], bool]) -> dict[str, Any]:
+    """Return the rounds and the memory of the servers for as long as a condition lasts."""
     crowd.latencies.clear()
     first = len(crowd.seen)
     since = time.monotonic()
-    while while_():
+    while lasts():
         await asyncio.sleep(0.1)
-    held = [memory(child.pid) for child in cluster.children.values()]
-    waited = sorted(crowd.latencies)
+    sizes = [memory(child.pid) for child in cluster.children.values()]
+    longest = max(crowd.latencies, default=None)
     return {
         "seconds": round(time.monotonic() - since, 1),
         "rounds": len(crowd.seen) - first,
-        "longest_round_s": round(waited[-1], 2) if waited else None,
-        "memory_now": max(one["now"] for one in held),
-        "memory_peak": max(one["peak"] for one in held),
+        "longest_round_s": None if longest is None else round(longest, 2),
+        "memory_now": max(size["now"] for size in sizes),
+        "memory_peak": max(size["peak"] for size in sizes),
     }
 
 
 def main() -> None:
+    """Attack a federation, print what was observed, and fail if anything went wrong."""
     parser = arguments(__doc__, "hostile.json")
-    parser.add_argument("--connections", type=int, default=10_000)
-    parser.add_argument("--clients", type=int, default=10, help="honest ones")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--connections", type=int, default=10_000, help="hostile connections (default: 10000)"
+    )
+    parser.add_argument("--clients", type=int, default=10, help="honest clients (default: 10)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the attack (default: 0)")
     parser.add_argument(
         "--held",
         type=float,
         default=8.0,
         metavar="SECONDS",
-        help="that a connection is kept at most",
+        help="how long a connection is held at most (default: 8)",
     )
-    parser.add_argument(
-        "--attack", type=Path, help=argparse.SUPPRESS
-    )  # the federation's folder; the attackers' process
+    # The federation's folder; given to the attackers' process.
+    parser.add_argument("--attack", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.attack:
         attack(args)
@@ -375,11 +394,12 @@ def main() -> None:
         founded(args.clients + _ATTACKERS, free_ports(4), waits) as folder,
         servers(folder) as cluster,
     ):
-        found = asyncio.run(defend(cluster, args, lambda text: screen.print(text, highlight=False)))
-    record(args.out, {"seed": args.seed, "connections": args.connections, **found})
-    screen.print_json(json.dumps(found))
+        say = partial(screen.print, highlight=False)
+        observed = asyncio.run(defend(cluster, args, say))
+    record(args.out, {"seed": args.seed, "connections": args.connections, **observed})
+    screen.print_json(json.dumps(observed))
     screen.print(f"wrote {args.out}", highlight=False)
-    sys.exit(1 if found["wrong"] else 0)
+    sys.exit(bool(observed["wrong"]))
 
 
 if __name__ == "__main__":

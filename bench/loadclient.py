@@ -1,9 +1,10 @@
-"""Many clients of a federation in one process, without training: they send uploads that were signed beforehand.
+"""Many clients of a federation in one process, without training: they send random uploads.
 
     python bench/loadclient.py DIR --clients 0-19 --rounds 100 --record decisions.jsonl
 
-What a client says in a round follows from its number and the seed, and Ed25519 signs the same bytes the same way: one that is
-killed and started anew says again what it said, with nothing kept on a disk. Each moves on when it has itself seen a valid
+Uploads can be signed beforehand. What a client sends in a round follows from its number and the
+seed, and Ed25519 signs the same bytes the same way: a client that is killed and restarted sends the
+same upload again, without anything on disk. Each client moves on when it has itself seen a valid
 certificate. The record has a line for every round that any of them saw decided.
 """
 
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -32,30 +34,28 @@ from fedrfq.node.transport.frames import EMPTY, Frames, header
 from fedrfq.node.transport.tls_stream import TlsStream
 from fedrfq.prototypes.fixed_point import encode
 
-# where a message has them
+# Where a message has its kind and its round.
 _KIND = 8
 _ROUND = slice(41, 45)
-_DIALS = 32  # handshakes at a time
-_REMEMBERED = 1_000  # certificates
-_FRAME = 1 << 26  # bytes of a server's at most
-_TURN = memoryview(
-    bytearray(64 << 10)
-)  # read into by all connections, and used up before the next one's turn
+_MAX_HANDSHAKES = 32
+_MAX_REMEMBERED_CERTIFICATES = 1_000
+_MAX_FRAME_BYTES = 1 << 26
+# All connections read into it; each uses it up before the event loop turns to the next.
+_BUFFER = memoryview(bytearray(64 << 10))
 
 
 def content(task: Task, seed: int, round_: int, client: int) -> bytes:
-    """Prototypes at random, as the task allows."""
+    """Return random prototypes, within the bounds of the task."""
     rng = np.random.default_rng((seed, round_, client))
     precision = task.precision
-    values_JV = (
-        rng.integers(-precision.most // 2, precision.most // 2, (task.classes, task.values))
-        * precision.step
-    )
-    return encode(round_, client, rng.integers(1, 50, task.classes), values_JV, precision)
+    shape = (task.classes, task.values)
+    steps_JV = rng.integers(-precision.most // 2, precision.most // 2, shape)
+    counts_J = rng.integers(1, 50, task.classes)
+    return encode(round_, client, counts_J, steps_JV * precision.step, precision)
 
 
 def opened(home: Path, clients: Iterable[int]) -> Iterator[tuple[int, Identity]]:
-    """The parties of a federation's clients; its file is read once."""
+    """Yield the identities of clients; the federation's file is read only once."""
     federation = read_federation(home / FEDERATION)
     for client in clients:
         folder = home / federation.members[~client].name
@@ -63,11 +63,16 @@ def opened(home: Path, clients: Iterable[int]) -> Iterator[tuple[int, Identity]]
 
 
 def framed(data: bytes) -> bytes:
+    """Return a message with its frame's header."""
     return header(data) + data
 
 
+def _round(frame: bytes) -> int:
+    return int.from_bytes(frame[_ROUND], "little")
+
+
 class Speaker:
-    """One client: what it has to say, and where it is."""
+    """One client: its uploads, its connections, and the round it is in."""
 
     def __init__(
         self, client: int, identity: Identity, rules: Rules, rounds: int, seed: int
@@ -79,11 +84,13 @@ class Speaker:
         self.seed = seed
         self.context: ssl.SSLContext = tls.client_context(identity)
         self.lines: dict[int, Line] = {}
-        self.receipts: set[int] = set()  # of this round, by server
-        # where it is, and the last round it spoke in
+        # The servers that have given a receipt for this round's upload.
+        self.receipts: set[int] = set()
         self.round = 1
+        # The last round in which it sent an upload, and when it did so first and last.
         self.spoken = 0
-        self.sent_at = self.said_at = 0.0  # when it spoke in that for the first time, and the last
+        self.sent_at = 0.0
+        self.said_at = 0.0
         self.ready = {round_: self._signed(round_) for round_ in range(1, rounds + 1)}
 
     def _signed(self, round_: int) -> bytes:
@@ -91,13 +98,13 @@ class Speaker:
         return framed(self.rules.signed(upload, self.identity.signer).wire)
 
     def upload(self) -> bytes:
-        """This round's; made now where it was not beforehand."""
+        """Return this round's upload, signed now unless it was signed beforehand."""
         if self.round not in self.ready:
             self.ready[self.round] = self._signed(self.round)
         return self.ready[self.round]
 
     def speak(self) -> None:
-        """This round's upload, to every server that is connected and has given no receipt."""
+        """Send this round's upload to every connected server that has given no receipt."""
         data = self.upload()
         self.said_at = time.perf_counter()
         if self.spoken != self.round:
@@ -108,7 +115,7 @@ class Speaker:
                 line.write(data)
 
     def ask(self, question: bytes, rng: Random) -> None:
-        """One of the servers."""
+        """Send a question to one of the servers."""
         if self.lines:
             rng.choice(list(self.lines.values())).write(question)
 
@@ -121,24 +128,31 @@ class Line(asyncio.BufferedProtocol):
         self.speaker = speaker
         self.server = server
         self.tls = TlsStream(speaker.context, server_side=False)
-        self.frames = Frames(_FRAME)
-        # `up` is set, too, if it never will be
+        self.frames = Frames(_MAX_FRAME_BYTES)
+        # Set when the handshake is over, and also when the connection is lost before that.
         self.up = asyncio.Event()
         self.lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self.tls.handshake()
         transport.write(self.tls.outgoing())
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return _TURN
+        """Return the buffer that all connections share."""
+        return _BUFFER
 
     def buffer_updated(self, size: int) -> None:
+        """Take what has arrived."""
         try:
-            for piece in self.tls.open(_TURN[:size]):
-                self._take(piece) if self.up.is_set() else self._join()
+            for piece in self.tls.open(_BUFFER[:size]):
+                # The first piece only says that the handshake is over.
+                if self.up.is_set():
+                    self._take(piece)
+                else:
+                    self._join()
         except ssl.SSLError:
             self.transport.abort()
         else:
@@ -146,16 +160,17 @@ class Line(asyncio.BufferedProtocol):
                 self.transport.write(answer)
 
     def write(self, data: bytes) -> None:
+        """Send bytes to the server."""
         self.transport.write(self.tls.seal(data))
 
     def abort(self) -> None:
+        """Close the connection at once."""
         self.transport.abort()
 
     def _join(self) -> None:
-        """The handshake is over."""
-        assert (
-            tls.party(self.speaker.identity.federation, self.tls.certificate or b"") == self.server
-        )
+        """Register the connection once the handshake is over."""
+        peer = tls.party(self.speaker.identity.federation, self.tls.certificate or b"")
+        assert peer == self.server
         self.up.set()
         self.transport.write(self.tls.outgoing())
         self.speaker.lines[self.server] = self
@@ -164,16 +179,16 @@ class Line(asyncio.BufferedProtocol):
     def _take(self, piece: bytes) -> None:
         for frame in self.frames.take(piece):
             if not frame:
-                self.write(EMPTY)  # we are here, too
+                # An empty frame asks whether we are alive.
+                self.write(EMPTY)
             elif frame[_KIND] == Kind.CERT:
                 self.crowd.hear(self, frame)
-            elif (
-                frame[_KIND] == Kind.RECEIPT
-                and int.from_bytes(frame[_ROUND], "little") == self.speaker.round
-            ):
-                self.speaker.receipts.add(self.server)  # taken at its word
+            elif frame[_KIND] == Kind.RECEIPT and _round(frame) == self.speaker.round:
+                # Its signature is not checked: a false receipt harms only its server.
+                self.speaker.receipts.add(self.server)
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Forget the connection; who waits for it goes on."""
         if self.speaker.lines.get(self.server) is self:
             del self.speaker.lines[self.server]
         self.up.set()
@@ -181,22 +196,24 @@ class Line(asyncio.BufferedProtocol):
 
 
 class Crowd:
-    """`rounds` are signed beforehand. `seen` is each decided round's value, `latencies` what each client waited, in seconds.
+    """Some clients of a federation, which send uploads in rounds up to `until`.
 
-    They speak in rounds up to `until`; `reached(round)` waits for all of them to have seen it decided.
+    The first `rounds` uploads are signed beforehand. `seen` has the value of each decided round,
+    `latencies` how long each client waited for it, in seconds.
     """
 
     def __init__(
         self, folder: Path, clients: Sequence[int], rounds: int = 0, seed: int = 0
     ) -> None:
-        found = dict(opened(folder, clients))
-        self.federation = next(iter(found.values())).federation
+        identities = dict(opened(folder, clients))
+        self.federation = next(iter(identities.values())).federation
         self.rules = Rules(self.federation.roster)
         self.rng = Random(seed)
         self.speakers = [
-            Speaker(client, one, self.rules, rounds, seed) for client, one in found.items()
+            Speaker(client, identity, self.rules, rounds, seed)
+            for client, identity in identities.items()
         ]
-        # the last round they speak in, and how long they think before each
+        # The last round in which they send uploads, and how long they wait before each.
         self.until = 0
         self.pace_s = 0.0
         self.seen: dict[int, bytes] = {}
@@ -205,19 +222,20 @@ class Crowd:
         self.connected = 0
         self.wrong = list[str]()
         self.on_decided: Callable[[int, bytes], None] = lambda round_, value: None
-        self._valid: dict[
-            bytes, bytes | None
-        ] = {}  # certificates, as bytes, and the values of those that hold
+        # Checked certificates, as bytes, with the value they certify; None if they are not valid.
+        self._valid: dict[bytes, bytes | None] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._dialling = asyncio.Semaphore(_DIALS)
+        self._dialling = asyncio.Semaphore(_MAX_HANDSHAKES)
 
     async def start(self) -> None:
+        """Connect to all servers, and keep connecting."""
         for speaker in self.speakers:
             for server in range(self.federation.roster.n):
                 self._tasks.append(asyncio.ensure_future(self._keep(speaker, server)))
         self._tasks.append(asyncio.ensure_future(self._repeat()))
 
     async def stop(self) -> None:
+        """Close all connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -226,13 +244,13 @@ class Crowd:
                 line.abort()
 
     async def all_connected(self, servers: int | None = None) -> None:
-        """Every client to so many servers; to all unless given."""
+        """Wait until every client is connected to `servers` servers, or to all."""
         wanted = servers or self.federation.roster.n
         while any(len(speaker.lines) < wanted for speaker in self.speakers):
             await asyncio.sleep(0.02)
 
     def go(self, until: int) -> None:
-        """Speak up to this round."""
+        """Send uploads in all rounds up to this one."""
         before = self.until
         self.until = until
         for speaker in self.speakers:
@@ -240,35 +258,43 @@ class Crowd:
                 speaker.speak()
 
     async def reached(self, round_: int) -> None:
+        """Wait until every client has seen this round decided."""
         while any(speaker.round <= round_ for speaker in self.speakers):
             if self.wrong:
                 raise AssertionError(self.wrong[0])
             await asyncio.sleep(0.002)
 
     def joined(self, speaker: Speaker, line: Line) -> None:
+        """Send this round's upload on a new connection, and ask whether it is decided."""
         self.connected += 1
         if speaker.round <= self.until:
             line.write(speaker.upload() + self._question(speaker))
 
     def hear(self, line: Line, frame: bytes) -> None:
-        """A certificate: checked once, whoever of us is told. Who had not spoken in its round is behind, and asks on."""
+        """Take a certificate; it is checked only once, whichever client receives it.
+
+        A client that had not sent an upload in that round is behind, and asks for the next.
+        """
         speaker = line.speaker
-        round_ = int.from_bytes(frame[_ROUND], "little")
+        round_ = _round(frame)
         if round_ < speaker.round:
             return
         if frame not in self._valid:
-            if len(self._valid) > _REMEMBERED:
+            if len(self._valid) > _MAX_REMEMBERED_CERTIFICATES:
                 self._valid.clear()
             self._valid[frame] = self._checked(frame)
         value = self._valid[frame]
-        behind = speaker.spoken < round_
+        is_behind = speaker.spoken < round_
         if value is not None:
             self._settle(speaker, round_, value)
-            if behind:
+            if is_behind:
                 line.write(self._question(speaker))
 
     def _checked(self, frame: bytes) -> bytes | None:
-        """The value it certifies; none: it does not. What must never be is remembered, and raised where we are waited for."""
+        """Return the value that a message certifies; None if it is not a valid certificate.
+
+        Two decisions of one round are noted in `wrong`, for `reached` to raise.
+        """
         try:
             body = decode(frame).body
         except Refused:
@@ -300,9 +326,8 @@ class Crowd:
 
     def _next(self, speaker: Speaker) -> None:
         if self.pace_s:
-            asyncio.get_running_loop().call_later(
-                self.rng.uniform(0, 2 * self.pace_s), speaker.speak
-            )
+            delay_s = self.rng.uniform(0, 2 * self.pace_s)
+            asyncio.get_running_loop().call_later(delay_s, speaker.speak)
         else:
             speaker.speak()
 
@@ -310,7 +335,7 @@ class Crowd:
         return framed(self.rules.unsigned(Fetch(speaker.round, PartKind.CERT)).wire)
 
     async def _repeat(self) -> None:
-        """What was said and is not decided, where it is not known; and a question to one server whether it is."""
+        """Send again, now and then, what has no receipt, and ask a server for the decision."""
         while True:
             pause = self.federation.timings.resend_ms / 1000
             await asyncio.sleep(pause / 2)
@@ -320,7 +345,7 @@ class Crowd:
                     speaker.ask(self._question(speaker), self.rng)
 
     async def _keep(self, speaker: Speaker, server: int) -> None:
-        """A connection to this server, again and again."""
+        """Keep a client connected to a server."""
         while True:
             with contextlib.suppress(OSError):
                 line = await self._dialled(speaker, server)
@@ -328,16 +353,14 @@ class Crowd:
             await asyncio.sleep(self.rng.uniform(0.1, 0.5))
 
     async def _dialled(self, speaker: Speaker, server: int) -> Line:
-        """A line, with its handshake over or lost."""
+        """Return a connection whose handshake is over, or that is already lost."""
         host, port = endpoint(self.federation.members[server].address)
-        async with (
-            self._dialling,
-            asyncio.timeout(30),
-        ):  # wait_for loses a cancellation that meets a refusal
-            dial = asyncio.get_running_loop().create_connection(
+        loop = asyncio.get_running_loop()
+        # Not wait_for, which loses a cancellation that coincides with a refused connection.
+        async with self._dialling, asyncio.timeout(30):
+            transport, line = await loop.create_connection(
                 lambda: Line(self, speaker, server), host, port
             )
-            transport, line = await dial
             try:
                 await line.up.wait()
             except asyncio.CancelledError:
@@ -347,18 +370,18 @@ class Crowd:
 
 
 def span(text: str) -> range:
-    """`3-7`, or one number."""
+    """Return the numbers of `3-7`, or the one number."""
     first, _, last = text.partition("-")
     return range(int(first), int(last or first) + 1)
 
 
 async def drive(args: argparse.Namespace) -> None:
+    """Run the clients until all have seen the last round decided."""
     crowd = Crowd(args.folder, span(args.clients), seed=args.seed)
-    with (
-        args.record.open("a", encoding="utf-8")
-        if args.record
-        else contextlib.nullcontext() as record
-    ):
+    opened_record: Any = contextlib.nullcontext()
+    if args.record:
+        opened_record = args.record.open("a", encoding="utf-8")
+    with opened_record as record:
 
         def write(round_: int, value: bytes) -> None:
             if record is not None:
@@ -374,21 +397,24 @@ async def drive(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    """Read the options and run the clients."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="as `fedrfq committee init` wrote it")
-    parser.add_argument("--clients", required=True, help="K, or FIRST-LAST")
-    parser.add_argument("--rounds", type=int, required=True, help="the last one")
+    parser.add_argument(
+        "folder", type=Path, help="the federation's folder, as `fedrfq committee init` wrote it"
+    )
+    parser.add_argument("--clients", required=True, help="the clients to run: K, or FIRST-LAST")
+    parser.add_argument("--rounds", type=int, required=True, help="the last round")
     parser.add_argument(
         "--pace",
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="how long a client thinks, on average",
+        help="mean wait before an upload (default: 0)",
     )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--record", type=Path, help="where decisions are written to, a line each")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the uploads")
+    parser.add_argument("--record", type=Path, help="a file to append decisions to, one line each")
     asyncio.run(drive(parser.parse_args()))
 
 

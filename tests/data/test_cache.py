@@ -1,4 +1,4 @@
-"""Known datasets in the cache: made, checked at every load, replaced whole or not at all."""
+"""Known datasets in the cache: created, checked at every load, replaced atomically."""
 
 import json
 from dataclasses import replace
@@ -26,10 +26,7 @@ def ready(cache):
 def tiny(count=6, groups=False):
     images = np.random.default_rng(0).integers(0, 256, (count, 1, 28, 28), dtype=np.uint8)
     labels = np.arange(count) % 62
-    if groups:
-        writers = np.arange(count)
-    else:
-        writers = None
+    writers = np.arange(count) if groups else None
     return Content(images, labels, images, labels, DATASETS["femnist"].classes, writers, writers)
 
 
@@ -103,7 +100,7 @@ def test_an_unknown_name_lists_the_known():
 def test_getting_again_says_so_and_does_nothing(ready, capsys):
     before = ready.stat()
     get("mnist5k")
-    assert "there and valid" in capsys.readouterr().err
+    assert "in the cache and valid" in capsys.readouterr().err
     assert ready.stat().st_mtime_ns == before.st_mtime_ns
     assert ready.stat().st_ino == before.st_ino
 
@@ -162,7 +159,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(cache):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
     try:
-        with pytest.raises(UserError, match=r"expected to write there, found.*FEDRFQ_DATA"):
+        with pytest.raises(UserError, match=r"cannot write to .*FEDRFQ_DATA"):
             cached_dataset.write("femnist", tiny(600), "second")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

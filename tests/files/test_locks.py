@@ -1,4 +1,4 @@
-"""A folder is one process's at a time, for as long as it lives: a run's directory above all."""
+"""Only one process at a time has a folder, for as long as it lives; so it is with runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedrfq import experiment, run
 from fedrfq.errors import UserError
 from fedrfq.files.locks import locked, taken
 from fedrfq.runs.session import Session
-from support.command import SMALL, fedrfq, small_session, started
+from support.command import SMALL, fedrfq, sets, small_session, started
 
 HOLD = """
 import sys
@@ -59,7 +59,7 @@ def test_what_cannot_be_opened_or_locked_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
-        UserError, match=r"cannot be opened \(No such file or directory\): name a folder"
+        UserError, match=r"cannot open .* \(No such file or directory\): name a folder"
     ):
         locked(tmp_path / "none", "a folder", "wait")
 
@@ -67,9 +67,10 @@ def test_what_cannot_be_opened_or_locked_is_one_line(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(UserError, match=r"cannot be locked \(No locks available\)"):
+    with pytest.raises(UserError, match=r"cannot lock .* \(No locks available\)"):
         locked(tmp_path, "a folder", "wait")
-    small_session(tmp_path).close()  # a run goes on all the same
+    # A run works all the same.
+    small_session(tmp_path).close()
 
 
 def test_a_run_that_another_process_trains_is_shown_and_left_alone(tmp_path: Path) -> None:
@@ -77,29 +78,21 @@ def test_a_run_that_another_process_trains_is_shown_and_left_alone(tmp_path: Pat
     try:
         process.send_signal(signal.SIGSTOP)
         before = contents(path)
-        said = fedrfq("resume", path, expect=2).stderr
+        errors = fedrfq("resume", path, expect=2).stderr
         assert contents(path) == before
         assert "of 100" in fedrfq("show", path).stdout
     finally:
         process.kill()
         process.communicate()
-    remedy = "it trains this run; wait for its end, or stop it"
-    assert said.splitlines()[-1] == f"error: {path} is in use by another process: {remedy}"
+    remedy = "it is training this run; wait until it ends, or stop it"
+    assert errors.splitlines()[-1] == f"error: {path} is in use by another process: {remedy}"
     assert not taken(path)
 
 
 def test_runs_that_are_stacked_are_had_together(tmp_path: Path) -> None:
     """Whichever of them is named, and whichever another process has."""
-    fedrfq(
-        "run",
-        *(f"--set={setting}" for setting in [*SMALL, "rounds=2"]),
-        "--seed",
-        0,
-        "--seed",
-        1,
-        "--out",
-        tmp_path,
-    )
+    seeds = ("--seed", 0, "--seed", 1)
+    fedrfq("run", *sets([*SMALL, "rounds=2"]), *seeds, "--out", tmp_path)
     one, other = sorted(tmp_path.glob("*/*"))
     assert not taken(one)
     lock = locked(other, "", "")
@@ -125,23 +118,23 @@ def test_a_session_has_its_runs_until_it_is_closed_or_forgotten(tmp_path: Path) 
 
 @pytest.fixture
 def remembered(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
-    """The sessions that have ended: none is forgotten."""
-    found = list[Session]()
+    """Return a list that keeps every session that has finished, so that none is deleted."""
+    kept = list[Session]()
     finish = Session.finish
 
     def remember(session: Session) -> list[dict[str, Any]]:
         assert all(taken(run_.path) for run_ in session.runs)
-        found.append(session)
+        kept.append(session)
         return finish(session)
 
     monkeypatch.setattr(Session, "finish", remember)
-    return found
+    return kept
 
 
 def test_commands_have_a_run_to_its_end_and_no_longer(
     tmp_path: Path, remembered: list[Session]
 ) -> None:
-    fedrfq("run", *(f"--set={setting}" for setting in [*SMALL, "rounds=1"]), "--out", tmp_path)
+    fedrfq("run", *sets([*SMALL, "rounds=1"]), "--out", tmp_path)
     path = remembered[0].runs[0].path
     assert not taken(path)
     fedrfq("resume", path)

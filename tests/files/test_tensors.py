@@ -1,4 +1,4 @@
-"""The tensor file: exact round trips, the real library's files, hostile bytes, and writes that fail half-way."""
+"""Tensor files: exact round trips, the real library's files, hostile bytes, failing writes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from fedrfq.experiment import from_table
 from fedrfq.files import toml
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session, pick_device
-from flowersim import APP, Simulation, simulation
+from flower_simulation import APP, Simulation, simulation
 from support.command import fedrfq
 from support.deployment import guarded
 from support.flower_ray import ray_cluster

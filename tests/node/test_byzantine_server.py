@@ -13,9 +13,9 @@ from fedrfq.consensus.events import Broadcast, Event, Persist, Send, Start
 from fedrfq.consensus.messages import Fetch, PartKind, unsigned
 from fedrfq.node.ops.local_cluster import free_ports
 from fedrfq.simulator.party import Action, RawBytes, Relay
-from ground import founded
 from support import byzantine_server
 from support.byzantine_server import Faulty
+from testbed import founded
 
 # The faulty server leads two of them.
 ROUNDS = 8

@@ -1,4 +1,4 @@
-"""A run with a committee on disk: its log holds, and it resumes to the byte."""
+"""A run with a committee: its audit log is valid, and it resumes to the same bytes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.command import SMALL, assert_same_run, command, fedrfq, only_run, records, sets, small_session, started
-from support.small import CPU
 
-from fedrfq.runs import summary
-from fedrfq.files import tensors
 from fedrfq.audit import Audit
 from fedrfq.errors import UserError
+from fedrfq.files import tensors
+from fedrfq.runs import summary
 from fedrfq.runs.session import Session
+from support.command import (
+    SMALL,
+    assert_same_run,
+    command,
+    fedrfq,
+    only_run,
+    records,
+    sets,
+    small_session,
+    started,
+)
+from support.small import CPU
 
-LIARS = ["committee.name=simulated", "committee.faulty=1", "committee.behaviour=equivocate", "detector.name=adaptive"]
+LIARS = [
+    "committee.name=simulated",
+    "committee.faulty=1",
+    "committee.behaviour=equivocate",
+    "detector.name=adaptive",
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +65,11 @@ def test_one_trusted_server_leaves_no_log(tmp_path: Path) -> None:
     session = small_session(tmp_path, "rounds=1")
     assert [outcomes[0].report for outcomes in session.advance()] == [None]
     assert not session.runs[0].audited()
-    assert not {path.name for path in session.runs[0].path.iterdir()} & {"audit.log", "bodies.bin", "federation.toml"}
+    assert not {path.name for path in session.runs[0].path.iterdir()} & {
+        "audit.log",
+        "bodies.bin",
+        "federation.toml",
+    }
     assert session.finish()[0]["view_changes"] is None
     assert "committee" not in dict(summary.rows(session.runs[0]))
 
@@ -65,13 +84,16 @@ def test_a_killed_run_resumes_to_the_same_bytes(agreed: Path, tmp_path: Path) ->
     process, path = started(tmp_path, [*SMALL, *LIARS], 3, "--device", "cpu")
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    with (path / "audit.log").open("ab") as log:  # as if it had been killed in the middle of a line
+    # As if it had been killed in the middle of a write.
+    with (path / "audit.log").open("ab") as log:
         log.write(b"torn")
     fedrfq("resume", path, "--device", "cpu")
     same_log(path, agreed)
 
 
-def test_an_interrupted_round_is_decided_again(agreed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_round_is_decided_again(
+    agreed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the proofs and the record: nothing is there twice."""
     from fedrfq.runs.run_directory import RunDirectory
 
@@ -94,7 +116,9 @@ def test_an_interrupted_round_is_decided_again(agreed: Path, tmp_path: Path, mon
 
 def test_stacked_runs_resume_with_their_committees(tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    fedrfq("run", *sets([*SMALL, *LIARS, "rounds=2"]), "--seed", 0, "--seed", 1, "--out", out, "--device", "cpu")
+    seeds = ("--seed", 0, "--seed", 1)
+    settings = sets([*SMALL, *LIARS, "rounds=2"])
+    fedrfq("run", *settings, *seeds, "--out", out, "--device", "cpu")
     runs = sorted(out.glob("*/*"))
     before = [(run / "audit.log").read_bytes() for run in runs]
     assert before[0] != before[1]
@@ -126,7 +150,7 @@ def test_a_log_shorter_than_the_checkpoint_is_an_error(tmp_path: Path) -> None:
     session.close()
     path = session.runs[0].path
     (path / "audit.log").write_bytes((path / "audit.log").read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"audit\.log has 0 whole entries, not 1"):
+    with pytest.raises(UserError, match=r"audit\.log has 0 intact entries, expected 1"):
         Session.resume(path, CPU)
 
 
@@ -138,7 +162,7 @@ def test_a_log_that_does_not_hold_is_not_gone_on_with(tmp_path: Path) -> None:
     path = session.runs[0].path
     whole = (path / "audit.log").read_bytes()
     (path / "audit.log").write_bytes(whole[:500] + bytes([whole[500] ^ 1]) + whole[501:])
-    with pytest.raises(UserError, match=r"audit\.log has 0 whole entries, not 1"):
+    with pytest.raises(UserError, match=r"audit\.log has 0 intact entries, expected 1"):
         Session.resume(path, CPU)
 
 
@@ -173,19 +197,27 @@ def test_a_checkpoint_that_the_committee_cannot_go_on_from_is_an_error(
     named, metadata = tensors.load(checkpoint)
     last = named.pop(LAST)
     tensors.save(checkpoint, named | damage(last), metadata)
-    with pytest.raises(UserError, match=rf"{checkpoint.name} does not have what the committee agreed on last"):
+    with pytest.raises(
+        UserError, match=rf"{checkpoint.name} does not have what the committee agreed on last"
+    ):
         Session.resume(session.runs[0].path, CPU)
     checkpoint.unlink()  # as it says
     assert Session.resume(session.runs[0].path, CPU).state.round == 0
 
 
-def test_a_disk_that_fills_up_in_the_middle_of_a_proof_loses_nothing(agreed: Path, tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_in_the_middle_of_a_proof_loses_nothing(
+    agreed: Path, tmp_path: Path
+) -> None:
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000))  # two entries of bodies.bin fit, and a part of the third
+        # Two entries of bodies.bin fit, and a part of the third.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, 9_000))
 
     settings = sets([*SMALL, *LIARS, "checkpoint=100"])
     done = subprocess.run(
-        command("run", *settings, "--out", tmp_path, "--device", "cpu"), capture_output=True, text=True, preexec_fn=limit
+        command("run", *settings, "--out", tmp_path, "--device", "cpu"),
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
     )
     assert done.returncode == 2
     assert "cannot write" in done.stderr.strip().splitlines()[-1]

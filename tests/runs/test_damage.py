@@ -1,16 +1,26 @@
-"""What goes wrong, on disk and in settings: one line that says what to do, and nothing lost."""
+"""Damaged files and wrong settings: one line says what to do, and nothing is lost."""
 
 import hashlib
 import resource
 import subprocess
 
 import pytest
-from support.command import CPU, SMALL, command, damaged, fedrfq, only_run, records, sets, small_session
 
 from fedrfq import UserError
-from fedrfq.files import toml
 from fedrfq.experiment import load
+from fedrfq.files import toml
 from fedrfq.runs.session import Session
+from support.command import (
+    CPU,
+    SMALL,
+    command,
+    damaged,
+    fedrfq,
+    only_run,
+    records,
+    sets,
+    small_session,
+)
 
 
 def test_checkpoint_of_another_experiment_is_refused(tmp_path):
@@ -33,7 +43,7 @@ def test_changed_data_is_noticed(tmp_path):
 
 
 def test_not_a_run_directory(tmp_path):
-    assert "not a run's directory" in fedrfq("resume", tmp_path, expect=2).stderr
+    assert "not a run directory" in fedrfq("resume", tmp_path, expect=2).stderr
 
 
 def test_nan_loss_names_client_round_and_checkpoint(tmp_path):
@@ -46,13 +56,18 @@ def test_nan_loss_names_client_round_and_checkpoint(tmp_path):
 
 
 def test_full_disk_is_one_line_and_loses_nothing(tmp_path):
-    """A limit on the size of files is as good as a full disk: writes fail in the middle of the run."""
+    """A limit on the size of files acts like a full disk: writes fail in the middle of the run."""
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))  # records fit, the checkpoint does not
+        # Records fit, the checkpoint does not.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
     done = subprocess.run(
-        command("run", *sets(SMALL), "--out", tmp_path), capture_output=True, text=True, preexec_fn=limit, timeout=120
+        command("run", *sets(SMALL), "--out", tmp_path),
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+        timeout=120,
     )
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("error: ")
@@ -108,17 +123,25 @@ def test_a_damaged_directory_is_one_line(whole, tmp_path, name, text):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["show"], ["resume"], ["report"], ["predict", "0", "a.png"], ["export", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [["show"], ["resume"], ["report"], ["predict", "0", "a.png"], ["export", "0"]]
+)
 def test_data_that_can_have_no_such_name_are_one_line(whole, tmp_path, arguments):
     """A part of a path has 255 bytes at most."""
-    text = (whole / "experiment.toml").read_text().replace('name = "mnist5k"\n', f'name = "{"x" * 256}"\n', 1)
+    text = (
+        (whole / "experiment.toml")
+        .read_text()
+        .replace('name = "mnist5k"\n', f'name = "{"x" * 256}"\n', 1)
+    )
     copy = damaged(whole, tmp_path, "experiment.toml", text)
     done = fedrfq(arguments[0], copy, *arguments[1:], expect=2)
     assert done.stderr.count("\n") == 1
     assert "File name too long); check data.name" in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["show"], ["report"], ["committee", "status"], ["compare"], ["data", "info"]])
+@pytest.mark.parametrize(
+    "arguments", [["show"], ["report"], ["committee", "status"], ["compare"], ["data", "info"]]
+)
 def test_a_path_that_is_too_long_is_one_line(arguments):
     done = fedrfq(*arguments, "x" * 256, expect=2)
     assert done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""A trained client at work: predictions on pictures, and files that other programs load."""
+"""Trained clients: predictions on images, and files that other programs load."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.command import SMALL, fedrfq, sets
 
 from fedrfq import data
 from fedrfq.files import tensors
 from fedrfq.runs.run_directory import RunDirectory
+from support.command import SMALL, fedrfq, sets
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +28,15 @@ def test_predictions_are_those_of_the_trained_model(whole, pictures):
     done = fedrfq("predict", whole, 2, *pictures, "--json")
     found = json.loads(done.stdout.splitlines()[-1])["predictions"]
     assert [row["file"] for row in found] == [str(path) for path in pictures]
-    assert all(row["class"] in "0123456789" and row["nearest_prototype"] in "0123456789" for row in found)
+    assert all(
+        row["class"] in "0123456789" and row["nearest_prototype"] in "0123456789" for row in found
+    )
 
 
 def test_predict_refuses_what_is_no_picture_and_wrong_sizes(whole, pictures, tmp_path):
     (tmp_path / "text.png").write_text("hello")
-    assert "expected a PNG or JPEG image" in fedrfq("predict", whole, 0, tmp_path / "text.png", expect=2).stderr
+    errors = fedrfq("predict", whole, 0, tmp_path / "text.png", expect=2).stderr
+    assert "expected a PNG or JPEG image" in errors
     assert "clients 0 to 5" in fedrfq("predict", whole, 6, pictures[0], expect=2).stderr
     from PIL import Image
 
@@ -71,7 +74,8 @@ def test_exports_compute_the_same(whole, pictures, tmp_path):
     np.testing.assert_allclose(answered[1], features, rtol=1e-4, atol=1e-4)
     stored, _ = tensors.load(client.export(tmp_path / "a.safetensors", "safetensors"))
     assert set(stored) == set(client.params)
-    assert (tmp_path / "a.pt").stat().st_size < 250_000  # one client's model, not the stack it came from
+    # One client's model, not the stack it came from.
+    assert (tmp_path / "a.pt").stat().st_size < 250_000
 
 
 def test_export_command_writes_beside_the_run(whole):
@@ -91,12 +95,15 @@ def test_a_trained_model_needs_no_data(whole, pictures, monkeypatch, tmp_path):
     assert json.loads(metadata["shape"]) == [1, 28, 28]
 
 
-def test_clients_that_exchange_no_prototypes_are_shown_and_predict_by_their_head(tmp_path, pictures):
+def test_clients_that_exchange_no_prototypes_are_shown_and_predict_by_their_head(
+    tmp_path, pictures
+):
     sets_ = sets([*SMALL, "rounds=2", "method.name=fedper", "model.name=mlp"])
     result = json.loads(fedrfq("run", *sets_, "--out", tmp_path, "--json").stdout.splitlines()[-1])
     assert result["prototype_accuracy_mean"] is None
     assert result["prototype_failure"] is None
     assert result["parameters_per_round"] > 0
-    found = json.loads(fedrfq("predict", result["run_dir"], 2, *pictures, "--json").stdout.splitlines()[-1])["predictions"]
+    done = fedrfq("predict", result["run_dir"], 2, *pictures, "--json")
+    found = json.loads(done.stdout.splitlines()[-1])["predictions"]
     assert all(row["class"] in "0123456789" and row["nearest_prototype"] is None for row in found)
     assert "accuracy, own head" in fedrfq("show", result["run_dir"]).stdout

@@ -1,4 +1,4 @@
-"""Runs as users start, stop and resume them: real processes, real signals, real files."""
+"""Start, stop and resume runs as users do: real processes, real signals, real files."""
 
 import json
 import shlex
@@ -6,29 +6,56 @@ import signal
 import subprocess
 import time
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
-from support.command import SMALL, assert_same_run, clients, command, fedrfq, only_run, records, sets, small_session, started
 
 from fedrfq import UserError, data, run
 from fedrfq import experiment
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import pick_device
+from support.command import (
+    SMALL,
+    assert_same_run,
+    clients,
+    command,
+    fedrfq,
+    only_run,
+    records,
+    sets,
+    small_session,
+    started,
+)
 
 
 def test_json_is_the_last_line_and_says_what_it_must(tmp_path):
     done = fedrfq("run", *sets([*SMALL, "rounds=2"]), "--out", tmp_path, "--json")
     result = json.loads(done.stdout.splitlines()[-1])
-    needed = ["method", "data", "rounds", "accuracy_mean", "accuracy_std", "prototype_accuracy_mean", "prototype_failure"]
-    needed += ["silhouette", "parameters_per_round", "bytes_per_round", "samples_per_second", "seconds", "run_dir"]
+    needed = [
+        "method",
+        "data",
+        "rounds",
+        "accuracy_mean",
+        "accuracy_std",
+        "prototype_accuracy_mean",
+        "prototype_failure",
+        "silhouette",
+        "parameters_per_round",
+        "bytes_per_round",
+        "samples_per_second",
+        "seconds",
+        "run_dir",
+    ]
     assert set(needed) <= set(result)
     assert all(result[key] is not None for key in needed)
     assert result["method"] == "fedrfq"
     assert result["rounds"] == 2
     found = RunDirectory.open(Path(result["run_dir"]))
-    assert result["parameters_per_round"] == 24 * sum(int(row["classes"]) for row in clients(found.path)[-6:])
+    assert result["parameters_per_round"] == 24 * sum(
+        int(row["classes"]) for row in clients(found.path)[-6:]
+    )
 
 
 def test_directory_holds_what_was_run(whole):
@@ -36,12 +63,12 @@ def test_directory_holds_what_was_run(whole):
     environment = found.environment()
     assert found.experiment().partition.shots == 8
     assert environment["data"]["sha256"] == data.load("mnist5k").sha256
-    assert environment["versions"]["torch"] == torch.__version__.split("+")[0] or environment["versions"]["torch"]
+    assert environment["versions"]["torch"] == version("torch")
     assert environment["partition"]["classes_mean"] > 1
     assert [record.round for record in found.rounds()] == list(range(1, 9))
     assert len(clients(whole)) == 8 * 6
     assert list(found.checkpoints()) == [8]
-    assert found.result()["silhouette"] == pytest.approx(found.result()["silhouette"])
+    assert -1 <= found.result()["silhouette"] <= 1
 
 
 @pytest.mark.parametrize("rounds", [1, 3, 6])
@@ -49,7 +76,8 @@ def test_kill_9_then_resume_ends_as_if_never_stopped(tmp_path, whole, rounds):
     process, path = started(tmp_path, SMALL, rounds)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    with (path / "rounds.jsonl").open("a") as file:  # and the last line torn
+    # As if it had been killed in the middle of a line.
+    with (path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 99, "accur')
     fedrfq("resume", path)
     assert_same_run(path, whole)
@@ -73,8 +101,9 @@ def test_stacked_seeds_killed_and_resumed_together(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     fedrfq("resume", path)
-    pairs = zip(sorted((tmp_path / "whole").glob("*/*")), sorted((tmp_path / "killed").glob("*/*")), strict=True)
-    for one, other in sorted(pairs):
+    uninterrupted = sorted((tmp_path / "whole").glob("*/*"))
+    killed = sorted((tmp_path / "killed").glob("*/*"))
+    for one, other in zip(uninterrupted, killed, strict=True):
         assert_same_run(one, other)
 
 
@@ -129,7 +158,10 @@ def test_list_of_nonsense():
 
 
 def test_five_lines_of_python(tmp_path):
-    shown = [record.accuracy_mean for record in run(experiment.load(sets=[*SMALL, "rounds=2"]), "cpu", tmp_path)]
+    shown = [
+        record.accuracy_mean
+        for record in run(experiment.load(sets=[*SMALL, "rounds=2"]), "cpu", tmp_path)
+    ]
     assert len(shown) == 2
     assert only_run(tmp_path).result() is not None
 
@@ -154,7 +186,7 @@ def test_the_installed_command_answers():
 
 
 def test_ctrl_c_ends_a_long_round_with_its_step(tmp_path):
-    """A round of many epochs is interrupted in the middle; a checkpoint of the round before is there."""
+    """A long round is interrupted in the middle; the checkpoint of the round before is there."""
     process, path = started(tmp_path, [*SMALL, "rounds=2", "checkpoint=1", "train.epochs=40"], 1)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
@@ -165,12 +197,12 @@ def test_ctrl_c_ends_a_long_round_with_its_step(tmp_path):
 
 
 def test_a_batch_larger_than_any_client_costs_nothing_more(tmp_path):
-    whole_batch, larger = (
-        fedrfq("run", *sets([*SMALL, "rounds=1", f"train.batch_size={size}"]), "--out", tmp_path / str(size), "--json")
-        for size in (40, 10**9)
-    )
-    left, right = (json.loads(done.stdout.splitlines()[-1]) for done in (whole_batch, larger))
-    assert left["accuracy_mean"] == right["accuracy_mean"]
+    accuracies = []
+    for size in (40, 10**9):
+        settings = sets([*SMALL, "rounds=1", f"train.batch_size={size}"])
+        done = fedrfq("run", *settings, "--out", tmp_path / str(size), "--json")
+        accuracies.append(json.loads(done.stdout.splitlines()[-1])["accuracy_mean"])
+    assert accuracies[0] == accuracies[1]
 
 
 def test_a_round_recorded_but_interrupted_is_recorded_once(tmp_path):

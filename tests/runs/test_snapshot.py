@@ -1,28 +1,35 @@
-"""What a run keeps for its report: the partition as dealt, and the prototypes of its last round."""
+"""What a run keeps for its report: its partition, and the prototypes of its last round."""
 
 import numpy as np
 import pytest
 import torch
-from support.command import CPU, clients, only_run, small_session
 
-from fedrfq.files import tensors
 from fedrfq.errors import UserError
 from fedrfq.experiment import load
+from fedrfq.files import tensors
 from fedrfq.learning.round_loop import deal
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.runs.session import Session
 from fedrfq.runs.snapshot import PrototypeSnapshot, Share, load_shares, save_shares, shares
+from support.command import CPU, clients, only_run, small_session
 
 
 def test_the_partition_is_kept_from_the_start(tmp_path, mnist):
-    sets = ["clients=6", "partition.name=dirichlet", "partition.samples=60", "partition.test_samples=20"]
+    sets = [
+        "clients=6",
+        "partition.name=dirichlet",
+        "partition.samples=60",
+        "partition.test_samples=20",
+    ]
     session = Session.begin([load(sets=sets)], CPU, tmp_path)
     found = load_shares(session.runs[0].path)
     partition = deal(session.loop.experiments[0], mnist)
     assert found == shares(partition, mnist)
     for client, own in enumerate(partition.train):
         kept = {share.label: share.train for share in found if share.client == client}
-        assert kept == {int(j): int((mnist.train_y[own] == j).sum()) for j in np.unique(mnist.train_y[own])}
+        assert kept == {
+            int(j): int((mnist.train_y[own] == j).sum()) for j in np.unique(mnist.train_y[own])
+        }
         tested = sum(share.test for share in found if share.client == client)
         assert tested == len(partition.test[client])
 
@@ -93,21 +100,22 @@ def test_shares_come_back_as_they_were_written(tmp_path):
     assert load_shares(tmp_path / "nowhere") is None
 
 
-def whole_numbers(*values):
+def ints(*values):
     return torch.tensor(values, dtype=torch.int32)
 
 
 def stored(tmp_path, **changes):
     named = {
-        "client": whole_numbers(0, 1),
-        "class": whole_numbers(0, 1),
-        "count": whole_numbers(5, 5),
+        "client": ints(0, 1),
+        "class": ints(0, 1),
+        "count": ints(5, 5),
         "values": torch.zeros(2, 3, dtype=torch.int32),
         "globals/present": torch.tensor([True, False]),
         "globals/values": torch.zeros(2, 3, dtype=torch.int32),
     }
     named |= {name.replace("_", "/"): tensor for name, tensor in changes.items()}
-    tensors.save(tmp_path / "prototypes.safetensors", {n: t for n, t in named.items() if t is not None}, {"round": "7"})
+    present = {name: tensor for name, tensor in named.items() if tensor is not None}
+    tensors.save(tmp_path / "prototypes.safetensors", present, {"round": "7"})
     return PrototypeSnapshot.load(tmp_path)
 
 
@@ -115,9 +123,13 @@ def test_prototypes_come_back_as_they_were_written(tmp_path):
     rng = np.random.default_rng(0)
     values = rng.integers(-1000, 1000, (3, 4))
     globals_ = Globals(np.array([True, False, True]), rng.integers(-9, 9, (3, 4)))
-    PrototypeSnapshot(7, np.array([0, 0, 5]), np.array([0, 2, 2]), np.array([1, 2, 3]), values, globals_).save(tmp_path)
+    PrototypeSnapshot(
+        7, np.array([0, 0, 5]), np.array([0, 2, 2]), np.array([1, 2, 3]), values, globals_
+    ).save(tmp_path)
     found = PrototypeSnapshot.load(tmp_path)
-    assert (found.round, found.client_R.tolist(), found.label_R.tolist()) == (7, [0, 0, 5], [0, 2, 2])
+    assert found.round == 7
+    assert found.client_R.tolist() == [0, 0, 5]
+    assert found.label_R.tolist() == [0, 2, 2]
     assert (found.values_RV == values).all()
     assert (found.globals_.present_J == globals_.present_J).all()
     assert (found.globals_.values_JV == globals_.values_JV).all()
@@ -131,10 +143,10 @@ def test_prototypes_come_back_as_they_were_written(tmp_path):
         {"more": torch.zeros(1)},
         {"count": torch.zeros(2, 2, dtype=torch.int32)},
         {"count": torch.zeros(2, dtype=torch.bfloat16)},
-        {"count": whole_numbers(1, 2, 3)},
-        {"class": whole_numbers(0, 2)},
-        {"class": whole_numbers(0, -1)},
-        {"class": whole_numbers(0)},
+        {"count": ints(1, 2, 3)},
+        {"class": ints(0, 2)},
+        {"class": ints(0, -1)},
+        {"class": ints(0)},
         {"values": torch.zeros(2, 4, dtype=torch.int32)},
         {"globals_present": torch.tensor([True])},
     ],

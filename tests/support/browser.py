@@ -21,7 +21,10 @@ PATIENCE_S = 60.0
 
 
 class Browser:
-    """One page. `errors` are exceptions, console errors and refused requests; `asked` is every address it wanted."""
+    """One page of a browser.
+
+    `errors` has exceptions, console errors and refused requests; `asked` every address requested.
+    """
 
     def __init__(self, to: int, from_: int) -> None:
         self.to = to
@@ -76,7 +79,7 @@ class Browser:
             self.asked.append(params["request"]["url"][:200])
 
     def open(self, path: Path, width: int = 1200, dark: bool = False, media: str = "") -> None:
-        """The file, drawn."""
+        """Open the file and wait until it is drawn."""
         self.look(width, dark, media)
         self.call("Page.navigate", url=path.resolve().as_uri())
         deadline = time.monotonic() + PATIENCE_S
@@ -97,7 +100,7 @@ class Browser:
         )
 
     def js(self, expression: str) -> Any:
-        """The expression's value, once it has one."""
+        """Return the expression's value, once it has one."""
         found = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
@@ -114,7 +117,7 @@ class Browser:
             )
 
     def picture(self) -> bytes:
-        """The whole page."""
+        """Return a picture of the whole page."""
         return base64.b64decode(
             self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
         )
@@ -128,7 +131,10 @@ def browser(profile: Path) -> Iterator[Browser]:
     assert CHROMIUM is not None
     (read, to) = os.pipe()
     (from_, write) = os.pipe()
-    options = "--headless=new --no-sandbox --disable-gpu --remote-debugging-pipe --no-first-run --disable-dev-shm-usage"
+    options = (
+        "--headless=new --no-sandbox --disable-gpu --remote-debugging-pipe "
+        "--no-first-run --disable-dev-shm-usage"
+    )
     command = f'exec "$0" {options} "--user-data-dir=$1" about:blank 3<&{read} 4>&{write}'
     process = subprocess.Popen(
         ["bash", "-c", command, CHROMIUM, str(profile)],

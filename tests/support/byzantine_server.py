@@ -1,4 +1,6 @@
-"""A faulty server as a real process: a behaviour of the simulator's, with a real key, over real connections. For tests only.
+"""A faulty server as a real process, for tests only.
+
+It has one of the simulator's behaviours, a real key and real connections.
 
 python tests/support/byzantine_server.py DIR --behaviour equivocate
 """
@@ -26,7 +28,10 @@ from fedrfq.simulator.party import RawBytes, Relay, SimulatedMachine
 
 
 class Faulty:
-    """As a driver wants its machine. It is alone in its ring: what it would say over others' channels goes over its own."""
+    """A faulty party as the state machine that a driver runs.
+
+    It has no accomplices: what it would send over their channels goes over its own.
+    """
 
     def __init__(self, behaviour: SimulatedMachine, noise: Callable[[int, bytes], None]) -> None:
         self.behaviour = behaviour
@@ -45,7 +50,7 @@ class Faulty:
 
 
 class Nowhere:
-    """Liars keep no log."""
+    """A write-ahead log that keeps nothing: liars need none."""
 
     def append(self, message: Message) -> None: ...
 
@@ -53,7 +58,7 @@ class Nowhere:
 
 
 async def run(identity: Identity, behaviour: str, seed: int) -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     federation = identity.federation
     stopped = asyncio.Event()
     ring = Ring(

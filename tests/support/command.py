@@ -1,4 +1,4 @@
-"""The program as a test runs it: in this process or as one of its own, and what it left behind."""
+"""Run the program in this process or in a new one, and read what it left behind."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ def sets(settings: list[str]) -> list[str]:
 
 
 def fedrfq(*arguments: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    """The command in this process, from its entry point: its exit code, and what it printed."""
+    """Run the command in this process; return its exit code and output."""
     out = io.StringIO()
     errors = io.StringIO()
     code = 0
@@ -65,7 +65,7 @@ def clients(path: Path) -> list[dict[str, str]]:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Records, clients' figures and tensors, to the byte, times aside."""
+    """Assert that records, clients' figures and tensors are the same bytes, except for times."""
     assert records(one) == records(other)
     assert (one / "clients.csv").read_bytes() == (other / "clients.csv").read_bytes()
     (left,) = RunDirectory.open(one).checkpoints().items()
@@ -77,7 +77,7 @@ def assert_same_run(one: Path, other: Path) -> None:
 def started(
     out: Path, settings: list[str], rounds: int, *more: object
 ) -> tuple[subprocess.Popen[str], Path]:
-    """A run in the background that has recorded at least that many rounds."""
+    """Start a run in the background; return it when it has recorded that many rounds."""
     process = subprocess.Popen(
         command("run", *sets(settings), "--out", out, *more),
         stdout=subprocess.PIPE,
@@ -91,7 +91,7 @@ def started(
             return process, files[0].parent
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.005)
-    raise AssertionError("the run did not get going")
+    raise AssertionError(f"the run did not record {rounds} rounds in time")
 
 
 def small_session(out: Path, *more: str) -> Session:
@@ -99,7 +99,7 @@ def small_session(out: Path, *more: str) -> Session:
 
 
 def damaged(run_: Path, tmp_path: Path, name: str, text: str) -> Path:
-    """A copy of the run with one file replaced."""
+    """Return a copy of the run with one file replaced."""
     copy = tmp_path / "copy"
     shutil.copytree(run_, copy)
     (copy / name).write_text(text)

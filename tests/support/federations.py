@@ -1,4 +1,7 @@
-"""Federations of real servers without training: uploads drawn at random, in the test's own loop or as processes."""
+"""Federations of real servers without training.
+
+Uploads are random; servers run in the test's own event loop or as processes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def founded(
     couriers: int = 0,
     **timings: int,
 ) -> Federation:
-    """The folders of all parties."""
+    """Create the folders of all parties."""
     table = {
         "rounds": rounds,
         "clients": clients,
@@ -63,13 +66,13 @@ def founded(
 
 
 def signed(folder: Path, round_: int, clients: Sequence[int] = range(3)) -> list[Message]:
-    """What these of three clients send in a round."""
+    """Return what some of three clients send in a round."""
     contents = uploads(mandate(3), round_).encoded(round_)
     return [upload(folder / f"client-{k}", round_, k, contents[k]) for k in clients]
 
 
 def upload(folder: Path, round_: int, client: int, content: bytes) -> Message:
-    """Signed by the party of this folder."""
+    """Return a message signed by the party of this folder."""
     own = identity.load(folder)
     return Rules(own.federation.roster).signed(Upload(round_, client, content), own.signer)
 
@@ -81,7 +84,7 @@ class Nowhere:
 
 
 class Uploader:
-    """A client that has an upload at hand for every round, and remembers what was decided."""
+    """A client that has an upload for every round, and remembers what was decided."""
 
     def __init__(self, folder: Path, rounds: int) -> None:
         own = identity.load(folder)
@@ -122,7 +125,7 @@ async def until(what: Callable[[], bool]) -> None:
 
 
 async def uploaded(folder: Path, federation: Federation, rounds: int) -> list[dict[int, Decided]]:
-    """What all clients take for decided, once they have so many rounds."""
+    """Return what all clients regard as decided, once they have that many rounds."""
     clients = [Uploader(folder / f"client-{k}", rounds) for k in range(len(federation.clients))]
     for client in clients:
         await client.start()
@@ -133,14 +136,14 @@ async def uploaded(folder: Path, federation: Federation, rounds: int) -> list[di
 
 
 def without_torch(*arguments: object) -> list[str]:
-    """The command, where PyTorch cannot be had."""
+    """Return the command in an environment without PyTorch."""
     script = "import sys; sys.modules['torch'] = None; from fedrfq.cli.main import main; main()"
     return [sys.executable, "-c", script, *map(str, arguments)]
 
 
 @contextmanager
 def process(folder: Path, *options: object) -> Iterator[subprocess.Popen[str]]:
-    """A server's."""
+    """Start the process of a server."""
     command = without_torch("server", folder, *options)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         try:
@@ -150,7 +153,7 @@ def process(folder: Path, *options: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def page(folder: Path, path: str = "/status") -> tuple[int, str]:
-    """Of a server that runs, once it does."""
+    """Return the HTTP status and the text of a server's page, once it answers."""
     status = folder / "status.json"
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -171,7 +174,7 @@ def status(folder: Path) -> dict[str, Any]:
 
 
 class Servers:
-    """Some of a federation's servers, in this loop."""
+    """Some of a federation's servers, in the test's event loop."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -190,7 +193,7 @@ class Servers:
         )
 
     async def stop(self, *numbers: int) -> None:
-        """As SIGTERM does."""
+        """Stop a server as SIGTERM does."""
         stopping = [self.running.pop(number) for number in numbers or tuple(self.running)]
         for server, _ in stopping:
             server.stop()
@@ -202,5 +205,5 @@ class Servers:
 
 
 async def fetched(folder: Path, path: str = "/status") -> tuple[int, str]:
-    """A page of a server in this loop."""
+    """Return a page of a server that runs in this loop."""
     return await asyncio.to_thread(page, folder, path)

@@ -1,4 +1,4 @@
-"""Messages made by hand for a small committee, and certificates with the signatures that a test wants."""
+"""Handmade messages of a small committee, and certificates with the signatures a test wants."""
 
 from __future__ import annotations
 
@@ -35,11 +35,8 @@ def committee(n: int = 4, clients: int = 3, minimum: int = 1, purpose: bytes = b
 
 
 def sign(rules: Rules, body: AnyMessage, by: int | None = None) -> Message:
-    """By its author, or by somebody else in its name."""
-    if by is None:
-        party = author(body)
-    else:
-        party = by
+    """Return a message signed by its author, or by somebody else in its name."""
+    party = author(body) if by is None else by
     assert party is not None
     return rules.signed(body, lambda raw: seal(rules.roster.key(party) or b"a stranger's", raw))
 
@@ -55,11 +52,9 @@ def vote(phase: Kind, view: int, what: Record, server: int, run: bytes) -> Prepa
 def certified(
     rules: Rules, phase: Kind, servers: Iterable[int], view: int = 0, what: Record | None = None
 ) -> Certificate:
-    """With the signatures of these servers, whether enough or not."""
+    """Return a certificate with the signatures of these servers, enough or not."""
     if what is None:
         what = record()
-    else:
-        what = what
     votes = [sign(rules, vote(phase, view, what, server, rules.run)) for server in servers]
     return Certificate(phase, view, what, tuple((author(v.body) or 0, v.signature) for v in votes))
 

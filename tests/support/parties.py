@@ -1,4 +1,4 @@
-"""Federations of real parties on disk, founded without an experiment's arithmetic, and certificates of all kinds."""
+"""Federations of real parties on disk, founded without training, and certificates of all kinds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def agreed(made: Sequence[NewKeys]) -> Federation:
 def founded(
     folder: Path, servers: int = 4, clients: int = 2, addresses: Sequence[str] = ()
 ) -> Federation:
-    """The folders server-0 … client-0 … in this one."""
+    """Create the folders server-0 … client-0 … in this one."""
     made = keys(servers, clients, addresses)
     federation = agreed(made)
     founding.found(folder, federation, made)
@@ -71,7 +71,10 @@ def certificate(
     days: int = 10,
     ca: bool | None = False,
 ) -> bytes:
-    """Of this name, as DER: of `key`, signed by `issuer` (itself, unless given), its basic constraints left out for None."""
+    """Return a certificate of this name and `key` as DER.
+
+    It is signed by `issuer`, or by itself; with `ca` None, basic constraints are left out.
+    """
     key = key or ec.generate_private_key(ec.SECP256R1())
     own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = x509.CertificateBuilder(own, own, key.public_key(), x509.random_serial_number())
@@ -79,8 +82,7 @@ def certificate(
     if ca is not None:
         builder = builder.add_extension(x509.BasicConstraints(ca, None), True)
     issuer = issuer or key
-    if isinstance(issuer, ed25519.Ed25519PrivateKey):
-        algorithm = None
-    else:
-        algorithm = hashes.SHA256()
+    # Ed25519 hashes by itself.
+    is_ed25519 = isinstance(issuer, ed25519.Ed25519PrivateKey)
+    algorithm = None if is_ed25519 else hashes.SHA256()
     return builder.sign(issuer, algorithm).public_bytes(serialization.Encoding.DER)

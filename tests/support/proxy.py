@@ -1,4 +1,4 @@
-"""A TCP proxy that delays, drops, splits and cuts what passes through it, and holds it back while parties are apart."""
+"""A TCP proxy that delays, drops, splits and cuts what passes, or holds it back for a while."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-_POLL_S = 0.01  # how often a piece that is held back looks whether it may go on
+# How often a piece that is held back checks whether it may pass.
+_POLL_S = 0.01
 
 
 @dataclass(frozen=True)
 class Weather:
-    """What becomes of each piece that passes, in either direction."""
+    """What happens to each piece that passes, in either direction."""
 
     delay_s: tuple[float, float] = (0.0, 0.0)  # between these; the order is kept
     piece: int = 1 << 16  # bytes that go together at most
@@ -25,10 +26,11 @@ CALM = Weather()
 
 
 class Proxy:
-    """Between whoever connects to `port` and the server that listens on `target`. `weather` may be changed at any time.
+    """A proxy between clients that connect to `port` and the server that listens on `target`.
 
-    `who` names a connection by the port it comes from, once; while `apart(name)`, nothing of it passes either way, and
-    nothing is lost: as TCP does over a line that is down.
+    `weather` may be changed at any time. `who` names a connection by the port it comes from, once.
+    While `apart(name)`, nothing passes in either direction and nothing is lost, as with TCP over a
+    network that is down.
     """
 
     def __init__(
@@ -50,17 +52,19 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, port: int = 0) -> None:
+        """Listen on the port, or on a free one."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
+        """Stop listening and cut all connections."""
         if self._server is not None:
             self._server.close()
         self.cut()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
-        """All connections there are."""
+        """Cut all connections."""
         for task in self._tasks:
             task.cancel()
 
@@ -83,8 +87,8 @@ class Proxy:
             await asyncio.sleep(_POLL_S)
         theirs, ours = await asyncio.open_connection("127.0.0.1", self.target)
         ways = [
-            asyncio.ensure_future(self._pump(name, *way))
-            for way in ((reader, ours), (theirs, writer))
+            asyncio.ensure_future(self._pump(name, reader, ours)),
+            asyncio.ensure_future(self._pump(name, theirs, writer)),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -98,7 +102,7 @@ class Proxy:
     async def _pump(
         self, name: int | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """One direction, until its end or a cut."""
+        """Pass on one direction, until its end or a cut."""
         while data := await reader.read(self.weather.piece):
             weather = self.weather
             if any(weather.delay_s):

@@ -1,7 +1,7 @@
-"""The slow twin of the engine: one client after the other, stock PyTorch, nothing stacked, nothing padded.
+"""The slow twin of the engine: client after client, stock PyTorch, nothing stacked or padded.
 
-It takes a client's order, dropout and crops from `fedrfq.noise` for that client alone; all else is written anew, the
-way the papers' pseudocode reads.
+A client's order, dropout and crops come from `fedrfq.engine.counter_rng`, for that client alone;
+everything else is written again, the way the papers' pseudocode reads.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ Globals = Mapping[int, Tensor]  # the global prototypes there are, by class
 
 
 class CNN(nn.Module):
+    """The paper's CNN; `keep` has the dropout factors of channels and of hidden units."""
+
     def __init__(
         self, shape: tuple[int, int, int], classes: int, channels: int = 20, hidden: int = 50
     ) -> None:
@@ -44,6 +46,8 @@ class CNN(nn.Module):
 
 
 class MLP(nn.Module):
+    """A perceptron with two hidden layers."""
+
     def __init__(
         self, shape: tuple[int, int, int], classes: int, width: int = 200, hidden: int = 50
     ) -> None:
@@ -58,6 +62,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
+    """A residual block of two convolutions."""
+
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
@@ -127,7 +133,11 @@ def averages(c: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Seen:
-    """A batch's features and labels, the global prototypes, and the model's parameters now and at the round's start."""
+    """What a loss may see.
+
+    A batch's features and labels, the global prototypes, and the model's parameters now and at the
+    start of the round.
+    """
 
     c: Tensor
     y: list[int]
@@ -150,7 +160,10 @@ def fedprox(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 def fedproto(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """The mean over the batch of each sample's mean squared error; 0 for classes without a global prototype."""
+    """The mean over the batch of each sample's mean squared error.
+
+    It is 0 for classes without a global prototype.
+    """
     total = seen.c.new_zeros(())
     for vector, label in zip(seen.c, seen.y, strict=True):
         if label in seen.known:
@@ -159,21 +172,24 @@ def fedproto(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 def fedrfq(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """Eq. 10-11's distance, over the samples of a batch or, by the letter, the mean in each class, summed."""
+    """Eq. 10-11's distance, averaged over the batch or, as printed, in each class and summed."""
     p = softpool(seen.c)
     total = seen.c.new_zeros(())
     for vector, label in zip(p, seen.y, strict=True):
         if label in seen.known:
             if options["reduction"] == "samples":
-                alike = len(seen.y)
+                count = len(seen.y)
             else:
-                alike = seen.y.count(label)
-            total = total + (vector - seen.known[label]).square().sum().sqrt() / alike
+                count = seen.y.count(label)
+            total = total + (vector - seen.known[label]).square().sum().sqrt() / count
     return options["lam"] * total, total
 
 
 def lean(seen: Seen, options: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """λ times the distance to the own prototype, and the weighted cross-entropy of its being the nearest of all."""
+    """λ times the distance to the own prototype, plus a separation.
+
+    The separation is the weighted cross-entropy of the own prototype being the nearest of all.
+    """
     p = averages(seen.c)
     near = seen.c.new_zeros(())
     apart = seen.c.new_zeros(())
@@ -211,37 +227,39 @@ LOSSES: dict[str, Callable[[Seen, Mapping[str, Any]], tuple[Tensor, Tensor]]] = 
 
 @dataclass(frozen=True)
 class Settings:
+    """How a client trains."""
+
     epochs: int
     batch_size: int
     lr: float
     momentum: float
-    rate: float = 0.0  # dropout's, and how many factors a sample takes
-    units: int = 0
+    rate: float = 0.0  # of dropout
+    units: int = 0  # dropout factors of a sample
     black: Tensor | None = None  # the colour around cropped images
 
 
 def batches(
     key: Tensor, count: int, settings: Settings, epochs: range
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
-    """Which of a client's samples are in each of its batches, their dropout factors and their crops."""
+    """Yield the samples of each batch of a client, their dropout factors and their crops."""
     units = settings.units
     for epoch in epochs:
         order = counter_rng.order(key[None], torch.tensor([count]), count, epoch)[0]
-        drawn = counter_rng.uniform(key[None], Purpose.DROPOUT, count * units, epoch).view(
-            count, units
-        )
+        drawn = counter_rng.uniform(key[None], Purpose.DROPOUT, count * units, epoch)
+        drawn = drawn.view(count, units)
         keep = (drawn >= settings.rate).double() / (1 - settings.rate)
         crop = counter_rng.uniform(key[None], Purpose.AUGMENT, count * 3, epoch).view(count, 3)
         for slots in torch.split(torch.arange(count), settings.batch_size):
-            if settings.rate:
-                dropped = keep[slots]
-            else:
-                dropped = None
-            yield order[slots], dropped, None if settings.black is None else crop[slots]
+            factors = keep[slots] if settings.rate else None
+            crops = None if settings.black is None else crop[slots]
+            yield order[slots], factors, crops
 
 
 def augmented(image: Tensor, crop: Tensor, black: Tensor) -> Tensor:
-    """The image in a black frame four pixels wide, cut at one of 9×9 places, and flipped in one case of two."""
+    """Return the image in a black frame of four pixels, cut at one of 9×9 places.
+
+    One image in two is flipped.
+    """
     top = int(crop[0] * 9)
     left = int(crop[1] * 9)
     flip = int(crop[2] * 2)
@@ -256,7 +274,10 @@ def augmented(image: Tensor, crop: Tensor, black: Tensor) -> Tensor:
 def phases(
     model: nn.Module, method: str, options: Mapping[str, Any], epochs: int
 ) -> list[tuple[range, list[nn.Parameter]]]:
-    """Which passes over the data train which parameters: FedRep's decision layer first, then all below it."""
+    """Return which passes over the data train which parameters.
+
+    FedRep trains its decision layer first, then everything below it.
+    """
     if method != "fedrep":
         return [(range(epochs), list(model.parameters()))]
     *body, head = model.children()
@@ -275,7 +296,10 @@ def train(
     options: Mapping[str, Any],
     known: Globals,
 ) -> Tensor:
-    """Trains one client for one round, in place; its mean losses: total, classification, and what is added to it."""
+    """Train one client for one round, in place, and return its mean losses.
+
+    These are the total, the classification loss, and what is added to it.
+    """
     sums = torch.zeros(3, dtype=torch.float64)
     seen = 0
     start = [p.detach().clone() for p in model.parameters()]
@@ -285,12 +309,8 @@ def train(
         for batch, keep, crop in batches(key, len(y), settings, epochs):
             images = x[batch]
             if crop is not None and settings.black is not None:
-                images = torch.stack(
-                    [
-                        augmented(image, c, settings.black)
-                        for image, c in zip(images, crop, strict=True)
-                    ]
-                )
+                pairs = zip(images, crop, strict=True)
+                images = torch.stack([augmented(image, c, settings.black) for image, c in pairs])
             c, logits = model(images, keep)
             classification = F.cross_entropy(logits, y[batch])
             now = Seen(c, y[batch].tolist(), known, list(model.parameters()), start)
@@ -305,7 +325,7 @@ def train(
 
 
 def state(model: nn.Module) -> State:
-    """The model's tensors, under the names the engine gives them."""
+    """Return the model's tensors under the names that the engine gives them."""
     return {
         name: t
         for name, t in model.state_dict().items()

@@ -1,4 +1,4 @@
-"""Scenes of an attack, by hand or drawn, and what is sent in them with all promises checked."""
+"""Scenes of an attack, handmade or drawn, and the attackers' uploads, checked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def array(rows: Any) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Near(Detector):
-    """Keeps clients whose values are all within `reach` of the global prototypes, and notes how often it is asked."""
+    """Keep clients whose values are all within `reach` of the global prototypes.
+
+    It counts how often it is asked.
+    """
 
     reach: int = ONE
     asked: list[Uploads] = field(default_factory=list)
@@ -45,7 +48,7 @@ def scene_of(
     globals_: Globals | None = None,
     detector: Detector | None = None,
 ) -> Scene:
-    """A scene that nobody can write to."""
+    """Return a scene whose arrays are read-only."""
     counts = array(counts_KJ)
     values = array(values_KJV)
     mask = np.isin(np.arange(len(counts)), malicious)
@@ -69,7 +72,10 @@ def random_scene(
     malicious: Any = (1, 4, 8),
     precision: Precision = WHOLE,
 ) -> Scene:
-    """Classes around centres of their own, two or more held by all attackers, all of them by most others."""
+    """Return classes around centres of their own.
+
+    All attackers hold two or more of them, most others hold all.
+    """
     rng = default_rng(seed)
     held_KJ = rng.random((clients, classes)) < 0.8
     held_KJ[:, :2] = True
@@ -93,7 +99,7 @@ def same(one: Uploads, other: Uploads) -> bool:
 
 
 def send(attack: Attack, scene: Scene, seed: int = 7) -> Uploads:
-    """What is sent, with the promises checked that hold whatever the attack."""
+    """Return what is sent, after checking what must hold for every attack."""
     sent = attack.corrupt(scene, default_rng(seed))
     assert same(sent.only(~scene.malicious_K), scene.honest)
     assert same(sent, attack.corrupt(scene, default_rng(seed)))

@@ -1,4 +1,4 @@
-"""Small federations on the embedded data, and what their clients are told."""
+"""Small experiments on the embedded data, and what their clients know."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tiny(**changes: Any) -> Experiment:
 def run(
     experiments: list[Experiment], dataset: Dataset, rounds: int
 ) -> tuple[LoopState, list[list[RoundOutcome]]]:
-    """The last state, and each round's outcomes."""
+    """Return the last state and the outcomes of each round."""
     loop = RoundLoop(experiments, dataset, CPU)
     state = loop.start()
     rows = []
@@ -58,5 +58,5 @@ def rows_of(params: Params, rows: slice) -> Params:
 
 
 def told(method: Method, known: Globals, own: Params) -> Guide:
-    """What clients with these parameters are told before the second round."""
+    """Return what clients with these parameters know before the second round."""
     return method.guide(2, known, own)

@@ -1,4 +1,4 @@
-"""Arbitrary messages of every kind, nested ones included, and signatures that are a hash: enough to judge rules by."""
+"""Arbitrary messages of every kind, nested ones included, with hashes for signatures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUN = bytes([0xAA]) * 32
 
 
 class Seals:
-    """A key signs for whoever knows it, and all are public: no security, but the shape of it."""
+    """Signatures without security: all keys are public, and whoever knows one can sign."""
 
     def verify(self, key: bytes, data: bytes, signature: bytes) -> bool:
         return signature == seal(key, data)
@@ -50,7 +50,7 @@ def seal(key: bytes, data: bytes) -> bytes:
 
 
 def message(body: AnyMessage, signature: bytes = bytes(SIGNATURE)) -> Message:
-    """As a decoder would give it, whoever signed it."""
+    """Return the message as a decoder would, without checking the signature."""
     return Message(RUN, body, encode(RUN, body), signature if body.kind in SIGNED else b"")
 
 

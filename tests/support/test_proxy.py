@@ -1,4 +1,4 @@
-"""The tests' own bad network: what it passes, what it loses, what it holds back."""
+"""The proxy that simulates a bad network: what it passes, loses and holds back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Use = Callable[[Proxy, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[No
 
 
 def through(proxy_of: Callable[[int], Proxy], use: Use) -> None:
-    """An echo behind a proxy, and one connection to it."""
+    """Yield a connection through a proxy to an echo server."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):

@@ -1,4 +1,4 @@
-"""The client: one a node. Its model stays in the context; what travels are the mean prototypes of its classes."""
+"""The client, one per node: its model stays in the context, its mean prototypes are sent."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def _model(context: Context) -> task.CNN:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
+    """Train for a round and answer with the mean prototype of each class."""
     model = _model(context)
     path = context.run_config["experiment"]
     loader, _ = task.loaders(path, context.node_config["partition-id"])
@@ -33,6 +34,7 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
+    """Answer with the accuracy on the client's test samples."""
     _, loader = task.loaders(context.run_config["experiment"], context.node_config["partition-id"])
-    found = MetricRecord({"accuracy": task.accuracy(_model(context), loader)})
-    return Message(RecordDict({"metrics": found}), reply_to=message)
+    metrics = MetricRecord({"accuracy": task.accuracy(_model(context), loader)})
+    return Message(RecordDict({"metrics": metrics}), reply_to=message)

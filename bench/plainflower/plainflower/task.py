@@ -1,4 +1,7 @@
-"""Model, data and training of one client, in stock PyTorch: fedrfq's `cnn`, and a client's share of its partition."""
+"""Model, data and training of one client, in stock PyTorch.
+
+The model is fedrfq's `cnn`, the data are a client's share of its partition.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,8 @@ VALUES = 50
 
 
 class CNN(nn.Module):
+    """The paper's CNN."""
+
     def __init__(self) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 10, 5)
@@ -31,7 +36,7 @@ class CNN(nn.Module):
         self.fc2 = nn.Linear(VALUES, CLASSES)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Feature vectors, which are the samples' prototypes, and logits."""
+        """Return feature vectors, which are the samples' prototypes, and logits."""
         x = F.relu(F.max_pool2d(self.conv1(x), 2))
         x = F.relu(F.max_pool2d(self.drop2d(self.conv2(x)), 2))
         c = F.relu(self.fc1(x.flatten(1)))
@@ -39,17 +44,13 @@ class CNN(nn.Module):
 
 
 class Share(Dataset[tuple[Tensor, int]]):
-    """Some samples of a dataset; images are normalised as they are taken."""
+    """Some samples of a dataset; images are normalised when they are read."""
 
-    def __init__(self, whole: data.Dataset, index: Ints, test: bool) -> None:
-        if test:
-            self._x = whole.test_x
-            self._y = whole.test_y
-        else:
-            self._x = whole.train_x
-            self._y = whole.train_y
+    def __init__(self, dataset: data.Dataset, index: Ints, test: bool) -> None:
+        self._x = dataset.test_x if test else dataset.train_x
+        self._y = dataset.test_y if test else dataset.train_y
         self._index = index
-        self._moments = (whole.mean, whole.std)
+        self._moments = (dataset.mean, dataset.std)
 
     def __len__(self) -> int:
         return len(self._index)
@@ -61,35 +62,38 @@ class Share(Dataset[tuple[Tensor, int]]):
 
 @cache
 def everything(path: str) -> tuple[Experiment, data.Dataset, Partition]:
-    """Read once a process."""
-    found = experiment.load(Path(path))
-    whole = data.load(found.data.name)
-    return found, whole, deal(found, whole)
+    """Return the experiment, its data and its partition, read once in each process."""
+    settings = experiment.load(Path(path))
+    dataset = data.load(settings.data.name)
+    return settings, dataset, deal(settings, dataset)
 
 
 def loaders(
     path: str, client: int
 ) -> tuple[DataLoader[tuple[Tensor, int]], DataLoader[tuple[Tensor, int]]]:
-    """A client's samples, to train and to test."""
-    found, whole, partition = everything(path)
-    train = Share(whole, partition.train[client], False)
-    test = Share(whole, partition.test[client], True)
-    return DataLoader(train, found.train.batch_size, shuffle=True), DataLoader(test, 64)
+    """Return a client's samples, to train on and to test on."""
+    settings, dataset, partition = everything(path)
+    train = Share(dataset, partition.train[client], False)
+    test = Share(dataset, partition.test[client], True)
+    return DataLoader(train, settings.train.batch_size, shuffle=True), DataLoader(test, 64)
 
 
 def train(
-    model: CNN, loader: DataLoader[tuple[Tensor, int]], globals_JV: Tensor | None, found: Experiment
+    model: CNN,
+    loader: DataLoader[tuple[Tensor, int]],
+    globals_JV: Tensor | None,
+    settings: Experiment,
 ) -> None:
-    optimiser = torch.optim.SGD(
-        model.parameters(), lr=found.train.lr, momentum=found.train.momentum
-    )
+    """Train for a round, towards the global prototypes where there are any."""
+    options = settings.train
+    optimiser = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=options.momentum)
     model.train()
-    for _ in range(found.train.epochs):
+    for _ in range(options.epochs):
         for x, y in loader:
             c, logits = model(x)
             loss = F.cross_entropy(logits, y)
             if globals_JV is not None:
-                loss = loss + found.method.lam * F.mse_loss(c, globals_JV[y])
+                loss = loss + settings.method.lam * F.mse_loss(c, globals_JV[y])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -97,7 +101,7 @@ def train(
 
 @torch.no_grad()
 def class_means(model: CNN, loader: DataLoader[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
-    """The mean prototype of each class, and of how many samples."""
+    """Return the mean prototype of each class, and the number of its samples."""
     sums_JV = torch.zeros(CLASSES, VALUES)
     counts_J = torch.zeros(CLASSES, dtype=torch.int64)
     model.eval()
@@ -109,7 +113,7 @@ def class_means(model: CNN, loader: DataLoader[tuple[Tensor, int]]) -> tuple[Ten
 
 @torch.no_grad()
 def accuracy(model: CNN, loader: DataLoader[tuple[Tensor, int]]) -> float:
-    """In percent."""
+    """Return the accuracy in percent."""
     model.eval()
     right = sum(int((model(x)[1].argmax(1) == y).sum()) for x, y in loader)
     return 100 * right / len(loader.dataset)

@@ -1,4 +1,8 @@
-"""Reading archives that may be hostile: one member at a time, by exact name, never more than a stated size."""
+"""Read archives that may be hostile: members by exact name, none above a stated size.
+
+Nothing is ever unpacked to the disk, so names inside an archive cannot escape a folder; odd ones
+are refused all the same, as a sign of tampering.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +20,35 @@ from typing import IO
 
 from fedrfq.errors import UserError
 
-MOST_MEMBERS = 10_000
+MAX_MEMBERS = 10_000
+# All that the standard library raises on damaged or hostile archives.
 _BROKEN = (
-    *(OSError, EOFError, ValueError, RuntimeError),
-    *(zlib.error, lzma.LZMAError, struct.error, tarfile.TarError, zipfile.BadZipFile),
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
 )
 
 
 @contextmanager
-def whole(what: str) -> Iterator[None]:
-    """Turn the many ways a file can be broken or unreadable into one line for the user."""
+def reporting_damage(what: str) -> Iterator[None]:
+    """Turn the many errors of a damaged or unreadable file into one UserError."""
     try:
         yield
     except _BROKEN as error:
         raise UserError(
-            f"{what}: expected a whole, readable file, found: {error}; get it again"
+            f"{what}: expected a complete, readable file, found: {error}; get the file again"
         ) from error
 
 
 def read_bounded(file: IO[bytes] | gzip.GzipFile, limit: int, what: str) -> bytes:
-    """Everything in `file`, which must not be more than `limit` bytes."""
+    """Return everything in `file`, which must not be more than `limit` bytes."""
+    # One byte more than allowed tells "too large" from "just fits".
     data = file.read(limit + 1)
     if len(data) > limit:
         raise UserError(
@@ -45,68 +58,69 @@ def read_bounded(file: IO[bytes] | gzip.GzipFile, limit: int, what: str) -> byte
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """Everything in the file at `path`, which must exist and not be more than `limit` bytes."""
+    """Return the content of the file at `path`, which must not be more than `limit` bytes."""
     if not path.is_file():
         raise UserError(f"{path}: expected a file, found none; check the path")
-    with whole(path.name), path.open("rb") as file:
+    with reporting_damage(path.name), path.open("rb") as file:
         return read_bounded(file, limit, path.name)
 
 
 def gunzip(data: bytes, limit: int, what: str) -> bytes:
-    """The unpacked form of gzip `data`, at most `limit` bytes."""
-    with whole(what), gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+    """Return gzip `data` unpacked, at most `limit` bytes."""
+    with reporting_damage(what), gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
         return read_bounded(file, limit, what)
 
 
 def read_tar(path: Path, wanted: Mapping[str, int]) -> dict[str, bytes]:
-    """The wanted members (name → most bytes) of a .tar.gz; each must be there as a plain file."""
-    found: dict[str, bytes] = {}
-    with whole(path.name), tarfile.open(path, "r:gz") as archive:
+    """Return the wanted members (name to size limit) of a .tar.gz, all of them plain files."""
+    contents: dict[str, bytes] = {}
+    with reporting_damage(path.name), tarfile.open(path, "r:gz") as archive:
         for count, member in enumerate(archive):
             _check_member(member.name, count, path.name)
-            if member.name in wanted and member.isreg():
-                file = archive.extractfile(member)
-            else:
-                file = None
+            # Links and devices do not count as members.
+            if member.name not in wanted or not member.isreg():
+                continue
+            file = archive.extractfile(member)
             if file is not None:
-                found[member.name] = read_bounded(file, wanted[member.name], member.name)
-    return _all_there(found, wanted, path.name)
+                contents[member.name] = read_bounded(file, wanted[member.name], member.name)
+    _check_complete(contents, wanted, path.name)
+    return contents
 
 
 def read_zip(path: Path, wanted: Mapping[str, int]) -> dict[str, bytes]:
-    """The wanted members (name → most bytes) of a .zip; each must be there."""
-    found: dict[str, bytes] = {}
-    with whole(path.name), zipfile.ZipFile(path) as archive:
+    """Return the wanted members (name to size limit) of a .zip."""
+    contents: dict[str, bytes] = {}
+    with reporting_damage(path.name), zipfile.ZipFile(path) as archive:
         for count, name in enumerate(archive.namelist()):
             _check_member(name, count, path.name)
             if name in wanted:
                 with archive.open(name) as file:
-                    found[name] = read_bounded(file, wanted[name], name)
-    return _all_there(found, wanted, path.name)
+                    contents[name] = read_bounded(file, wanted[name], name)
+    _check_complete(contents, wanted, path.name)
+    return contents
 
 
 def _check_member(name: str, count: int, archive: str) -> None:
-    if count >= MOST_MEMBERS:
+    if count >= MAX_MEMBERS:
         raise UserError(
-            f"{archive}: expected at most {MOST_MEMBERS} members, found more; do not use it"
+            f"{archive}: expected at most {MAX_MEMBERS} members, found more; do not use this file"
         )
-    outside = (
+    escapes = (
         ".." in PurePosixPath(name).parts
         or PurePosixPath(name).is_absolute()
         or PureWindowsPath(name).anchor
     )
-    if outside or "\\" in name:
+    if escapes or "\\" in name:
         raise UserError(
-            f"{archive}: expected names inside the archive, found {name!r:.100}; do not use it"
+            f"{archive}: expected relative names inside the archive, found {name!r:.100}; "
+            "do not use this file"
         )
 
 
-def _all_there(
-    found: dict[str, bytes], wanted: Mapping[str, int], archive: str
-) -> dict[str, bytes]:
-    missing = sorted(set(wanted) - set(found))
+def _check_complete(contents: dict[str, bytes], wanted: Mapping[str, int], archive: str) -> None:
+    missing = sorted(set(wanted) - set(contents))
     if missing:
         raise UserError(
-            f"{archive}: expected the member {missing[0]}, found none; fetch the right archive"
+            f"{archive}: expected the member {missing[0]}, found none; "
+            "check that this is the right archive"
         )
-    return found

@@ -1,4 +1,4 @@
-"""Where datasets and weights are kept, and how a file gets there whole or not at all."""
+"""The folder where datasets and weights are kept, and atomic writes to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from fedrfq.files import atomic
 
 
 def folder() -> Path:
-    """The cache folder: FEDRFQ_DATA if set, else the platform's cache folder /fedrfq. It may not exist yet."""
+    """Return the cache folder, which may not exist yet.
+
+    It is FEDRFQ_DATA if that is set, else `fedrfq` in the platform's cache folder.
+    """
+    # Read at each call, so that tests and notebooks can change it.
     chosen = os.environ.get("FEDRFQ_DATA")
     if chosen:
         return Path(chosen).expanduser()
@@ -29,28 +33,28 @@ def _platform_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
-def made_folder() -> Path:
-    """The cache folder, made if need be."""
+def ensure_folder() -> Path:
+    """Return the cache folder, creating it if necessary."""
     path = folder()
-    with disk_errors(path):
+    with reporting_disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what the disk may refuse (full, read-only, not allowed) into one line for the user."""
+def reporting_disk_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of the disk (full, read-only, not allowed) into a UserError."""
     try:
         yield
     except OSError as error:
-        hint = "free some space or set FEDRFQ_DATA to a folder you can write to"
         raise UserError(
-            f"{path}: expected to write there, found: {error.strerror or error}; {hint}"
+            f"cannot write to {path}: {error.strerror or error}; "
+            "free some space or set FEDRFQ_DATA to a folder you can write to"
         ) from error
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """As `files.replacing`, with one line for the user where the disk refuses."""
-    with disk_errors(path), atomic.replacing(path) as file:
+    """Open a file that replaces `path` on success, as `files.atomic.replacing` does."""
+    with reporting_disk_errors(path), atomic.replacing(path) as file:
         yield file

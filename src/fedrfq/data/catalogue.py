@@ -1,4 +1,4 @@
-"""The datasets known by name. A new one is a file like mnist.py and a line here."""
+"""The datasets known by name. To add one, write a file like mnist.py and add a line here."""
 
 from __future__ import annotations
 

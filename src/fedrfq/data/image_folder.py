@@ -13,34 +13,41 @@ from fedrfq.data.split import by_content
 from fedrfq.errors import UserError
 
 SUFFIXES = {".png", ".jpg", ".jpeg"}
-MOST_PIXELS = 1 << 22
-MOST_BYTES = 1 << 32
+# Of one image, and of all images together: they are held in memory.
+MAX_PIXELS = 1 << 22
+MAX_BYTES = 1 << 32
 TEST_SHARE = 0.2
 
 
 def read(folder: Path) -> Content:
-    """train/<class>/* and test/<class>/*, or <class>/* alone, of which a fixed fifth a class is for testing."""
-    parts = (folder / "train", folder / "test")
-    if all(part.is_dir() for part in parts):
-        content = _two_parts(*parts)
+    """Return the dataset in train/<class>/* and test/<class>/*, or in <class>/* alone.
+
+    In the latter case a fixed fifth of each class is for testing.
+    """
+    train = folder / "train"
+    test = folder / "test"
+    if train.is_dir() and test.is_dir():
+        content = _two_parts(train, test)
     else:
         content = _one_part(folder)
     return checked(content, str(folder))
 
 
 def _two_parts(train: Path, test: Path) -> Content:
+    # A class without test images is fine, one without training images is not.
     classes = _class_names(train)
     extra = sorted(set(_class_names(test)) - set(classes))
     if extra:
         raise UserError(
-            f"{test}: expected only classes that are in train, found {extra[0]!r}; add it to train too"
+            f"{test}: expected only classes that are in train, found {extra[0]!r}; "
+            "add that class to train or remove it from test"
         )
     train_x, train_y = _images(train, classes)
     test_x, test_y = _images(test, classes)
     if train_x.shape[1:] != test_x.shape[1:]:
-        found = f"{train_x.shape[1:]} and {test_x.shape[1:]}"
         raise UserError(
-            f"{test}: expected images of the same size and colours as in train, found {found}; convert them"
+            f"{test}: expected images of the same size and colours as in train, "
+            f"found {train_x.shape[1:]} in train and {test_x.shape[1:]} in test; convert them"
         )
     return Content(train_x, train_y, test_x, test_y, classes)
 
@@ -53,56 +60,51 @@ def _one_part(folder: Path) -> Content:
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:
-    names = tuple(
-        sorted(
-            path.name
-            for path in folder.iterdir()
-            if path.is_dir() and not path.name.startswith(".")
-        )
-    )
+    # Hidden folders are some program's, such as .ipynb_checkpoints.
+    subfolders = (path for path in folder.iterdir() if path.is_dir())
+    names = tuple(sorted(path.name for path in subfolders if not path.name.startswith(".")))
     if len(names) < 2:
         raise UserError(
-            f"{folder}: expected a folder for each of 2 or more classes, found {len(names)}; add them"
+            f"{folder}: expected a subfolder for each of 2 or more classes, found {len(names)}; "
+            "add a folder of images for each class"
         )
     return names
 
 
 def _images(folder: Path, classes: tuple[str, ...]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """All images as N×C×H×W, in the order of class and file name, with their labels."""
+    """Return all images as N×C×H×W, ordered by class and file name, and their labels."""
     arrays: list[NDArray[np.uint8]] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
-        for path in _files(folder / name):
-            arrays.append(_same_size(path, pixels(path, MOST_PIXELS, str(path)), arrays))
+        for path in _image_files(folder / name):
+            image = pixels(path, MAX_PIXELS, str(path))
+            _check_size(path, image, arrays)
+            arrays.append(image)
             labels.append(label)
     if not arrays:
         raise UserError(
-            f"{folder}: expected .png or .jpg files in the class folders, found none; add them"
+            f"{folder}: expected .png or .jpg files in the class folders, found none; add some"
         )
-    coloured = any(len(array) == 3 for array in arrays)
-    stacked = [
-        array.repeat(3, axis=0) if coloured and len(array) == 1 else array for array in arrays
-    ]
+    # One colour image makes all of them three-channel.
+    channels = max(len(array) for array in arrays)
+    stacked = [np.broadcast_to(array, (channels, *array.shape[1:])) for array in arrays]
     return np.stack(stacked), np.array(labels, np.int64)
 
 
-def _files(folder: Path) -> list[Path]:
+def _image_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
 
 
-def _same_size(
-    path: Path, image: NDArray[np.uint8], earlier: list[NDArray[np.uint8]]
-) -> NDArray[np.uint8]:
+def _check_size(path: Path, image: NDArray[np.uint8], earlier: list[NDArray[np.uint8]]) -> None:
     if earlier and image.shape[1:] != earlier[0].shape[1:]:
-        expected = earlier[0].shape[1:]
-        found = image.shape[1:]
         raise UserError(
-            f"{path}: expected {expected} pixels like the first image, found {found}; resize it"
+            f"{path}: expected {earlier[0].shape[1:]} pixels (height, width) like the first image, "
+            f"found {image.shape[1:]}; resize it"
         )
-    if (len(earlier) + 1) * image.size > MOST_BYTES:
+    if (len(earlier) + 1) * image.size > MAX_BYTES:
         raise UserError(
-            f"{path}: expected at most {MOST_BYTES} bytes of images, found more; use fewer or smaller ones"
+            f"{path}: expected at most {MAX_BYTES} bytes of images in all, found more; "
+            "use fewer or smaller images"
         )
-    return image

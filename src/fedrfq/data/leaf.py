@@ -1,4 +1,4 @@
-"""LEAF's JSON form of FEMNIST, which knows who wrote each image."""
+"""LEAF's JSON form of FEMNIST, which says who wrote each image."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from fedrfq.data.content import Content, checked
 from fedrfq.data.split import by_content
 from fedrfq.errors import UserError
 
+# Bytes of one file, which is parsed in memory.
 LIMIT = 1 << 31
 TEST_SHARE = 0.2
 
-Part = tuple[NDArray[np.uint8], NDArray[np.int64], list[str]]  # images, labels, the writer of each
+# Images, labels, and the writer of each image.
+Part = tuple[NDArray[np.uint8], NDArray[np.int64], list[str]]
 
 
 def read(path: Path, classes: tuple[str, ...]) -> Content:
-    """A folder with train/*.json and test/*.json, or one JSON file, of which a fixed fifth a class is for testing."""
+    """Return the dataset in a folder with train/*.json and test/*.json, or in one JSON file.
+
+    Of a single file, a fixed fifth of each class is for testing.
+    """
     if path.is_dir():
         content = _folder(path, classes)
     else:
@@ -30,17 +35,18 @@ def read(path: Path, classes: tuple[str, ...]) -> Content:
 
 
 def _folder(path: Path, classes: tuple[str, ...]) -> Content:
-    train_x, train_y, train_who = _part(path / "train")
-    test_x, test_y, test_who = _part(path / "test")
-    groups = _numbers(train_who + test_who)
-    return Content(
-        train_x, train_y, test_x, test_y, classes, groups[: len(train_y)], groups[len(train_y) :]
-    )
+    train_x, train_y, train_writers = _part(path / "train")
+    test_x, test_y, test_writers = _part(path / "test")
+    # Numbered together, so that a writer has the same number in both parts.
+    groups = _numbered(train_writers + test_writers)
+    train_groups = groups[: len(train_y)]
+    test_groups = groups[len(train_y) :]
+    return Content(train_x, train_y, test_x, test_y, classes, train_groups, test_groups)
 
 
 def _single(path: Path, classes: tuple[str, ...]) -> Content:
-    x, y, who = _joined([path])
-    groups = _numbers(who)
+    x, y, writers = _joined([path])
+    groups = _numbered(writers)
     train, test = by_content(x, y, TEST_SHARE, str(path))
     return Content(x[train], y[train], x[test], y[test], classes, groups[train], groups[test])
 
@@ -49,60 +55,70 @@ def _part(folder: Path) -> Part:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise UserError(
-            f"{folder}: expected LEAF's .json files in it, found none; name the folder above train and test"
+            f"{folder}: expected LEAF's .json files in this folder, found none; "
+            "name the folder that contains train and test"
         )
     return _joined(files)
 
 
 def _joined(files: list[Path]) -> Part:
-    parts = [_writer(data, who, path) for path in files for who, data in _writers(path).items()]
+    # In the order of files and writers, which fixes the order of samples and so their hash.
+    parts = []
+    for path in files:
+        for name, data in _user_data(path).items():
+            parts.append(_writer(data, name, path))
     if not parts:
         raise UserError(f"{files[0]}: expected at least one writer, found none; check the file")
-    x, y, who = zip(*parts, strict=True)
-    return np.concatenate(x), np.concatenate(y), [name for names in who for name in names]
+    x, y, writers = zip(*parts, strict=True)
+    return np.concatenate(x), np.concatenate(y), [name for names in writers for name in names]
 
 
-def _writers(path: Path) -> dict[str, Any]:
+def _user_data(path: Path) -> dict[str, Any]:
     try:
         loaded = json.loads(read_file(path, LIMIT))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: expected JSON, found: {error}; fetch it again") from error
+        raise UserError(f"{path}: expected JSON, found: {error}; fetch the file again") from error
+    data = None
     if isinstance(loaded, dict):
         data = loaded.get("user_data")
-    else:
-        data = None
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected LEAF's JSON with user_data, found none; check the file")
     return data
 
 
-def _writer(data: Any, who: str, path: Path) -> Part:
+def _writer(data: Any, name: str, path: Path) -> Part:
+    """Return one writer's images and labels; a writer without images is allowed."""
     try:
         x = np.array(data["x"], np.float64)
         y = np.atleast_1d(data["y"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(
-            f"{path}: expected numbers x and y for writer {who!r:.40}, found: {error!r:.80}"
+            f"{path}: expected numbers x and y for writer {name!r:.40}, found: {error!r:.80}; "
+            "fetch the file again"
         ) from error
     if len(y) == 0 and x.size == 0:
         return np.empty((0, 1, 28, 28), np.uint8), np.empty(0, np.int64), []
-    if not _fit(x, y):
-        expected = "rows of 784 numbers in [0, 1] and a whole number each"
+    if not _is_valid(x, y):
         raise UserError(
-            f"{path}: expected {expected} for {who!r:.40}, found x {x.shape}, y {y.shape}; fetch it again"
+            f"{path}: expected rows of 784 numbers in [0, 1] and an integer label for each row "
+            f"of writer {name!r:.40}, found x {x.shape}, y {y.dtype} {y.shape}; "
+            "fetch the file again"
         )
-    inverted = np.rint((1 - x) * 255).astype(
-        np.uint8
-    )  # LEAF draws black on white, EMNIST white on black
-    return inverted.reshape(-1, 1, 28, 28), y.astype(np.int64), [who] * len(y)
+    # LEAF draws black on white, EMNIST white on black.
+    inverted = np.rint((1 - x) * 255).astype(np.uint8)
+    return inverted.reshape(-1, 1, 28, 28), y.astype(np.int64), [name] * len(y)
 
 
-def _fit(x: NDArray[np.float64], y: NDArray[Any]) -> bool:
-    shaped = x.ndim == 2 and x.shape[1] == 784 and y.shape == (len(x),) and y.dtype.kind in "ui"
-    return shaped and bool(((x >= 0) & (x <= 1)).all())
+def _is_valid(x: NDArray[np.float64], y: NDArray[Any]) -> bool:
+    if x.ndim != 2 or x.shape[1] != 784:
+        return False
+    if y.shape != (len(x),) or y.dtype.kind not in "ui":
+        return False
+    # NaN fails both comparisons.
+    return bool(((x >= 0) & (x <= 1)).all())
 
 
-def _numbers(writers: list[str]) -> NDArray[np.int64]:
-    """Each writer's place in the sorted list of all writers."""
+def _numbered(writers: list[str]) -> NDArray[np.int64]:
+    """Return each writer's place in the sorted list of all writers."""
     place = {name: number for number, name in enumerate(sorted(set(writers)))}
     return np.array([place[name] for name in writers], np.int64)

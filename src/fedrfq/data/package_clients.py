@@ -1,4 +1,7 @@
-"""Fetching a package with the registries' own clients, `npm pack` and `pip download`; nothing of it is run."""
+"""Fetch a package with the registries' own clients, `npm pack` and `pip download`.
+
+Only files are fetched; no code of the package is run.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,19 @@ from rich.progress import Progress
 
 from fedrfq.errors import UserError
 
-PATIENCE_SECONDS = 900
+TIMEOUT_SECONDS = 900
 
 
 def npm_pack(package: str, folder: Path, limit: int, bar: Progress) -> Path:
-    """The .tgz of `package` ("name@version"), at most `limit` bytes, left in the empty `folder`."""
+    """Fetch the .tgz of `package` ("name@version") into the empty `folder`; return its path.
+
+    A file of more than `limit` bytes is refused.
+    """
+    # The full path: on Windows, npm is a script that subprocess does not find by name.
     npm = shutil.which("npm")
     if npm is None:
-        raise UserError("client `npm` not found")
+        raise UserError("`npm` is not installed")
+    # No scripts of the package are run, and a dead registry is given up on soon.
     options = [
         "--ignore-scripts",
         "--loglevel=error",
@@ -31,9 +39,10 @@ def npm_pack(package: str, folder: Path, limit: int, bar: Progress) -> Path:
 
 
 def pip_download(package: str, folder: Path, limit: int, bar: Progress) -> Path:
-    """The wheel of `package` ("name==version"), at most `limit` bytes, left in the empty `folder`.
+    """Fetch the wheel of `package` ("name==version") into the empty `folder`; return its path.
 
-    Wheels only: to fetch a source archive, pip would run its setup.py.
+    A file of more than `limit` bytes is refused. Wheels only: to fetch a source archive,
+    pip would run its setup.py.
     """
     options = [
         "--no-deps",
@@ -51,46 +60,43 @@ def _pip() -> list[str]:
         return [sys.executable, "-m", "pip"]
     pip = shutil.which("pip")
     if pip is None:
-        raise UserError("client `pip` not found")
+        raise UserError("`pip` is not installed")
     return [pip]
 
 
 def _run(command: list[str], folder: Path, package: str, bar: Progress) -> None:
     task = bar.add_task(package, total=None)
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise UserError(f"no end after {PATIENCE_SECONDS} s") from error
+        raise UserError(f"still running after {TIMEOUT_SECONDS} s") from error
     finally:
         bar.remove_task(task)
-    if done.returncode:
-        raise UserError(
-            _complaint(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
-        )
+    if result.returncode:
+        message = _error_message(result.stderr.decode(errors="replace"))
+        raise UserError(message or f"exit code {result.returncode}")
 
 
-def _complaint(text: str) -> str:
-    """The line of a client's complaints that says most, short and printable."""
+def _error_message(text: str) -> str:
+    """Return the most telling lines of a client's output, short and printable."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if line.lower().startswith(("error:", "npm err"))] or lines[
-        -1:
-    ]
-    return "".join(letter for letter in " / ".join(telling[:2])[:200] if letter.isprintable())
+    errors = [line for line in lines if line.lower().startswith(("error:", "npm err"))]
+    telling = errors[:2] or lines[-1:]
+    return "".join(letter for letter in " / ".join(telling)[:200] if letter.isprintable())
 
 
 def _only(folder: Path, suffix: str, limit: int) -> Path:
-    found = [path for path in folder.iterdir() if path.suffix == suffix]
-    if len(found) != 1:
-        raise UserError(f"expected one {suffix} file from the client, found {len(found)}")
-    if found[0].stat().st_size > limit:
-        raise UserError(
-            f"{found[0].name}: expected at most {limit} bytes, found {found[0].stat().st_size}"
-        )
-    return found[0]
+    paths = [path for path in folder.iterdir() if path.suffix == suffix]
+    if len(paths) != 1:
+        raise UserError(f"expected one {suffix} file, found {len(paths)}")
+    size = paths[0].stat().st_size
+    if size > limit:
+        raise UserError(f"{paths[0].name}: expected at most {limit} bytes, found {size}")
+    return paths[0]

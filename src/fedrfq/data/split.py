@@ -1,4 +1,7 @@
-"""A train/test split fixed by the images themselves, so that no library's random stream can move it."""
+"""A train/test split fixed by the images themselves.
+
+Unlike a seeded one, it cannot change with a library's random number generator.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,23 @@ from fedrfq.errors import UserError
 def by_content(
     images: NDArray[np.uint8], labels: NDArray[np.int64], test_share: float, what: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sorted train and test indices: of every class, the images with the smallest sha256 are the test images.
+    """Return sorted train and test indices; the test images of a class have the smallest hashes.
 
-    Rounded to whole images, at least one and never all of a class; a class of one image is an error.
+    `test_share` of every class is rounded to whole images, at least one and never all of them. A
+    class of one image is an error.
     """
-    order = np.array(
-        sorted(range(len(images)), key=lambda i: hashlib.sha256(images[i].tobytes()).digest())
-    )
-    test = [
-        _head(order[labels[order] == label], test_share, what, label) for label in np.unique(labels)
-    ]
-    chosen = np.sort(np.concatenate(test))
-    return np.setdiff1d(np.arange(len(images)), chosen), chosen
-
-
-def _head(order: NDArray[np.int64], share: float, what: str, label: int) -> NDArray[np.int64]:
-    if len(order) < 2:
-        raise UserError(
-            f"{what}: expected at least 2 images of class number {label}, found {len(order)}; add some"
-        )
-    return order[: min(max(1, round(share * len(order))), len(order) - 1)]
+    # Equal images have equal hashes; sorting is stable, so the file order decides.
+    hashes = [hashlib.sha256(image.tobytes()).digest() for image in images]
+    order = np.array(sorted(range(len(images)), key=hashes.__getitem__))
+    chosen = []
+    for label in np.unique(labels):
+        candidates = order[labels[order] == label]
+        if len(candidates) < 2:
+            raise UserError(
+                f"{what}: expected at least 2 images of class number {label} (one to train on, "
+                f"one to test), found {len(candidates)}; add some"
+            )
+        count = max(1, round(test_share * len(candidates)))
+        chosen.append(candidates[: min(count, len(candidates) - 1)])
+    test = np.sort(np.concatenate(chosen))
+    return np.setdiff1d(np.arange(len(images)), test), test

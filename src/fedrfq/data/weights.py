@@ -1,4 +1,7 @@
-"""Weights trained on ImageNet, fetched once and kept as safetensors. Torch is imported only when they are read."""
+"""Weights trained on ImageNet, fetched once and kept as safetensors.
+
+Torch is imported only when they are read, so that listing them is quick.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Weights:
-    """A model's weights: where to get them and the hash of the tensors, wherever they came from."""
+    """A model's weights: where to get them, and the hash of the tensors from any of the places."""
 
     name: str
     description: str
@@ -30,8 +33,12 @@ class Weights:
 
 
 def sha256(tensors: Mapping[str, Tensor]) -> str:
-    """The hash over the tensors sorted by name: a line "name dtype shape" each, then the bytes in C order."""
+    """Return the hash of the tensors sorted by name.
+
+    Each adds a line "name dtype shape" and then its bytes in C order.
+    """
     digest = hashlib.sha256()
+    # Pinned by SHA256 of the known weights: this format must never change.
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {'x'.join(map(str, tensor.shape))}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -49,36 +56,35 @@ WEIGHTS: dict[str, Weights] = {
 
 
 def path(name: str) -> Path:
-    """Where the weights are, or would be."""
+    """Return where the weights are stored, or would be."""
     return folder() / f"{name}-imagenet.safetensors"
 
 
 def info(name: str) -> dict[str, object]:
-    """What is known of the weights."""
+    """Return what is known about the weights."""
     weights = _known(name)
-    at = path(name)
-    if at.is_file():
-        size = at.stat().st_size
-    else:
-        size = None
+    file = path(name)
+    size = file.stat().st_size if file.is_file() else None
     return {
         "name": name,
         "cached": size is not None,
-        "path": str(at),
+        "path": str(file),
         "bytes": size,
         "sha256": weights.sha256,
     }
 
 
 def get_weights(name: str, progress: bool = True) -> Path:
-    """Fetch the weights, check them and store them; says so if they are there already."""
+    """Fetch the weights, check them, store them and return their path.
+
+    A valid copy in the cache is kept, and a line says so.
+    """
     from fedrfq.files import tensors
 
     weights = _known(name)
-    if _valid(name):
-        Console(stderr=True, quiet=not progress, markup=False, highlight=False).print(
-            f"{name} is there and valid: {path(name)}", soft_wrap=True
-        )
+    if _is_cached(name):
+        console = Console(stderr=True, quiet=not progress, markup=False, highlight=False)
+        console.print(f"{name} is already in the cache and valid: {path(name)}", soft_wrap=True)
         return path(name)
     state, origin = _from_places(weights, progress)
     tensors.save(path(name), state, {"source": origin, "sha256": weights.sha256})
@@ -86,22 +92,26 @@ def get_weights(name: str, progress: bool = True) -> Path:
 
 
 def _from_places(weights: Weights, progress: bool) -> tuple[dict[str, Tensor], str]:
+    def check(state: dict[str, Tensor]) -> None:
+        _check(state, weights, weights.name)
+
     hint = f"Copy {path(weights.name).name} into {folder()}"
     try:
-        return first(
-            weights.places, lambda state: _check(state, weights, weights.name), hint, progress
-        )
+        return first(weights.places, check, hint, progress)
     except UserError as error:
         raise UserError(f"{weights.name}: {error}") from error
 
 
 def load_weights(name: str) -> dict[str, Tensor]:
-    """The stored weights, checked against their hash."""
+    """Return the stored weights, checked against their hash."""
     from fedrfq.files import tensors
 
     weights = _known(name)
     if not path(name).is_file():
-        raise UserError(f"{name}: expected {path(name)}, found none; run: fedrfq data get {name}")
+        raise UserError(
+            f"the weights {name} are not in the cache: expected {path(name)}, found none; "
+            f"run: fedrfq data get {name}"
+        )
     state, _ = tensors.load(path(name))
     _check(state, weights, str(path(name)))
     return state
@@ -115,7 +125,7 @@ def _known(name: str) -> Weights:
     return WEIGHTS[name]
 
 
-def _valid(name: str) -> bool:
+def _is_cached(name: str) -> bool:
     try:
         load_weights(name)
     except UserError:
@@ -126,7 +136,7 @@ def _valid(name: str) -> bool:
 def _check(state: dict[str, Tensor], weights: Weights, what: str) -> None:
     found = sha256(state)
     if found != weights.sha256:
-        remedy = f"run: fedrfq data get {weights.name}"
         raise UserError(
-            f"{what}: expected tensors of sha256 {weights.sha256}, found {found}; {remedy}"
+            f"{what}: expected tensors of sha256 {weights.sha256}, found {found}; "
+            f"run: fedrfq data get {weights.name}"
         )

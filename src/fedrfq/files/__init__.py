@@ -1,1 +1,1 @@
-"""Files that survive crashes and hostile bytes: atomic writes, locks, TOML, JSON, tensors, the hash chain."""
+"""Files that survive crashes and hostile bytes: atomic writes, locks, formats, the hash chain."""

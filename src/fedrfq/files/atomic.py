@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic file writes: a reader sees the old file or the complete new one, never a part."""
 
 from __future__ import annotations
 
@@ -15,44 +15,53 @@ from fedrfq.errors import UserError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that becomes `path`, flushed to the disk, when the block ends well; else `path` stays as it was."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    """Open a temporary file that replaces `path` when the block ends without an error.
+
+    The content is flushed to the disk first. After an error, `path` is as it was before.
+    """
+    # In the same folder, because a rename is atomic only within one file system.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             yield file
             file.flush()
+            # Before the rename: otherwise a power cut could leave the new name on an empty file.
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Either the old file or the whole new one, whatever happens in between."""
+    """Write `content` to `path`; a crash leaves either the old file or the complete new one."""
     with writing(path), replacing(path) as file:
         file.write(content)
 
 
 @contextmanager
 def writing(where: Path) -> Iterator[None]:
+    """Turn an OSError raised while writing to `where` into a UserError."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"cannot write to {where}: {error.strerror or error}; free space or choose another --out"
+            f"cannot write to {where}: {error.strerror or error}; "
+            "free some space or choose another --out"
         ) from error
 
 
 def open_files(wanted: int) -> int:
-    """How many files this process may have open, once it has asked for so many. Who has none left fails at whatever
-    comes next."""
+    """Raise this process's limit on open files to `wanted`, if allowed, and return the limit.
+
+    Call it before opening many files: a process at its limit fails at an arbitrary later call.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if wanted > soft != resource.RLIM_INFINITY:
-        if hard == resource.RLIM_INFINITY:
-            soft = wanted
-        else:
-            soft = min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY:
         return wanted
+    if wanted <= soft:
+        return soft
+    soft = wanted
+    if hard != resource.RLIM_INFINITY:
+        soft = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return soft

@@ -1,7 +1,7 @@
-"""A file that only grows, each entry bound to the one before: whoever changes a byte changes every hash after it.
+"""An append-only file whose entries are chained by hashes: changing a byte breaks every later one.
 
-An entry is its payload's length (u32), the hash the entry before ends with (the first one's: a root known from elsewhere),
-the payload, and the SHA-256 of all of these.
+An entry is its payload's length (u32), the hash that ends the previous entry (for the first entry:
+a root known from elsewhere), the payload, and the SHA-256 of all of these.
 """
 
 from __future__ import annotations
@@ -17,29 +17,34 @@ from weakref import finalize
 
 from fedrfq.errors import UserError
 
-_LENGTH = 4
-_HASH = 32
-HEAD = _LENGTH + _HASH  # bytes before a payload
-MOST = 1 << 30  # bytes of a payload
+_LENGTH_BYTES = 4
+_HASH_BYTES = 32
+# What precedes a payload: its length and the previous entry's hash.
+_HEAD_BYTES = _LENGTH_BYTES + _HASH_BYTES
+MAX_PAYLOAD_BYTES = 1 << 30
 
 
 class Entry(NamedTuple):
-    """A payload and where its entry begins."""
+    """A payload and the offset in the file where its entry begins."""
 
     offset: int
     payload: bytes
 
     @property
     def end(self) -> int:
-        return self.offset + HEAD + len(self.payload) + _HASH
+        """The offset just past the entry."""
+        return self.offset + _HEAD_BYTES + len(self.payload) + _HASH_BYTES
 
     def at(self, place: int) -> int:
-        """Where in the file a byte of the payload is."""
-        return self.offset + HEAD + place
+        """Return the offset in the file of byte `place` of the payload."""
+        return self.offset + _HEAD_BYTES + place
 
 
 class BrokenChain(Exception):
-    """The file does not hold from this offset on, and why. `last`: nothing comes after the entry there."""
+    """The file is damaged from `offset` on; `last` says that nothing follows the damaged entry.
+
+    Damage to the last entry is what a crash in the middle of a write leaves behind.
+    """
 
     def __init__(self, offset: int, why: str, last: bool = False) -> None:
         super().__init__(why)
@@ -48,85 +53,88 @@ class BrokenChain(Exception):
 
 
 def framed(previous: bytes, payload: bytes) -> bytes:
-    """The bytes of an entry."""
-    assert len(previous) == _HASH
-    assert len(payload) <= MOST
-    body = len(payload).to_bytes(_LENGTH, "little") + previous + payload
+    """Return the bytes of the entry that follows one whose hash is `previous`."""
+    assert len(previous) == _HASH_BYTES
+    assert len(payload) <= MAX_PAYLOAD_BYTES
+    body = len(payload).to_bytes(_LENGTH_BYTES, "little") + previous + payload
     return body + hashlib.sha256(body).digest()
 
 
 class HashChain:
-    """Such a file, open to be appended to; what is there already is taken to be whole."""
+    """A hash chain open for appending. The entries already in the file are not checked again."""
 
     def __init__(self, path: Path, root: bytes) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        self.close = finalize(
-            self, os.close, self._file
-        )  # by its owner, or when nobody has it any more
+        # Called by the owner, or by the garbage collector when there is no owner left.
+        self.close = finalize(self, os.close, self._file)
         self._size = os.fstat(self._file).st_size
+        # The last entry ends with its own hash, so nothing else needs to be read.
+        self._last_hash = root
         if self._size:
-            self._last = os.pread(self._file, _HASH, self._size - _HASH)
-        else:
-            self._last = root
+            self._last_hash = os.pread(self._file, _HASH_BYTES, self._size - _HASH_BYTES)
 
     def append(self, payload: bytes) -> None:
-        """One more entry; or nothing of it, where it cannot be written: OSError."""
-        self._open()
-        entry = framed(self._last, payload)
+        """Append an entry. If writing fails, OSError is raised and nothing of it stays."""
+        self._check_open()
+        entry = framed(self._last_hash, payload)
         try:
-            left = memoryview(entry)
-            while left:
-                left = left[os.write(self._file, left) :]
+            # A write may take only a part, for example when the disk is nearly full.
+            rest = memoryview(entry)
+            while rest:
+                written = os.write(self._file, rest)
+                rest = rest[written:]
         except OSError:
+            # A partial entry would make every later one look broken.
             os.ftruncate(self._file, self._size)
             raise
-        self._size = self._size + len(entry)
-        self._last = entry[-_HASH:]
+        # Only now, so that a failed append leaves the chain as it was.
+        self._size += len(entry)
+        self._last_hash = entry[-_HASH_BYTES:]
 
     def sync(self) -> None:
-        """All of it, on the disk."""
-        self._open()
+        """Flush all entries to the disk."""
+        self._check_open()
         os.fsync(self._file)
 
-    def _open(self) -> None:
-        """Once closed, the number by which the system knew the file may be another file's."""
+    def _check_open(self) -> None:
+        # The system reuses descriptors: after a close, this one may belong to another file.
         if not self.close.alive:
             raise ValueError("the file is closed")
 
 
 def append(path: Path, root: bytes, payload: bytes) -> None:
-    """One more entry of a file that is not open."""
+    """Append one entry to a file that is not open."""
     with closing(HashChain(path, root)) as chain:
         chain.append(payload)
 
 
 def entries(path: Path, root: bytes) -> Iterator[Entry]:
-    """The entries in order, each checked; Broken at the first that does not hold."""
+    """Yield the entries in order, checking each; raise BrokenChain at the first damaged one."""
     with path.open("rb") as file:
+        # The size at the beginning: what a writer appends meanwhile is not read.
         size = path.stat().st_size
         offset = 0
         previous = root
         while offset < size:
-            whole = _whole(file, offset, size)
-            body = memoryview(whole)[:-_HASH]
-            found = whole[-_HASH:]
-            if hashlib.sha256(body).digest() != found:
-                raise BrokenChain(
-                    offset, "the entry's hash is not that of its bytes", offset + len(whole) == size
-                )
-            if body[_LENGTH:HEAD] != previous:
-                if offset:
-                    after = "does not follow from the entry before it"
-                else:
-                    after = "is of another run"
-                raise BrokenChain(offset, f"the entry {after}")
-            yield Entry(offset, bytes(body[HEAD:]))
-            offset = offset + len(whole)
-            previous = found
+            entry = _read_entry(file, offset, size)
+            end = offset + len(entry)
+            body = memoryview(entry)[:-_HASH_BYTES]
+            stored_hash = entry[-_HASH_BYTES:]
+            # The entry itself before its link: a torn write must be reported as such.
+            if hashlib.sha256(body).digest() != stored_hash:
+                raise BrokenChain(offset, "the entry's hash is not that of its bytes", end == size)
+            if body[_LENGTH_BYTES:_HEAD_BYTES] != previous:
+                why = "the entry does not follow from the entry before it"
+                if offset == 0:
+                    why = "the entry is of another run"
+                raise BrokenChain(offset, why)
+            yield Entry(offset, bytes(body[_HEAD_BYTES:]))
+            offset = end
+            previous = stored_hash
 
 
 def settled(path: Path, root: bytes) -> Iterator[Entry]:
-    """The entries in order, less a last one that was being written when all stopped."""
+    """Yield the entries in order, leaving out a last one that a crash interrupted."""
     try:
         yield from entries(path, root)
     except BrokenChain as error:
@@ -135,30 +143,33 @@ def settled(path: Path, root: bytes) -> Iterator[Entry]:
 
 
 def cut(path: Path, root: bytes, number: int) -> None:
-    """Forget all entries but the first ones, which must hold; a torn last one, too."""
-    done = 0
+    """Keep the first `number` entries, which must be intact, and drop everything after them."""
+    # What follows the last wanted entry may be damaged: it is dropped anyway.
+    intact = 0
     end = 0
     with suppress(BrokenChain):
         for entry in islice(entries(path, root), number):
-            done = done + 1
+            intact += 1
             end = entry.end
-    if done < number:
+    if intact < number:
         raise UserError(
-            f"{path} has {done} whole entries, not {number}: restore it, or start the run anew"
+            f"{path} has {intact} intact entries, expected {number}: "
+            "restore the file or start the run again"
         )
     os.truncate(path, end)
 
 
-def _whole(file: BinaryIO, offset: int, size: int) -> bytes:
-    """All bytes of the entry at an offset; a length that the file does not have is refused before anything is read."""
+def _read_entry(file: BinaryIO, offset: int, size: int) -> bytes:
+    """Return the bytes of the entry at `offset` in a file of `size` bytes."""
     file.seek(offset)
-    length = int.from_bytes(file.read(_LENGTH), "little")
-    end = offset + HEAD + length + _HASH
-    if length > MOST or end > size:
+    length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+    end = offset + _HEAD_BYTES + length + _HASH_BYTES
+    # Checked before reading: a damaged length must not make us allocate gigabytes.
+    if length > MAX_PAYLOAD_BYTES or end > size:
+        found = size - offset
+        stated = end - offset
         raise BrokenChain(
-            offset,
-            f"the entry is torn: {size - offset} bytes are there, it says {end - offset}",
-            True,
+            offset, f"the entry is torn: it states {stated} bytes, the file has {found}", last=True
         )
     file.seek(offset)
     return file.read(end - offset)

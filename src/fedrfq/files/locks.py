@@ -1,4 +1,8 @@
-"""A folder, or a file, for one process alone. The lock is the system's: it goes with the process, however that ends."""
+"""Exclusive locks on folders and files.
+
+The operating system holds the lock and releases it when the process ends, however it ends, so no
+stale lock file can be left behind.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,26 @@ from fedrfq.errors import UserError
 
 
 class Unlockable(UserError):
-    """The disk knows no locks."""
+    """The file system does not support locks."""
 
 
 def locked(folder: Path, what: str, remedy: str) -> int:
-    """The folder, for this process alone until the handle is closed or the process dies. UserError where it cannot be had:
-    `what` should be named instead of a folder that cannot be opened, `remedy` is for one that another process has."""
+    """Lock the folder (or file) for this process and return the handle; closing it unlocks.
+
+    Raises UserError where that fails: `what` is what the user should name instead of a path that
+    cannot be opened, `remedy` is what to do where another process holds the lock.
+    """
+    # A directory cannot be opened for writing; on NFS, a file must be to be locked exclusively.
+    mode = os.O_RDWR
+    if folder.is_dir():
+        mode = os.O_RDONLY
     try:
-        lock = os.open(folder, (os.O_RDONLY if folder.is_dir() else os.O_RDWR) | os.O_CLOEXEC)
+        # O_CLOEXEC: a child process must not inherit the lock and keep it.
+        lock = os.open(folder, mode | os.O_CLOEXEC)
     except OSError as error:
-        raise UserError(f"{folder} cannot be opened ({error.strerror}): name {what}") from error
+        raise UserError(f"cannot open {folder} ({error.strerror}): name {what}") from error
     try:
+        # Without blocking: the user should hear at once that the folder is in use.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)
@@ -30,31 +43,36 @@ def locked(folder: Path, what: str, remedy: str) -> int:
     except OSError as error:
         os.close(lock)
         raise Unlockable(
-            f"{folder} cannot be locked ({error.strerror}): use one on a disk of this machine"
+            f"cannot lock {folder} ({error.strerror}): use a folder on a local disk"
         ) from error
     return lock
 
 
 @contextmanager
 def alone(folder: Path, what: str, remedy: str) -> Iterator[None]:
-    """As `locked`, for a while. Where the disk knows no locks, as some of clusters', nobody is kept away."""
-    lock = -1
+    """Hold the lock of `locked` during the block.
+
+    Some clusters' file systems do not support locks. There the block runs without one.
+    """
+    lock = None
     with suppress(Unlockable):
         lock = locked(folder, what, remedy)
     try:
         yield
     finally:
-        if lock >= 0:
+        if lock is not None:
             os.close(lock)
 
 
 def taken(folder: Path) -> bool:
-    """Whether a process has it."""
-    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Return whether a process holds the folder's lock."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # A shared lock fails only against an exclusive one, so two processes that merely ask
+        # do not see each other.
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     finally:
-        os.close(place)
+        os.close(handle)
     return False

@@ -1,4 +1,4 @@
-"""JSON as every reader takes it."""
+"""Strict JSON: without the NaN and Infinity that Python writes and most parsers reject."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Strict JSON: what is not a number is null."""
+    """Return `value` as strict JSON; NaN and infinities become null."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
@@ -18,6 +18,7 @@ def _finite(value: Any) -> Any:
         return None
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
+    # JSON has no tuples; json.dumps would write a list, too.
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value

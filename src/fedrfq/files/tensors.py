@@ -1,6 +1,8 @@
-"""Named tensors in a file, in the safetensors format: 8 bytes of header length, a JSON header, raw little-endian data.
+"""Named tensors in a file, in the safetensors format.
 
-Written by hand so that training needs no package beyond the core ones; files go both ways with the real library.
+The format is 8 bytes of header length, a JSON header and raw little-endian data. It is implemented
+here so that training needs no package beyond the core ones; files are interchangeable with those
+of the safetensors library.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ DTYPES: dict[str, torch.dtype] = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+# The safetensors library's own limit, in bytes.
 MAX_HEADER = 100_000_000
+# As many dimensions as a torch tensor may have.
 MAX_DIMS = 64
 METADATA = "__metadata__"
 
@@ -38,7 +42,10 @@ _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 class _Entry(NamedTuple):
-    """One tensor's place in the data: bytes `begin` to `end`, counted from the end of the header."""
+    """A tensor's place in the data: bytes `begin` to `end`, counted from the end of the header.
+
+    The offsets come first, so that sorting gives the order in the file.
+    """
 
     begin: int
     end: int
@@ -50,13 +57,12 @@ class _Entry(NamedTuple):
 def save(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes all tensors to `path` in one stroke: a reader sees the old file or the new one, never a part.
+    """Write all tensors to `path` atomically: a reader sees the old file or the new one.
 
-    Equal tensors and metadata give equal bytes, in whatever order they come and on whatever device they lie.
+    Equal tensors and metadata give equal bytes, regardless of their order and device.
     """
-    ordered = sorted(
-        tensors.items(), key=lambda item: (-item[1].element_size(), item[0])
-    )  # keeps all data aligned
+    # Widest elements first, so that every tensor's data is aligned.
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header = _header(ordered, metadata or {})
 
     try:
@@ -67,14 +73,15 @@ def save(
     except OSError as error:
         reason = error.strerror or error
         raise UserError(
-            f"cannot write {path}: {reason}; check the folder and the space left on its disk"
+            f"cannot write {path}: {reason}; check the folder and the free space on its disk"
         ) from error
 
 
 def load(path: str | Path, max_bytes: int = 1 << 32) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors (on the CPU, in the header's order) and the metadata of the file at `path`.
+    """Return the tensors (on the CPU, in the header's order) and the metadata of the file.
 
-    The file is not trusted: whatever is not a well-formed file of at most `max_bytes` raises UserError.
+    The file is not trusted: anything but a well-formed file of at most `max_bytes` raises
+    UserError.
     """
     try:
         with Path(path).open("rb") as file:
@@ -90,16 +97,16 @@ def load(path: str | Path, max_bytes: int = 1 << 32) -> tuple[dict[str, Tensor],
 
 
 def _header(tensors: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> bytes:
-    entries: dict[str, Any]
+    entries: dict[str, Any] = {}
     if metadata:
-        entries = {METADATA: dict(metadata)}
-    else:
-        entries = {}
+        entries[METADATA] = dict(metadata)
     begin = 0
     for name, tensor in tensors:
-        if name == METADATA or tensor.dtype not in _CODES:
+        if name == METADATA:
+            raise UserError(f"cannot save a tensor named {name!r}, a reserved name: rename it")
+        if tensor.dtype not in _CODES:
             raise UserError(
-                f"cannot save tensor {name!r} of {tensor.dtype}: rename it or convert it to {_list_dtypes()}"
+                f"cannot save tensor {name!r} of {tensor.dtype}: convert it to {_list_dtypes()}"
             )
         end = begin + tensor.numel() * tensor.element_size()
         entries[name] = {
@@ -109,40 +116,43 @@ def _header(tensors: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> b
         }
         begin = end
     text = json.dumps(entries, sort_keys=True, separators=(",", ":")).encode()
+    # Padded to 8 bytes, so that the data begins aligned.
     return text + b" " * (-len(text) % 8)
 
 
 def _raw(tensor: Tensor) -> memoryview:
+    # As bytes, because numpy has no bfloat16.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
 
 class _Malformed(Exception):
-    """What was expected of the file, and what was found."""
+    """The file is not well-formed; the message says what was expected and what was found."""
 
 
 def _read(file: BinaryIO, max_bytes: int) -> tuple[dict[str, Tensor], dict[str, str]]:
     size = os.fstat(file.fileno()).st_size
+    # Before anything is read: every later allocation is bounded by the file's size.
     if size > max_bytes:
         raise _Malformed(f"expected at most {max_bytes} bytes, found {size}")
     length = int.from_bytes(_exactly(file, 8), "little")
-    if length > min(MAX_HEADER, size - 8):
-        raise _Malformed(
-            f"expected a header of at most {min(MAX_HEADER, size - 8)} bytes, found {length}"
-        )
+    longest = min(MAX_HEADER, size - 8)
+    if length > longest:
+        raise _Malformed(f"expected a header of at most {longest} bytes, found {length}")
     header = _parse(bytes(_exactly(file, length)))
     metadata = _metadata(header.pop(METADATA, {}))
     entries = [_entry(name, fields) for name, fields in header.items()]
     _check_layout(entries, size - 8 - length)
-    found = {entry.name: _tensor(file, entry) for entry in sorted(entries)}
-    return {entry.name: found[entry.name] for entry in entries}, metadata
+    # Read in the order of the file, which is what keeps the file's position right.
+    tensors = {entry.name: _tensor(file, entry) for entry in sorted(entries)}
+    return {entry.name: tensors[entry.name] for entry in entries}, metadata
 
 
 def _exactly(file: BinaryIO, count: int) -> bytearray:
     buffer = bytearray(count)
-    found = file.readinto(buffer)  # type: ignore[attr-defined]
-    if found != count:
-        raise _Malformed(f"expected {count} more bytes, found {found}")
+    size = file.readinto(buffer)  # type: ignore[attr-defined]
+    if size != count:
+        raise _Malformed(f"expected {count} more bytes, found {size}")
     return buffer
 
 
@@ -159,6 +169,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # json.loads would silently keep the last of two equal names.
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a name given twice")
@@ -166,13 +177,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(constant: str) -> NoReturn:
+    # NaN and Infinity are no JSON, though Python reads them.
     raise ValueError(f"the constant {constant}")
 
 
-def _metadata(found: Any) -> dict[str, str]:
-    if not (isinstance(found, dict) and all(isinstance(value, str) for value in found.values())):
-        raise _Malformed(f"expected metadata of strings, found {_short(found)}")
-    return found
+def _metadata(value: Any) -> dict[str, str]:
+    if not (isinstance(value, dict) and all(isinstance(text, str) for text in value.values())):
+        raise _Malformed(f"expected metadata of strings, found {_short(value)}")
+    return value
 
 
 def _entry(name: str, fields: Any) -> _Entry:
@@ -196,13 +208,17 @@ def _entry(name: str, fields: Any) -> _Entry:
 
 
 def _are_counts(values: Any) -> bool:
+    # `type is int` leaves out bools; 63 bits is what torch can address.
     return isinstance(values, list) and all(
         type(value) is int and 0 <= value < 1 << 63 for value in values
     )
 
 
 def _check_layout(entries: list[_Entry], size: int) -> None:
-    """The tensors cover all `size` bytes of data, each byte once, and each has the bytes its type and shape need."""
+    """Check that the tensors cover all `size` bytes of data, each byte exactly once.
+
+    Each must have as many bytes as its type and shape need.
+    """
     position = 0
     for entry in sorted(entries):
         if entry.begin != position:
@@ -211,28 +227,30 @@ def _check_layout(entries: list[_Entry], size: int) -> None:
             )
         needed = math.prod(entry.shape) * entry.dtype.itemsize
         if entry.end - entry.begin != needed:
-            raise _Malformed(
-                f"expected {needed} bytes for tensor {entry.name!r}, found {entry.end - entry.begin}"
-            )
+            found = entry.end - entry.begin
+            raise _Malformed(f"expected {needed} bytes for tensor {entry.name!r}, found {found}")
         position = entry.end
     if position != size:
         raise _Malformed(f"expected {position} bytes of data, found {size}")
 
 
 def _tensor(file: BinaryIO, entry: _Entry) -> Tensor:
+    # torch.frombuffer refuses an empty buffer.
     if entry.begin == entry.end:
         return _empty(entry)
     data = _exactly(file, entry.end - entry.begin)
+    # Any other byte would be a bool that is neither true nor false.
     if entry.dtype == torch.bool and max(data) > 1:
         raise _Malformed(f"expected bytes 0 and 1 in tensor {entry.name!r}, found {max(data)}")
     return torch.frombuffer(data, dtype=entry.dtype).reshape(entry.shape)
 
 
 def _empty(entry: _Entry) -> Tensor:
-    # An empty tensor's other dimensions are bounded by no data, and torch multiplies them into strides.
+    # No data bounds an empty tensor's other dimensions, and torch multiplies them into strides.
     if math.prod(max(size, 1) for size in entry.shape) * entry.dtype.itemsize >= 1 << 63:
         raise _Malformed(
-            f"expected strides of 63 bits for tensor {entry.name!r}, found shape {_short(entry.shape)}"
+            f"expected strides of at most 63 bits for tensor {entry.name!r}, "
+            f"found shape {_short(entry.shape)}"
         )
     return torch.empty(entry.shape, dtype=entry.dtype)
 

@@ -1,4 +1,4 @@
-"""Tables of settings: read strictly, changed by `--set`, and written back."""
+"""TOML tables of settings: read strictly, changed by `--set`, and written back."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from typing import Any
 from fedrfq.errors import UserError
 
 Table = dict[str, Any]
-_LINE = re.compile(
-    r'(\[{1,2}\w+\]{1,2})?|\w+ = ("(?:[^"\\]|\\.)*"|[\w.+-]+)'
-)  # of what `dump` writes
+
+# The only lines that `dump` writes: empty, [name], [[name]], or key = value.
+_LINE = re.compile(r'(\[{1,2}\w+\]{1,2})?|\w+ = ("(?:[^"\\]|\\.)*"|[\w.+-]+)')
 
 
 def read(path: Path) -> Table:
+    """Read an experiment file that a user wrote."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
             f"there is no experiment file {path}: `fedrfq config > {path}` writes one to start from"
         ) from None
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ) as error:  # whole numbers may be too long, and lists too deep
+    # ValueError also covers integers with too many digits, RecursionError lists nested too deeply.
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as TOML: {error}") from error
 
 
 def strict(text: str) -> Table:
-    """What `dump` wrote this text of; any other text is a ValueError, before a parser could be led into its depths."""
+    """Return the table that `dump` wrote as `text`; any other text is a ValueError.
+
+    Such files are hashed and signed, so one table must have exactly one text.
+    """
+    # Line by line first, so that no hostile text reaches the parser's recursion.
     if not all(_LINE.fullmatch(line) for line in text.split("\n")):
-        raise ValueError("a line is neither a table's name nor a key with its value")
+        raise ValueError("a line is neither the name of a table nor KEY = VALUE")
+    # The parser accepts other spellings of the same table.
     table = tomllib.loads(text)
     if dump(table) != text:
         raise ValueError("it is not as this program writes it")
@@ -43,12 +46,13 @@ def strict(text: str) -> Table:
 
 
 def assign(table: Table, assignment: str) -> Table:
-    """The table with `a.b=c` set; c is a TOML value, or else a plain string."""
+    """Return the table with `a.b=c` set; c is a TOML value or, failing that, a plain string."""
     key, equals, text = assignment.partition("=")
     if not equals or not key.strip():
         raise UserError(
             f"--set takes KEY=VALUE, for example --set method.lam=0.5; found '{assignment}'"
         )
+    # The nested table {a: {b: c}}, built from the inside.
     value = _value(text.strip())
     for part in reversed(key.strip().split(".")):
         value = {part: value}
@@ -56,6 +60,7 @@ def assign(table: Table, assignment: str) -> Table:
 
 
 def _value(text: str) -> Any:
+    # Unquoted text is no TOML value; users should not have to quote twice in a shell.
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -63,7 +68,7 @@ def _value(text: str) -> Any:
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
-    """Both tables in one; where both have a value, the second's."""
+    """Return both tables merged at every level; where both have a value, `over` wins."""
     merged = dict(under)
     for key, value in over.items():
         below = merged.get(key)
@@ -75,24 +80,31 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
 
 
 def dump(table: Mapping[str, Any]) -> str:
-    """TOML text of plain values, tables one level deep, and lists of tables."""
-    lines = [f"{key} = {_text(value)}" for key, value in table.items() if not _nested(value)]
+    """Return TOML text of plain values, tables one level deep, and lists of tables."""
+    # TOML wants plain values first: after a [table] line they would belong to that table.
+    lines = _assignments({key: value for key, value in table.items() if not _is_nested(value)})
     for key, value in table.items():
         if isinstance(value, Mapping):
-            lines += ["", f"[{key}]", *(f"{k} = {_text(v)}" for k, v in value.items())]
-        elif _nested(value):
+            lines += ["", f"[{key}]", *_assignments(value)]
+        elif _is_nested(value):
             for row in value:
-                lines += ["", f"[[{key}]]", *(f"{k} = {_text(v)}" for k, v in row.items())]
+                lines += ["", f"[[{key}]]", *_assignments(row)]
     return "\n".join(lines) + "\n"
 
 
-def _nested(value: Any) -> bool:
+def _assignments(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {_text(value)}" for key, value in values.items()]
+
+
+def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping | list)
 
 
 def _text(value: str | bool | int | float) -> str:
     if isinstance(value, str):
+        # A JSON string is a TOML string, but for DEL, which TOML wants escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # Before repr: a bool is an int, and Python writes True.
     if isinstance(value, bool):
         return str(value).lower()
     return repr(value)

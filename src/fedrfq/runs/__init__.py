@@ -1,1 +1,1 @@
-"""A run on disk: starting, resuming, checkpoints, summaries, and inference with what was trained."""
+"""A run on disk: starting, resuming, checkpoints, summaries, and inference with trained models."""

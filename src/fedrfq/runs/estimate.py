@@ -1,4 +1,4 @@
-"""What a run will cost, measured on a small part of it: a few steps of every client."""
+"""Estimate what a run will cost by measuring a small part of it: a few steps of every client."""
 
 from __future__ import annotations
 
@@ -10,49 +10,59 @@ from dataclasses import dataclass
 import torch
 
 from fedrfq.engine.engine import Engine
-from fedrfq.learning.round_loop import RoundLoop
+from fedrfq.learning.round_loop import LoopState, RoundLoop
 
+# Enough for a stable figure, few enough to answer in seconds.
 _STEPS = 8
 
 
 @dataclass(frozen=True)
 class Estimate:
+    """The estimated cost of a run."""
+
     seconds: float
-    memory_bytes: int  # at the peak, of the device that trains
+    memory_bytes: int  # at the peak, on the device that trains
     samples: int  # trained in the whole run
 
 
 def estimate(loop: RoundLoop) -> Estimate:
-    """The time is that of training and testing `_STEPS` batches a client, scaled to all samples and rounds."""
+    """Train and test `_STEPS` batches of every client, and scale the time to the whole run."""
     state = loop.start()
     samples = 0
-    trial = 0
+    trial_samples = 0
     seconds = 0.0
-    for cohort, (engine, clients) in enumerate(zip(loop.engines, loop.cohorts, strict=True)):
-        small = engine.shares.trimmed(_STEPS * engine.program.train.batch_size)
-        shortened = Engine(engine.program, small, engine.tests)
-        guide = loop.guide(state, clients, state.params[cohort])
-        keys = loop.keys(1, clients)
-        for _ in range(2):  # the first time warms up
-            began = time.perf_counter()
-            params, _ = shortened.train(state.params[cohort], guide, keys, range(len(small.counts)))
-            shortened.features(params, small)
-            if loop.device.type == "cuda":
-                torch.cuda.synchronize()
-            took = time.perf_counter() - began
-        seconds += took
-        samples = samples + sum(engine.shares.counts)
-        trial = trial + sum(small.counts)
+    for cohort, engine in enumerate(loop.engines):
+        trial_data = engine.shares.trimmed(_STEPS * engine.program.train.batch_size)
+        trial = Engine(engine.program, trial_data, engine.tests)
+        _seconds(loop, state, cohort, trial)  # warms up caches and kernels
+        seconds += _seconds(loop, state, cohort, trial)
+        samples += sum(engine.shares.counts)
+        trial_samples += sum(trial_data.counts)
     first = loop.experiments[0]
     total = samples * first.rounds * first.participation
-    return Estimate(seconds * total / trial, _peak(loop.device), int(total * first.method.epochs(first.train.epochs)))
+    trained = int(total * first.method.epochs(first.train.epochs))
+    return Estimate(seconds * total / trial_samples, _peak_memory(loop.device), trained)
 
 
-def _peak(device: torch.device) -> int:
+def _seconds(loop: RoundLoop, state: LoopState, cohort: int, trial: Engine) -> float:
+    """Return how long one round of the cohort takes on the trial's samples."""
+    clients = loop.cohorts[cohort]
+    guide = loop.guide(state, clients, state.params[cohort])
+    keys = loop.keys(1, clients)
+    began = time.perf_counter()
+    params, _ = trial.train(state.params[cohort], guide, keys, range(len(trial.shares.counts)))
+    trial.features(params, trial.shares)
+    if loop.device.type == "cuda":
+        # CUDA runs asynchronously: without this, only the launching would be timed.
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def _peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # macOS reports bytes, Linux KiB.
     if sys.platform == "darwin":
-        unit = 1
-    else:
-        unit = 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return peak
+    return peak * 1024

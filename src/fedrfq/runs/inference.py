@@ -1,4 +1,4 @@
-"""A trained client's model, for use: predictions on pictures, and files that other programs load."""
+"""Use a trained client's model: predict images, and export it for other programs."""
 
 from __future__ import annotations
 
@@ -12,34 +12,40 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedrfq.learning import metrics
-from fedrfq.files import tensors
+from fedrfq.data.client_data import normalised
 from fedrfq.data.image_decoding import pixels
 from fedrfq.errors import UserError
+from fedrfq.files import tensors
 from fedrfq.files.atomic import write_atomically
-from fedrfq.models import Model
-from fedrfq.prototypes.pooling import Pool
-from fedrfq.prototypes.fixed_point import Globals
-from fedrfq.runs.run_directory import RunDirectory
-from fedrfq.data.client_data import normalised
-from fedrfq.models.stacked import LAYOUTS, Params
 from fedrfq.files.strict_json import to_json
+from fedrfq.learning import metrics
+from fedrfq.models import Model
+from fedrfq.models.stacked import LAYOUTS, Params
+from fedrfq.prototypes.fixed_point import Globals
+from fedrfq.prototypes.pooling import Pool
+from fedrfq.runs.run_directory import RunDirectory
 
-_LARGEST = 1 << 24  # pixels of a picture
+_MAX_PIXELS = 1 << 24
 FORMATS = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
 
 
 class TrainedModule(nn.Module):
-    """One client's model as an ordinary module: normalised images B×C×H×W in, logits and feature vectors C out."""
+    """One client's model as an ordinary module.
+
+    It takes normalised images B×C×H×W and returns logits and feature vectors.
+    """
 
     def __init__(self, model: Model, params: Params) -> None:
         super().__init__()
         self.model = model
         self.keys = tuple(params)
+        # A buffer's name must not have a dot.
         for name, p in params.items():
             self.register_buffer(name.replace(".", "/"), p)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits and the features of a batch."""
+        # The model computes many clients at once; this is a stack of one.
         params = {name: getattr(self, name.replace(".", "/"))[None] for name in self.keys}
         c, logits = self.model.forward(LAYOUTS["cpu"], params, x[None], None)
         return logits[0], c[0]
@@ -47,7 +53,7 @@ class TrainedModule(nn.Module):
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a model needs to know of the data it was trained on."""
+    """What a model needs to know about the data it was trained on."""
 
     classes: tuple[str, ...]
     shape: tuple[int, int, int]
@@ -56,16 +62,19 @@ class DataFacts:
 
     @staticmethod
     def of(run: RunDirectory) -> DataFacts:
-        known = run.environment().get("data")
+        """Return the facts that the run recorded when it began."""
+        data = run.environment()["data"]
         try:
-            return DataFacts(*(tuple(known[key]) for key in ("classes", "shape", "mean", "std")))  # type: ignore[index]
+            return DataFacts(*(tuple(data[key]) for key in ("classes", "shape", "mean", "std")))
         except (TypeError, KeyError):
-            raise UserError(f"{run.path / 'environment.json'} does not describe the data: restore it") from None
+            raise UserError(
+                f"{run.path / 'environment.json'} does not describe the data: restore the file"
+            ) from None
 
 
 @dataclass(frozen=True)
 class ClientModel:
-    """A client of a finished or running run, as its newest checkpoint has it; the data itself is not needed."""
+    """A client's model as the newest checkpoint of its run has it; the data are not needed."""
 
     module: TrainedModule
     params: Params
@@ -75,50 +84,70 @@ class ClientModel:
 
     @staticmethod
     def load(run: RunDirectory, client: int) -> ClientModel:
+        """Return client number `client` of a finished or running run."""
         experiment = run.experiment()
         if not 0 <= client < experiment.clients:
-            raise UserError(f"client {client}: the run has clients 0 to {experiment.clients - 1}")
+            raise UserError(
+                f"client {client} does not exist: the run has clients 0 to {experiment.clients - 1}"
+            )
         state = run.last(torch.device("cpu"))
         first = 0
         for cohort, params in zip(experiment.models(), state.params, strict=True):
             if client < first + cohort.clients:
                 own = {name: p[client - first].clone() for name, p in params.items()}
                 module = TrainedModule(cohort.model, own).eval()
-                return ClientModel(module, own, state.globals_[0], experiment.pool, DataFacts.of(run))
+                facts = DataFacts.of(run)
+                return ClientModel(module, own, state.globals_[0], experiment.pool, facts)
             first += cohort.clients
         raise AssertionError("the cohorts cover all clients")
 
     def images(self, files: Sequence[Path]) -> Tensor:
-        """Pictures as the model takes them: in the data's colours and size, normalised."""
-        pixels = np.stack([_picture(path, self.facts.shape) for path in files])
-        return normalised(torch.from_numpy(pixels), self.facts.mean, self.facts.std)
+        """Return images as the model takes them: in the data's colours and size, normalised."""
+        pixels_NCHW = np.stack([_image(path, self.facts.shape) for path in files])
+        return normalised(torch.from_numpy(pixels_NCHW), self.facts.mean, self.facts.std)
 
     @torch.no_grad()
     def predict(self, files: Sequence[Path]) -> list[dict[str, object]]:
-        """For each picture the own head's class with its probability, and the class of the nearest global prototype."""
+        """Return two predictions for each image: the head's, and the nearest prototype's.
+
+        The head's class comes with its probability; the prototypes are the global ones.
+        """
         logits, c = self.module(self.images(files))
-        chance, head = logits.softmax(-1).max(-1)
+        probabilities, head_classes = logits.softmax(-1).max(-1)
         present = torch.from_numpy(self.globals_.present_J)[None]
         distance = metrics.distances(self.pool(c)[None], torch.from_numpy(self.globals_.floats()))
-        near = metrics.nearest(distance, present)[0].tolist()
+        nearest_classes = metrics.nearest(distance, present)[0].tolist()
         names = self.facts.classes
-        return [
-            {
-                "file": str(path),
-                "class": names[int(head[i])],
-                "probability": round(float(chance[i]), 4),
-                "nearest_prototype": names[near[i]] if near[i] >= 0 else None,
-            }
-            for i, path in enumerate(files)
-        ]
+        predictions: list[dict[str, object]] = []
+        for i, path in enumerate(files):
+            # -1 where there is no global prototype yet.
+            nearest = names[nearest_classes[i]] if nearest_classes[i] >= 0 else None
+            predictions.append(
+                {
+                    "file": str(path),
+                    "class": names[int(head_classes[i])],
+                    "probability": round(float(probabilities[i]), 4),
+                    "nearest_prototype": nearest,
+                }
+            )
+        return predictions
 
     def export(self, path: Path, kind: str) -> Path:
-        """The model in a file: safetensors (parameters by name), torchscript or onnx (the whole computation)."""
+        """Write the model to a file and return its path.
+
+        safetensors holds the parameters by name, torchscript and onnx the whole computation.
+        """
         if kind == "safetensors":
-            tensors.save(path, self.params, {key: to_json(value) for key, value in vars(self.facts).items()})
+            facts = {key: to_json(value) for key, value in vars(self.facts).items()}
+            tensors.save(path, self.params, facts)
             return path
+        # Two images: a batch of one would be taken for a constant.
         example = torch.zeros(2, *self.facts.shape)
-        write_atomically(path, _torchscript(self.module, example) if kind == "torchscript" else _onnx(self.module, example))
+        if kind == "torchscript":
+            content = _torchscript(self.module, example)
+        else:
+            content = _onnx(self.module, example)
+        write_atomically(path, content)
         return path
 
 
@@ -130,15 +159,19 @@ def _torchscript(module: TrainedModule, example: Tensor) -> bytes:
 
 def _onnx(module: TrainedModule, example: Tensor) -> bytes:
     try:
+        # torch imports them late and fails without saying what to install.
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise UserError("ONNX export needs the packages onnx and onnxscript: pip install 'fedrfq[onnx]'") from None
+        raise UserError(
+            "ONNX export needs the packages onnx and onnxscript: pip install 'fedrfq[onnx]'"
+        ) from None
     program = torch.onnx.export(
         module,
         (example,),
         input_names=["images"],
         output_names=["logits", "features"],
+        # Only the batch size may vary.
         dynamic_shapes={"x": {0: torch.export.Dim("batch")}},
         dynamo=True,
         verbose=False,
@@ -147,14 +180,22 @@ def _onnx(module: TrainedModule, example: Tensor) -> bytes:
     return program.model_proto.SerializeToString()  # type: ignore[no-any-return]
 
 
-def _picture(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """C×H×W in the data's channels; a picture of another size is refused."""
+def _image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """Return C×H×W in the data's channels; an image of another size is refused."""
     channels, height, width = shape
-    found = pixels(path, _LARGEST, str(path))
-    if found.shape[1:] != (height, width):
-        raise UserError(f"{path} has {found.shape[2]}×{found.shape[1]} pixels, the model takes {width}×{height}: resize it")
-    if found.shape[0] > channels and (found.min(0) != found.max(0)).any():
-        raise UserError(f"{path} is in colour, the model takes grey pictures: convert it")
-    if found.shape[0] != channels:
-        return np.repeat(found[:1], channels, axis=0)
-    return found
+    image = pixels(path, _MAX_PIXELS, str(path))
+    found_channels, found_height, found_width = image.shape
+    if (found_height, found_width) != (height, width):
+        raise UserError(
+            f"{path}: expected {width}×{height} pixels, which is what the model takes, "
+            f"found {found_width}×{found_height}; resize the image"
+        )
+    # A colour file whose channels are equal is a grey image all the same.
+    if found_channels > channels and (image.min(0) != image.max(0)).any():
+        raise UserError(
+            f"{path}: expected a grey image, which is what the model takes, "
+            "found one in colour; convert it"
+        )
+    if found_channels != channels:
+        return np.repeat(image[:1], channels, axis=0)
+    return image

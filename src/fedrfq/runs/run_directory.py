@@ -1,18 +1,20 @@
-"""A run's directory: what was run, where, every round as it happened, and checkpoints to go on from.
+"""A run's directory: the experiment, the environment, a record of every round, and checkpoints.
 
 experiment.toml   the resolved experiment
 environment.json  versions, device, data hash, revision, partition
-rounds.jsonl      a line a round, flushed as it is written
-clients.csv       a line a round and client
-checkpoints/      parameters, global prototypes and models, the detector's memory (safetensors); the newest one stays
+rounds.jsonl      one line per round, flushed as it is written
+clients.csv       one line per round and client
+checkpoints/      parameters, global prototypes and models, the detector's memory (safetensors);
+                  only the newest one is kept
 result.json       the summary of a finished run
 partition.csv     how many samples of each class each client holds
-prototypes.safetensors  what the clients sent in the last round, and what came back; of a finished run
+prototypes.safetensors  what the clients of a finished run sent in the last round, and the result
 
 With a committee, so that `fedrfq verify` can check every decision:
 federation.toml   its public keys and what it computes; the run's id is this file's hash
-audit.log         an entry a round: the certificate, what the set of uploads follows from, evidence
-bodies.bin        an entry a round: the signed uploads, and what was decided
+audit.log         one entry per round: the certificate, what the set of uploads follows from,
+                  evidence
+bodies.bin        one entry per round: the signed uploads, and what was decided
 """
 
 from __future__ import annotations
@@ -31,16 +33,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrfq.files import hash_chain, tensors, toml
 from fedrfq.committee import AgreementReport
-from fedrfq.federation.federation_file import Federation
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
-from fedrfq.learning.round_loop import LoopState
+from fedrfq.federation.federation_file import Federation
+from fedrfq.files import hash_chain, tensors, toml
 from fedrfq.files.atomic import write_atomically, writing
-from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
-from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.files.strict_json import to_json
+from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
+from fedrfq.learning.round_loop import LoopState
+from fedrfq.prototypes.fixed_point import Globals
 
 CLIENT_COLUMNS = (
     "round",
@@ -59,17 +61,22 @@ CLIENT_COLUMNS = (
     "reason",
 )
 
-
+# The files that only a run with a committee has, besides federation.toml.
 AUDITED = ("audit.log", "bodies.bin")
 
 
 @dataclass(frozen=True)
 class RunDirectory:
+    """The directory of one run, and what can be read from and written to it."""
+
     path: Path
 
     @staticmethod
     def create(out: Path, experiment: Experiment, environment: Mapping[str, Any]) -> RunDirectory:
-        """A fresh directory OUT/NAME/ID; the id is the time (UTC), the seed and a few digits of the experiment's hash."""
+        """Create a fresh directory OUT/NAME/ID.
+
+        The id is the time (UTC), the seed and a few digits of the experiment's hash.
+        """
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         base = f"{stamp}-seed{experiment.seed}-{experiment.hash()[:6]}"
         with writing(out):
@@ -84,66 +91,88 @@ class RunDirectory:
 
     @staticmethod
     def open(path: Path) -> RunDirectory:
+        """Return the existing run directory at `path`."""
         if not (path / "experiment.toml").is_file():
-            raise UserError(f"{path} is not a run's directory: it has no experiment.toml (runs/NAME/ID is one)")
+            raise UserError(
+                f"{path} is not a run directory: it has no experiment.toml; "
+                "name a directory such as runs/NAME/ID"
+            )
         return RunDirectory(path)
 
     def experiment(self) -> Experiment:
+        """Return the experiment that the run was started with."""
         return from_table(toml.read(self.path / "experiment.toml"))
 
     def environment(self) -> dict[str, Any]:
-        found = self._json("environment.json")
+        """Return environment.json; the sections that readers rely on are tables, maybe empty."""
+        environment = self._json("environment.json")
         for section in ("versions", "data", "partition"):
-            if not isinstance(found.setdefault(section, {}), dict):
-                raise UserError(f"{self.path / 'environment.json'}: {section} is not a table: restore it")
-        return found
+            if not isinstance(environment.setdefault(section, {}), dict):
+                raise UserError(
+                    f"{self.path / 'environment.json'}: {section} is not a table; restore the file"
+                )
+        return environment
 
     def stack(self) -> list[Path]:
-        """The directories of the runs it is stacked with, its own among them."""
+        """Return the directories of the runs it is stacked with, its own among them."""
         environment = self.environment()
         if environment.get("engine") == "flower":
-            raise UserError(f"{self.path} was run on Flower, and goes on there: `flwr run` with resume='{self.path}'")
+            raise UserError(
+                f"{self.path} was run on Flower; resume it there: "
+                f"`flwr run` with resume='{self.path}'"
+            )
         stack = environment.get("stack")
-        if not isinstance(stack, list) or not all(isinstance(other, str) and "\0" not in other for other in stack):
-            raise UserError(f"{self.path / 'environment.json'} does not say what the run is stacked with: restore it")
-        return [self.path if other == "." else (self.path.resolve() / other).resolve() for other in stack]
+        if not isinstance(stack, list) or not all(_is_path(other) for other in stack):
+            raise UserError(
+                f"{self.path / 'environment.json'} does not say which runs this one is "
+                "stacked with; restore the file"
+            )
+        here = self.path.resolve()
+        # A run alone keeps the path as the user wrote it, for messages.
+        return [self.path if other == "." else (here / other).resolve() for other in stack]
 
     def result(self) -> dict[str, Any] | None:
+        """Return the result of a finished run; None while it is not finished."""
         if (self.path / "result.json").is_file():
             return self._json("result.json")
         return None
 
     def rounds(self) -> list[RoundRecord]:
-        """The rounds recorded, from the first on; a torn last line (the writer was killed) does not count."""
+        """Return the recorded rounds, first to last, without a line that a crash cut short."""
         return self._parsed(self._lines("rounds.jsonl"))
 
     def _parsed(self, lines: list[str]) -> list[RoundRecord]:
+        # Keys that this version does not know are left out: a newer one may have written them.
         names = {f.name for f in fields(RoundRecord)}
         records = []
         for number, line in enumerate(lines, start=1):
             try:
                 values = json.loads(line)
-                records.append(RoundRecord(**{key: values[key] for key in names & set(values)}))
-                if records[-1].round != number:
-                    raise ValueError(f"it should be of round {number}")
+                record = RoundRecord(**{key: values[key] for key in names & set(values)})
+                if record.round != number:
+                    raise ValueError(f"it is of round {record.round}")
             except (ValueError, TypeError, KeyError) as error:
-                where = f"{self.path / 'rounds.jsonl'}, line {number}"
                 raise UserError(
-                    f"{where} is not that round's record ({error!r}): restore it, or start the run anew"
+                    f"{self.path / 'rounds.jsonl'}, line {number}: "
+                    f"expected the record of round {number}, found: {error!r}; "
+                    "restore the file or start the run again"
                 ) from error
+            records.append(record)
         return records
 
     def begin_audit(self, federation: Federation) -> None:
-        """Begin the files of a committee."""
+        """Create the files of a run with a committee."""
         self.write("federation.toml", federation.text)
         for name in AUDITED:
             self.write(name, "")
 
     def audited(self) -> bool:
+        """Return whether the run has a committee, and so an audit log."""
         return (self.path / "federation.toml").is_file()
 
     def append(self, outcome: RoundOutcome) -> None:
-        """The round's proofs first: no record is without them."""
+        """Record a round."""
+        # The proofs come first: a crash in between leaves no record without them.
         if outcome.report is not None:
             self.prove(outcome.report)
         table = io.StringIO()
@@ -152,100 +181,130 @@ class RunDirectory:
         self._append("rounds.jsonl", to_json(asdict(outcome.record)) + "\n")
 
     def prove(self, report: AgreementReport) -> None:
-        """What proves a round."""
+        """Append what proves a round to the audit log and the bodies."""
         with writing(self.path):
             hash_chain.append(self.path / "bodies.bin", report.run, report.bodies)
             hash_chain.append(self.path / "audit.log", report.run, report.entry)
 
     def rewind(self, number: int) -> None:
-        """Forget the rounds after `number`: what was recorded since the checkpoint will be recorded again."""
+        """Drop the records of the rounds after `number`, which will be trained again."""
         rounds = self._lines("rounds.jsonl")[:number]
-        found = len(self._parsed(rounds))
-        if found < number:
+        recorded = len(self._parsed(rounds))
+        if recorded < number:
             raise UserError(
-                f"{self.path} has records of {found} rounds but a checkpoint of round {number}: restore rounds.jsonl"
+                f"{self.path} has records of {recorded} rounds but a checkpoint of round {number}: "
+                "restore rounds.jsonl"
             )
-        lines = self._lines("clients.csv")
+        clients = self._lines("clients.csv")
         size = 1 + number * self.experiment().clients
-        if lines[:1] != [",".join(CLIENT_COLUMNS)] or len(lines) < size:
+        if clients[:1] != [",".join(CLIENT_COLUMNS)] or len(clients) < size:
             raise UserError(
-                f"{self.path / 'clients.csv'} does not have {number} rounds of clients: restore it, or start anew"
+                f"{self.path / 'clients.csv'} does not have the clients of {number} rounds: "
+                "restore the file or start the run again"
             )
+        # Nothing is written before everything has been checked.
         if self.audited():
             self._rewind_proofs(number)
         self.write("rounds.jsonl", "".join(f"{line}\n" for line in rounds))
-        self.write("clients.csv", "".join(f"{line}\n" for line in lines[:size]))
+        self.write("clients.csv", "".join(f"{line}\n" for line in clients[:size]))
 
     def _rewind_proofs(self, number: int) -> None:
         federation = self.path / "federation.toml"
         root = Federation.read(federation.read_text(encoding="utf-8"), str(federation)).roster.run
         for name in AUDITED:
             if not (self.path / name).is_file():
-                raise UserError(f"{self.path / name} is missing: restore it, or start the run anew")
+                raise UserError(
+                    f"{self.path / name} is missing: restore the file or start the run again"
+                )
             with writing(self.path):
                 hash_chain.cut(self.path / name, root, number)
 
     def checkpoints(self) -> dict[int, Path]:
-        """The checkpoints by round; other files there are not ours."""
-        found = sorted((self.path / "checkpoints").glob("round-*.safetensors"))
-        numbers = [(path.stem.removeprefix("round-"), path) for path in found]
-        return {int(number): path for number, path in numbers if number.isdecimal()}
+        """Return the checkpoints by round, ignoring any other files there."""
+        paths = {}
+        for path in sorted((self.path / "checkpoints").glob("round-*.safetensors")):
+            number = path.stem.removeprefix("round-")
+            if number.isdecimal():
+                paths[int(number)] = path
+        return paths
 
     def sync(self) -> None:
-        """All records and proofs so far, on the disk."""
-        for name in ("rounds.jsonl", "clients.csv", *(AUDITED if self.audited() else ())):
+        """Flush all records and proofs to the disk."""
+        names = ["rounds.jsonl", "clients.csv"]
+        if self.audited():
+            names += AUDITED
+        for name in names:
             with writing(self.path), (self.path / name).open("rb+") as file:
                 os.fsync(file.fileno())
 
     def save(self, state: LoopState) -> Path:
-        """A checkpoint; the records of its rounds reach the disk before it does."""
+        """Write a checkpoint and return its path."""
+        # The records of its rounds reach the disk before it does: resuming relies on them.
         self.sync()
-        named = {f"cohort{i}/{name}": p for i, params in enumerate(state.params) for name, p in params.items()}
+        named = {
+            f"cohort{i}/{name}": p
+            for i, params in enumerate(state.params)
+            for name, p in params.items()
+        }
         named["globals/values"] = torch.from_numpy(state.globals_[0].values_JV)
         named["globals/present"] = torch.from_numpy(state.globals_[0].present_J)
-        named |= {f"memory/{name}": torch.from_numpy(array) for name, array in state.memory[0].items()}
-        named |= {f"centres/{name}": p for name, p in state.centres.items()}
+        for name, array in state.memory[0].items():
+            named[f"memory/{name}"] = torch.from_numpy(array)
+        for name, p in state.centres.items():
+            named[f"centres/{name}"] = p
         if state.agreed[0]:
-            named["committee/last"] = torch.frombuffer(bytearray(state.agreed[0]), dtype=torch.uint8)
+            certified = bytearray(state.agreed[0])
+            named["committee/last"] = torch.frombuffer(certified, dtype=torch.uint8)
         path = self.path / "checkpoints" / f"round-{state.round:06d}.safetensors"
-        tensors.save(path, named, {"round": str(state.round), "experiment": self.experiment().hash()})
+        metadata = {"round": str(state.round), "experiment": self.experiment().hash()}
+        tensors.save(path, named, metadata)
         return path
 
     def prune(self, keep: int) -> None:
+        """Remove all checkpoints but that of round `keep`."""
         for number, path in self.checkpoints().items():
             if number != keep:
                 path.unlink(missing_ok=True)
 
     def load(self, number: int, device: torch.device) -> LoopState:
-        """The state after round `number`, checked to be of this experiment."""
+        """Return the state after round `number`, checked to belong to this experiment."""
+        # Its own size is the limit: a checkpoint may be as large as the models are.
         path = self.checkpoints()[number]
         named, metadata = tensors.load(path, max_bytes=path.stat().st_size)
-        if metadata.get("experiment") != self.experiment().hash():
-            raise UserError(f"{path} is a checkpoint of another experiment than experiment.toml beside it: restore either")
+        experiment = self.experiment()
+        if metadata.get("experiment") != experiment.hash():
+            raise UserError(
+                f"{path} is a checkpoint of another experiment than experiment.toml says: "
+                "restore one of the two"
+            )
         if not {"globals/present", "globals/values"} <= set(named):
-            raise UserError(f"{path} has no global prototypes: it is not a checkpoint of this program; remove it and resume")
-        present = named.pop("globals/present").numpy()
-        values = named.pop("globals/values").numpy()
+            raise UserError(
+                f"{path} is not a checkpoint of this program, it has no global prototypes: "
+                "remove it and resume"
+            )
+        present_J = named["globals/present"].numpy().astype(np.bool_)
+        globals_ = Globals(present_J, named["globals/values"].numpy())
+        params = tuple(
+            _on(device, _under(named, f"cohort{i}")) for i in range(len(experiment.models()))
+        )
         memory = {name: p.numpy() for name, p in _under(named, "memory").items()}
-        centres = {name: p.to(device) for name, p in _under(named, "centres").items()}
+        centres = _on(device, _under(named, "centres"))
+        agreed = b""
         if "committee/last" in named:
             agreed = named["committee/last"].numpy().tobytes()
-        else:
-            agreed = b""
-        params = tuple(
-            {name: p.to(device) for name, p in _under(named, f"cohort{i}").items()}
-            for i in range(len(self.experiment().models()))
-        )
-        globals_ = Globals(present.astype(np.bool_), values)
         return LoopState(int(metadata["round"]), params, (globals_,), (memory,), centres, (agreed,))
 
     def last(self, device: torch.device) -> LoopState:
-        """The newest state there is a checkpoint of."""
-        if not self.checkpoints():
-            raise UserError(f"{self.path} has no checkpoint yet: `fedrfq resume {self.path}` continues the run")
-        return self.load(max(self.checkpoints()), device)
+        """Return the state at the newest checkpoint."""
+        checkpoints = self.checkpoints()
+        if not checkpoints:
+            raise UserError(
+                f"{self.path} has no checkpoint yet: `fedrfq resume {self.path}` continues the run"
+            )
+        return self.load(max(checkpoints), device)
 
     def write(self, name: str, text: str) -> None:
+        """Write a file of the directory atomically."""
         write_atomically(self.path / name, text.encode())
 
     def _append(self, name: str, text: str) -> None:
@@ -254,39 +313,58 @@ class RunDirectory:
             file.flush()
 
     def _lines(self, name: str) -> list[str]:
-        """The file's whole lines; a last one without its end was torn by a crash and is left out."""
+        """Return the file's complete lines; a crash may have cut the last one short."""
         try:
             text = (self.path / name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{self.path / name} cannot be read: {error}") from error
+            raise UserError(f"cannot read {self.path / name}: {error}") from error
+        # Not splitlines(), which also splits at characters that a record may contain.
         return text.split("\n")[:-1]
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
             value = json.loads((self.path / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.path / name} cannot be read: {error}") from error
+            raise UserError(f"cannot read {self.path / name}: {error}") from error
         if not isinstance(value, dict):
-            raise UserError(f"{self.path / name} is not what this program writes: restore it")
+            raise UserError(
+                f"{self.path / name}: expected a JSON object, found {type(value).__name__}; "
+                "restore the file"
+            )
         return value
 
 
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
 def _under(named: Mapping[str, Tensor], folder: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with the folder's, without it."""
-    return {name.removeprefix(f"{folder}/"): tensor for name, tensor in named.items() if name.startswith(f"{folder}/")}
+    """Return the tensors whose names begin with `folder`/, without that prefix."""
+    prefix = f"{folder}/"
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in named.items()
+        if name.startswith(prefix)
+    }
+
+
+def _on(device: torch.device, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in named.items()}
 
 
 def common_round(runs: Sequence[RunDirectory]) -> int:
-    """The newest round all runs have a checkpoint of; 0 if there is none."""
+    """Return the newest round of which all runs have a checkpoint; 0 if there is none."""
     return max(set.intersection(*(set(run.checkpoints()) for run in runs)), default=0)
 
 
 def _fresh(parent: Path, base: str) -> Path:
-    for attempt in range(1000):
-        path = parent / (f"{base}-{attempt}" if attempt else base)
+    """Create and return a new folder; runs started within one second get a number each."""
+    names = [base, *(f"{base}-{attempt}" for attempt in range(1, 1000))]
+    for name in names:
+        path = parent / name
         try:
             path.mkdir(parents=True)
         except FileExistsError:
             continue
         return path
-    raise UserError(f"{parent} has a thousand runs of this second: choose another --out")
+    raise UserError(f"{parent} has a thousand runs started this second: choose another --out")

@@ -1,4 +1,4 @@
-"""Flower's simulation engine as a process of its own: its SuperLink, and all that it starts, on ports of their own."""
+"""Flower's simulation engine in separate processes: a SuperLink on free ports and its children."""
 
 from __future__ import annotations
 
@@ -19,50 +19,51 @@ from typing import Any
 from fedrfq.node.ops.local_cluster import free_ports
 
 APP = Path(__file__).parents[1] / "examples" / "flower"
-_MARK = "FEDRFQ_SIMULATION"  # in the environment of every process, so that none is left behind
+# In the environment of every process, so that all of them can be found and stopped.
+_MARK = "FEDRFQ_SIMULATION"
 _OFFLINE = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-_BETWEEN_S = 0.5  # two looks at the memory
+# The time between two measurements of the memory.
+_WATCH_INTERVAL_S = 0.5
 
 
 class Simulation:
-    """`folder` is where the SuperLink runs, and keeps what it needs."""
+    """A SuperLink that simulates nodes; `folder` is where it runs and keeps its files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._mark = uuid.uuid4().hex
         self._port, self._control = free_ports(2)
-        self.peak = 0  # bytes of all processes together, each page they share counted once
+        # Bytes of all processes together; a shared page counts once.
+        self.peak = 0
 
     def start(self, limit_s: float = 60.0) -> None:
-        address = f"127.0.0.1:{self._control}"
-        port = str(self._port)
-        command = [
-            "--insecure",
-            "--simulation",
-            "--isolation",
-            "subprocess",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            port,
-        ]
+        """Start the SuperLink and wait until it is healthy."""
+        options = {
+            "--isolation": "subprocess",
+            "--host": "127.0.0.1",
+            "--port": str(self._port),
+            "--control-api-address": f"127.0.0.1:{self._control}",
+        }
+        command = [_program("flower-superlink"), "--insecure", "--simulation"]
+        for name, value in options.items():
+            command += [name, value]
         with (self.folder / "superlink.log").open("wb") as log:
             subprocess.Popen(
-                [_program("flower-superlink"), *command, "--control-api-address", address],
+                command,
                 cwd=self.folder,
                 env=self._environment(),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        until = time.monotonic() + limit_s
+        deadline = time.monotonic() + limit_s
         while not self._healthy():
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise TimeoutError((self.folder / "superlink.log").read_text(encoding="utf-8"))
             time.sleep(0.1)
 
@@ -74,7 +75,7 @@ class Simulation:
         app: Path = APP,
         cores: int = 1,
     ) -> str:
-        """A run of the app to its end, a node with so many cores; what it says."""
+        """Run the app to its end, with `cores` for each node; return its output."""
         with self._popen(settings, nodes, app, cores) as process:
             try:
                 return process.communicate(timeout=limit_s)[0]
@@ -85,45 +86,47 @@ class Simulation:
     def running(
         self, settings: Mapping[str, str | float], nodes: int
     ) -> Iterator[subprocess.Popen[str]]:
-        """A run that has begun."""
+        """Start a run of the app; kill its command at the end of the block."""
         with self._popen(settings, nodes, APP) as process:
             yield process
             process.kill()
 
     def statuses(self) -> list[str]:
-        """Of all runs, the latest first."""
+        """Return the status of every run, the latest first."""
         command = [_program("flwr"), "list", "--format", "json"]
-        done = subprocess.run(
+        completed = subprocess.run(
             command, env=self._environment(), capture_output=True, text=True, timeout=60, check=True
         )
-        found: dict[str, Any] = json.loads(done.stdout)
-        return [run["status"] for run in found["runs"]]
+        answer: dict[str, Any] = json.loads(completed.stdout)
+        return [run["status"] for run in answer["runs"]]
 
     def kill(self, name: str = "") -> None:
-        """All processes of this simulation; or those alone whose command has this word."""
-        while found := [pid for pid in self.processes() if name in _command(pid)]:
-            for pid in found:
+        """Kill all processes of this simulation, or only those with `name` in their command."""
+        # Again until none is left: a dying process may just have started another.
+        while pids := [pid for pid in self.processes() if name in _command(pid)]:
+            for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
 
     def processes(self) -> list[int]:
+        """Return the process ids of everything this simulation has started."""
         mark = f"{_MARK}={self._mark}".encode()
-        found = []
+        pids = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):
                 if mark in path.read_bytes().split(b"\0"):
-                    found.append(int(path.parent.name))
-        return found
+                    pids.append(int(path.parent.name))
+        return pids
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While `peak` is kept."""
+        """Keep `peak` up to date during the block."""
         done = threading.Event()
 
         def watch() -> None:
-            while not done.wait(_BETWEEN_S):
-                self.peak = max(self.peak, sum(map(_proportional, self.processes())))
+            while not done.wait(_WATCH_INTERVAL_S):
+                self.peak = max(self.peak, sum(map(_memory, self.processes())))
 
         thread = threading.Thread(target=watch)
         thread.start()
@@ -136,10 +139,7 @@ class Simulation:
     def _popen(
         self, settings: Mapping[str, str | float], nodes: int, app: Path, cores: int = 1
     ) -> subprocess.Popen[str]:
-        pairs = [
-            f"{key}='{value}'" if isinstance(value, str) else f"{key}={value}"
-            for key, value in settings.items()
-        ]
+        pairs = [f"{key}={_toml(value)}" for key, value in settings.items()]
         size = f"num-supernodes={nodes} client-resources-num-cpus={cores}"
         command = [
             _program("flwr"),
@@ -161,17 +161,18 @@ class Simulation:
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self._port}/health", timeout=1
-            ) as answer:
+            url = f"http://127.0.0.1:{self._port}/health"
+            with urllib.request.urlopen(url, timeout=1) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
 
     def _environment(self) -> dict[str, str]:
+        # The programs of this interpreter's environment come first on the path.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         own = {
             _MARK: self._mark,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": path,
             "FLWR_HOME": str(self.folder / "home"),
             "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(self._port),
             "FLWR_LOCAL_CONTROL_API_PORT": str(self._control),
@@ -181,14 +182,20 @@ class Simulation:
 
 @contextmanager
 def simulation(folder: Path) -> Iterator[Simulation]:
-    """One that answers; in the end nothing of it is left."""
-    found = Simulation(folder)
+    """Start a simulation and yield it once it answers; kill all of it in the end."""
+    started = Simulation(folder)
     (folder / "home").mkdir(parents=True)
     try:
-        found.start()
-        yield found
+        started.start()
+        yield started
     finally:
-        found.kill()
+        started.kill()
+
+
+def _toml(value: str | float) -> str:
+    if isinstance(value, str):
+        return f"'{value}'"
+    return str(value)
 
 
 def _program(name: str) -> str:
@@ -197,18 +204,14 @@ def _program(name: str) -> str:
 
 def _command(pid: int) -> str:
     with suppress(OSError):
-        return (
-            (Path("/proc") / str(pid) / "cmdline")
-            .read_bytes()
-            .replace(b"\0", b" ")
-            .decode(errors="replace")
-        )
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return arguments.replace(b"\0", b" ").decode(errors="replace")
     return ""
 
 
-def _proportional(pid: int) -> int:
-    """Bytes of memory, of each shared page its share."""
+def _memory(pid: int) -> int:
+    """Return the bytes of a process, counting its share of every shared page."""
     with suppress(OSError, ValueError):
-        lines = (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return 0

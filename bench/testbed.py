@@ -1,0 +1,144 @@
+"""What the network benchmarks share: a federation of server processes, and their records."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from fedrfq.node.membership import founding
+from fedrfq.node.membership.identity import read_federation
+from fedrfq.node.ops.local_cluster import Cluster
+from fedrfq.node.storage.party_folder import FEDERATION
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results" / "network"
+# Columns of a table that is printed to a file.
+_WIDTH = 140
+# As many rounds as nobody will wait for: servers run until they are stopped.
+FOREVER = 10**9
+
+
+@contextmanager
+def founded(
+    clients: int, ports: Sequence[int], waits: Mapping[str, int] | None = None
+) -> Iterator[Path]:
+    """Found a federation with servers on these ports of this machine; remove it in the end."""
+    with TemporaryDirectory(prefix="fedrfq-") as folder:
+        path = Path(folder) / "federation"
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        founding.init(path, addresses, clients, waits, sets=[f"rounds={FOREVER}"])
+        yield path
+
+
+@contextmanager
+def servers(
+    folder: Path,
+    parties: Sequence[int] | None = None,
+    more: Mapping[int, Sequence[object]] | None = None,
+) -> Iterator[Cluster]:
+    """Start the servers of a federation, or the given parties, as processes; stop them in the end.
+
+    `more` has additional command-line arguments by party.
+    """
+    if parties is None:
+        parties = range(read_federation(folder / FEDERATION).roster.n)
+    cluster = Cluster(folder, parties, more)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+async def answering(cluster: Cluster, parties: Sequence[int], limit_s: float = 60.0) -> None:
+    """Wait until these parties answer status requests."""
+    deadline = time.monotonic() + limit_s
+    while not all(cluster.status(party) for party in parties):
+        for child in cluster.fallen():
+            last_lines = " / ".join(child.said()[-3:])
+            raise RuntimeError(f"{child.name} ended unexpectedly: {last_lines}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not all servers answered within {limit_s:g} s")
+        await asyncio.sleep(0.1)
+
+
+def console() -> Console:
+    """Return a console for tables, wide enough where the output goes to a file."""
+    terminal = Console()
+    if terminal.is_terminal:
+        return terminal
+    return Console(width=_WIDTH)
+
+
+def memory(pid: int) -> dict[str, int]:
+    """Return the resident bytes of a process, now and at the peak."""
+    sizes = {}
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(("VmRSS:", "VmHWM:")):
+            name, kibibytes, _ = line.split()
+            sizes[name] = int(kibibytes) * 1024
+    return {"now": sizes["VmRSS:"], "peak": sizes["VmHWM:"]}
+
+
+def arguments(about: str | None, out: str) -> argparse.ArgumentParser:
+    """Return a benchmark's parser, with the option that says where its record goes."""
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=RESULTS / out,
+        metavar="FILE.json",
+        help="where to write results",
+    )
+    return parser
+
+
+def record(path: Path, results: Mapping[str, Any]) -> None:
+    """Write the results, with the machine they were measured on and the command to repeat it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**_provenance(), **results}, indent=2) + "\n", encoding="utf-8")
+
+
+def _provenance() -> dict[str, Any]:
+    command = f"python bench/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip()
+    git = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return {
+        "command": command,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "revision": git.stdout.strip(),
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+        },
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()

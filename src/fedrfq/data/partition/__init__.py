@@ -1,0 +1,28 @@
+"""How a dataset's samples are dealt to clients. To add a kind, write a file and add a line here."""
+
+from fedrfq.data.partition.classes import Classes
+from fedrfq.data.partition.dirichlet import Dirichlet
+from fedrfq.data.partition.groups import HELD_OUT, Groups
+from fedrfq.data.partition.iid import Iid
+from fedrfq.data.partition.partition import Ints, Partition
+
+Kind = Classes | Dirichlet | Groups | Iid
+
+PARTITIONS: dict[str, type[Kind]] = {
+    "classes": Classes,
+    "dirichlet": Dirichlet,
+    "groups": Groups,
+    "iid": Iid,
+}
+
+__all__ = [
+    "HELD_OUT",
+    "PARTITIONS",
+    "Classes",
+    "Dirichlet",
+    "Groups",
+    "Iid",
+    "Ints",
+    "Kind",
+    "Partition",
+]
