@@ -22,9 +22,8 @@ import typer.main
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent / "tests"))
 
-from fedrfq.experiment.reference import ConfigKey, all_options, sections  # noqa: E402
-
 from fedrfq.cli.main import app  # noqa: E402
+from fedrfq.experiment.reference import ConfigKey, all_options, sections  # noqa: E402
 from support.layers import diagram  # noqa: E402  (found in tests/)
 
 GENERATED = "<!-- Made by docs/generate.py from the code: do not edit. -->"

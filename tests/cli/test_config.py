@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedrfq.cli import config
 from fedrfq import experiment
+from fedrfq.cli import config
 from fedrfq.files.options import described
 from fedrfq.methods import METHODS
 from support.command import fedrfq

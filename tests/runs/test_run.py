@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedrfq import UserError, data, run
-from fedrfq import experiment
+from fedrfq import UserError, data, experiment, run
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import pick_device
 from support.command import (

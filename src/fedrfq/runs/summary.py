@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrfq.robust.attacks import ATTACKS
-from fedrfq.robust.detectors import DETECTORS
-from fedrfq.robust.detectors.none import NoDetection
+from fedrfq.data.partition import PARTITIONS
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.files.atomic import write_atomically
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
-from fedrfq.data.partition import PARTITIONS
+from fedrfq.robust.attacks import ATTACKS
+from fedrfq.robust.detectors import DETECTORS
+from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.runs.run_directory import RunDirectory
 
 
@@ -26,14 +26,21 @@ def rows(run: RunDirectory) -> list[tuple[str, str]]:
 def title(experiment: Experiment) -> str:
     """Return a heading that names the method, the data, the number of clients and the seed."""
     method = name_of(METHODS, experiment.method)
-    return f"{method} on {experiment.data.name}, {experiment.clients} clients, seed {experiment.seed}"
+    return (
+        f"{method} on {experiment.data.name}, {experiment.clients} clients, seed {experiment.seed}"
+    )
 
 
 def _rows(
-    experiment: Experiment, records: Sequence[RoundRecord], result: dict[str, Any], environment: dict[str, Any]
+    experiment: Experiment,
+    records: Sequence[RoundRecord],
+    result: dict[str, Any],
+    environment: dict[str, Any],
 ) -> list[tuple[str, str]]:
     dealt = environment.get("partition", {})
-    held = f"{dealt.get('classes_mean', 0):.2f} ± {dealt.get('classes_std', 0):.2f} classes a client"
+    held = (
+        f"{dealt.get('classes_mean', 0):.2f} ± {dealt.get('classes_std', 0):.2f} classes a client"
+    )
     rows = [
         ("partition", f"{name_of(PARTITIONS, experiment.partition)}: {held}"),
         ("rounds", f"{len(records)} of {experiment.rounds}"),
@@ -42,7 +49,10 @@ def _rows(
         return rows
     last = records[-1]
     rows += [
-        ("accuracy, own head", f"{last.accuracy_mean:.2f} % ± {last.accuracy_std:.2f} over clients"),
+        (
+            "accuracy, own head",
+            f"{last.accuracy_mean:.2f} % ± {last.accuracy_std:.2f} over clients",
+        ),
         ("accuracy, nearest prototype", _accuracy(last)),
         ("prototype failure", _share(last.prototype_failure)),
     ]
@@ -59,33 +69,62 @@ def _rows(
     ]
     rows += _defence(experiment, records, result) + _committee(experiment, records)
     if last.collapsed_clients:
-        rows.append(("collapsed", f"{last.collapsed_clients} clients: prototypes near 0, or all features alike"))
+        rows.append(
+            (
+                "collapsed",
+                f"{last.collapsed_clients} clients: prototypes near 0, or all features alike",
+            )
+        )
     if last.saturated:
-        rows.append(("saturated", f"{last.saturated} values were outside the fixed-point range in the last round"))
+        rows.append(
+            (
+                "saturated",
+                f"{last.saturated} values were outside the fixed-point range in the last round",
+            )
+        )
     return rows
 
 
-def _defence(experiment: Experiment, records: Sequence[RoundRecord], result: dict[str, Any]) -> list[tuple[str, str]]:
+def _defence(
+    experiment: Experiment, records: Sequence[RoundRecord], result: dict[str, Any]
+) -> list[tuple[str, str]]:
     """Who attacked how, what the honest clients are left with, and what the detector dropped; nothing in peace."""
     last = records[-1]
     attack = experiment.attack
     rows = []
     if attack.clients:
-        rows.append(("attack", f"{name_of(ATTACKS, attack)} by {attack.clients} clients from round {attack.start_round} on"))
-        head, prototype = (_points(mean) for mean in (last.honest_accuracy_mean, last.honest_prototype_accuracy_mean))
+        rows.append(
+            (
+                "attack",
+                f"{name_of(ATTACKS, attack)} by {attack.clients} clients from round {attack.start_round} on",
+            )
+        )
+        head, prototype = (
+            _points(mean)
+            for mean in (last.honest_accuracy_mean, last.honest_prototype_accuracy_mean)
+        )
         rows.append(("accuracy, honest clients", f"{head}; by prototype {prototype}"))
     dropped = sum(len(record.filtered) + len(record.refused) for record in records)
     if dropped or not isinstance(experiment.detector, NoDetection):
         precision = _percent(result.get("detector_precision"))
         recall = _percent(result.get("detector_recall"))
         name = name_of(DETECTORS, experiment.detector)
-        rows.append(("detector", f"{name}: {dropped} uploads dropped; precision {precision}, recall {recall}"))
+        rows.append(
+            (
+                "detector",
+                f"{name}: {dropped} uploads dropped; precision {precision}, recall {recall}",
+            )
+        )
     return rows
 
 
 def _committee(experiment: Experiment, records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
     """Who agreed, and what it took; nothing with one trusted server."""
-    taken = [(r.view, r.evidence, r.committee_messages, r.committee_bytes) for r in records if r.view is not None]
+    taken = [
+        (r.view, r.evidence, r.committee_messages, r.committee_bytes)
+        for r in records
+        if r.view is not None
+    ]
     if not taken:
         return []
     changes, evidence, messages, length = (sum(column) for column in zip(*taken, strict=True))
@@ -138,7 +177,14 @@ def plot(run: RunDirectory) -> Path:
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     _curve(axes, records, "accuracy_mean", "accuracy_std", "own head", "C0")
     if records and records[-1].prototype_accuracy_mean is not None:
-        _curve(axes, records, "prototype_accuracy_mean", "prototype_accuracy_std", "nearest global prototype", "C1")
+        _curve(
+            axes,
+            records,
+            "prototype_accuracy_mean",
+            "prototype_accuracy_std",
+            "nearest global prototype",
+            "C1",
+        )
     axes.set(title=title(run.experiment()), xlabel="round", ylabel="test accuracy over clients (%)")
     axes.set_ylim(top=101)
     axes.grid(alpha=0.3)
@@ -150,7 +196,9 @@ def plot(run: RunDirectory) -> Path:
     return path
 
 
-def _curve(axes: Any, records: Sequence[RoundRecord], mean: str, std: str, label: str, colour: str) -> None:
+def _curve(
+    axes: Any, records: Sequence[RoundRecord], mean: str, std: str, label: str, colour: str
+) -> None:
     rounds = [record.round for record in records]
     middle = [getattr(record, mean) for record in records]
     spread = [getattr(record, std) for record in records]

@@ -223,7 +223,16 @@ def _remembered(machine: Any) -> dict[str, Any]:
 
     The lists of the round before and a silence long over need not be recalled.
     """
-    shared = ("rules", "roster", "signer", "application", "effects", "state_changed", "ignored", "holdings")
+    shared = (
+        "rules",
+        "roster",
+        "signer",
+        "application",
+        "effects",
+        "state_changed",
+        "ignored",
+        "holdings",
+    )
     left_out = (*shared, "last_lists", "abstains_through")
     state = {name: value for name, value in attributes(machine).items() if name not in left_out}
     return state | vars(getattr(machine, "holdings", SimpleNamespace()))

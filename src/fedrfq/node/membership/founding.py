@@ -87,9 +87,9 @@ def purpose(
     an honest one of that many servers, so `fedrfq run` simulates what the real one does. This needs
     PyTorch.
     """
+    from fedrfq import experiment
     from fedrfq.committee import Simulated
     from fedrfq.data import DATASETS, load
-    from fedrfq import experiment
     from fedrfq.learning.round_loop import mandate
 
     chosen = replace(experiment.load(file, sets, clients=clients), committee=Simulated(servers))

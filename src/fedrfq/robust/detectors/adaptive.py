@@ -33,7 +33,7 @@ Limits: what stays within the honest spread and points nowhere passes. So does e
 that nobody else sends, and copies that differ in a bit count as separate clients. Attackers can
 also have honest clients dropped: by sending the last global prototypes, a bit changed, for every
 class, which pins the centres to the past; or by claiming classes that nobody else sends and placing
-them on a victim's. `docs/methods.md` has figures.
+them on a victim's. `docs/concepts/attacks-and-detectors.md` has figures.
 """
 
 from __future__ import annotations
