@@ -103,7 +103,7 @@ class Campaign:
                 rounds = [status["round"] for status in self._statuses()]
                 self.say(f"{self.cycles} cycles, round {max(rounds, default=0)}")
             ended = [child for child in self.clients if child.code is not None]
-            for child in (*self.cluster.fallen(), *ended):
+            for child in (*self.cluster.failed(), *ended):
                 last_lines = " / ".join(child.said()[-5:])
                 raise RuntimeError(f"{child.name} ended with {child.code}: {last_lines}")
 
@@ -171,13 +171,13 @@ def phase(cluster: Cluster, server: int) -> str:
     """Return what a server was doing when it died, by the last record on its disk."""
     path = max((cluster.own(server) / FOLDER).glob("*.log"), default=None)
     data = path.read_bytes() if path else b""
-    head = segments.header(data)
+    head = segments.parse_header(data)
     if head is None:
         return "before its first record"
-    content = segments.found(data, head)
+    content = segments.read_batches(data, head)
     if not content.batches:
         return "before its first record"
-    last = segments.unpacked(*content.batches[-1], head.run)[-1].body
+    last = segments.unpack(*content.batches[-1], head.run)[-1].body
     certificate = getattr(last, "certificate", None)
     name = last.kind.name
     if certificate is not None:
@@ -268,7 +268,7 @@ async def settled(cluster: Cluster, folder: Path) -> int:
 
 def _reached(cluster: Cluster, party: int) -> int:
     """Return the round that a server or a training client is in."""
-    known = cluster.status(party) if party >= 0 else cluster.diary(party)
+    known = cluster.status(party) if party >= 0 else cluster.last_round(party)
     if known is None:
         return 0
     return int(known["round"])

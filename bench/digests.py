@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrfq.prototypes.fixed_point import LIMIT, MOST_COUNT, Globals, Ints, Precision, Uploads
+from fedrfq.prototypes.fixed_point import LIMIT, MAX_COUNT, Globals, Ints, Precision, Uploads
 from fedrfq.robust.aggregation import Decision, decide
 from fedrfq.robust.centres import RULES
 from fedrfq.robust.detectors import DETECTORS, Detector
@@ -112,7 +112,7 @@ def uploads(shape: Shape, round_: int) -> Uploads:
     # Numbers that no message can carry: too many samples, too large a value, one off the grid of
     # the coarse precisions.
     if round_ % 2:
-        counts_KJ[1, 0] = MOST_COUNT + 1
+        counts_KJ[1, 0] = MAX_COUNT + 1
         values_KJV[3, 0, 0] = LIMIT
         values_KJV[2, 0, 0] += 1
     here_K = drawn(f"{label} here", shape.clients) % 10 > 0

@@ -327,7 +327,7 @@ def _wrong(cluster: Cluster, crowd: Crowd, left: int, attackers: Child) -> list[
     expected = len(crowd.speakers) * cluster.federation.roster.n + left
     if crowd.connected != expected:
         wrong.append(f"honest clients were cut off {crowd.connected - expected} times")
-    wrong += [f"{child.name} ended unexpectedly" for child in cluster.fallen()]
+    wrong += [f"{child.name} ended unexpectedly" for child in cluster.failed()]
     if attackers.code != 0:
         wrong.append(f"the attackers gave up: {attackers.said()[-3:]}")
     return wrong

@@ -33,7 +33,7 @@ from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation.application import PrototypeApplication
 from fedrfq.federation.round_log import outcome, unpack
 from fedrfq.files import hash_chain, tensors, toml
-from fedrfq.learning.round_loop import LoopState, RoundLoop, mandate
+from fedrfq.learning.round_loop import LoopState, RoundLoop, committee_settings
 from fedrfq.node.client import MODEL
 from fedrfq.node.membership import founding
 from fedrfq.node.ops.local_cluster import Cluster, Size, free_ports
@@ -65,9 +65,9 @@ def held(folder: Path, size: Size, sets: Sequence[str], limit_s: float) -> Clust
     cluster.start()
     try:
         while not cluster.finished():
-            if cluster.fallen() or time.monotonic() > deadline:
-                why = ", ".join(child.name for child in cluster.fallen()) + " ended early"
-                if not cluster.fallen():
+            if cluster.failed() or time.monotonic() > deadline:
+                why = ", ".join(child.name for child in cluster.failed()) + " ended early"
+                if not cluster.failed():
                     why = f"it took more than {limit_s:g} s"
                 raise RuntimeError(f"the federation did not finish: {why}; see {folder}")
             time.sleep(_POLL_S)
@@ -114,7 +114,7 @@ def simulated(experiment: Experiment) -> tuple[LoopState, list[Recorded]]:
 def decided(experiment: Experiment, classes: int, rounds: Sequence[Recorded]) -> Iterator[Outcome]:
     """Yield what the simulated committee decides from recorded uploads, round after round."""
     assert isinstance(experiment.committee, Simulated)
-    settings = mandate(experiment, classes)
+    settings = committee_settings(experiment, classes)
     task = settings.task
     application = PrototypeApplication(task)
     last = b""

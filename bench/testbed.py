@@ -68,7 +68,7 @@ async def answering(cluster: Cluster, parties: Sequence[int], limit_s: float = 6
     """Wait until these parties answer status requests."""
     deadline = time.monotonic() + limit_s
     while not all(cluster.status(party) for party in parties):
-        for child in cluster.fallen():
+        for child in cluster.failed():
             last_lines = " / ".join(child.said()[-3:])
             raise RuntimeError(f"{child.name} ended unexpectedly: {last_lines}")
         if time.monotonic() > deadline:

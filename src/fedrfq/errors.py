@@ -17,7 +17,7 @@ class UserError(Exception):
     """
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return " (did you mean X?)" for the known name closest to `name`, or "" if none is close."""
     matches = get_close_matches(name, list(names), n=1, cutoff=_MIN_SIMILARITY)
     if not matches:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrfq.audit import Audit, Failed
+from fedrfq.audit import Audit, AuditFailed
 from fedrfq.committee import Simulated
 from fedrfq.files import hash_chain
 from support.audited import ROUNDS, equivocated, failure, offsets, rules
@@ -55,7 +55,7 @@ def test_every_byte_counts(tmp_path: Path, name: str) -> None:
     audit = Audit(copy, recompute=name == "bodies.bin")
     for at in range(len(whole)):
         (copy / name).write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :])
-        with pytest.raises(Failed) as caught:
+        with pytest.raises(AuditFailed) as caught:
             list(audit.rounds())
         number = sum(offset <= at for offset in places)
         assert (caught.value.file, caught.value.offset, caught.value.round) == (
@@ -71,7 +71,7 @@ def test_a_log_cut_anywhere_is_torn_there(copy: Path) -> None:
     audit = Audit(copy)
     for size in sorted({*range(0, len(whole), 7), *places[:-1]}):
         (copy / "audit.log").write_bytes(whole[:size])
-        with pytest.raises(Failed) as caught:
+        with pytest.raises(AuditFailed) as caught:
             list(audit.rounds())
         number = sum(offset <= size for offset in places)
         assert (caught.value.offset, caught.value.round) == (places[number - 1], number)

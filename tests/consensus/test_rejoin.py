@@ -9,7 +9,7 @@ import pytest
 from fedrfq.consensus.compaction import compacted
 from fedrfq.consensus.events import Broadcast, Effect, Persist, Received, Send, Submit, Timer
 from fedrfq.consensus.messages import SIGNED, Fetch, Kind, Message, Part, PartKind
-from fedrfq.consensus.rejoin import lost
+from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from support.cluster import Cluster, roster
@@ -42,15 +42,17 @@ def signed(effects: list[Effect], server: int) -> list[Message]:
 def signing_party(message: Message) -> int | None:
     if message.author is None:
         return None
-    return roster().person(message.author)
+    return roster().party_behind(message.author)
 
 
 def test_it_asks_first_of_all_and_makes_that_durable() -> None:
     cluster = advanced(1)
     cluster.lose(0, NONCE)
-    assert set(cluster.logs[0]) == {lost(cluster.rules, NONCE)}
+    assert set(cluster.logs[0]) == {lost_log_mark(cluster.rules, NONCE)}
     asked = [
-        (to, m) for sender, to, m in cluster.sent if sender == 0 and m == lost(cluster.rules, NONCE)
+        (to, m)
+        for sender, to, m in cluster.sent
+        if sender == 0 and m == lost_log_mark(cluster.rules, NONCE)
     ]
     assert [to for to, _ in asked] == [1, 2, 3]
     cluster.restart(0)
@@ -197,9 +199,9 @@ def test_what_it_alone_decided_before_is_covered() -> None:
 
 def test_one_server_alone_cannot_rejoin() -> None:
     with pytest.raises(UserError, match="nobody else knows"):
-        lost(Rules(roster(1)), NONCE)
+        lost_log_mark(Rules(roster(1)), NONCE)
     with pytest.raises(ValueError, match="32 bytes"):
-        lost(Rules(roster(4)), b"short")
+        lost_log_mark(Rules(roster(4)), b"short")
 
 
 # Compaction
@@ -226,7 +228,7 @@ def test_a_compacted_log() -> None:
 def test_the_mark_of_a_server_that_rejoins_stays_as_long_as_it_counts() -> None:
     cluster = advanced(1)
     cluster.lose(0, NONCE)
-    assert compacted(cluster.logs[0]) == [lost(cluster.rules, NONCE)]
+    assert compacted(cluster.logs[0]) == [lost_log_mark(cluster.rules, NONCE)]
     cluster.settle()
     done = cluster.rules.unsigned(Part(3, PartKind.STANDING, NONCE))
     assert [

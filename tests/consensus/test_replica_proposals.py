@@ -41,7 +41,7 @@ def test_it_is_durable_before_it_is_sent_and_gets_no_receipt() -> None:
     assert [type(e) for e in effects] == [Persist, Broadcast]
     cluster.settle()
     assert not [m for _, _, m in cluster.sent if m.body.kind == Kind.RECEIPT]
-    assert (6, cluster.said(2, Kind.UPLOAD)[0].digest) in cluster.parties[0].holdings.promised
+    assert (6, cluster.said(2, Kind.UPLOAD)[0].digest) in cluster.parties[0].upload_pool.promised
 
 
 def test_no_round_waits_for_it_and_it_does_not_make_up_for_clients() -> None:
@@ -102,7 +102,7 @@ def test_two_change_proposals_convict_a_server_and_neither_counts() -> None:
     assert cluster.globals_(1)[0] == b"1234"
     evidence = cluster.accused[0][0].body
     assert isinstance(evidence, Evidence)
-    assert cluster.roster.person(evidence.first.author or 0) == 3
+    assert cluster.roster.party_behind(evidence.first.author or 0) == 3
 
 
 def test_nobody_moves_in_anothers_name() -> None:
@@ -136,7 +136,7 @@ def test_when_all_is_over_nothing_more_is_said() -> None:
         cluster.passes = lambda s, r, m: 3 not in (s, r)
         cluster.settle()
         assert not [m for s, _, m in cluster.sent if s >= 0 and m.body.round == 2], restarts
-        assert not cluster.parties[0].holdings.uploads
+        assert not cluster.parties[0].upload_pool.uploads
         assert cluster.parties[0].ignored["the run is over"] >= 4
         for timer in Timer:
             assert not [e for e in cluster.give(0, Expired(timer)) if not isinstance(e, SetTimer)]

@@ -171,11 +171,19 @@ def test_keys_of_parties_and_of_strangers() -> None:
 
 def test_a_server_speaks_as_a_client_by_a_number_after_the_last() -> None:
     r = roster(4, 3)
-    assert [r.mover(server) for server in range(4)] == [3, 4, 5, 6]
-    assert [r.key(~r.mover(server)) for server in range(4)] == [
+    assert [r.proposal_client(server) for server in range(4)] == [3, 4, 5, 6]
+    assert [r.key(~r.proposal_client(server)) for server in range(4)] == [
         b"server 0",
         b"server 1",
         b"server 2",
         b"server 3",
     ]
-    assert [r.person(party) for party in (0, 3, ~0, ~2, ~3, ~6, ~7)] == [0, 3, ~0, ~2, 0, 3, ~7]
+    assert [r.party_behind(party) for party in (0, 3, ~0, ~2, ~3, ~6, ~7)] == [
+        0,
+        3,
+        ~0,
+        ~2,
+        0,
+        3,
+        ~7,
+    ]

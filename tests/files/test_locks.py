@@ -15,7 +15,7 @@ import pytest
 
 from fedrfq import experiment, run
 from fedrfq.errors import UserError
-from fedrfq.files.locks import locked, taken
+from fedrfq.files.locks import acquire, is_locked
 from fedrfq.runs.session import Session
 from support.command import SMALL, fedrfq, sets, small_session, started
 
@@ -34,14 +34,14 @@ def contents(path: Path) -> dict[Path, bytes]:
 
 
 def test_a_folder_is_had_by_one_until_its_handle_is_closed(tmp_path: Path) -> None:
-    assert not taken(tmp_path)
-    lock = locked(tmp_path, "a folder", "wait")
-    assert taken(tmp_path)
+    assert not is_locked(tmp_path)
+    lock = acquire(tmp_path, "a folder", "wait")
+    assert is_locked(tmp_path)
     with pytest.raises(UserError, match="is in use by another process: wait"):
-        locked(tmp_path, "a folder", "wait")
+        acquire(tmp_path, "a folder", "wait")
     os.close(lock)
-    assert not taken(tmp_path)
-    os.close(locked(tmp_path, "a folder", "wait"))
+    assert not is_locked(tmp_path)
+    os.close(acquire(tmp_path, "a folder", "wait"))
     assert not list(tmp_path.iterdir())
 
 
@@ -50,9 +50,9 @@ def test_a_lock_goes_with_its_process_however_that_ends(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        assert taken(tmp_path)
+        assert is_locked(tmp_path)
         holder.kill()
-    assert not taken(tmp_path)
+    assert not is_locked(tmp_path)
 
 
 def test_what_cannot_be_opened_or_locked_is_one_line(
@@ -61,14 +61,14 @@ def test_what_cannot_be_opened_or_locked_is_one_line(
     with pytest.raises(
         UserError, match=r"cannot open .* \(No such file or directory\): name a folder"
     ):
-        locked(tmp_path / "none", "a folder", "wait")
+        acquire(tmp_path / "none", "a folder", "wait")
 
     def refuse(handle: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(UserError, match=r"cannot lock .* \(No locks available\)"):
-        locked(tmp_path, "a folder", "wait")
+        acquire(tmp_path, "a folder", "wait")
     # A run works all the same.
     small_session(tmp_path).close()
 
@@ -86,7 +86,7 @@ def test_a_run_that_another_process_trains_is_shown_and_left_alone(tmp_path: Pat
         process.communicate()
     remedy = "it is training this run; wait until it ends, or stop it"
     assert errors.splitlines()[-1] == f"error: {path} is in use by another process: {remedy}"
-    assert not taken(path)
+    assert not is_locked(path)
 
 
 def test_runs_that_are_stacked_are_had_together(tmp_path: Path) -> None:
@@ -94,26 +94,26 @@ def test_runs_that_are_stacked_are_had_together(tmp_path: Path) -> None:
     seeds = ("--seed", 0, "--seed", 1)
     fedrfq("run", *sets([*SMALL, "rounds=2"]), *seeds, "--out", tmp_path)
     one, other = sorted(tmp_path.glob("*/*"))
-    assert not taken(one)
-    lock = locked(other, "", "")
+    assert not is_locked(one)
+    lock = acquire(other, "", "")
     assert f"{other} is in use" in fedrfq("resume", one, expect=2).stderr
-    assert not taken(one)
+    assert not is_locked(one)
     os.close(lock)
     fedrfq("resume", one)
-    assert not taken(one)
+    assert not is_locked(one)
 
 
 def test_a_session_has_its_runs_until_it_is_closed_or_forgotten(tmp_path: Path) -> None:
     session = small_session(tmp_path)
     path = session.runs[0].path
-    assert taken(path)
+    assert is_locked(path)
     session.close()
-    assert not taken(path)
+    assert not is_locked(path)
     session = small_session(tmp_path)
     path = session.runs[0].path
-    assert taken(path)
+    assert is_locked(path)
     del session
-    assert not taken(path)
+    assert not is_locked(path)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
     finish = Session.finish
 
     def remember(session: Session) -> list[dict[str, Any]]:
-        assert all(taken(run_.path) for run_ in session.runs)
+        assert all(is_locked(run_.path) for run_ in session.runs)
         kept.append(session)
         return finish(session)
 
@@ -136,9 +136,9 @@ def test_commands_have_a_run_to_its_end_and_no_longer(
 ) -> None:
     fedrfq("run", *sets([*SMALL, "rounds=1"]), "--out", tmp_path)
     path = remembered[0].runs[0].path
-    assert not taken(path)
+    assert not is_locked(path)
     fedrfq("resume", path)
-    assert not taken(path)
+    assert not is_locked(path)
     assert len(remembered) == 2
 
 
@@ -146,4 +146,4 @@ def test_a_run_from_python_is_had_to_its_end_and_no_longer(
     tmp_path: Path, remembered: list[Session]
 ) -> None:
     assert len(list(run(experiment.load(sets=[*SMALL, "rounds=1"]), "cpu", tmp_path))) == 1
-    assert not taken(remembered[0].runs[0].path)
+    assert not is_locked(remembered[0].runs[0].path)

@@ -26,7 +26,7 @@ from fedrfq.flower import clientapp
 from fedrfq.flower.clientapp import answered, node
 from fedrfq.flower.messages import NodeAnswer, RoundOrder
 from fedrfq.flower.shard import ShardData
-from fedrfq.learning.round_loop import mandate
+from fedrfq.learning.round_loop import committee_settings
 from fedrfq.node import local_dataset
 from fedrfq.node.client import attend
 from fedrfq.node.membership import founding
@@ -129,7 +129,7 @@ def test_a_hostile_message_is_answered_in_a_line(caplog: pytest.LogCaptureFixtur
 
 def result(e: Experiment, round_: int, judged: list[int]) -> bytes:
     """Return a certified result with verdicts on these clients' uploads."""
-    federation = e.committee.federation(mandate(e, 10))
+    federation = e.committee.federation(committee_settings(e, 10))
     assert federation is not None
     servers = [signatures.simulated(e.seed, "server", k) for k in range(3)]
     return certified(federation, servers, round_, Globals.none(10, e.prototype_size()), judged)

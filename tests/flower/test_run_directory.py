@@ -19,7 +19,7 @@ from fedrfq.flower.messages import NodeAnswer, NodeFigures
 from fedrfq.flower.run_directory import FlowerRunDirectory, RunPlan
 from fedrfq.flower.sample_knowledge import DealtSamples, ReportedSamples
 from fedrfq.flower.serverapp import main
-from fedrfq.learning.round_loop import mandate
+from fedrfq.learning.round_loop import committee_settings
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.runs.run_directory import AUDITED, RunDirectory
 from support.flowers import SMALL, Nodes, context, written
@@ -47,7 +47,7 @@ def begin(out: Path, **changes: Any) -> FlowerRunDirectory:
 
 def plan_of(experiment: Experiment) -> RunPlan:
     samples = DealtSamples(experiment)
-    settings = mandate(experiment, len(samples.dataset.classes))
+    settings = committee_settings(experiment, len(samples.dataset.classes))
     assert isinstance(experiment.committee, Simulated)
     return RunPlan(experiment, settings.task, experiment.committee.federation(settings), samples)
 

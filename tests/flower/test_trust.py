@@ -23,7 +23,7 @@ from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import toml
 from fedrfq.flower import trust
 from fedrfq.flower.messages import RoundOrder
-from fedrfq.learning.round_loop import mandate
+from fedrfq.learning.round_loop import committee_settings
 from fedrfq.node.membership import founding
 from fedrfq.node.membership.identity import read_signer
 from fedrfq.prototypes.fixed_point import Globals
@@ -169,7 +169,7 @@ def test_a_result_where_nothing_is_exchanged_is_refused(lasts: list[bytes], tmp_
 
 def test_certified_prototypes_of_another_shape_are_refused(e: Experiment, tmp_path: Path) -> None:
     """Even a quorum cannot certify something that has no meaning here."""
-    federation = e.committee.federation(mandate(e, 10))
+    federation = e.committee.federation(committee_settings(e, 10))
     assert federation is not None
     servers = [signatures.simulated(e.seed, "server", k) for k in range(3)]
     wrong = certified(federation, servers, 1, Globals.none(3, 7), [0])

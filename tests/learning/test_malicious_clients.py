@@ -22,7 +22,7 @@ from fedrfq.learning import round_loop
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.round_loop import Diverged, RoundLoop, attackers, participants
 from fedrfq.methods import METHODS
-from fedrfq.prototypes.fixed_point import LIMIT, MOST_COUNT, Uploads
+from fedrfq.prototypes.fixed_point import LIMIT, MAX_COUNT, Uploads
 from fedrfq.robust.aggregation import combine
 from fedrfq.robust.attacks import ATTACKS, Attack, Scene
 from fedrfq.runs.session import detection
@@ -55,7 +55,7 @@ class Garbage(Attack):
             if self.kind == "negative":
                 counts[theirs, 3] = -5
             else:
-                counts[theirs, 3] = MOST_COUNT + 1
+                counts[theirs, 3] = MAX_COUNT + 1
         return replace(scene.uploads, counts_KJ=counts, values_KJV=values)
 
 

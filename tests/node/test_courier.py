@@ -167,8 +167,10 @@ def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
     tries = [
         rules.signed(Upload(1, ~own.party, content), own.signer),
         rules.signed(Upload(1, 0, content), own.signer),
-        rules.signed(Upload(1, federation.roster.mover(1), change_proposal), own.signer),
-        rules.signed(Upload(1, federation.roster.mover(1), change_proposal), other.signer),
+        rules.signed(Upload(1, federation.roster.proposal_client(1), change_proposal), own.signer),
+        rules.signed(
+            Upload(1, federation.roster.proposal_client(1), change_proposal), other.signer
+        ),
         rules.signed(Commit(1, 0, bytes(32), 1), own.signer),
         rules.signed(Commit(1, 0, bytes(32), 1), other.signer),
     ]
@@ -177,14 +179,14 @@ def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
         async with at_work(tmp_path) as (servers, courier):
             await until(lambda: len(courier._links.connected()) == 4)
             for server, _ in servers.running.values():
-                assert server._seen.board(server._driver, server._links).connected_clients == 0
+                assert server._tracker.status(server._driver, server._links).connected_clients == 0
                 assert "\nfedrfq_clients_connected 0\n" in server._metrics().text
                 for message in tries:
                     server._driver.hear(own.party, message.wire)
             await until(lambda: ignored(servers, "bad signature") == [1] * 4)  # as client 0
             assert counted(servers, "not for a courier to say") == [2] * 4  # the votes
             for server, _ in servers.running.values():
-                assert not server._replica.holdings.uploads
+                assert not server._replica.upload_pool.uploads
                 assert not server._replica.commits
             assert named(await courier.carry(1, signed(tmp_path, 1), PATIENCE_S)) == (0, 1, 2)
 
@@ -386,7 +388,7 @@ def test_the_latest_round_is_found_whatever_one_server_says(
                 newest = await courier.carry(number, signed(tmp_path, number), PATIENCE_S)
             last = newest.certificate.record, newest.globals_, newest.verdicts
             await until(
-                lambda: all(server._seen.decided == 2 for server, _ in servers.running.values())
+                lambda: all(server._tracker.decided == 2 for server, _ in servers.running.values())
             )
         monkeypatch.setattr(Replica, "_find", poisoned)
         for content in (b"", forged.write(), b"no certificate"):
@@ -426,8 +428,8 @@ def test_who_carries_for_all_has_room_for_all(tmp_path: Path) -> None:
     assert courier.frame_bytes == client.frame_bytes
     assert courier.frames_s > client.frames_s
     assert courier.bytes_s > client.bytes_s
-    turns = FairQueue(federation.carriers)
-    (party,) = federation.carriers
+    turns = FairQueue(federation.courier_numbers)
+    (party,) = federation.courier_numbers
     assert [[turns.put(peer, one, 1 << 20) for _ in range(2)] for peer in (~0, party)] == [
         [True, False],
         [True, True],

@@ -216,7 +216,7 @@ def test_change_proposals_are_taken_in_now_and_then_and_from_servers_alone() -> 
     async def test() -> None:
         world = World()
         change_proposal = RULES.signed(
-            Upload(1, RULES.roster.mover(1), b"text"), signer(key("server", 1))
+            Upload(1, RULES.roster.proposal_client(1), b"text"), signer(key("server", 1))
         ).wire
         upload = RULES.signed(Upload(1, 0, b"1"), signer(key("client", 0))).wire
         for _ in range(3 * CHANGE_PROPOSALS):

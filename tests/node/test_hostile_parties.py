@@ -60,9 +60,11 @@ def test_a_change_proposal_that_is_refused_is_not_read_again(
         Federation, "read", staticmethod(lambda text, where: read.append(text) or _refuse())
     )
     change_proposal = found.rules.signed(
-        Upload(1, found.roster.mover(3), b"hostile"), found.signers[3]
+        Upload(1, found.roster.proposal_client(3), b"hostile"), found.signers[3]
     )
-    long = found.rules.signed(Upload(1, found.roster.mover(3), b"#" * (1 << 20)), found.signers[3])
+    long = found.rules.signed(
+        Upload(1, found.roster.proposal_client(3), b"#" * (1 << 20)), found.signers[3]
+    )
     for message in (change_proposal, change_proposal, long):
         found.parties[0].step(Received(3, message))
     found.close()

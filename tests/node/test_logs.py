@@ -35,9 +35,9 @@ def said(form: str, level: str = "info") -> io.StringIO:
 @pytest.mark.usefixtures("_log")
 def test_an_event_is_a_line_for_people() -> None:
     stream = said("text")
-    logs.say("decided", round=3, value="ab")
-    logs.say("hidden", "debug")
-    logs.say("odd", "warning", text="two\nlines", peer="a b")
+    logs.log_event("decided", round=3, value="ab")
+    logs.log_event("hidden", "debug")
+    logs.log_event("odd", "warning", text="two\nlines", peer="a b")
     first, second = stream.getvalue().splitlines()
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info    decided  round=3  value=ab", first
@@ -48,7 +48,7 @@ def test_an_event_is_a_line_for_people() -> None:
 @pytest.mark.usefixtures("_log")
 def test_an_event_is_an_object_of_json_that_of_libraries_too() -> None:
     stream = said("json", "debug")
-    logs.say("decided", round=3, filtered={"client-1": 5})
+    logs.log_event("decided", round=3, filtered={"client-1": 5})
     logging.getLogger("asyncio").error("x\n%s", "y")
     first, second = map(json.loads, stream.getvalue().splitlines())
     assert first.pop("time").endswith("Z")
@@ -73,13 +73,13 @@ def test_what_peers_bring_about_is_said_so_often_and_then_counted(
 ) -> None:
     stream = said("json")
     for number in range(100):
-        logs.hear("connected", peer=number)
-        logs.say("own")
-    logs.hear("disconnected")
+        logs.log_peer_event("connected", peer=number)
+        logs.log_event("own")
+    logs.log_peer_event("disconnected")
     events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
     assert [events.count(name) for name in ("connected", "own", "disconnected")] == [20, 100, 1]
     monkeypatch.setattr(logs, "_WINDOW_S", -1.0)
-    logs.hear("connected")
+    logs.log_peer_event("connected")
     assert json.loads(stream.getvalue().splitlines()[-1])["held_back"] == 80
 
 

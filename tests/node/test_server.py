@@ -120,7 +120,7 @@ def test_killed_at_any_time_a_server_goes_on_where_it_was(tmp_path: Path) -> Non
         await servers.start(3)
         reached = max(clients[0].decided)
         await until(
-            lambda: max(clients[0].decided) > reached + 5 and servers[3]._seen.decided > reached
+            lambda: max(clients[0].decided) > reached + 5 and servers[3]._tracker.decided > reached
         )
         for client in clients:
             await client.stop()
@@ -143,7 +143,7 @@ def test_whoever_comes_late_gets_the_certificates_of_a_finished_run(tmp_path: Pa
         second = Uploader(tmp_path / "client-1", 2)
         await first.start()
         await until(
-            lambda: len(first.decided) == 2 and all(servers[k]._seen.finished for k in range(4))
+            lambda: len(first.decided) == 2 and all(servers[k]._tracker.finished for k in range(4))
         )
         await servers.stop()
         await servers.start(0, 1, 2, 3)
@@ -151,7 +151,7 @@ def test_whoever_comes_late_gets_the_certificates_of_a_finished_run(tmp_path: Pa
         await until(lambda: len(second.decided) == 2)
         await asyncio.sleep(0.3)  # deadlines pass, and nobody is waited for any more
         assert '"waiting": false' in (await fetched(tmp_path / "server-0"))[1]
-        assert {servers[k]._seen.decided for k in range(4)} == {2}
+        assert {servers[k]._tracker.decided for k in range(4)} == {2}
         assert {servers[k]._driver.last_round for k in range(4)} == {2}
         for client in (first, second):
             await client.stop()
@@ -248,7 +248,7 @@ def test_a_full_disk_stops_votes_and_nothing_else(
         servers = Servers(tmp_path)
         await servers.start(0, 1, 2, 3)
         await uploaded(tmp_path, federation, 2)
-        await until(lambda: servers[2]._seen.decided >= 2)
+        await until(lambda: servers[2]._tracker.decided >= 2)
         assert await fetched(folder, "/healthz") == (200, "ok\n")
         full.append(servers[2]._store._handle)
         clients = [Uploader(tmp_path / f"client-{k}", 1_000_000) for k in range(3)]
@@ -258,7 +258,7 @@ def test_a_full_disk_stops_votes_and_nothing_else(
         code, text = await fetched(folder, "/healthz")
         assert (code, "No space left on device" in text) == (503, True)
         assert 2 in servers[0]._links.connected()
-        reached = servers[2]._seen.decided
+        reached = servers[2]._tracker.decided
         # As if one more round had been decided, but never written.
         chain = servers[2]._replica.chain
         chain.setdefault(reached + 1, chain[1])
@@ -272,7 +272,7 @@ def test_a_full_disk_stops_votes_and_nothing_else(
         await servers.stop(2)
         full.clear()
         await servers.start(2)
-        await until(lambda: servers[2]._seen.decided > reached + 3)
+        await until(lambda: servers[2]._tracker.decided > reached + 3)
         for client in clients:
             await client.stop()
         await servers.stop()
@@ -289,7 +289,7 @@ def test_what_a_crash_kept_from_being_written_down_follows_from_the_log(tmp_path
         servers = Servers(tmp_path)
         await servers.start(0, 1, 2, 3)
         await uploaded(tmp_path, federation, 3)
-        await until(lambda: servers[0]._seen.decided == 3)
+        await until(lambda: servers[0]._tracker.decided == 3)
         await servers.stop()
         before = values(tmp_path / "server-0")
         for name in ("audit.log", "bodies.bin"):
@@ -318,7 +318,7 @@ def test_the_log_is_compacted_once_the_rounds_are_written_down(
         ]
         assert max(sizes) < 40_000  # of 20 rounds of some 6,000 bytes each
         await servers.start(0, 1, 2, 3)
-        assert servers[0]._seen.decided >= 20
+        assert servers[0]._tracker.decided >= 20
         clients = [Uploader(tmp_path / f"client-{k}", 40) for k in range(3)]
         for client in clients:
             await client.start()

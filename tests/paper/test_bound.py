@@ -23,7 +23,7 @@ from fedrfq.paper.client_gradients import ClientLoss, Point, curvature, minibatc
 from fedrfq.paper.descent import Exchanged, MeasuredRound, check, descend
 from fedrfq.paper.theorem import Constants, MeasuredSetting, largest_lam, s8_holds, terms
 from fedrfq.prototypes.fixed_point import Globals
-from fedrfq.studies.recipe import Recipe, Shown
+from fedrfq.studies.recipe import Recipe, StudyResult
 from support.recipes import recipe, shown
 
 SMALL: dict[str, Any] = {
@@ -404,11 +404,11 @@ def test_slack_is_what_is_between_the_bound_and_the_loss() -> None:
 
 
 @pytest.fixture(scope="module")
-def small_shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+def small_shown(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     return shown(BoundPlan.of(recipe("bound", TABLE)), tmp_path_factory.mktemp("bound"))
 
 
-def test_it_shows_all_terms_for_every_round(small_shown: Shown) -> None:
+def test_it_shows_all_terms_for_every_round(small_shown: StudyResult) -> None:
     assert len(small_shown.rows) == 2 * 3 * 3
     row = small_shown.rows[0]
     own = small_shown.whole["constants"]["two"]
@@ -423,7 +423,7 @@ def test_it_shows_all_terms_for_every_round(small_shown: Shown) -> None:
     assert [path.name for path in small_shown.pictures] == ["bound.png"]
 
 
-def test_the_verdicts_follow_from_the_rows(small_shown: Shown) -> None:
+def test_the_verdicts_follow_from_the_rows(small_shown: StudyResult) -> None:
     verdicts, sizes, medians = small_shown.sheets
     assert [row[:3] for row in verdicts.rows] == [
         (s, f, "9") for s in ("two", "tiny") for f in ("printed", "corrected")
@@ -445,7 +445,9 @@ def test_the_verdicts_follow_from_the_rows(small_shown: Shown) -> None:
     assert medians.rows[0][2] == f"{np.median([r['loss_start'] for r in small_shown.rows[:9]]):.3g}"
 
 
-def test_only_the_corrected_form_can_promise_anything_with_a_filter(small_shown: Shown) -> None:
+def test_only_the_corrected_form_can_promise_anything_with_a_filter(
+    small_shown: StudyResult,
+) -> None:
     """With a tiny λ the gap of 2ε is all there is, and it is too much."""
     promised = {row[1]: row[5] for row in small_shown.sheets[0].rows if row[0] == "tiny"}
     assert promised["printed"] == "0 %"

@@ -19,7 +19,7 @@ from fedrfq.paper import failures_tables
 from fedrfq.paper.clusters import Clustered, clustered
 from fedrfq.paper.failures import Failure, FailuresPlan, needed, prototypes
 from fedrfq.studies.grid import EndedRun, Grid
-from fedrfq.studies.recipe import Recipe, Shown
+from fedrfq.studies.recipe import Recipe, StudyResult
 from support.recipes import recipe
 from support.small import CPU, TINY
 
@@ -57,7 +57,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
 
 
 @pytest.fixture(scope="module")
-def shown(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Shown:
+def shown(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     told: list[float] = []
     plan = FailuresPlan.of(recipe("failures", TABLE, seeds=2))
     found = plan.show(
@@ -120,7 +120,7 @@ def test_prototypes_are_those_of_the_last_round_s_models_pooled(grid: Grid, mnis
     assert torch.allclose(torch.from_numpy(found.vectors_NV).float(), p_NV, atol=1e-3)
 
 
-def test_a_row_for_each_run_with_what_its_record_says(grid: Grid, shown: Shown) -> None:
+def test_a_row_for_each_run_with_what_its_record_says(grid: Grid, shown: StudyResult) -> None:
     assert [(row["dataset"], row["method"], row["seed"]) for row in shown.rows] == [
         ("small", method, seed) for method in ("fedproto", "fedrfq") for seed in (0, 1)
     ]
@@ -138,7 +138,7 @@ def test_a_row_for_each_run_with_what_its_record_says(grid: Grid, shown: Shown) 
     assert all(len(row["confused"].split(", ")) == 3 for row in shown.rows)
 
 
-def test_a_line_for_each_method_and_their_differences(shown: Shown) -> None:
+def test_a_line_for_each_method_and_their_differences(shown: StudyResult) -> None:
     lines, differences = shown.sheets
     assert [row[:3] for row in lines.rows] == [("small", "fedproto", "2"), ("small", "fedrfq", "2")]
     assert [row[:2] for row in differences.rows] == [("small", "fedrfq − fedproto")]
@@ -151,7 +151,7 @@ def test_a_line_for_each_method_and_their_differences(shown: Shown) -> None:
     assert lines.rows[0][-1] == shown.rows[0]["confused"]
 
 
-def test_a_picture_for_each_dataset_and_the_counts_of_the_first_seed(shown: Shown) -> None:
+def test_a_picture_for_each_dataset_and_the_counts_of_the_first_seed(shown: StudyResult) -> None:
     assert [path.name for path in shown.pictures] == ["failures-small.png"]
     assert shown.pictures[0].read_bytes().startswith(b"\x89PNG")
     assert [(one["dataset"], one["method"]) for one in shown.whole["clusters"]] == [
@@ -161,7 +161,7 @@ def test_a_picture_for_each_dataset_and_the_counts_of_the_first_seed(shown: Show
     assert np.sum(shown.whole["clusters"][0]["counts"]) == shown.rows[0]["samples"]
 
 
-def test_data_that_are_not_there_are_left_out_and_it_says_so(shown: Shown) -> None:
+def test_data_that_are_not_there_are_left_out_and_it_says_so(shown: StudyResult) -> None:
     plan = FailuresPlan.of(recipe("failures", TABLE))
     assert plan.keep
     assert {experiment.data.name for experiment in plan.experiments} == {"mnist5k"}
@@ -209,7 +209,7 @@ def test_runs_that_diverged_do_not_count(grid: Grid, tmp_path: Path) -> None:
         )
 
 
-def test_one_method_alone_has_no_differences(shown: Shown) -> None:
+def test_one_method_alone_has_no_differences(shown: StudyResult) -> None:
     own = [Failure(**row) for row in shown.rows if row["method"] == "fedrfq"]
     assert len(failures_tables.sheets("a title", own, "")) == 1
 

@@ -23,7 +23,7 @@ from fedrfq.paper.lipschitz_estimate import (
     window,
 )
 from fedrfq.prototypes.pooling import Pool
-from fedrfq.studies.recipe import Recipe, Shown
+from fedrfq.studies.recipe import Recipe, StudyResult
 from support.recipes import recipe, shown
 
 SMALL: dict[str, Any] = {
@@ -40,7 +40,7 @@ def rng() -> np.random.Generator:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Shown:
+def small(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     return shown(LipschitzPlan.of(recipe("lipschitz", SMALL)), tmp_path_factory.mktemp("lipschitz"))
 
 
@@ -132,14 +132,14 @@ def test_it_takes_one_thread_and_gives_the_others_back(monkeypatch: pytest.Monke
         torch.set_num_threads(before)
 
 
-def test_the_identity_has_1_where_0_is_printed(small: Shown) -> None:
+def test_the_identity_has_1_where_0_is_printed(small: StudyResult) -> None:
     own = [row for row in small.rows if row["kernel"] == 1]
     assert [row["printed"] for row in own] == [0] * 4
     assert all(row["measured"] == pytest.approx(1) and not row["holds"] for row in own)
     assert all("!" in cell for cell in small.sheets[0].rows[0][2:])
 
 
-def test_larger_kernels_stay_below_what_is_printed(small: Shown) -> None:
+def test_larger_kernels_stay_below_what_is_printed(small: StudyResult) -> None:
     own = [row for row in small.rows if row["kernel"] == 2]
     assert len(own) == 4
     assert all(
@@ -155,14 +155,14 @@ def test_larger_kernels_stay_below_what_is_printed(small: Shown) -> None:
     )
 
 
-def test_the_step_that_is_not_valid_is_counted(small: Shown) -> None:
+def test_the_step_that_is_not_valid_is_counted(small: StudyResult) -> None:
     steps = small.whole["pairs_against_s18"]
     assert steps[1] == 0
     assert 0.05 < steps[2] < 0.5
     assert small.sheets[1].rows[-1][1] == "fails"
 
 
-def test_the_same_seed_gives_the_same(small: Shown, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same(small: StudyResult, tmp_path: Path) -> None:
     assert shown(LipschitzPlan.of(recipe("lipschitz", SMALL)), tmp_path).rows == small.rows
     other = shown(LipschitzPlan.of(recipe("lipschitz", {**SMALL, "seed": 1})), tmp_path).rows
     assert [row["pairs"] for row in other] != [row["pairs"] for row in small.rows]

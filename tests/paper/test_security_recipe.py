@@ -9,15 +9,15 @@ import pytest
 
 from fedrfq.errors import UserError
 from fedrfq.paper.security_recipe import SecurityPlan
-from fedrfq.studies.recipe import Recipe, Shown
+from fedrfq.studies.recipe import Recipe, StudyResult
 from support.recipes import recipe, shown
 
 
-def claims(found: Shown) -> dict[str, tuple[bool, str]]:
+def claims(found: StudyResult) -> dict[str, tuple[bool, str]]:
     return {claim["says"]: (claim["holds"], claim["found"]) for claim in found.whole["claims"]}
 
 
-def of(folder: Path, **table: Any) -> Shown:
+def of(folder: Path, **table: Any) -> StudyResult:
     return shown(SecurityPlan.of(recipe("security", table)), folder)
 
 

@@ -19,7 +19,7 @@ from fedrfq.errors import UserError
 from fedrfq.prototypes.class_means import class_means, quantise
 from fedrfq.prototypes.fixed_point import (
     LIMIT,
-    MOST_COUNT,
+    MAX_COUNT,
     WHOLE,
     Globals,
     Precision,
@@ -144,7 +144,7 @@ def uploads(draw: st.DrawFn) -> Sent:
     classes = draw(st.integers(1, 6))
     length = draw(st.integers(1, 5))
     counts = draw(
-        st.lists(st.just(0) | st.integers(1, MOST_COUNT), min_size=classes, max_size=classes)
+        st.lists(st.just(0) | st.integers(1, MAX_COUNT), min_size=classes, max_size=classes)
     )
     steps = st.lists(st.integers(-precision.most, precision.most), min_size=length, max_size=length)
     rows = [draw(steps) if count else [0] * length for count in counts]
@@ -385,7 +385,7 @@ def test_a_class_nobody_sent_keeps_its_last_prototype_or_has_none() -> None:
 
 @settings(deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(0, MOST_COUNT), numbers), min_size=1, max_size=8), st.randoms()
+    st.lists(st.tuples(st.integers(0, MAX_COUNT), numbers), min_size=1, max_size=8), st.randoms()
 )
 def test_combining_is_exact_and_no_order_changes_a_byte(
     sent: list[tuple[int, int]], random: Any

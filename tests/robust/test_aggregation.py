@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedrfq.prototypes.fixed_point import (
     LIMIT,
-    MOST_COUNT,
+    MAX_COUNT,
     Globals,
     Precision,
     Uploads,
@@ -85,7 +85,7 @@ def spoilt(uploads: Uploads, row: int, what: str, number: int) -> Uploads:
         ("value", lambda p: -(2**63), "outside the fixed-point range"),
         ("count", lambda p: -1, "-1 samples"),
         ("count", lambda p: -(2**63), "samples, outside 0 to"),
-        ("count", lambda p: MOST_COUNT + 1, f"{MOST_COUNT + 1} samples, outside 0 to {MOST_COUNT}"),
+        ("count", lambda p: MAX_COUNT + 1, f"{MAX_COUNT + 1} samples, outside 0 to {MAX_COUNT}"),
     ],
 )
 def test_who_sends_what_no_message_carries_is_left_out_and_told_why(
@@ -131,7 +131,7 @@ def test_the_largest_numbers_a_message_carries_are_taken(bits: int) -> None:
             5,
             8,
         )
-    assert spoilt(sent, 1, "count", MOST_COUNT).checked().clients == (3, 5, 8)
+    assert spoilt(sent, 1, "count", MAX_COUNT).checked().clients == (3, 5, 8)
 
 
 @pytest.mark.parametrize("name", DETECTORS)

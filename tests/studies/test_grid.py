@@ -233,7 +233,7 @@ def test_a_grid_that_another_process_works_on_is_left_alone(tmp_path, whole):
     file, _ = whole
     (tmp_path / "grid").mkdir()
     (tmp_path / "grid" / ".lock").touch()
-    lock = locks.locked(tmp_path / "grid" / ".lock", "", "")
+    lock = locks.acquire(tmp_path / "grid" / ".lock", "", "")
     done = fedrfq("compare", file, "--out", tmp_path, "--device", "cpu", expect=2)
     os.close(lock)
     assert f"{tmp_path / 'grid' / '.lock'} is in use by another process: wait for it" in done.stderr
@@ -251,7 +251,7 @@ def test_a_run_of_a_grid_is_its_own_while_it_trains(tmp_path):
             in fedrfq("resume", run.path, "--device", "cpu", expect=2).stderr
         )
     list(steps)
-    assert not any(locks.taken(ended.run.path) for ended in training.ended.values())
+    assert not any(locks.is_locked(ended.run.path) for ended in training.ended.values())
 
 
 def test_a_finished_run_whose_records_are_not_whole_is_not_tabulated(tmp_path, whole):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrfq.audit import Audit, Failed
+from fedrfq.audit import Audit, AuditFailed
 from fedrfq.committee import Simulated
 from fedrfq.consensus.rules import Rules
 from fedrfq.federation.federation_file import Federation
@@ -32,7 +32,7 @@ def rules(path: Path) -> Rules:
     return Rules(Federation.read((path / "federation.toml").read_text(), "").roster)
 
 
-def failure(path: Path, recompute: bool = False) -> Failed:
-    with pytest.raises(Failed) as caught:
+def failure(path: Path, recompute: bool = False) -> AuditFailed:
+    with pytest.raises(AuditFailed) as caught:
         list(Audit(path, recompute).rounds())
     return caught.value

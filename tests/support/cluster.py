@@ -29,7 +29,7 @@ from fedrfq.consensus.events import (
     Timer,
 )
 from fedrfq.consensus.messages import Kind, Message, Upload
-from fedrfq.consensus.rejoin import lost
+from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster, Signer, served
 from fedrfq.consensus.rules import Rules
@@ -178,7 +178,7 @@ class Cluster:
 
     def lose(self, server: int, nonce: bytes) -> None:
         """Restart a server that has lost its log and knows it."""
-        self.logs[server] = [lost(self.rules, nonce)]
+        self.logs[server] = [lost_log_mark(self.rules, nonce)]
         self.parties[server] = self.replica(
             self.rules, server, signer(key("server", server)), Sums(), self.logs[server]
         )

@@ -24,7 +24,7 @@ from fedrfq.flower.clientapp import answered, node
 from fedrfq.flower.messages import NodeAnswer, RoundOrder
 from fedrfq.flower.node import FlowerNode
 from fedrfq.learning.evaluation import RoundOutcome
-from fedrfq.learning.round_loop import LoopState, RoundLoop, mandate
+from fedrfq.learning.round_loop import LoopState, RoundLoop, committee_settings
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.robust.detectors import Verdict
 from support.small import CPU, tiny
@@ -81,7 +81,7 @@ def order(
 
 def run_of(experiment: Experiment) -> str:
     """Return the run id in hex; empty where nothing is exchanged."""
-    federation = experiment.committee.federation(mandate(experiment, 10))
+    federation = experiment.committee.federation(committee_settings(experiment, 10))
     if federation:
         return federation.roster.run.hex()
     return ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedrfq.studies.recipe import Plan, Recipe, Shown
+from fedrfq.studies.recipe import Plan, Recipe, StudyResult
 
 
 def recipe(kind: str, table: dict[str, Any], seeds: int = 1) -> Recipe:
@@ -15,7 +15,7 @@ def recipe(kind: str, table: dict[str, Any], seeds: int = 1) -> Recipe:
     return Recipe("test", "a title", "a claim", kind, tuple(range(seeds)), table)
 
 
-def shown(plan: Plan, folder: Path) -> Shown:
+def shown(plan: Plan, folder: Path) -> StudyResult:
     """Show a plan without runs, and check its progress, its pictures and its rows' columns."""
     shares: list[float] = []
     result = plan.show({}, folder, torch.device("cpu"), lambda share, words: shares.append(share))

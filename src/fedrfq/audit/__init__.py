@@ -8,8 +8,8 @@ certified. The logs of several parties are compared: they must never differ. The
 PyTorch.
 """
 
-from fedrfq.audit.agreement import Fork, fork
-from fedrfq.audit.audit import Audit, Failed
-from fedrfq.audit.log import Audited, Charge
+from fedrfq.audit.agreement import Fork, find_fork
+from fedrfq.audit.audit import Audit, AuditFailed
+from fedrfq.audit.log import AuditedRound, Charge
 
-__all__ = ["Audit", "Audited", "Charge", "Failed", "Fork", "fork"]
+__all__ = ["Audit", "AuditFailed", "AuditedRound", "Charge", "Fork", "find_fork"]

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedrfq.audit.audit import LOG, Audit
-from fedrfq.audit.log import Audited
+from fedrfq.audit.log import AuditedRound
 from fedrfq.consensus.messages import Certificate, Commit, Evidence, Message, encode
 from fedrfq.consensus.rules import Rules
 
-Log = tuple[Audit, Sequence[Audited]]  # a log that holds by itself, and its rounds
+Log = tuple[Audit, Sequence[AuditedRound]]  # a log that holds by itself, and its rounds
 
 
 @dataclass(frozen=True)
 class Fork:
     """Two values of one round, each certified by a quorum: more than f servers have lied."""
 
-    one: tuple[Audit, Audited]
-    other: tuple[Audit, Audited]
+    one: tuple[Audit, AuditedRound]
+    other: tuple[Audit, AuditedRound]
 
     @property
     def both(self) -> list[int]:
@@ -55,11 +55,11 @@ class Fork:
         )
 
 
-def fork(logs: Sequence[Log]) -> Fork | None:
+def find_fork(logs: Sequence[Log]) -> Fork | None:
     """Return the first round for which two logs of one run have different values, if any."""
     # Logs need not start or end with the same round, so they are compared round by round.
     all_rounds = [(audit, audited) for audit, rounds in logs for audited in rounds]
-    first_seen: dict[int, tuple[Audit, Audited]] = {}
+    first_seen: dict[int, tuple[Audit, AuditedRound]] = {}
     for audit, audited in sorted(all_rounds, key=lambda pair: pair[1].round):
         other = first_seen.setdefault(audited.round, (audit, audited))
         if other[1].certificate.record != audited.certificate.record:
@@ -67,7 +67,7 @@ def fork(logs: Sequence[Log]) -> Fork | None:
     return None
 
 
-def _place(side: tuple[Audit, Audited]) -> str:
+def _place(side: tuple[Audit, AuditedRound]) -> str:
     audit, audited = side
     return f"{audit.path / LOG}, byte {audited.offset}"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedrfq.audit.bodies import recomputed
 from fedrfq.audit.location import RefusedAt
-from fedrfq.audit.log import Audited, Auditor, audited
+from fedrfq.audit.log import AuditedRound, Auditor, audited
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.rules import Rules
@@ -33,7 +33,7 @@ _MAX_BYTES = 1 << 27
 _CHUNK = 1 << 20
 
 
-class Failed(Exception):
+class AuditFailed(Exception):
     """Something does not hold: in which file, from which byte on, in which round, and why."""
 
     def __init__(self, file: str, offset: int, round_: int, why: str) -> None:
@@ -75,10 +75,10 @@ class Audit:
             return rounds
         return 0
 
-    def rounds(self) -> Iterator[Audited]:
+    def rounds(self) -> Iterator[AuditedRound]:
         """Yield each round once it is found to hold; raise Failed at the first that does not."""
         if not self._is_agreed_experiment():
-            raise Failed(EXPERIMENT, 0, 0, f"it is not the experiment that {FEDERATION} names")
+            raise AuditFailed(EXPERIMENT, 0, 0, f"it is not the experiment that {FEDERATION} names")
         previous = self.rules.run
         before = self._start()
         done = 0
@@ -112,7 +112,7 @@ class Audit:
         What else is in the log need not hold.
         """
         # Evidence proves itself, so it counts even in a log that does not hold.
-        with suppress(Failed, Refused):
+        with suppress(AuditFailed, Refused):
             for entry in self._entries(LOG):
                 for _, message in unpack(entry.payload):
                     if isinstance(message.body, Evidence) and self.rules.proves(message.body):
@@ -140,12 +140,12 @@ class Audit:
         """
         for file, recorded in ((ROUNDS, self._recorded_rounds()), (RESULT, self._finished())):
             if done < recorded:
-                raise Failed(
+                raise AuditFailed(
                     LOG, end, done + 1, f"the log ends, but {file} is of {recorded} rounds"
                 )
         for entry in bodies:
             why = f"{LOG} has no such round (if the run was stopped: resume it)"
-            raise Failed(BODIES, entry.offset, done + 1, why)
+            raise AuditFailed(BODIES, entry.offset, done + 1, why)
 
     def _read_experiment(self) -> toml.Table:
         """Return the experiment, or an empty one, which nobody agreed on, if it is malformed."""
@@ -163,12 +163,12 @@ class Audit:
             return False
 
     def _recompute(
-        self, audited_round: Audited, before: Outcome | None, entry: Entry | None
+        self, audited_round: AuditedRound, before: Outcome | None, entry: Entry | None
     ) -> tuple[Outcome | None, bool]:
         """Return a round's outcome, and whether it was computed anew."""
         if entry is None:
             end = (self.path / BODIES).stat().st_size
-            raise Failed(BODIES, end, audited_round.round, "the file ends before this round")
+            raise AuditFailed(BODIES, end, audited_round.round, "the file ends before this round")
         with self._located(BODIES, entry, audited_round.round):
             return recomputed(self.auditor, self.application, audited_round, before, entry.payload)
 
@@ -181,7 +181,7 @@ class Audit:
             offset = entry.offset
             if error.at is not None:
                 offset = entry.at(error.at)
-            raise Failed(file, offset, round_, str(error)) from error
+            raise AuditFailed(file, offset, round_, str(error)) from error
 
     def _entries(self, name: str) -> Iterator[Entry]:
         # Counted here, as a broken entry cannot say which round it was of.
@@ -191,7 +191,7 @@ class Audit:
                 yield entry
                 number += 1
         except BrokenChain as error:
-            raise Failed(name, error.offset, number, str(error)) from error
+            raise AuditFailed(name, error.offset, number, str(error)) from error
         except FileNotFoundError:
             raise UserError(
                 f"{self.path} has no {name}: it has never run, or lost the file; if so, restore it"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedrfq.audit.location import RefusedAt, located
-from fedrfq.audit.log import Audited, Auditor
+from fedrfq.audit.log import AuditedRound, Auditor
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Entry, Part, PartKind, Upload, part_digest
 from fedrfq.consensus.rules import Rules
@@ -15,7 +15,7 @@ from fedrfq.federation.round_log import OUTCOME, PlacedMessage, outcome, unpack
 def recomputed(
     auditor: Auditor,
     application: PrototypeApplication,
-    audited: Audited,
+    audited: AuditedRound,
     before: Outcome | None,
     payload: bytes,
 ) -> tuple[Outcome | None, bool]:
@@ -52,7 +52,7 @@ def recomputed(
 
 
 def _split(
-    auditor: Auditor, audited: Audited, messages: list[PlacedMessage]
+    auditor: Auditor, audited: AuditedRound, messages: list[PlacedMessage]
 ) -> tuple[list[PlacedMessage], list[PlacedMessage]]:
     """Return the set's uploads and the parts of the outcome, which must come in this order.
 

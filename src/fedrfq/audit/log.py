@@ -35,7 +35,7 @@ class Charge:
 
 
 @dataclass(frozen=True)
-class Audited:
+class AuditedRound:
     """A round that holds."""
 
     round: int
@@ -61,12 +61,12 @@ class Auditor:
 
     def name(self, party: int) -> str:
         """Return a party's name."""
-        person = self.rules.roster.person(party)
+        party_behind = self.rules.roster.party_behind(party)
         if self.federation.network is not None:
-            return self.federation.members[person].name
-        if person >= 0:
-            return f"server {person}"
-        return f"client {~person}"
+            return self.federation.members[party_behind].name
+        if party_behind >= 0:
+            return f"server {party_behind}"
+        return f"client {~party_behind}"
 
 
 class _Entry(NamedTuple):
@@ -78,7 +78,7 @@ class _Entry(NamedTuple):
     evidence: list[PlacedMessage]
 
 
-def audited(auditor: Auditor, done: int, previous: bytes, payload: bytes) -> Audited:
+def audited(auditor: Auditor, done: int, previous: bytes, payload: bytes) -> AuditedRound:
     """Return the round in a payload; raise RefusedAt where it does not hold.
 
     `done` is the last round before it in the log, and `previous` the value of that round.
@@ -104,7 +104,7 @@ def audited(auditor: Auditor, done: int, previous: bytes, payload: bytes) -> Aud
     for evidence in entry.evidence:
         with located(evidence):
             charges.append(_charge(auditor, evidence))
-    return Audited(record.round, certificate, entries, bool(entry.lists), tuple(charges))
+    return AuditedRound(record.round, certificate, entries, bool(entry.lists), tuple(charges))
 
 
 def _split(auditor: Auditor, messages: list[PlacedMessage]) -> _Entry:

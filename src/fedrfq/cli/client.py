@@ -55,10 +55,10 @@ def client(
         logs.begin(log_format, log_level)
         ended = attend(folder, data, torch_device, once, on_round)
         if ended.accuracies is None or not (ended.finished or once):
-            logs.say("stopped", after_round=ended.round)
+            logs.log_event("stopped", after_round=ended.round)
             return
         figures = {key: round(value, 2) for key, value in vars(ended.accuracies).items()}
-        logs.say("finished", "info", round=ended.round, model=folder / MODEL, **figures)
+        logs.log_event("finished", "info", round=ended.round, model=folder / MODEL, **figures)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from fedrfq.cli.completion import complete
 from fedrfq.cli.options import Sets
 from fedrfq.cli.run import File
 from fedrfq.cli.terminal import say, wide_console
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from fedrfq.files.options import Described
@@ -183,7 +183,7 @@ def list_(
     """
     if what not in _KINDS:
         raise UserError(
-            f"cannot list '{what}': choose one of {', '.join(_KINDS)}{nearest(what, _KINDS)}"
+            f"cannot list '{what}': choose one of {', '.join(_KINDS)}{did_you_mean(what, _KINDS)}"
         )
     table = Table(what, "description")
     for name, text in _names(what).items():

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedrfq.audit import Audit, Audited, Failed, fork
+from fedrfq.audit import Audit, AuditedRound, AuditFailed, find_fork
 from fedrfq.audit.log import Auditor
 from fedrfq.cli.terminal import count, say
 from fedrfq.consensus.messages import Evidence, Message
@@ -20,7 +20,7 @@ from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import accusation, pack, unpack
 from fedrfq.files.atomic import write_atomically
-from fedrfq.simulator.message_text import shown
+from fedrfq.simulator.message_text import readable
 
 # Proofs are read as a whole, so a file of somebody else's must not exhaust the memory.
 _MAX_FILE_BYTES = 1 << 28
@@ -77,16 +77,16 @@ def _collect(paths: list[Path]) -> tuple[Auditor, list[Message]]:
     for audit in audits:
         messages += [*audit.evidence(), *_evidence_in_server_log(audit)]
     if len(audits) > 1:
-        split = fork([(audit, _verifiable_rounds(audit)) for audit in audits])
+        split = find_fork([(audit, _verifiable_rounds(audit)) for audit in audits])
         if split is not None:
             messages += split.evidence
     return audits[0].auditor, _without_repeats(messages)
 
 
-def _verifiable_rounds(audit: Audit) -> list[Audited]:
+def _verifiable_rounds(audit: Audit) -> list[AuditedRound]:
     """Return the rounds up to the first that cannot be verified."""
-    rounds: list[Audited] = []
-    with suppress(Failed, UserError):
+    rounds: list[AuditedRound] = []
+    with suppress(AuditFailed, UserError):
         rounds.extend(audit.rounds())
     return rounds
 
@@ -150,4 +150,4 @@ def _show(console: Console, auditor: Auditor, message: Message) -> None:
     for signed in (body.first, body.second):
         digest = signed.digest.hex()[:_HEX_SHOWN]
         signature = signed.signature.hex()[:_HEX_SHOWN]
-        say(console, f"    {shown(signed)}  digest {digest}  signature {signature}")
+        say(console, f"    {readable(signed)}  digest {digest}  signature {signature}")

@@ -11,7 +11,7 @@ from rich.console import Console
 from fedrfq.cli.keys import Days
 from fedrfq.cli.options import ExperimentOption, Sets
 from fedrfq.cli.terminal import count, say
-from fedrfq.consensus.roster import MOST_CLIENTS, MOST_SERVERS
+from fedrfq.consensus.roster import MAX_CLIENTS, MAX_SERVERS
 from fedrfq.errors import UserError
 from fedrfq.federation.members import ROLES
 from fedrfq.node.membership.certificates import DEFAULT_DAYS
@@ -31,7 +31,7 @@ Servers = Annotated[
     int | None,
     typer.Option(
         min=0,
-        max=MOST_SERVERS,
+        max=MAX_SERVERS,
         help="How many servers to make keys for. Default: 4, or none if requests were added.",
     ),
 ]
@@ -39,7 +39,7 @@ Clients = Annotated[
     int | None,
     typer.Option(
         min=0,
-        max=MOST_CLIENTS,
+        max=MAX_CLIENTS,
         help="How many clients to make keys for. "
         "Default: as many as the experiment has, or none if clients' requests were added.",
     ),

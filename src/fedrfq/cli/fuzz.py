@@ -25,8 +25,8 @@ from fedrfq.cli.terminal import (
     terminated_as_interrupt,
     wide_console,
 )
-from fedrfq.consensus.roster import MOST_SERVERS
-from fedrfq.errors import UserError, nearest
+from fedrfq.consensus.roster import MAX_SERVERS
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
 from fedrfq.simulator.fuzz.campaign import Breach, Campaign
@@ -47,7 +47,7 @@ _MIN_SCHEDULES_JUDGED = 1_000
 _TAIL_LINES = 40
 
 Servers = Annotated[
-    int, typer.Option(min=4, max=MOST_SERVERS, help="How many servers the committee has.")
+    int, typer.Option(min=4, max=MAX_SERVERS, help="How many servers the committee has.")
 ]
 Signatures = Annotated[
     str,
@@ -171,7 +171,7 @@ def _settings(
         raise UserError(f"--signatures is one of {', '.join(SIGNATURES)}, not '{signatures}'")
     if mutant is not None and mutant not in MUTANTS:
         raise UserError(
-            f"--mutant is one of {', '.join(MUTANTS)}, not '{mutant}'{nearest(mutant, MUTANTS)}"
+            f"--mutant is one of {', '.join(MUTANTS)}, not '{mutant}'{did_you_mean(mutant, MUTANTS)}"
         )
     # A missing signature library is an error here rather than in every worker.
     SIGNATURES[signatures]()

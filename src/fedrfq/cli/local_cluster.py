@@ -163,7 +163,7 @@ def _show_progress(round_reached: int, states: Mapping[int, PartyState], live: L
 
 def _check_failures(cluster: Cluster, expected_down: Collection[int]) -> None:
     """Raise an error that quotes the log of the first party that has failed, if any has."""
-    for child in cluster.fallen(expected_down):
+    for child in cluster.failed(expected_down):
         raise UserError(
             f"{child.name} has ended with exit code {child.code}; "
             f"its last lines are:\n{_last_lines(child)}"
@@ -199,7 +199,7 @@ def _state(cluster: Cluster, party: int) -> PartyState:
     child = cluster.children[party]
     state = PartyState(child.name, _process_state(child))
     if party < 0:
-        last = cluster.diary(party)
+        last = cluster.last_round(party)
         if last is None:
             return state
         return state._replace(round=last["round"], about=f"accuracy {last['accuracy']:.2f} %")
@@ -258,7 +258,7 @@ def _accuracy_table(cluster: Cluster) -> Table:
     for party in cluster.children:
         if party >= 0:
             continue
-        last = cluster.diary(party)
+        last = cluster.last_round(party)
         if last is not None:
             table.add_row(
                 cluster.own(party).name,

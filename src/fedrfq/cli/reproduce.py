@@ -24,7 +24,7 @@ from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
     from fedrfq.studies.grid import EndedRun
-    from fedrfq.studies.recipe import Plan, Recipe, Shown
+    from fedrfq.studies.recipe import Plan, Recipe, StudyResult
 
 # The bar counts in thousandths where what is computed is not made of runs.
 _STEPS = 1000
@@ -159,12 +159,12 @@ def _list_recipes() -> None:
     Console(markup=False).print(table)
 
 
-def _measure(wanted: Plan, ended: dict[str, EndedRun], folder: Path, device: str) -> Shown:
+def _measure(wanted: Plan, ended: dict[str, EndedRun], folder: Path, device: str) -> StudyResult:
     """Compute the tables and figures from the runs that have ended, with a progress bar."""
-    from fedrfq.files.atomic import writing
+    from fedrfq.files.atomic import reporting_write_errors
     from fedrfq.runs.session import pick_device
 
-    with writing(folder):
+    with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     errors = Console(stderr=True)
     try:
@@ -185,20 +185,20 @@ def _measure(wanted: Plan, ended: dict[str, EndedRun], folder: Path, device: str
 def _write(
     folder: Path,
     recipe: Recipe,
-    measured: Shown,
+    measured: StudyResult,
     ended: dict[str, EndedRun],
     *,
     command: str,
     json: bool,
 ) -> None:
     """Write and print the tables, with a note on how they were made below the last one."""
-    from fedrfq.studies.provenance import made, words
+    from fedrfq.studies.provenance import describe, provenance
     from fedrfq.studies.sheets import write
 
-    provenance: dict[str, Any] = made(command, [run.run for run in ended.values()])
-    result = {**measured.whole, "made": provenance}
+    made: dict[str, Any] = provenance(command, [run.run for run in ended.values()])
+    result = {**measured.whole, "made": made}
     *sheets, last = measured.sheets
-    sheets.append(replace(last, note=_paragraphs(last.note, words(provenance))))
+    sheets.append(replace(last, note=_paragraphs(last.note, describe(made))))
     claim = ""
     if recipe.claim:
         claim = f"The paper: {recipe.claim}"

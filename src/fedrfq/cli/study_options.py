@@ -18,8 +18,8 @@ from fedrfq.cli.terminal import (
     terminated_as_interrupt,
     wide_console,
 )
-from fedrfq.files.atomic import writing
-from fedrfq.files.locks import alone
+from fedrfq.files.atomic import reporting_write_errors
+from fedrfq.files.locks import exclusive
 from fedrfq.files.strict_json import to_json
 from fedrfq.studies.sheets import Sheet
 
@@ -57,10 +57,10 @@ def open_grid(
 ) -> Grid:
     """Return the grid of these experiments, with the runs that have already ended in `out`."""
     from fedrfq.runs.session import pick_device
-    from fedrfq.studies.grid import MOST_CLIENTS, Grid
+    from fedrfq.studies.grid import MAX_CLIENTS, Grid
 
     torch_device = pick_device(device, deterministic)
-    limit = max_clients or MOST_CLIENTS[torch_device.type]
+    limit = max_clients or MAX_CLIENTS[torch_device.type]
     return Grid(experiments, out, torch_device, limit, models, resume)
 
 
@@ -110,11 +110,11 @@ def _locked(grid: Grid) -> Iterator[None]:
     # All runs of a grid have one name, which is that of their folder.
     folder = grid.out / next(iter(grid.wanted.values())).name
     lock = folder / ".lock"
-    with writing(folder):
+    with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         # A file rather than the folder: across machines NFS only honours locks on files.
         lock.touch()
-    with alone(lock, "another --out", "wait for it, or choose another --out"):
+    with exclusive(lock, "another --out", "wait for it, or choose another --out"):
         yield
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedrfq.audit import Audit, Audited, Failed, fork
+from fedrfq.audit import Audit, AuditedRound, AuditFailed, find_fork
 from fedrfq.cli.options import Json
 from fedrfq.cli.terminal import progress, say
 from fedrfq.cli.verify_text import show, summary
@@ -21,7 +21,7 @@ from fedrfq.files.strict_json import to_json
 _FAILED = 1
 
 # The log of one run, and its rounds that were verified.
-Log = tuple[Audit, list[Audited]]
+Log = tuple[Audit, list[AuditedRound]]
 
 
 def verify(
@@ -87,17 +87,17 @@ def _audits(path: Path, recompute: bool) -> list[Audit]:
     return [*audits, present]
 
 
-def _verify(audit: Audit, json: bool) -> list[Audited]:
+def _verify(audit: Audit, json: bool) -> list[AuditedRound]:
     """Return the rounds of a log that can be verified on its own; exit if it cannot."""
     errors = Console(stderr=True)
-    rounds = list[Audited]()
+    rounds = list[AuditedRound]()
     try:
         with progress(errors) as bar:
             task = bar.add_task("verifying", total=audit.expected(), figures="")
             for audited in audit.rounds():
                 rounds.append(audited)
                 bar.update(task, completed=audited.round)
-    except Failed as error:
+    except AuditFailed as error:
         place = f"{audit.path / error.file}, byte {error.offset}, round {error.round}"
         say(errors, f"verification failed: {place}: {error.why}")
         if json:
@@ -136,7 +136,7 @@ def _logs_by_run(folders: Sequence[list[Log]]) -> list[list[Log]]:
 
 def _check_fork(logs: list[Log], answer: dict[str, Any], json: bool) -> None:
     """Exit if two logs of one run have different results for the same round."""
-    found = fork(logs)
+    found = find_fork(logs)
     if found is None:
         return
     say(Console(stderr=True), f"verification failed: {found.why()}")

@@ -8,14 +8,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from fedrfq.audit import Audit, Audited
+from fedrfq.audit import Audit, AuditedRound
 from fedrfq.cli.terminal import say
 
 # Pieces of evidence that the table names before it only counts the rest.
 _MAX_NAMED = 10
 
 
-def summary(audit: Audit, rounds: Sequence[Audited]) -> dict[str, Any]:
+def summary(audit: Audit, rounds: Sequence[AuditedRound]) -> dict[str, Any]:
     """Return what was verified as plain values, which `--json` prints."""
     result = {
         "holds": True,
@@ -33,7 +33,7 @@ def summary(audit: Audit, rounds: Sequence[Audited]) -> dict[str, Any]:
     return result
 
 
-def _party_summary(audit: Audit, rounds: Sequence[Audited]) -> dict[str, Any]:
+def _party_summary(audit: Audit, rounds: Sequence[AuditedRound]) -> dict[str, Any]:
     with_entries = [audited for audited in rounds if audited.entries is not None]
     numbers = [audited.round for audited in rounds]
     last = max(numbers, default=1)
@@ -46,7 +46,7 @@ def _party_summary(audit: Audit, rounds: Sequence[Audited]) -> dict[str, Any]:
     }
 
 
-def show(audit: Audit, rounds: Sequence[Audited]) -> None:
+def show(audit: Audit, rounds: Sequence[AuditedRound]) -> None:
     """Print what was verified as a table, and name what the log does not contain."""
     result = summary(audit, rounds)
     roster = audit.federation.roster

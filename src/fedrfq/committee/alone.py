@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.federation import codec
 from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Globals, Uploads
@@ -44,7 +44,7 @@ class Alone(Committee):
         if self.behaviour not in BEHAVIOURS:
             raise UserError(
                 f"committee.behaviour must be one of {', '.join(BEHAVIOURS)},"
-                f" not '{self.behaviour}'{nearest(self.behaviour, BEHAVIOURS)}"
+                f" not '{self.behaviour}'{did_you_mean(self.behaviour, BEHAVIOURS)}"
             )
         if self.at < 1:
             raise UserError(f"committee.at must be a round, 1 or later, not {self.at}")

@@ -103,11 +103,11 @@ def _evidence(honest: Sequence[SimulatedParty]) -> list[Message]:
 def _decision(application: PrototypeApplication, outcome: Outcome, sent: Uploads) -> Decision:
     """Return an outcome as the round loop knows decisions from one trusted server."""
     globals_, state = application.memory(outcome)
-    uploads, verdict = judged(application.task, outcome.verdicts, sent)
+    uploads, verdict = apply_verdicts(application.task, outcome.verdicts, sent)
     return Decision(uploads, verdict, state, globals_)
 
 
-def judged(task: Task, verdicts: bytes, sent: Uploads) -> tuple[Uploads, Verdict]:
+def apply_verdicts(task: Task, verdicts: bytes, sent: Uploads) -> tuple[Uploads, Verdict]:
     """Return the uploads as they counted before the filter, and the verdict on them.
 
     Clients that sent an upload and got no verdict were left out. Verdicts on uploads that reached
@@ -123,7 +123,9 @@ def judged(task: Task, verdicts: bytes, sent: Uploads) -> tuple[Uploads, Verdict
     return task.detector.admitted(counted), verdict
 
 
-def taken(rules: Rules, task: Task, round_: int, uploads: Mapping[int, Message]) -> Uploads:
+def signed_uploads(
+    rules: Rules, task: Task, round_: int, uploads: Mapping[int, Message]
+) -> Uploads:
     """Return the uploads that clients signed for this round, and why the others are refused."""
     contents = {}
     for client, message in uploads.items():

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings
 from fedrfq.consensus.messages import Message
-from fedrfq.consensus.roster import MOST_SERVERS, faults
-from fedrfq.errors import UserError, nearest
+from fedrfq.consensus.roster import MAX_SERVERS, faults
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.federation import signatures
 from fedrfq.federation.federation_file import Federation, Timings
 from fedrfq.files.options import option
@@ -39,7 +39,7 @@ class Simulated(Committee):
     servers: int = option(
         4,
         "Servers in the committee; 3f + 1 of them tolerate f faulty ones",
-        f"1, or 4 to {MOST_SERVERS}",
+        f"1, or 4 to {MAX_SERVERS}",
     )
     faulty: int = option(
         0, "Servers that are faulty, drawn by the run's seed", "0 to (servers - 1) / 3"
@@ -59,9 +59,9 @@ class Simulated(Committee):
         from fedrfq.simulator.adversaries import BEHAVIOURS
         from fedrfq.simulator.network import NETWORKS
 
-        if self.servers != 1 and not 4 <= self.servers <= MOST_SERVERS:
+        if self.servers != 1 and not 4 <= self.servers <= MAX_SERVERS:
             raise UserError(
-                f"committee.servers must be 1, or 4 to {MOST_SERVERS} (3f + 1 tolerate f faulty"
+                f"committee.servers must be 1, or 4 to {MAX_SERVERS} (3f + 1 tolerate f faulty"
                 f" ones), not {self.servers}"
             )
         max_faulty = faults(self.servers)
@@ -113,10 +113,10 @@ class Simulated(Committee):
 
         This takes none of the clients' keys, and the servers ignore what the clients did not sign.
         """
-        from fedrfq.committee.round_result import round_result, taken
+        from fedrfq.committee.round_result import round_result, signed_uploads
 
         simulated_round = self.simulated_round(settings, round_, last)
-        sent = taken(simulated_round.rules, settings.task, round_, uploads)
+        sent = signed_uploads(simulated_round.rules, settings.task, round_, uploads)
         if not sent.clients:
             raise UserError(
                 f"no upload of round {round_} was signed by its client for this round, but the"
@@ -149,7 +149,7 @@ def _check_choice(key: str, value: str, known: Iterable[str]) -> None:
     if value not in names:
         raise UserError(
             f"committee.{key} must be one of {', '.join(names)},"
-            f" not '{value}'{nearest(value, names)}"
+            f" not '{value}'{did_you_mean(value, names)}"
         )
 
 

@@ -73,7 +73,7 @@ class Inbox(Rejoining):
             if message.body.round == self.round:  # as almost always
                 self._handle(peer, message)
             else:
-                self._place(peer, message)
+                self._route_by_round(peer, message)
         elif message.run != self.rules.run:
             self._ignore("another run")
         elif message.author is None:
@@ -85,9 +85,9 @@ class Inbox(Rejoining):
         elif not self.rules.authentic(message):
             self._ignore("bad signature")
         else:
-            self._place(peer, message)
+            self._route_by_round(peer, message)
 
-    def _place(self, peer: int, message: Message) -> None:
+    def _route_by_round(self, peer: int, message: Message) -> None:
         """Treat an authentic message by its round: this one, the next, a later or a past one."""
         body = message.body
         if body.round > self.round:
@@ -168,12 +168,12 @@ class Inbox(Rejoining):
             self._ignore("the run is over")
             return
         entry = body.client, digest
-        if entry not in self.holdings.uploads:
+        if entry not in self.upload_pool.uploads:
             self._store_upload(entry, message)
         # A receipt is given again for an upload that is sent again: the first may be lost. Servers
         # need none for their change proposals.
         if (
-            entry in self.holdings.promised
+            entry in self.upload_pool.promised
             and body.client < len(self.roster.clients)
             and not self.silent
         ):
@@ -189,23 +189,23 @@ class Inbox(Rejoining):
         body = message.body
         assert isinstance(body, Upload)
         closed = LIST in self.own
-        first = self.holdings.first(client)
+        first = self.upload_pool.first(client)
         is_listed = digest in self.wanted
-        if not is_listed and (closed or self.holdings.full(client)):
+        if not is_listed and (closed or self.upload_pool.full(client)):
             self._ignore("upload after closing" if first is None else "another upload")
         elif self.application.refuses(body) is not None:
             self._ignore("inadmissible upload")
             return
         else:
             self.wanted.pop(digest, None)
-            self.holdings.store(entry, message, promise=not closed)
+            self.upload_pool.store(entry, message, promise=not closed)
             self.effects.append(Persist(message))
             # Before the last client's upload, the deadline, or a list that names it, an upload lets
             # no rule apply.
             self.state_changed |= (
                 self.late
                 or bool(self.lists or self.proposals)
-                or self.holdings.held >= self.holdings.clients
+                or self.upload_pool.held >= self.upload_pool.clients
             )
         if first is not None:
             self._accuse(first, message)
@@ -234,19 +234,19 @@ class Inbox(Rejoining):
         if not self.rules.proper(message):
             self._ignore("improper list")
         elif self._keep(self.lists, message, self.quorum):
-            self.holdings.lacking[body.server] = set(self.holdings.missing(body.entries))
+            self.upload_pool.lacking[body.server] = set(self.upload_pool.missing(body.entries))
             # While our round is open, what others list is most likely on its way to us.
             if LIST in self.own or self.late:
                 self._fetch_missing(body.entries, peer)
 
     def _fetch_missing(self, entries: Entries, peer: int) -> bool:
         """Ask a peer for those of these uploads that we lack; return whether we hold all."""
-        missing = self.holdings.missing(entries)
+        missing = self.upload_pool.missing(entries)
         for _, digest in missing:
             # If we hold the digest, the list names it for the wrong client: there is no such
             # upload.
-            if self.holdings.find(digest) is None:
-                self._want(Fetch(self.round, PartKind.UPLOAD, digest), peer)
+            if self.upload_pool.find(digest) is None:
+                self._request(Fetch(self.round, PartKind.UPLOAD, digest), peer)
         return not missing
 
     # Proposals, votes and view changes
@@ -332,7 +332,7 @@ class Inbox(Rejoining):
         to be kept, it is the next round's certificate, which shows the asker that it is behind.
         """
         if fetch.what is _UPLOAD_PART:
-            return self.holdings.find(fetch.digest)
+            return self.upload_pool.find(fetch.digest)
         if fetch.what is _STANDING:
             return self._standing(fetch.digest)
         round_ = fetch.round

@@ -26,7 +26,7 @@ from fedrfq.errors import UserError
 _SILENT_ROUNDS = 2  # after the highest round shown; the proof is above
 
 
-def lost(rules: Rules, nonce: bytes) -> Message:
+def lost_log_mark(rules: Rules, nonce: bytes) -> Message:
     """Return the question of a server that has lost its log, which also marks its new log.
 
     A log that starts with this message belongs to a server that rejoins. The nonce must be fresh.
@@ -49,12 +49,12 @@ class Rejoining(ReplicaState):
     def _start_rejoining(self) -> None:
         """Make our question durable and ask it, if our log is lost."""
         if self.nonce is not None:
-            self.effects.append(Persist(lost(self.rules, self.nonce)))
+            self.effects.append(Persist(lost_log_mark(self.rules, self.nonce)))
             self._ask_standings()
 
     def _ask_standings(self) -> None:
         if self.nonce is not None:
-            self.effects.append(Broadcast(lost(self.rules, self.nonce)))
+            self.effects.append(Broadcast(lost_log_mark(self.rules, self.nonce)))
 
     def _standing(self, nonce: bytes) -> Message | None:
         """Return our answer: the last certificate we have. While we ask ourselves, we give none."""
@@ -69,7 +69,7 @@ class Rejoining(ReplicaState):
     def _proven_round(self, peer: int, body: Part) -> int | None:
         """Return the last round that an answer proves to be decided, or None if it is no answer."""
         is_other_server = 0 <= peer < self.roster.n and peer != self.me
-        if self.nonce is None or not is_other_server or not self._ours(body):
+        if self.nonce is None or not is_other_server or not self._answers_our_question(body):
             return None
         # What follows the nonce is a certificate, or nothing.
         if len(body.content) == DIGEST:
@@ -84,7 +84,7 @@ class Rejoining(ReplicaState):
             return last.record.round
         return None
 
-    def _ours(self, body: Part) -> bool:
+    def _answers_our_question(self, body: Part) -> bool:
         """Return whether an answer is to our question."""
         return body.content[:DIGEST] == self.nonce
 
@@ -101,12 +101,12 @@ class Rejoining(ReplicaState):
     def _abstain(self, nonce: bytes) -> None:
         """Stop asking, and be silent for as long as the answers require."""
         # Its round is the last silent one. From the log, it ends our question after a restart too.
-        mark = Part(self._bound(), PartKind.STANDING, nonce)
+        mark = Part(self._last_silent_round(), PartKind.STANDING, nonce)
         self._recall_standing(mark)
         self.state_changed = True
         self.effects.append(Persist(self.rules.unsigned(mark)))
 
-    def _bound(self) -> int:
+    def _last_silent_round(self) -> int:
         """Return the last round in which we must be silent."""
         return max(self.answers.values()) + _SILENT_ROUNDS
 
@@ -119,4 +119,4 @@ class Rejoining(ReplicaState):
             self.nonce = None
             self.answers = {}
             self.abstains_through = mark.round
-        self._weigh()
+        self._update_silence()

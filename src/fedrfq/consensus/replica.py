@@ -130,7 +130,9 @@ class Replica(Inbox):
 
     def _run_view(self) -> bool:
         """Start the view's timer, and propose if we lead the view."""
-        return (not self.timing and self._time()) or (self.leader == self.me and self._propose())
+        return (not self.timing and self._start_view_timer()) or (
+            self.leader == self.me and self._propose()
+        )
 
     def _vote(self) -> bool:
         # One vote of each kind in a view; what was signed in a later view counts as signed too.
@@ -151,17 +153,17 @@ class Replica(Inbox):
 
     def _close(self) -> bool:
         """Close the round with our list, when all clients have sent, or late when enough have."""
-        held = self.holdings.held
+        held = self.upload_pool.held
         if held < len(self.roster.clients) and not self._overdue(held):
             return False
         # From here on no receipt is given for a new upload: this list is the only one we ever sign.
-        self._sign(UploadList(self.round, self.me, self.holdings.entries()))
+        self._sign(UploadList(self.round, self.me, self.upload_pool.entries()))
         self._fetch_listed()
         return True
 
     def _fetch_listed(self) -> None:
         """Ask each server for the uploads that its list names and we lack."""
-        for server, lacking in self.holdings.lacking.items():
+        for server, lacking in self.upload_pool.lacking.items():
             self._fetch_missing(tuple(sorted(lacking)), server)
 
     def _overdue(self, held: int) -> bool:
@@ -197,7 +199,7 @@ class Replica(Inbox):
                 Send(self.leader, self.rules.unsigned(fetch)) for fetch in self.wanted.values()
             ]
 
-    def _time(self) -> bool:
+    def _start_view_timer(self) -> bool:
         """Start the view's timer once its leader can propose.
 
         So leaders are not blamed for absent clients.
@@ -222,7 +224,7 @@ class Replica(Inbox):
         return [
             self.lists[server]
             for server in sorted(self.lists)
-            if not self.holdings.lacking.get(server)
+            if not self.upload_pool.lacking.get(server)
         ]
 
     def _propose(self) -> bool:
@@ -290,7 +292,7 @@ class Replica(Inbox):
         # A record bound by an earlier view comes without lists. Its hash names the set.
         part = self.parts.get(proposal.record.set_)
         if part is None:
-            self._want(Fetch(self.round, PartKind.SET, proposal.record.set_), proposal.server)
+            self._request(Fetch(self.round, PartKind.SET, proposal.record.set_), proposal.server)
             return None
         entries = decode_entries(part.content)
         if self._fetch_missing(entries, proposal.server):
@@ -309,7 +311,9 @@ class Replica(Inbox):
 
     def _compute_anew(self, entries: Entries) -> Record:
         assert self.outcome is not None
-        outcome = self.application.decide(self.round, self.outcome, self.holdings.bodies(entries))
+        outcome = self.application.decide(
+            self.round, self.outcome, self.upload_pool.bodies(entries)
+        )
         record = self.rules.record(self.round, self._previous(), entries, outcome)
         contents = (write_entries(entries), *outcome)
         named_parts = zip(record.parts(), PARTS, contents, strict=True)
@@ -384,7 +388,7 @@ class Replica(Inbox):
         """
         if round_ != self.round or self.silent or LIST in self.own or UPLOAD in self.own:
             return
-        body = Upload(round_, self.roster.mover(self.me), content)
+        body = Upload(round_, self.roster.proposal_client(self.me), content)
         if self.application.refuses(body) is None:
             message = self.rules.signed(body, self.signer)
             self.own[UPLOAD] = message
@@ -416,7 +420,7 @@ class Replica(Inbox):
 
     def _report_too_few(self) -> None:
         """Report if too few clients have sent by the deadline, and fetch what others list."""
-        held = self.holdings.held
+        held = self.upload_pool.held
         if held >= self.roster.minimum or self.over:
             return
         # A silent server fetches too: its silence may end while others wait for its list.
@@ -479,8 +483,8 @@ class Replica(Inbox):
     def _recall_upload(self, message: Message, body: Upload) -> None:
         # Uploads that come after our list in the log were fetched for others' lists.
         is_open = LIST not in self.own
-        self.holdings.store((body.client, message.digest), message, promise=is_open)
-        if body.client == self.roster.mover(self.me):
+        self.upload_pool.store((body.client, message.digest), message, promise=is_open)
+        if body.client == self.roster.proposal_client(self.me):
             self.own[UPLOAD] = message
 
     def _recall_part(self, message: Message, body: Part) -> None:

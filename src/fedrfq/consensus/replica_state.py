@@ -58,7 +58,6 @@ class ReplicaState:
         "early",
         "effects",
         "highest_round_heard",
-        "holdings",
         "ignored",
         "last_lists",
         "last_parts",
@@ -86,6 +85,7 @@ class ReplicaState:
         "state_changed",
         "timing",
         "to_replay",
+        "upload_pool",
         "view",
         "wanted",
     )
@@ -126,7 +126,7 @@ class ReplicaState:
         self.round = round_
         self.state_changed = True
         self._enter_view(0)
-        self.holdings = UploadPool(len(self.roster.clients))
+        self.upload_pool = UploadPool(len(self.roster.clients))
         self.lists: Slots = {}
         self.proposals: Slots = {}
         self.prepares: Slots = {}
@@ -146,10 +146,10 @@ class ReplicaState:
         self.accused = {
             key: message for key, message in self.accused.items() if key[2] >= round_ - 1
         }
-        self._weigh()
+        self._update_silence()
         self._set_timers()
 
-    def _weigh(self) -> None:
+    def _update_silence(self) -> None:
         """Determine whether we must be silent.
 
         A silent server signs nothing: no receipts, lists, votes, view changes or change proposals.
@@ -215,7 +215,7 @@ class ReplicaState:
         """Ask a peer for the parts of a decided round that we lack, all but its set of uploads."""
         for what, name in list(zip(PARTS, record.parts(), strict=True))[1:]:
             if name not in self.last_parts:
-                self._want(Fetch(record.round, what, name), peer)
+                self._request(Fetch(record.round, what, name), peer)
 
     def _finish_catching_up(self) -> None:
         """Report the last round's outcome once all its parts are here."""
@@ -223,7 +223,7 @@ class ReplicaState:
         self._load_outcome(certificate.record)
         if self.outcome is not None:
             self.state_changed = True
-            self._weigh()
+            self._update_silence()
             self.effects += [
                 Persist(self.rules.unsigned(part)) for part in self.last_parts.values()
             ]
@@ -255,7 +255,7 @@ class ReplicaState:
             if name in self.parts
         ]
 
-    def _want(self, fetch: Fetch, peer: int) -> None:
+    def _request(self, fetch: Fetch, peer: int) -> None:
         """Note that something is missing, and ask a peer for it once; resends ask everybody."""
         self.wanted[fetch.digest] = fetch
         if peer != self.me and (fetch.digest, peer) not in self.requested:

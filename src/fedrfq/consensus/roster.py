@@ -11,8 +11,8 @@ from fedrfq.consensus.wire import sized, u32
 from fedrfq.errors import UserError
 
 # Server numbers are u16 on the wire, client numbers and milliseconds u32: these bounds stay within.
-MOST_SERVERS = 1000
-MOST_CLIENTS = 2**20
+MAX_SERVERS = 1000
+MAX_CLIENTS = 2**20
 MAX_MS = 2**32 - 1
 # Doubling adapts to a slow network, and the cap bounds the wait after an outage: a view's timeout
 # grows to at most 2⁶ times the first, a resend's to at most 2⁴ times.
@@ -86,13 +86,13 @@ class Roster:
         servers = len(self.servers)
         clients = len(self.clients)
         # Two or three servers bear no more faults than one, and need all of them to agree.
-        if servers in (0, 2, 3) or servers > MOST_SERVERS:
+        if servers in (0, 2, 3) or servers > MAX_SERVERS:
             raise UserError(
-                f"a committee needs 1 server, or 4 to {MOST_SERVERS} (3f + 1 tolerate f faulty"
+                f"a committee needs 1 server, or 4 to {MAX_SERVERS} (3f + 1 tolerate f faulty"
                 f" ones), not {servers}"
             )
-        if clients > MOST_CLIENTS:
-            raise UserError(f"a federation has at most {MOST_CLIENTS} clients, not {clients}")
+        if clients > MAX_CLIENTS:
+            raise UserError(f"a federation has at most {MAX_CLIENTS} clients, not {clients}")
         if not 1 <= self.minimum <= clients:
             raise UserError(
                 f"a round can require 1 to all of the {clients} clients, not {self.minimum}"
@@ -177,11 +177,11 @@ class Roster:
         """Return how long to wait for the next resend: doubled with each one, capped."""
         return self.resend_ms << min(resends, _MAX_RESEND_DOUBLINGS)
 
-    def mover(self, server: int) -> int:
+    def proposal_client(self, server: int) -> int:
         """Return the client number under which a server uploads its change proposals."""
         return len(self.clients) + server
 
-    def person(self, party: int) -> int:
+    def party_behind(self, party: int) -> int:
         """Return the party behind a number: server s for ~(K + s), any other party itself."""
         # The inverse of `mover`, for party ~(K + s).
         server = ~party - len(self.clients)

@@ -150,7 +150,7 @@ class Rules:
         # In an ordered list, three entries of one client make neighbours at distance two.
         thrice = any(map(eq, clients, clients[2:]))
         # The highest client number is that of the last server, as author of change proposals.
-        known = max(clients, default=0) < self.roster.mover(self.roster.n)
+        known = max(clients, default=0) < self.roster.proposal_client(self.roster.n)
         return ordered and not thrice and known and self.registered(clients) >= self.roster.minimum
 
     def registered(self, clients: Iterable[int]) -> int:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from fedrfq.data import DATASETS, at_path
 from fedrfq.engine.program import TrainingOptions
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment.experiment import Cohort, Data, Experiment
 from fedrfq.experiment.kinds import DEFAULT_KINDS, KINDS, SECTIONS, name_of
 from fedrfq.files import toml
@@ -143,7 +143,7 @@ def _of_kind(key: str, section: Table, suits: Mapping[str, Any], path: str) -> A
     _typed(name, str, f"{path}.name")
     if name not in kinds:
         raise UserError(
-            f"{path}.name must be one of {', '.join(kinds)}, not {name!r}{nearest(name, kinds)}"
+            f"{path}.name must be one of {', '.join(kinds)}, not {name!r}{did_you_mean(name, kinds)}"
         )
     _check_owner(section, name, kinds, path)
     return _build(kinds[name], section, path, suits)
@@ -215,7 +215,7 @@ def known(given: Mapping[str, Any], names: Sequence[str], path: str) -> None:
         listed = "there are no keys here"
         if names:
             listed = f"the keys here are {', '.join(names)}"
-        raise UserError(f"unknown key {_joined(path, key)}{nearest(key, names)}; {listed}")
+        raise UserError(f"unknown key {_joined(path, key)}{did_you_mean(key, names)}; {listed}")
 
 
 def _joined(path: str, key: str) -> str:

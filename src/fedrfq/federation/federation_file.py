@@ -76,12 +76,12 @@ class Federation:
         parties = [
             *range(len(self.servers)),
             *(~k for k in range(len(self.clients))),
-            *self.carriers,
+            *self.courier_numbers,
         ]
         return dict(zip(parties, self.servers + self.clients + self.couriers, strict=True))
 
     @cached_property
-    def carriers(self) -> range:
+    def courier_numbers(self) -> range:
         """The couriers as parties: of K clients and n servers, courier c is ~(K + n + c).
 
         ~K to ~(K + n − 1) are the servers as authors of change proposals.
@@ -90,7 +90,7 @@ class Federation:
         return range(~first, ~(first + len(self.couriers)), -1)
 
     @cached_property
-    def holders(self) -> dict[bytes, int]:
+    def party_by_certificate(self) -> dict[bytes, int]:
         """The party that holds each TLS certificate."""
         return {member.certificate: party for party, member in self.members.items()}
 
@@ -128,7 +128,7 @@ class Federation:
         server, client, courier = ROLES
         if party >= 0:
             return server
-        if party in self.carriers:
+        if party in self.courier_numbers:
             return courier
         return client
 

@@ -12,7 +12,7 @@ from typing import Any
 from fedrfq.errors import UserError
 
 ROLES = ("server", "client", "courier")  # in the order of the members
-MOST_CERTIFICATE = 4096  # bytes
+MAX_CERTIFICATE_BYTES = 4096  # bytes
 MAX_EXPERIMENT = 1 << 16  # characters
 # A name is a folder's too, so it must differ from all others even where case does not count.
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -40,9 +40,9 @@ class Member:
             )
         if self.address:
             endpoint(self.address)
-        if not 1 <= len(self.certificate) <= MOST_CERTIFICATE:
+        if not 1 <= len(self.certificate) <= MAX_CERTIFICATE_BYTES:
             raise UserError(
-                f"the certificate of {self.name} must have 1 to {MOST_CERTIFICATE} bytes,"
+                f"the certificate of {self.name} must have 1 to {MAX_CERTIFICATE_BYTES} bytes,"
                 f" not {len(self.certificate)}"
             )
 

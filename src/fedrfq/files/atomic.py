@@ -34,12 +34,12 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write `content` to `path`; a crash leaves either the old file or the complete new one."""
-    with writing(path), replacing(path) as file:
+    with reporting_write_errors(path), replacing(path) as file:
         file.write(content)
 
 
 @contextmanager
-def writing(where: Path) -> Iterator[None]:
+def reporting_write_errors(where: Path) -> Iterator[None]:
     """Turn an OSError raised while writing to `where` into a UserError."""
     try:
         yield
@@ -50,7 +50,7 @@ def writing(where: Path) -> Iterator[None]:
         ) from error
 
 
-def open_files(wanted: int) -> int:
+def raise_open_file_limit(wanted: int) -> int:
     """Raise this process's limit on open files to `wanted`, if allowed, and return the limit.
 
     Call it before opening many files: a process at its limit fails at an arbitrary later call.

@@ -19,7 +19,7 @@ class Unlockable(UserError):
     """The file system does not support locks."""
 
 
-def locked(folder: Path, what: str, remedy: str) -> int:
+def acquire(folder: Path, what: str, remedy: str) -> int:
     """Lock the folder (or file) for this process and return the handle; closing it unlocks.
 
     Raises UserError where that fails: `what` is what the user should name instead of a path that
@@ -49,14 +49,14 @@ def locked(folder: Path, what: str, remedy: str) -> int:
 
 
 @contextmanager
-def alone(folder: Path, what: str, remedy: str) -> Iterator[None]:
-    """Hold the lock of `locked` during the block.
+def exclusive(folder: Path, what: str, remedy: str) -> Iterator[None]:
+    """Hold the lock of `acquire` during the block.
 
     Some clusters' file systems do not support locks. There the block runs without one.
     """
     lock = None
     with suppress(Unlockable):
-        lock = locked(folder, what, remedy)
+        lock = acquire(folder, what, remedy)
     try:
         yield
     finally:
@@ -64,7 +64,7 @@ def alone(folder: Path, what: str, remedy: str) -> Iterator[None]:
             os.close(lock)
 
 
-def taken(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Return whether a process holds the folder's lock."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

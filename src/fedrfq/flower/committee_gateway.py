@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from fedrfq.committee import AgreedRound, AgreementReport, CommitteeSettings, Direct
-from fedrfq.committee.round_result import judged, taken
+from fedrfq.committee.round_result import apply_verdicts, signed_uploads
 from fedrfq.committee.simulated import Simulated
 from fedrfq.consensus.messages import Message, Part, PartKind
 from fedrfq.consensus.rules import Rules
@@ -117,8 +117,8 @@ class NetworkGateway:
         rules = Rules(self.federation.roster)
         task = self.federation.task
         globals_ = codec.decode_globals(carried.globals_, task.classes, task.values)
-        sent = taken(rules, task, number, uploads)
-        counted, verdict = judged(task, carried.verdicts, sent)
+        sent = signed_uploads(rules, task, number, uploads)
+        counted, verdict = apply_verdicts(task, carried.verdicts, sent)
         decision = Decision(counted, verdict, {}, globals_)
         return AgreedRound(decision, carried.packed, _report(rules, number, carried))
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.files import tensors
-from fedrfq.files.locks import locked
+from fedrfq.files.locks import acquire
 from fedrfq.flower.messages import MAX_BYTES, NAME, NodeAnswer
 from fedrfq.models.stacked import Params
 from fedrfq.node.storage.party_folder import make_folder
@@ -71,7 +71,7 @@ class NodeState:
     def locked(self) -> Iterator[None]:
         """Hold the folder alone; raise a UserError if another process holds it."""
         make_folder(self.folder, 0o700)
-        handle = locked(self.folder, "a node's folder", "a client is hosted by one node")
+        handle = acquire(self.folder, "a node's folder", "a client is hosted by one node")
         try:
             yield
         finally:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment import load
 from fedrfq.flower.committee_gateway import CommitteeGateway, NetworkGateway, gateway
 from fedrfq.flower.run_directory import FlowerRunDirectory, RunPlan
 from fedrfq.flower.sample_knowledge import DealtSamples, ReportedSamples
-from fedrfq.learning.round_loop import mandate
+from fedrfq.learning.round_loop import committee_settings
 from fedrfq.runs.run_directory import RunDirectory
 
 Config = Mapping[str, bool | float | int | str]
@@ -39,7 +39,7 @@ class AppOptions:
         for key, value in config.items():
             if key not in kinds:
                 raise UserError(
-                    f"the app has no setting {key}{nearest(key, kinds)}; it has {', '.join(kinds)}"
+                    f"the app has no setting {key}{did_you_mean(key, kinds)}; it has {', '.join(kinds)}"
                 )
             if not _fits(value, kinds[key]):
                 raise UserError(f"{key} must be {_KIND_NAMES[kinds[key]]}, not {value!r}")
@@ -76,7 +76,7 @@ def _open_simulated(options: AppOptions) -> tuple[FlowerRunDirectory, CommitteeG
             "`fedrfq config > FILE.toml` writes one"
         )
     samples = DealtSamples(experiment)
-    settings = mandate(experiment, len(samples.dataset.classes))
+    settings = committee_settings(experiment, len(samples.dataset.classes))
     way = gateway(experiment, settings)
     plan = RunPlan(experiment, settings.task, way.federation, samples)
     if options.resume:

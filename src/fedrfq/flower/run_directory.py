@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedrfq.committee.round_result import judged, taken
+from fedrfq.committee.round_result import apply_verdicts, signed_uploads
 from fedrfq.consensus.messages import Part, PartKind
 from fedrfq.consensus.rules import Rules
 from fedrfq.engine.threads import one_thread
@@ -226,7 +226,7 @@ class FlowerRunDirectory:
         if federation is None:
             counts_KJ = np.zeros((0, task.classes), np.int64)
             return Uploads((), counts_KJ, np.zeros((0, task.classes, task.values), np.int64))
-        sent = taken(Rules(federation.roster), task, decided.round, decided.uploads)
+        sent = signed_uploads(Rules(federation.roster), task, decided.round, decided.uploads)
         missing = {
             client: NOTHING_CAME for client in decided.losses if client not in decided.uploads
         }
@@ -242,7 +242,7 @@ class FlowerRunDirectory:
             nobody = Verdict(np.zeros(0, np.bool_), np.zeros(0, np.int64))
             return Decision(sent, nobody, {}, Globals.none(task.classes, task.values))
         globals_ = codec.decode_globals(parts[PartKind.GLOBALS], task.classes, task.values)
-        counted, verdict = judged(task, parts[PartKind.VERDICTS], sent)
+        counted, verdict = apply_verdicts(task, parts[PartKind.VERDICTS], sent)
         return Decision(counted, verdict, {}, globals_)
 
     def _accuracies(self, globals_: Globals) -> RunAccuracies:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedrfq.committee.round_result import taken
+from fedrfq.committee.round_result import signed_uploads
 from fedrfq.consensus.messages import Message, decode
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
@@ -159,7 +159,7 @@ class ServerRun:
         if federation is None:
             return sum(len(answer.trained) for answer in trained)
         rules = Rules(federation.roster)
-        return len(taken(rules, federation.task, number, _uploads(trained)).clients)
+        return len(signed_uploads(rules, federation.task, number, _uploads(trained)).clients)
 
     def _decide(self, number: int, answers: list[NodeAnswer]) -> DecidedRound:
         """Carry the uploads to the committee, and return the round that it decided."""

@@ -23,7 +23,7 @@ from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.signatures import Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.flower.messages import MAX_CLIENTS
-from fedrfq.learning.round_loop import mandate
+from fedrfq.learning.round_loop import committee_settings
 from fedrfq.methods import METHODS
 from fedrfq.node.hosting import HOSTED
 from fedrfq.node.membership.identity import read_federation, read_signer
@@ -164,7 +164,7 @@ def simulated(experiment: Experiment, clients: range, classes: int) -> Trust:
             "nodes accept only certified results, but this experiment has no committee: "
             'set committee.name = "simulated"'
         )
-    federation = experiment.committee.federation(mandate(experiment, classes))
+    federation = experiment.committee.federation(committee_settings(experiment, classes))
     signers = {
         client: signatures.simulated(experiment.seed, "client", client) for client in clients
     }

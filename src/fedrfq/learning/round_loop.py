@@ -52,9 +52,9 @@ __all__ = [
     "attackers",
     "believed_labels",
     "check_stackable",
+    "committee_settings",
     "deal",
     "held",
-    "mandate",
     "participants",
     "program_key",
     "start",
@@ -103,7 +103,7 @@ class RoundLoop:
         self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
         self.malicious = tuple(attackers(experiment) for experiment in experiments)
         self.settings = tuple(
-            mandate(experiment, len(dataset.classes)) for experiment in experiments
+            committee_settings(experiment, len(dataset.classes)) for experiment in experiments
         )
         self.held_KJ = held(self.partitions, len(dataset.classes)).to(device)
         # All runs have the cohorts of the first: they are stackable.
@@ -422,7 +422,7 @@ def check_stackable(experiments: Sequence[Experiment]) -> None:
         )
 
 
-def mandate(experiment: Experiment, classes: int) -> CommitteeSettings:
+def committee_settings(experiment: Experiment, classes: int) -> CommitteeSettings:
     """Return the run's committee settings: what it asks of its committee."""
     e = experiment
     task = Task(

@@ -28,7 +28,7 @@ from fedrfq.files import toml
 from fedrfq.node import hosting, local_dataset
 from fedrfq.node.driver import Driver
 from fedrfq.node.learner import Learner, News
-from fedrfq.node.logs import hear, say
+from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.ops import status
@@ -123,7 +123,7 @@ class ClientProcess:
     async def _start(self) -> None:
         await self._links.start()
         self._driver.start()
-        say(
+        log_event(
             "started",
             name=self._identity.member.name,
             run=self._federation.roster.run.hex(),
@@ -188,7 +188,7 @@ class ClientProcess:
 
     def _peer(self, peer: int, is_connected: bool) -> None:
         event = "connected" if is_connected else "disconnected"
-        hear(event, peer=status.name(self._federation, peer))
+        log_peer_event(event, peer=status.name(self._federation, peer))
         if is_connected:
             self._driver.peer_joined()
 
@@ -307,8 +307,8 @@ async def _attend(
     if not ended.successor:
         return ended
     if not epochs.takes_part(identity, ended.successor):
-        say("the federation goes on without this client", "warning", round=ended.round)
+        log_event("the federation goes on without this client", "warning", round=ended.round)
         return replace(ended, successor=b"")
-    say("the federation has changed", round=ended.round)
+    log_event("the federation has changed", round=ended.round)
     process.activate_successor()
     return ended

@@ -32,7 +32,7 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
-from fedrfq.node.logs import hear
+from fedrfq.node.logs import log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.ops import status
@@ -220,7 +220,7 @@ class Courier:
 
     def _peer(self, peer: int, is_connected: bool) -> None:
         event = "connected" if is_connected else "disconnected"
-        hear(event, peer=status.name(self.federation, peer))
+        log_peer_event(event, peer=status.name(self.federation, peer))
         # What a server said on an earlier connection may be out of date.
         self._greeted.discard(peer)
         self._elsewhere.discard(peer)

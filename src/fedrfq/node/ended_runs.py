@@ -16,7 +16,7 @@ from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.reconfiguration import reconfigurable
-from fedrfq.node.logs import say
+from fedrfq.node.logs import log_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.storage.write_ahead_log import WriteAheadLog
@@ -85,7 +85,7 @@ class EndedRuns:
         try:
             run = _EndedRun(folder, identity, federation)
         except UserError as error:
-            say("cannot serve a run that has ended", "warning", why=str(error))
+            log_event("cannot serve a run that has ended", "warning", why=str(error))
             return
         # If the log does not say that the run is over, its replica might still sign something.
         if run.over:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedrfq.consensus.events import Submit
-from fedrfq.node.logs import say
+from fedrfq.node.logs import log_event
 from fedrfq.node.participant import Accuracies, Interrupted, Participant
 from fedrfq.node.storage.client_history import ClientHistory, HistoryLine
 from fedrfq.prototypes.fixed_point import Globals
@@ -83,7 +83,7 @@ class Learner:
         """Train for the round after this result, unless a newer one arrives first."""
         number = news.round + 1
         if not self._participant.takes_part(number):
-            say("not selected for this round", round=number)
+            log_event("not selected for this round", round=number)
             return
         # An interrupt may be left over from before this training began, so being interrupted does
         # not mean that there is a newer result: only `_newest` tells.
@@ -94,7 +94,7 @@ class Learner:
                 continue
             self._give(Submit(number, content))
             return
-        say("the round ended before training did", "warning", round=number)
+        log_event("the round ended before training did", "warning", round=number)
 
     async def _record(self, news: News) -> None:
         """Test the model against this result, and write the round into the history."""
@@ -117,5 +117,5 @@ class Learner:
             seconds=time.monotonic() - self._since,
         )
         self._history.write(line)
-        say("round completed", "info", **line.facts())
+        log_event("round completed", "info", **line.facts())
         self.on_round(line)

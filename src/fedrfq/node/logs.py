@@ -23,12 +23,12 @@ _WINDOW_S = 60.0
 _log = logging.getLogger("fedrfq.node")
 
 
-def say(event: str, level: str = "info", **facts: Any) -> None:
+def log_event(event: str, level: str = "info", **facts: Any) -> None:
     """Log an event of this party, with its facts."""
     _log.log(logging.getLevelNamesMapping()[level.upper()], event, extra={"facts": facts})
 
 
-def hear(event: str, level: str = "info", **facts: Any) -> None:
+def log_peer_event(event: str, level: str = "info", **facts: Any) -> None:
     """Log an event that a peer can cause as often as it likes."""
     _log.log(
         logging.getLevelNamesMapping()[level.upper()], event, extra={"facts": facts, "often": True}

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedrfq.consensus.events import Decided, Outcome, Submit, Waiting
 from fedrfq.consensus.messages import Cert, Fetch, Message, Part, PartKind, ViewChange
-from fedrfq.consensus.rejoin import lost
+from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
@@ -24,7 +24,7 @@ from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
 from fedrfq.node.driver import Driver
 from fedrfq.node.ended_runs import RUN, EndedRuns
-from fedrfq.node.logs import hear, say
+from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.membership.proposal import pending
@@ -82,7 +82,7 @@ class Server:
         self._replica = Replica(
             self._rules, identity.party, identity.signer, application, self._store.messages
         )
-        self._seen = StatusTracker(
+        self._tracker = StatusTracker(
             identity, self._replica, self._store, epochs.rounds_left(identity)
         )
         self._ended_runs = EndedRuns(identity)
@@ -93,7 +93,7 @@ class Server:
             self._federation.roster,
             self._store,
             self._links,
-            couriers=self._federation.carriers,
+            couriers=self._federation.courier_numbers,
         )
         self._compactor = LogCompactor(self._store, self._audit)
         self._stop_requested = asyncio.Event()
@@ -103,7 +103,7 @@ class Server:
 
     def _set_callbacks(self) -> None:
         driver = self._driver
-        driver.last_round = self._seen.rounds
+        driver.last_round = self._tracker.rounds
         driver.answer = self._certificate
         driver.leader = lambda: self._replica.leader
         driver.on_persisted = self._persisted
@@ -124,9 +124,9 @@ class Server:
             await self._start(web)
             await self._serve_until_stopped()
         finally:
-            say("stopping", round=self._replica.round)
+            log_event("stopping", round=self._replica.round)
             await self._stop(web)
-        say("stopped")
+        log_event("stopped")
 
     def stop(self) -> None:
         """Ask the server to stop; `run` returns once everything is written and sent."""
@@ -154,7 +154,7 @@ class Server:
 
     def _say_started(self, port: int) -> None:
         host, bound = self._links.address
-        say(
+        log_event(
             "started",
             name=self._identity.member.name,
             run=self._federation.roster.run.hex(),
@@ -162,9 +162,11 @@ class Server:
             status_port=port,
         )
         if self._store.dropped:
-            say("dropped an interrupted flush", "warning", log=self._store.dropped)
+            log_event("dropped an interrupted flush", "warning", log=self._store.dropped)
         if self._replica.silent:
-            say("abstaining until enough rounds have passed", "warning", round=self._replica.round)
+            log_event(
+                "abstaining until enough rounds have passed", "warning", round=self._replica.round
+            )
 
     def _address(self) -> str:
         listen = self._options.listen
@@ -185,7 +187,7 @@ class Server:
 
     async def _wait_until_done(self) -> None:
         """Wait until the run has ended and all connected parties know it, or take too long."""
-        while not self._seen.finished:
+        while not self._tracker.finished:
             await asyncio.sleep(_LOOK_S)
         waited = 0.0
         while waited < _LINGER_S and not self._all_know():
@@ -195,7 +197,7 @@ class Server:
     def _all_know(self) -> bool:
         # Clients leave when they have the last result; servers mention the round after it.
         return all(
-            party >= 0 and self._driver.heard.get(party, 0) > self._seen.decided
+            party >= 0 and self._driver.heard.get(party, 0) > self._tracker.decided
             for party in self._links.connected()
         )
 
@@ -254,11 +256,11 @@ class Server:
         text = codec.successor_in(outcome.verdicts)
         if not epochs.takes_part(self._identity, text):
             # It stays up and answers questions until its operator stops it.
-            say("the federation goes on without this server", "warning", round=round_)
+            log_event("the federation goes on without this server", "warning", round=round_)
             return
-        say("the federation has changed", round=round_)
+        log_event("the federation has changed", round=round_)
         self.ended = epochs.encode_last(self._rules, certificate, outcome), text
-        pinned = set(Federation.read(text.decode(), FEDERATION).holders)
+        pinned = set(Federation.read(text.decode(), FEDERATION).party_by_certificate)
         # The loop holds tasks only weakly; the attribute keeps this one alive.
         self._departing = asyncio.ensure_future(self._depart(pinned))
 
@@ -268,7 +270,9 @@ class Server:
         if isinstance(body, ViewChange):
             leader = self._federation.roster.leader(body.round, body.view - 1)
             late = status.name(self._federation, leader)
-            hear("asking for another view", "warning", round=body.round, view=body.view, late=late)
+            log_peer_event(
+                "asking for another view", "warning", round=body.round, view=body.view, late=late
+            )
 
     def _decided(self, decided: Decided) -> None:
         self._audit.decided(decided)
@@ -276,11 +280,11 @@ class Server:
         loop = asyncio.get_running_loop()
         if decided.outcome is not None:
             loop.call_soon(self._continue)
-        if not self._seen.decide(decided):
+        if not self._tracker.decide(decided):
             return
-        last = self._seen.last
+        last = self._tracker.last
         assert last is not None
-        say(
+        log_event(
             "decided",
             round=last.round,
             view=last.view,
@@ -288,8 +292,8 @@ class Server:
             clients=last.clients,
             filtered={one.name: one.score for one in last.filtered or ()},
         )
-        if self._seen.finished:
-            say("finished", round=last.round)
+        if self._tracker.finished:
+            log_event("finished", round=last.round)
         if self._compactor.due:
             loop.call_soon(self._compact)
 
@@ -300,8 +304,8 @@ class Server:
             self._driver.fail(str(error))
 
     def _accused(self, evidence: Message) -> None:
-        charge = self._seen.accuse(evidence)
-        hear(
+        charge = self._tracker.accuse(evidence)
+        log_peer_event(
             "evidence of misbehaviour",
             "warning",
             round=charge.round,
@@ -310,9 +314,9 @@ class Server:
         )
 
     def _waiting(self, waiting: Waiting) -> None:
-        self._seen.wait(waiting)
-        if not self._seen.finished:
-            say(
+        self._tracker.wait(waiting)
+        if not self._tracker.finished:
+            log_event(
                 "too few clients have sent their uploads",
                 "warning",
                 round=self._replica.round,
@@ -321,31 +325,31 @@ class Server:
             )
 
     def _failed(self, why: str) -> None:
-        say("this server no longer votes", "error", why=why)
+        log_event("this server no longer votes", "error", why=why)
 
     def _peer(self, peer: int, is_connected: bool) -> None:
         event = "connected" if is_connected else "disconnected"
         level = "debug" if peer < 0 else "info"
-        hear(event, level, peer=status.name(self._federation, peer))
+        log_peer_event(event, level, peer=status.name(self._federation, peer))
         if not is_connected:
             self._driver.peer_left(peer)
-        elif peer in self._federation.carriers:
+        elif peer in self._federation.courier_numbers:
             self._links.send(peer, self._last_decided().wire)
 
     def _last_decided(self) -> Message:
         """Return the greeting for couriers: the last round decided on this disk, or none."""
-        certificate = self._replica.chain.get(self._seen.decided)
+        certificate = self._replica.chain.get(self._tracker.decided)
         content = b""
         if certificate is not None:
             content = certificate.write()
-        return self._rules.unsigned(Part(self._seen.decided, PartKind.STANDING, content))
+        return self._rules.unsigned(Part(self._tracker.decided, PartKind.STANDING, content))
 
     def _certificate(self, fetch: Fetch) -> Message | None:
         """Answer a question for a certificate once this server can write nothing any more.
 
         Only rounds whose decision is on the disk count; the replica may know more than that.
         """
-        if fetch.what != PartKind.CERT or fetch.round > self._seen.decided:
+        if fetch.what != PartKind.CERT or fetch.round > self._tracker.decided:
             return None
         certificate = self._replica.chain.get(fetch.round)
         if certificate is None:
@@ -355,11 +359,11 @@ class Server:
     # Pages
 
     def _status(self) -> WebPage:
-        board = self._seen.board(self._driver, self._links)
-        return WebPage(to_json(asdict(board)) + "\n", "application/json")
+        status = self._tracker.status(self._driver, self._links)
+        return WebPage(to_json(asdict(status)) + "\n", "application/json")
 
     def _metrics(self) -> WebPage:
-        text = metrics(self._seen, self._driver, self._links)
+        text = metrics(self._tracker, self._driver, self._links)
         return WebPage(text, "text/plain; version=0.0.4; charset=utf-8")
 
     def _health(self) -> WebPage:
@@ -387,8 +391,8 @@ def _open_log(identity: Identity, rules: Rules, rejoin: bool) -> WriteAheadLog:
     """
     folder = identity.folder
     if rejoin:
-        mark = lost(rules, secrets.token_bytes(32))
-        say("rejoining", "warning", log=f"set aside as {WriteAheadLog.reset(folder).name}")
+        mark = lost_log_mark(rules, secrets.token_bytes(32))
+        log_event("rejoining", "warning", log=f"set aside as {WriteAheadLog.reset(folder).name}")
         store = WriteAheadLog.open(folder, rules.run)
         store.append(mark)
         store.flush()

@@ -27,7 +27,7 @@ from fedrfq.paper.lipschitz_estimate import steepest_l2
 from fedrfq.paper.theorem import FORMS, Constants, MeasuredSetting, s8_holds, terms
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.studies import study_file
-from fedrfq.studies.recipe import Recipe, Shown, Tell
+from fedrfq.studies.recipe import Progress, Recipe, StudyResult
 
 if TYPE_CHECKING:
     import torch
@@ -68,8 +68,8 @@ class BoundPlan:
         return BoundPlan(recipe, settings, **numbers)
 
     def show(
-        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
-    ) -> Shown:
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
+    ) -> StudyResult:
         """Measure each setting and draw bound.png."""
         measured = {label: self._measure(i, label, tell) for i, label in enumerate(self.settings)}
         rows = [row for label, setting in measured.items() for row in _rows(label, setting)]
@@ -80,9 +80,9 @@ class BoundPlan:
         }
         title = self.recipe.title
         picture = bound_tables.drawn(folder / "bound.png", title, measured)
-        return Shown(bound_tables.sheets(title, measured), whole, rows, [picture])
+        return StudyResult(bound_tables.sheets(title, measured), whole, rows, [picture])
 
-    def _measure(self, i: int, label: str, tell: Tell) -> MeasuredSetting:
+    def _measure(self, i: int, label: str, tell: Progress) -> MeasuredSetting:
         experiment = self.settings[label]
         method = experiment.method
         assert isinstance(method, FedRFQ), "check() lets no other method through"

@@ -26,7 +26,7 @@ from fedrfq.models.resnet18 import ResNet18
 from fedrfq.paper import failures_tables
 from fedrfq.paper.clusters import Clustered, clustered
 from fedrfq.studies.axes import KEYS, Axes, Labels
-from fedrfq.studies.recipe import Recipe, Shown, Tell
+from fedrfq.studies.recipe import Progress, Recipe, StudyResult
 
 if TYPE_CHECKING:
     import torch
@@ -119,8 +119,8 @@ class FailuresPlan:
         return list(self.runs.values())
 
     def show(
-        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
-    ) -> Shown:
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
+    ) -> StudyResult:
         """Cluster each run's prototypes, and draw a picture for each dataset."""
         failures: list[Failure] = []
         first_seeds: dict[Labels, Clustered] = {}  # only these are drawn
@@ -146,7 +146,7 @@ class FailuresPlan:
         }
         left_out = self._left_out(len(self.runs) - len(failures))
         sheets = failures_tables.sheets(self.recipe.title, failures, left_out)
-        return Shown(sheets, whole, rows, failures_tables.drawn(folder, first_seeds))
+        return StudyResult(sheets, whole, rows, failures_tables.drawn(folder, first_seeds))
 
     def _left_out(self, diverged: int) -> str:
         sentences = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.paper import bound, failures, lipschitz, security_recipe
 from fedrfq.paper.tables import TablePlan
 from fedrfq.studies.figure import FigurePlan
@@ -24,7 +24,7 @@ KINDS: dict[str, Callable[[Recipe], Plan]] = {
 def plan(recipe: Recipe) -> Plan:
     """Return the plan for a recipe, by its kind."""
     if recipe.kind not in KINDS:
-        near = nearest(recipe.kind, list(KINDS))
+        near = did_you_mean(recipe.kind, list(KINDS))
         raise UserError(
             f"{recipe.name}: kind must be one of {', '.join(KINDS)}, not '{recipe.kind}'{near}"
         )

@@ -30,7 +30,7 @@ from fedrfq.paper.lipschitz_estimate import (
 )
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.studies.plots import legend, pyplot, saved
-from fedrfq.studies.recipe import Recipe, Shown, Tell
+from fedrfq.studies.recipe import Progress, Recipe, StudyResult
 from fedrfq.studies.sheets import NOTHING, Sheet
 from fedrfq.studies.study_file import whole_numbers
 
@@ -107,8 +107,8 @@ class LipschitzPlan:
         )
 
     def show(
-        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
-    ) -> Shown:
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
+    ) -> StudyResult:
         """Measure every constant, and draw lipschitz.png."""
         norms = self._norms()
         rng = np.random.default_rng(self.seed)
@@ -122,7 +122,7 @@ class LipschitzPlan:
         labels = [norm.label for norm in norms]
         sheets = [self._sheet(labels, constants), self._claims(labels, constants, shares)]
         picture = self._draw(folder / "lipschitz.png", labels, constants)
-        return Shown(sheets, whole, rows, [picture])
+        return StudyResult(sheets, whole, rows, [picture])
 
     def _norms(self) -> list[Norm]:
         norms = [Norm("max norm, a window", is_max=True), Norm("L2, a window")]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.files import toml
 from fedrfq.studies.recipe import folder
 
@@ -41,7 +41,7 @@ def printed(table: str) -> dict[str, Printed]:
     path = folder() / FILE
     tables = toml.read(path)
     if table not in tables:
-        near = nearest(table, list(tables))
+        near = did_you_mean(table, list(tables))
         raise UserError(f"paper must be one of {', '.join(tables)}, not '{table}'{near}")
     try:
         return {method: Printed.of(row) for method, row in tables[table].items()}

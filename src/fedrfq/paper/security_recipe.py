@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, known
 from fedrfq.paper.security import draw, numbers, probabilities, security, tolerated
-from fedrfq.studies.recipe import Recipe, Shown, Tell
+from fedrfq.studies.recipe import Progress, Recipe, StudyResult
 from fedrfq.studies.sheets import Sheet
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class SecurityPlan:
         )
 
     def show(
-        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
-    ) -> Shown:
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
+    ) -> StudyResult:
         """Compute the probabilities, judge the claims and draw security.png."""
         tell(0, "security probabilities")
         computed = {(n, p): security(n, p) for n in self.servers for p in self.ps}
@@ -89,7 +89,7 @@ class SecurityPlan:
             "claims": [asdict(claim) for claim in claims],
             "rows": rows,
         }
-        return Shown([self._sheet(computed), _claims_sheet(claims)], whole, rows, [picture])
+        return StudyResult([self._sheet(computed), _claims_sheet(claims)], whole, rows, [picture])
 
     def _sheet(self, computed: Securities) -> Sheet:
         rows = [

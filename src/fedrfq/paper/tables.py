@@ -24,7 +24,7 @@ from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread
 from fedrfq.studies.line_plots import Facet, PlotLine, draw
 from fedrfq.studies.measures import MeasuredRuns
-from fedrfq.studies.recipe import Recipe, Shown, Tell
+from fedrfq.studies.recipe import Progress, Recipe, StudyResult
 from fedrfq.studies.sheets import NOTHING, Sheet
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ class TablePlan:
         return list(self.axes.experiments.values())
 
     def show(
-        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
-    ) -> Shown:
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
+    ) -> StudyResult:
         """Draw figure.png, and return an overview, the claims, and a table for each setting."""
         measured = MeasuredRuns.of(self.axes, ended)
         cells = self._cells(measured)
@@ -117,7 +117,7 @@ class TablePlan:
             sheets.append(claims_sheet(judged))
         sheets += [self._setting(cells, setting) for setting in self.axes.labels["setting"]]
         picture = draw(folder / "figure.png", self.recipe.title, [self._facets(cells)])
-        return Shown(sheets, whole, [cell.flat() for cell in cells], [picture])
+        return StudyResult(sheets, whole, [cell.flat() for cell in cells], [picture])
 
     def _cells(self, measured: MeasuredRuns) -> list[TableCell]:
         cells = []

@@ -28,7 +28,7 @@ LIMIT = 2**20
 # The most values of a prototype: the header counts them in 16 bits.
 MAX_VALUES = 2**16 - 1
 # The most samples of a class that a client may claim.
-MOST_COUNT = 2**20
+MAX_COUNT = 2**20
 # Magic, version, bits per value, round, client, number of classes, values per class.
 _HEADER = struct.Struct("<4sBBIIHH")
 # Class, count.
@@ -140,7 +140,7 @@ class Uploads:
         counts_KJ = self.counts_KJ
         values_KJV = self.values_KJV
         valid_K = counts_KJ.min(1, initial=0) >= 0
-        valid_K &= counts_KJ.max(1, initial=0) <= MOST_COUNT
+        valid_K &= counts_KJ.max(1, initial=0) <= MAX_COUNT
         valid_K &= values_KJV.min((1, 2), initial=0) >= -end
         valid_K &= values_KJV.max((1, 2), initial=0) <= end
         if step > 1:
@@ -154,7 +154,7 @@ class Uploads:
         end = self.precision.most * step
         counts = self.counts_KJ
         values = self.values_KJV
-        inside = counts.min(initial=0) >= 0 and counts.max(initial=0) <= MOST_COUNT
+        inside = counts.min(initial=0) >= 0 and counts.max(initial=0) <= MAX_COUNT
         inside = inside and values.min(initial=0) >= -end and values.max(initial=0) <= end
         return bool(inside and (step == 1 or not (values % step).any()))
 
@@ -163,8 +163,8 @@ class Uploads:
         counts_J = self.counts_KJ[row]
         values_JV = self.values_KJV[row]
         for count in (counts_J.min(initial=0), counts_J.max(initial=0)):
-            if not 0 <= count <= MOST_COUNT:
-                return f"a class has {count} samples, outside 0 to {MOST_COUNT}"
+            if not 0 <= count <= MAX_COUNT:
+                return f"a class has {count} samples, outside 0 to {MAX_COUNT}"
         end = self.precision.most * self.precision.step
         for value in (values_JV.min(initial=0), values_JV.max(initial=0)):
             if not -end <= value <= end:
@@ -268,7 +268,7 @@ def _read(
     rows = np.frombuffer(message, row, held, _HEADER.size)
     last = -1
     for j, count in zip(rows["class"].tolist(), rows["count"].tolist(), strict=True):
-        if not last < j < classes or not 0 < count <= MOST_COUNT:
+        if not last < j < classes or not 0 < count <= MAX_COUNT:
             raise UserError(
                 f"class {j} with {count} samples is out of order, unknown, empty or too large"
             )
@@ -322,7 +322,7 @@ def _plainly_right(
         return False
     class_R, count_R, digits_R = zip(*row.iter_unpack(message[_HEADER.size :]), strict=True)
     ordered = all(map(lt, class_R, class_R[1:])) and class_R[-1] < classes
-    counted = min(count_R) > 0 and max(count_R) <= MOST_COUNT
+    counted = min(count_R) > 0 and max(count_R) <= MAX_COUNT
     if not ordered or not counted:
         return False
     # Of all values only the highest bytes, less those that are beyond doubt: nothing may be left.
@@ -401,7 +401,7 @@ def _together(
     steps_RV = _signed(rows["digits"])
     # Classes ascend within each message, and messages follow one another: one comparison for all.
     ordered = (np.diff(row_R * classes + class_R) > 0).all() and class_R.max(initial=0) < classes
-    counted = rows["count"].min(initial=1) > 0 and rows["count"].max(initial=1) <= MOST_COUNT
+    counted = rows["count"].min(initial=1) > 0 and rows["count"].max(initial=1) <= MAX_COUNT
     if not ordered or not counted or not _within(steps_RV, precision):
         return None
     counts_KJ = np.zeros((len(clients), classes), np.int64)

@@ -17,7 +17,7 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.round_loop import deal
-from fedrfq.prototypes.fixed_point import MOST_COUNT
+from fedrfq.prototypes.fixed_point import MAX_COUNT
 from fedrfq.report.clients_csv import Clients
 from fedrfq.runs import summary
 from fedrfq.runs.run_directory import RunDirectory
@@ -105,7 +105,7 @@ def _fits(value: Any, kind: str) -> bool:
     """Whether a record's value is of this kind, written as a type annotation."""
     if kind.startswith("list"):
         return isinstance(value, list) and all(
-            type(item) is int and 0 <= item <= MOST_COUNT for item in value
+            type(item) is int and 0 <= item <= MAX_COUNT for item in value
         )
     if kind.startswith("dict"):
         return isinstance(value, dict) and all(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedrfq.errors import UserError
-from fedrfq.files.atomic import write_atomically, writing
+from fedrfq.files.atomic import reporting_write_errors, write_atomically
 from fedrfq.report import vega
 from fedrfq.report.page import ReportPage
 
@@ -25,7 +25,7 @@ def write(make: Callable[[], ReportPage], out: Path) -> list[Path]:
     for figure, picture in zip(page.figures(), pictures, strict=True):
         files[folder / f"{figure.name}.png"] = picture
         files[folder / f"{figure.name}.csv"] = figure.csv().encode()
-    with writing(out):
+    with reporting_write_errors(out):
         folder.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         write_atomically(path, content)

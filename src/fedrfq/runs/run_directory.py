@@ -38,7 +38,7 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation.federation_file import Federation
 from fedrfq.files import hash_chain, tensors, toml
-from fedrfq.files.atomic import write_atomically, writing
+from fedrfq.files.atomic import reporting_write_errors, write_atomically
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import LoopState
@@ -79,7 +79,7 @@ class RunDirectory:
         """
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         base = f"{stamp}-seed{experiment.seed}-{experiment.hash()[:6]}"
-        with writing(out):
+        with reporting_write_errors(out):
             path = _fresh(out / experiment.name, base)
             (path / "checkpoints").mkdir()
         run = RunDirectory(path)
@@ -182,7 +182,7 @@ class RunDirectory:
 
     def prove(self, report: AgreementReport) -> None:
         """Append what proves a round to the audit log and the bodies."""
-        with writing(self.path):
+        with reporting_write_errors(self.path):
             hash_chain.append(self.path / "bodies.bin", report.run, report.bodies)
             hash_chain.append(self.path / "audit.log", report.run, report.entry)
 
@@ -216,7 +216,7 @@ class RunDirectory:
                 raise UserError(
                     f"{self.path / name} is missing: restore the file or start the run again"
                 )
-            with writing(self.path):
+            with reporting_write_errors(self.path):
                 hash_chain.cut(self.path / name, root, number)
 
     def checkpoints(self) -> dict[int, Path]:
@@ -234,7 +234,7 @@ class RunDirectory:
         if self.audited():
             names += AUDITED
         for name in names:
-            with writing(self.path), (self.path / name).open("rb+") as file:
+            with reporting_write_errors(self.path), (self.path / name).open("rb+") as file:
                 os.fsync(file.fileno())
 
     def save(self, state: LoopState) -> Path:
@@ -308,7 +308,10 @@ class RunDirectory:
         write_atomically(self.path / name, text.encode())
 
     def _append(self, name: str, text: str) -> None:
-        with writing(self.path), (self.path / name).open("a", encoding="utf-8", newline="") as file:
+        with (
+            reporting_write_errors(self.path),
+            (self.path / name).open("a", encoding="utf-8", newline="") as file,
+        ):
             file.write(text)
             file.flush()
 

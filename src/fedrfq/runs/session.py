@@ -17,8 +17,8 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation.round_log import stands
-from fedrfq.files.atomic import open_files
-from fedrfq.files.locks import alone
+from fedrfq.files.atomic import raise_open_file_limit
+from fedrfq.files.locks import exclusive
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop
@@ -191,11 +191,11 @@ class Session:
 def _lock_all(runs: Sequence[RunDirectory]) -> ExitStack:
     """Lock the runs' directories for this process."""
     # Every lock is an open file.
-    open_files(len(runs) + _SPARE_FILES)
+    raise_open_file_limit(len(runs) + _SPARE_FILES)
     with ExitStack() as held:
         for run in runs:
             remedy = "it is training this run; wait until it ends, or stop it"
-            held.enter_context(alone(run.path, "a run directory", remedy))
+            held.enter_context(exclusive(run.path, "a run directory", remedy))
         return held.pop_all()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from fedrfq.consensus.messages import Message
 
 
-def shown(value: Any) -> str:
+def readable(value: Any) -> str:
     """Return any value as short text; digests are cut, and messages are named by their kind."""
     if isinstance(value, Message):
         return f"{value.body.kind.name}({_field_text(value.body)})"
@@ -18,9 +18,9 @@ def shown(value: Any) -> str:
     if hasattr(value, "__dataclass_fields__"):
         return f"{type(value).__name__}({_field_text(value)})"
     if isinstance(value, tuple):
-        return "[" + ", ".join(map(shown, value)) + "]"
+        return "[" + ", ".join(map(readable, value)) + "]"
     return str(value)
 
 
 def _field_text(body: Any) -> str:
-    return " ".join(shown(getattr(body, field.name)) for field in fields(body) if field.repr)
+    return " ".join(readable(getattr(body, field.name)) for field in fields(body) if field.repr)

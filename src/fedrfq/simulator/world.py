@@ -31,7 +31,7 @@ from fedrfq.consensus.events import (
 from fedrfq.consensus.messages import Message, decode
 from fedrfq.consensus.roster import served
 from fedrfq.consensus.wire import Refused
-from fedrfq.simulator.message_text import shown
+from fedrfq.simulator.message_text import readable
 from fedrfq.simulator.network import LinkFaults, Network
 from fedrfq.simulator.party import (
     Action,
@@ -194,7 +194,7 @@ class World:
                 raise
             raise Violation(
                 "exception",
-                f"{party_name(node.party)} at {shown(event)}: {type(error).__name__}: {error}",
+                f"{party_name(node.party)} at {readable(event)}: {type(error).__name__}: {error}",
             ) from error
         # The observer must see only what is done: a crash cuts the actions off before that.
         crash = None

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment import Experiment, known
 from fedrfq.files.toml import Table
 from fedrfq.studies import study_file
@@ -73,7 +73,7 @@ class Axes:
         if axis not in self.labels:
             axes = list(self.labels)
             raise UserError(
-                f"there is no axis '{axis}'{nearest(axis, axes)}; the axes are {', '.join(axes)}"
+                f"there is no axis '{axis}'{did_you_mean(axis, axes)}; the axes are {', '.join(axes)}"
             )
         return list(self.labels).index(axis)
 
@@ -114,7 +114,7 @@ def _rule(given: Mapping[str, Any], axes: Mapping[str, Mapping[str, Table]]) -> 
         for label in wanted:
             if label not in choices:
                 raise UserError(
-                    f"where: {axis} has no label {label!r}{nearest(str(label), choices)}"
+                    f"where: {axis} has no label {label!r}{did_you_mean(str(label), choices)}"
                 )
     action = {key: value for key, value in given.items() if key not in axes}
     if not _is_action(action):

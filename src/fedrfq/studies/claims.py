@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment import known
 from fedrfq.studies import study_file
 from fedrfq.studies.axes import Axes, Labels
@@ -51,7 +51,7 @@ class Claim:
             if len(better) != 1 or set(than) - {axis} or label not in choices:
                 raise UserError(
                     'claims: write better = {AXIS = "LABEL"} and than with another label of the '
-                    f"same axis, not {better} and {than}{nearest(str(label), choices)}"
+                    f"same axis, not {better} and {than}{did_you_mean(str(label), choices)}"
                 )
         measure = known_measures([table.get("measure")], "claims.measure")[0]
         return Claim(str(table.get("says", "")), measure, axis, better[axis], than.get(axis))

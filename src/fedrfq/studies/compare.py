@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment import Experiment
 from fedrfq.files.toml import Table
 from fedrfq.learning.evaluation import RoundRecord
@@ -115,7 +115,7 @@ def _method(label: str, changes: Table) -> Table:
     """Return what a label changes of the experiment, with the method's name filled in."""
     method = study_file.named(label, study_file.section(changes, "method"), list(METHODS))
     if "name" not in method:
-        near = nearest(label, list(METHODS))
+        near = did_you_mean(label, list(METHODS))
         raise UserError(
             f"methods.{label}: method.name is missing; it must be one of {', '.join(METHODS)}{near}"
         )

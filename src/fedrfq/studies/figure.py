@@ -29,7 +29,7 @@ from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread, spread
 from fedrfq.studies.line_plots import Facet, PlotLine, draw
 from fedrfq.studies.measures import MEASURES, MeasuredRuns, known_measures
-from fedrfq.studies.recipe import Recipe, Shown, Tell
+from fedrfq.studies.recipe import Progress, Recipe, StudyResult
 from fedrfq.studies.sheets import NOTHING, Sheet
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class FigurePlan:
         return list(self.axes.experiments.values())
 
     def show(
-        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
-    ) -> Shown:
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
+    ) -> StudyResult:
         """Draw figure.png, and return the tables."""
         measured = MeasuredRuns.of(self.axes, ended)
         judged = judge(self.claims, measured)
@@ -97,7 +97,7 @@ class FigurePlan:
             "cells": [self._cell(measured, labels) for labels in self.axes.combinations()],
             "claims": [one.plain() for one in judged],
         }
-        return Shown(sheets, whole, self._rows(measured), [picture])
+        return StudyResult(sheets, whole, self._rows(measured), [picture])
 
     def _rows(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
         """Return a row for each run; for curves, a row for each round, with means over seeds."""

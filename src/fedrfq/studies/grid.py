@@ -29,7 +29,7 @@ from fedrfq.methods import METHODS
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session
 
-MOST_CLIENTS = {"cpu": 200, "cuda": 4000}  # the default limit on clients trained at once
+MAX_CLIENTS = {"cpu": 200, "cuda": 4000}  # the default limit on clients trained at once
 _DIVERGED = "diverged.json"
 
 

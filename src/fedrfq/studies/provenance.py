@@ -9,7 +9,7 @@ from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import here
 
 
-def made(command: str, runs: Sequence[RunDirectory]) -> dict[str, Any]:
+def provenance(command: str, runs: Sequence[RunDirectory]) -> dict[str, Any]:
     """Return how a result was made, from what its runs recorded when they began.
 
     A result that is computed without runs was made here and now.
@@ -33,7 +33,7 @@ def _distinct(values: Iterable[Any]) -> list[str]:
     return sorted({str(value) for value in values if value})
 
 
-def words(how: Mapping[str, Any]) -> str:
+def describe(how: Mapping[str, Any]) -> str:
     """Describe in one line how a result was made."""
     parts = [
         f"`{how['command']}`",

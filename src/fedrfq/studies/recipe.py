@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.files import toml
 from fedrfq.files.toml import Table
 from fedrfq.studies.sheets import Sheet
@@ -31,7 +31,9 @@ _COMMON_KEYS = ("title", "kind", "claim", "seeds", "quick")
 _PLACES = (Path(__file__).parents[1] / "experiments", Path(__file__).parents[3] / "experiments")
 NOT_RECIPES = ("paper",)  # the figures that the paper prints
 
-Tell = Callable[[float, str], None]  # is called with the share that is done, and what is being done
+Progress = Callable[
+    [float, str], None
+]  # is called with the share that is done, and what is being done
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def _seeds(table: Table, given: int | None, name: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Shown:
+class StudyResult:
     """The result of a recipe: tables to read, all values, rows for a CSV file, and pictures."""
 
     sheets: Sequence[Sheet]
@@ -122,8 +124,8 @@ class Plan(Protocol):
         ...
 
     def show(
-        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Tell
-    ) -> Shown:
+        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
+    ) -> StudyResult:
         """Draw pictures into the folder and return the result; runs are by experiment hash."""
         ...
 
@@ -152,6 +154,6 @@ def find(name: str) -> Path:
     known = names()
     if name not in known:
         raise UserError(
-            f"there is no recipe '{name}'{nearest(name, known)}; choose one of {', '.join(known)}"
+            f"there is no recipe '{name}'{did_you_mean(name, known)}; choose one of {', '.join(known)}"
         )
     return folder() / f"{name}.toml"

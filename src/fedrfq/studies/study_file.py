@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment import Experiment, from_table, known, switched
 from fedrfq.files import toml
 from fedrfq.files.toml import Table
@@ -84,7 +84,7 @@ def labels(table: Mapping[str, Any], key: str, choices: Sequence[str] = ()) -> d
         if name not in choices:
             raise UserError(
                 f"{key} must name some of {', '.join(choices)}, not {name!r}"
-                f"{nearest(str(name), choices)}"
+                f"{did_you_mean(str(name), choices)}"
             )
     return {name: {} for name in _distinct(given, key)}
 

@@ -51,7 +51,7 @@ def test_without_couriers_a_federation_is_what_it_was() -> None:
         )
         assert federation.roster.run.hex() == known
         assert "courier" not in federation.text
-        assert not federation.carriers
+        assert not federation.courier_numbers
 
 
 def test_couriers_are_members_without_a_vote() -> None:
@@ -69,11 +69,11 @@ def test_couriers_are_members_without_a_vote() -> None:
         "courier-1",
     ]
     # ~2 to ~5 are the servers when they propose a change.
-    assert list(federation.members)[6:] == list(federation.carriers) == [~6, ~7]
+    assert list(federation.members)[6:] == list(federation.courier_numbers) == [~6, ~7]
     roles = [federation.role(party) for party in federation.members]
     assert roles == [*["server"] * 4, *["client"] * 2, *["courier"] * 2]
     assert not set(federation.couriers) & set(federation.roster.keys.values())
-    assert [status.name(federation, party) for party in federation.carriers] == [
+    assert [status.name(federation, party) for party in federation.courier_numbers] == [
         "courier-0",
         "courier-1",
     ]
@@ -116,13 +116,13 @@ def test_a_courier_makes_its_own_keys(tmp_path: Path) -> None:
     options = ("--servers", "4", "--clients", "2", "--couriers", "1", "--set", "rounds=2")
     assert "2 couriers" in fedrfq("committee", "init", home, *options).stdout
     federation = identity.read_federation(home / "federation.toml")
-    assert [federation.members[party].name for party in federation.carriers] == [
+    assert [federation.members[party].name for party in federation.courier_numbers] == [
         "courier-0",
         "post",
     ]
     assert len(federation.clients) == 2
     assert identity.load(home / "courier-0").role == "courier"
-    assert all(party not in federation.carriers for party in Cluster(home).children)
+    assert all(party not in federation.courier_numbers for party in Cluster(home).children)
 
 
 def test_a_change_keeps_renews_adds_and_expels_couriers() -> None:
@@ -136,7 +136,10 @@ def test_a_change_keeps_renews_adds_and_expels_couriers() -> None:
         "courier-1: new key, certificate"
     ]
     swapped = changed(federation, [more], ["courier-0"])
-    assert [swapped.members[party].name for party in swapped.carriers] == ["post", "courier-1"]
+    assert [swapped.members[party].name for party in swapped.courier_numbers] == [
+        "post",
+        "courier-1",
+    ]
     assert "post: joins as a courier" in differences(federation, swapped)
     assert not changed(federation, [], ["courier-0", "courier-1"]).couriers
     with pytest.raises(UserError, match="same name"):

@@ -23,7 +23,7 @@ from fedrfq.federation.federation_file import Federation, Timings
 from fedrfq.federation.members import Member, Members, endpoint
 from fedrfq.federation.signatures import Ed25519Signer
 from fedrfq.files import toml
-from fedrfq.learning.round_loop import mandate
+from fedrfq.learning.round_loop import committee_settings
 from fedrfq.node.membership import certificates, founding, identity
 from fedrfq.node.membership.founding import NewKeys
 from fedrfq.node.membership.request import Request
@@ -76,7 +76,7 @@ def test_what_is_agreed_on_is_what_a_run_of_the_experiment_asks_of_its_committee
         3,
         "7 servers, none faulty, on a calm network",
     )
-    assert mandate(again, 10).task == aim.task
+    assert committee_settings(again, 10).task == aim.task
     assert (aim.task.classes, aim.task.values) == (10, 24)
 
 
@@ -339,7 +339,8 @@ def test_a_federation_is_read_back() -> None:
     assert again.roster.run == federation.roster.run
     assert {member.name: party for party, member in again.members.items()}["client-1"] == ~1
     assert all(
-        again.holders[member.certificate] == party for party, member in again.members.items()
+        again.party_by_certificate[member.certificate] == party
+        for party, member in again.members.items()
     )
 
 

@@ -205,11 +205,11 @@ def test_a_party_that_runs_is_left_alone(federation: Path) -> None:
         os.close(held)
     assert f"see `fedrfq committee status {federation / 'server-1'}`" in reports["process"].note
     assert not {"port", "server-0"} & set(reports)
-    assert not locks.taken(federation / "server-1")
+    assert not locks.is_locked(federation / "server-1")
 
 
 def test_what_a_client_that_runs_does_is_in_its_log(federation: Path) -> None:
-    held = locks.locked(federation / "client-0", "", "")
+    held = locks.acquire(federation / "client-0", "", "")
     try:
         assert found(federation / "client-0")["process"].note.endswith("see its log")
     finally:

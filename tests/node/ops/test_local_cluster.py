@@ -273,15 +273,15 @@ def test_only_the_running_process_of_a_party_speaks_for_it(tmp_path: Path) -> No
             assert cluster.status(0) == ({"round": 7} if answers else None)
             assert cluster.answers(0) == answers
         web.shutdown()
-    assert cluster.diary(~0) is None
-    assert cluster.fallen() == []
+    assert cluster.last_round(~0) is None
+    assert cluster.failed() == []
 
 
 # The command
 
 
 def fake(**what: Any) -> Any:
-    return SimpleNamespace(folder=Path("federation"), fallen=lambda expected: [], **what)
+    return SimpleNamespace(folder=Path("federation"), failed=lambda expected: [], **what)
 
 
 def test_what_parties_warn_of_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_the_status_says_what_is_missing_and_who_is_behind(tmp_path: Path) -> No
         await client.start()
         await until(
             lambda: (
-                servers[0]._replica.holdings.held == 1
+                servers[0]._replica.upload_pool.held == 1
                 and servers[0]._links.connected() == {1, 2, ~1}
             )
         )
@@ -105,13 +105,15 @@ def test_the_status_follows_a_round_to_its_end(tmp_path: Path) -> None:
         client = Uploader(tmp_path / "client-0", 5)
         await client.start()
         await until(lambda: len(servers[0]._replica.lists) == 2)
-        found = servers[0]._seen.board(servers[0]._driver, servers[0]._links)
+        found = servers[0]._tracker.status(servers[0]._driver, servers[0]._links)
         assert (found.phase, found.listed) == ("awaiting a proposal", ("server-0", "server-1"))
         await servers.start(2)
         await until(
-            lambda: servers[0]._seen.decided >= 1 and servers[0]._seen.decided in client.decided
+            lambda: (
+                servers[0]._tracker.decided >= 1 and servers[0]._tracker.decided in client.decided
+            )
         )
-        found = servers[0]._seen.board(servers[0]._driver, servers[0]._links)
+        found = servers[0]._tracker.status(servers[0]._driver, servers[0]._links)
         assert found.last is not None
         assert (found.last.clients, found.last.filtered, found.last.value) == (
             1,
@@ -121,7 +123,7 @@ def test_the_status_follows_a_round_to_its_end(tmp_path: Path) -> None:
         await client.stop()
         await servers.stop()
         await servers.start(0)
-        again = servers[0]._seen.board(servers[0]._driver, servers[0]._links)
+        again = servers[0]._tracker.status(servers[0]._driver, servers[0]._links)
         assert again.last is not None
         assert again.last.round == servers[0]._replica.round - 1 >= 1
         await servers.stop()
@@ -179,7 +181,7 @@ def test_evidence_names_the_party_and_a_servers_change_proposal_the_server(tmp_p
     federation = founded(tmp_path)
     rules = Rules(federation.roster)
     own = identity.load(tmp_path / "server-1")
-    for client, name in ((2, "client-2"), (federation.roster.mover(1), "server-1")):
+    for client, name in ((2, "client-2"), (federation.roster.proposal_client(1), "server-1")):
         one, other = (
             rules.signed(Upload(4, client, content), own.signer) for content in (b"1", b"2")
         )
@@ -208,7 +210,9 @@ def reported(tmp_path: Path) -> dict[str, Any]:
         await servers.start(0)
         found.update(
             json.loads(
-                json.dumps(asdict(servers[0]._seen.board(servers[0]._driver, servers[0]._links)))
+                json.dumps(
+                    asdict(servers[0]._tracker.status(servers[0]._driver, servers[0]._links))
+                )
             )
         )
         await servers.stop()
@@ -268,7 +272,7 @@ def test_a_server_that_was_left_behind_is_said_to_be(tmp_path: Path) -> None:
         await servers.start(0)
         servers[0]._driver.heard.update({1: 4, 2: 3})
         servers[0]._replica.round = 4
-        found = servers[0]._seen.board(servers[0]._driver, servers[0]._links)
+        found = servers[0]._tracker.status(servers[0]._driver, servers[0]._links)
         assert (found.behind, found.unheard) == (("server-2",), ("server-3",))
         await servers.stop()
 

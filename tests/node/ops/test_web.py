@@ -119,7 +119,7 @@ def test_metrics_are_in_prometheus_form(tmp_path: Path) -> None:
         servers = Servers(tmp_path)
         await servers.start(0, 1, 2, 3)
         await uploaded(tmp_path, federation, 3)
-        await until(lambda: servers[0]._seen.decided == 3)
+        await until(lambda: servers[0]._tracker.decided == 3)
         code, text = await fetched(tmp_path / "server-0", "/metrics")
         assert code == 200
         assert all(METRIC.fullmatch(line) for line in text.splitlines())

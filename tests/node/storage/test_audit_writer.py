@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fedrfq.audit import Audit, Audited, Failed
+from fedrfq.audit import Audit, AuditedRound, AuditFailed
 from fedrfq.consensus.compaction import compacted
 from fedrfq.consensus.events import Received, Timer
 from fedrfq.consensus.messages import Cert, Commit, Evidence, Message, Part, PartKind
-from fedrfq.consensus.rejoin import lost
+from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.errors import UserError
 from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import hash_chain
@@ -65,7 +65,7 @@ def copy(federation: Networked, tmp_path: Path) -> Callable[[int], Path]:
     return copied
 
 
-def audited(path: Path) -> list[Audited]:
+def audited(path: Path) -> list[AuditedRound]:
     return list(Audit(path, recompute=True).rounds())
 
 
@@ -338,8 +338,8 @@ def test_a_server_that_rejoins_goes_on_with_the_files_it_has(
     before = (federation.home(0) / "audit.log").read_bytes()
     certs = [m for m in logged(federation, 0) if isinstance(m.body, Cert)]
     writer = AuditWriter(path, federation.federation)
-    writer.recover([lost(federation.rules, bytes(32)), *certs[:4]])
-    writer.recover([lost(federation.rules, bytes(32)), *certs])
+    writer.recover([lost_log_mark(federation.rules, bytes(32)), *certs[:4]])
+    writer.recover([lost_log_mark(federation.rules, bytes(32)), *certs])
     assert (path / "audit.log").read_bytes() == before
 
 
@@ -500,7 +500,7 @@ def test_forged_entries_of_a_party_are_found(
     (path / "audit.log").write_bytes(b"")
     for messages in (change(first), *rest):
         hash_chain.append(path / "audit.log", root, pack(messages))
-    with pytest.raises(Failed, match=why):
+    with pytest.raises(AuditFailed, match=why):
         audited(path)
 
 
@@ -534,7 +534,7 @@ def test_forged_bodies_of_a_party_are_found(
     if drop:
         assert [one.recomputed for one in audited(path)] == [True] * ROUNDS
     else:
-        with pytest.raises(Failed, match="does not have the set's uploads"):
+        with pytest.raises(AuditFailed, match="does not have the set's uploads"):
             audited(path)
 
 
@@ -547,5 +547,5 @@ def test_a_party_s_parts_are_those_certified(
     (path / "bodies.bin").write_bytes(b"")
     for messages in ([Message(root, Part(1, PartKind.GLOBALS, bytes(51))), first[1]], *rest):
         hash_chain.append(path / "bodies.bin", root, pack(messages))
-    with pytest.raises(Failed, match="GLOBALS is not the certified one"):
+    with pytest.raises(AuditFailed, match="GLOBALS is not the certified one"):
         audited(path)

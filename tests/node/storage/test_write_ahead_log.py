@@ -142,7 +142,7 @@ def test_a_log_cut_at_any_byte_opens_with_the_flushes_that_are_whole(tmp_path: P
     path = files(filled(tmp_path, [1], [2, 3], [4]))[0]
     whole = path.read_bytes()
     ends = []
-    for at, payload in segments.found(whole, segments.header(whole)).batches:
+    for at, payload in segments.read_batches(whole, segments.parse_header(whole)).batches:
         ends.append(at + segments.HEAD + len(payload))
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
@@ -208,7 +208,7 @@ def test_any_byte_changed_before_the_last_flush_is_damage_and_in_it_drops_it(
 ) -> None:
     path = files(filled(tmp_path, [1], [2, 3], [4]))[0]
     whole = path.read_bytes()
-    starts = [at for at, _ in segments.found(whole, segments.header(whole)).batches]
+    starts = [at for at, _ in segments.read_batches(whole, segments.parse_header(whole)).batches]
     for at in range(len(whole)):
         for bit in (0, 7):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << bit)]) + whole[at + 1 :])
@@ -238,7 +238,9 @@ def test_any_byte_changed_in_an_earlier_file_is_damage(tmp_path: Path) -> None:
 def test_a_flush_cut_out_or_moved_is_damage(tmp_path: Path) -> None:
     path = files(filled(tmp_path, [1], [2], [3]))[0]
     whole = path.read_bytes()
-    one, two, three = (at for at, _ in segments.found(whole, segments.header(whole)).batches)
+    one, two, three = (
+        at for at, _ in segments.read_batches(whole, segments.parse_header(whole)).batches
+    )
     for changed in (
         whole[:two] + whole[three:],
         whole[:one] + whole[two:three] + whole[one:two] + whole[three:],
@@ -271,13 +273,13 @@ def test_a_batch_of_messages_that_are_none_is_damage(tmp_path: Path) -> None:
     for payload in (
         b"\x05\0\0\0hello",
         b"\xff\xff\xff\xff",
-        segments.packed([message(1, run=bytes(32))]),
+        segments.pack([message(1, run=bytes(32))]),
     ):
         path = files(filled(tmp_path, [1]))[0]
         data = path.read_bytes()
-        head = segments.header(data)
+        head = segments.parse_header(data)
         path.write_bytes(
-            data + segments.batch(head.seed, segments.found(data, head).check, payload)[0]
+            data + segments.batch(head.seed, segments.read_batches(data, head).check, payload)[0]
         )
         assert refused(tmp_path).offset == len(data) + segments.HEAD
         shutil.rmtree(tmp_path / "log")

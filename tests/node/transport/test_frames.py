@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrfq.files.atomic import open_files
+from fedrfq.files.atomic import raise_open_file_limit
 from fedrfq.node.transport.budget import Bucket
 from fedrfq.node.transport.door import Door, origin
 from fedrfq.node.transport.frames import EMPTY, Frames, Oversized, header
@@ -110,5 +110,5 @@ def test_open_files_are_asked_for_as_far_as_they_go(
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda what: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda what, limits: asked.append(limits))
-    assert open_files(wanted) == got
+    assert raise_open_file_limit(wanted) == got
     assert asked == ([] if got == soft or soft == -1 else [(got, hard)])

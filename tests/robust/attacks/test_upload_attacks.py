@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.random import default_rng
 
-from fedrfq.prototypes.fixed_point import LIMIT, MOST_COUNT, Globals, Precision
+from fedrfq.prototypes.fixed_point import LIMIT, MAX_COUNT, Globals, Precision
 from fedrfq.robust.attacks.alie import Alie
 from fedrfq.robust.attacks.frame import Frame
 from fedrfq.robust.attacks.inflate import Inflate
@@ -104,7 +104,7 @@ def test_inflate_multiplies_counts_and_swaps() -> None:
     counts = [[3, 4, 1], [7, 0, 2000]]
     scene = scene_of(counts, [[[1], [2], [3]], [[8], [0], [9]]], [1])
     sent = send(Inflate(), scene)
-    assert sent.counts_KJ.tolist() == [[3, 4, 1], [7000, 0, MOST_COUNT]]
+    assert sent.counts_KJ.tolist() == [[3, 4, 1], [7000, 0, MAX_COUNT]]
     assert sent.values_KJV[1].tolist() == [[9], [0], [8]]
     assert send(Inflate(strength=2.5), scene).counts_KJ[1].tolist() == [18, 0, 5000]
     assert send(Inflate(strength=0.0), scene).counts_KJ[1].tolist() == [1, 0, 1]

@@ -231,8 +231,8 @@ def _remembered(machine: Any) -> dict[str, Any]:
         "effects",
         "state_changed",
         "ignored",
-        "holdings",
+        "upload_pool",
     )
     left_out = (*shared, "last_lists", "abstains_through")
     state = {name: value for name, value in attributes(machine).items() if name not in left_out}
-    return state | vars(getattr(machine, "holdings", SimpleNamespace()))
+    return state | vars(getattr(machine, "upload_pool", SimpleNamespace()))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedrfq.errors import UserError
-from fedrfq.federation.members import MOST_CERTIFICATE
+from fedrfq.federation.members import MAX_CERTIFICATE_BYTES
 from fedrfq.node.storage.party_folder import read_text
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def pem(der: bytes) -> str:
 def read(path: Path) -> bytes:
     """Return the only certificate of a PEM file, as DER."""
     # PEM is base64, which is longer than DER by a third.
-    max_length = 2 * MOST_CERTIFICATE
+    max_length = 2 * MAX_CERTIFICATE_BYTES
     try:
         return ssl.PEM_cert_to_DER_cert(read_text(path, max_length))
     except ValueError as error:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from fedrfq.errors import UserError, nearest
+from fedrfq.errors import UserError, did_you_mean
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.members import ROLES, Member
 from fedrfq.federation.reconfiguration import read_successor
@@ -71,7 +71,9 @@ def _check_names(federation: Federation, expelled: Sequence[str]) -> None:
     names = [member.name for member in federation.members.values()]
     for name in expelled:
         if name not in names:
-            raise UserError(f"there is no party {name!r} in the federation{nearest(name, names)}")
+            raise UserError(
+                f"there is no party {name!r} in the federation{did_you_mean(name, names)}"
+            )
 
 
 def _new_rows(

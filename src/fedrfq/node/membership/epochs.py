@@ -155,7 +155,10 @@ def _is_rotation_listed(rotation: Path, successor: bytes) -> bool:
         if any((rotation / name).exists() for name in KEYS):
             return False
         certificate = rotation.parent / TLS_CERTIFICATE
-    return certificates.read(certificate) in Federation.read(successor.decode(), NEXT).holders
+    return (
+        certificates.read(certificate)
+        in Federation.read(successor.decode(), NEXT).party_by_certificate
+    )
 
 
 def _numbers(folder: Path) -> list[int]:

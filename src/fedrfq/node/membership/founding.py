@@ -90,12 +90,12 @@ def purpose(
     from fedrfq import experiment
     from fedrfq.committee import Simulated
     from fedrfq.data import DATASETS, load
-    from fedrfq.learning.round_loop import mandate
+    from fedrfq.learning.round_loop import committee_settings
 
     chosen = replace(experiment.load(file, sets, clients=clients), committee=Simulated(servers))
     # A known dataset need not be downloaded to count its classes.
     dataset = DATASETS.get(chosen.data.name) or load(chosen.data.name)
-    task = mandate(chosen, len(dataset.classes)).task
+    task = committee_settings(chosen, len(dataset.classes)).task
     return FoundingPurpose(toml.dump(chosen.table()), task)
 
 

@@ -15,7 +15,7 @@ from fedrfq.federation.signatures import KEY, Ed25519Signer
 from fedrfq.node.membership import certificates
 from fedrfq.node.storage.party_folder import (
     FEDERATION,
-    MOST_FEDERATION,
+    MAX_FEDERATION_BYTES,
     TLS_CERTIFICATE,
     TLS_KEY,
     VOTE_KEY,
@@ -86,7 +86,7 @@ def read_member(folder: Path) -> tuple[Member, str]:
 
 def read_federation(path: Path) -> Federation:
     """Return the federation of a federation.toml, which must be one on a network."""
-    federation = Federation.read(read_text(path, MOST_FEDERATION), str(path))
+    federation = Federation.read(read_text(path, MAX_FEDERATION_BYTES), str(path))
     if federation.network is None:
         raise UserError(
             f"{path} belongs to a simulated run: found a federation of real servers with "

@@ -12,7 +12,7 @@ from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.reconfiguration import MOST, read_successor
 from fedrfq.files.atomic import write_atomically
-from fedrfq.node.logs import say
+from fedrfq.node.logs import log_event
 from fedrfq.node.membership import certificates
 from fedrfq.node.membership.epochs import PROPOSAL, rounds_of
 from fedrfq.node.membership.identity import Identity
@@ -46,7 +46,7 @@ def pending(identity: Identity) -> bytes | None:
         _read_runnable(identity.federation, content)
     except UserError as error:
         # The server keeps running: what it proposes is no reason to stop deciding rounds.
-        say("the change proposal cannot be made", "warning", why=str(error))
+        log_event("the change proposal cannot be made", "warning", why=str(error))
         return None
     return content
 
@@ -59,7 +59,7 @@ def _read_runnable(federation: Federation, content: bytes) -> Federation:
     successor = read_successor(federation, content)
     for member in successor.members.values():
         # Certificates of the present federation were checked before, and may have expired since.
-        if member.certificate not in federation.holders:
+        if member.certificate not in federation.party_by_certificate:
             certificates.check(member.certificate, member.name)
     rounds_of(successor)
     return successor

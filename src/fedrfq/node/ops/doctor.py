@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fedrfq.errors import UserError
 from fedrfq.federation.members import endpoint
-from fedrfq.files.locks import taken
+from fedrfq.files.locks import is_locked
 from fedrfq.node.membership import certificates
 from fedrfq.node.membership.identity import Identity, load, read_federation, read_signer
 from fedrfq.node.storage.party_folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY, VOTE_KEY, secret
@@ -75,7 +75,7 @@ def _examine_party(identity: Identity, now: datetime, patience_s: float) -> Iter
     yield _other_certificates(identity, now)
     yield _clock(identity, now)
     # A running party has its port in use and its own connections: do not get in its way.
-    if taken(identity.folder):
+    if is_locked(identity.folder):
         where = "its log"
         if identity.is_server:
             where = f"`fedrfq committee status {identity.folder}`"

@@ -129,7 +129,7 @@ class Cluster:
         self.folder = folder
         self.federation = read_federation(folder / FEDERATION)
         if not parties:
-            couriers = self.federation.carriers
+            couriers = self.federation.courier_numbers
             parties = [party for party in self.federation.members if party not in couriers]
         arguments = more or {}
         self.children = {party: self._child(party, arguments.get(party, ())) for party in parties}
@@ -158,7 +158,7 @@ class Cluster:
         servers = [child for party, child in self.children.items() if party >= 0]
         return stop(clients) + stop(servers)
 
-    def fallen(self, expected: Collection[int] = ()) -> list[Child]:
+    def failed(self, expected: Collection[int] = ()) -> list[Child]:
         """Return the parties that have ended with an error, except those that were expected to."""
         return [
             child
@@ -186,7 +186,7 @@ class Cluster:
             return self.children[party].spoke
         return self.status(party) is not None
 
-    def diary(self, party: int) -> dict[str, Any] | None:
+    def last_round(self, party: int) -> dict[str, Any] | None:
         """Return what a client has recorded about its last round, or None before the first."""
         path = self.own(party) / client_history.NAME
         if not path.exists():

@@ -52,7 +52,7 @@ def _present(tracker: StatusTracker, driver: Driver) -> Metrics:
     return {
         "round": ("The round this server is in.", replica.round),
         "view": ("The view of that round.", replica.view),
-        "uploads_held": ("Clients whose upload of the round is here.", replica.holdings.held),
+        "uploads_held": ("Clients whose upload of the round is here.", replica.upload_pool.held),
         "waiting": (
             "1 if the deadline has passed with too few uploads.",
             int(tracker.waiting),

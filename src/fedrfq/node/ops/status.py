@@ -115,7 +115,7 @@ def names(federation: Federation, parties: Iterable[int]) -> Names:
 
 def name(federation: Federation, party: int) -> str:
     """Return the name of a party; a server that proposes a change is named as the server."""
-    return federation.members[federation.roster.person(party)].name
+    return federation.members[federation.roster.party_behind(party)].name
 
 
 def peers(
@@ -134,7 +134,7 @@ def missing(replica: Replica) -> list[int]:
     return [
         ~client
         for client in range(len(replica.roster.clients))
-        if client not in replica.holdings.by_client
+        if client not in replica.upload_pool.by_client
     ]
 
 

@@ -36,7 +36,7 @@ class StatusTracker:
         self.store = store
         self.rounds = rounds
         self.decided = replica.round - 1
-        self.couriers = identity.federation.carriers
+        self.couriers = identity.federation.courier_numbers
         self.commits = 0
         self.views = 0
         self.waits = 0
@@ -61,7 +61,7 @@ class StatusTracker:
     @property
     def waiting(self) -> bool:
         """Return whether the deadline has passed with too few uploads."""
-        is_short = self.replica.holdings.held < self.replica.roster.minimum
+        is_short = self.replica.upload_pool.held < self.replica.roster.minimum
         return self.replica.late and is_short and not self.finished
 
     def decide(self, decided: Decided) -> bool:
@@ -91,7 +91,7 @@ class StatusTracker:
         """Take note of a deadline that has passed with too few uploads."""
         self.waits += 1
 
-    def board(self, driver: Driver, links: Links) -> ServerStatus:
+    def status(self, driver: Driver, links: Links) -> ServerStatus:
         """Return the present status."""
         federation = self._federation
         replica = self.replica
@@ -118,7 +118,7 @@ class StatusTracker:
             waiting=self.waiting,
             clients=len(federation.clients),
             minimum=federation.timings.minimum,
-            held=replica.holdings.held,
+            held=replica.upload_pool.held,
             missing=names(status.missing(replica)),
             listed=names(replica.lists),
             prepared=names(status.in_view(replica.prepares, replica.view)),

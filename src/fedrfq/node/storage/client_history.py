@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrfq.errors import UserError
-from fedrfq.files.atomic import writing
+from fedrfq.files.atomic import reporting_write_errors
 from fedrfq.files.strict_json import to_json
 
 NAME = "rounds.jsonl"
@@ -52,7 +52,7 @@ class ClientHistory:
     def __init__(self, folder: Path, run: str) -> None:
         self.path = folder / NAME
         self.run = run
-        with writing(self.path):
+        with reporting_write_errors(self.path):
             self.path.touch()
             # A crash may have left half a line at the end. The round is written again.
             lines, newline, _ = self.path.read_bytes().rpartition(b"\n")
@@ -65,7 +65,7 @@ class ClientHistory:
             return
         # One write per line and no sync: a crash tears the last line at most, and nothing is
         # restored from this file.
-        with writing(self.path), self.path.open("ab") as file:
+        with reporting_write_errors(self.path), self.path.open("ab") as file:
             file.write(to_json({"run": self.run, **asdict(line)}).encode() + b"\n")
         self.last = line.round
 

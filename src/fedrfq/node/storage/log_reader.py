@@ -103,11 +103,11 @@ def _is_unfinished(files: list[Path]) -> bool:
     number = int(files[-1].stem)
     follows = number == 1 or (len(files) > 1 and int(files[-2].stem) == number - 1)
     has_no_batch = len(data) <= HEADER or not any(data)
-    return follows and segments.header(data) is None and has_no_batch
+    return follows and segments.parse_header(data) is None and has_no_batch
 
 
 def _header(path: Path, run: bytes) -> Header:
-    head = segments.header(_bytes(path))
+    head = segments.parse_header(_bytes(path))
     if head is None:
         raise DamagedLog(path, 0, "its header differs from what was written")
     if head.run != run:
@@ -129,7 +129,7 @@ def _read(
     if is_first != (head.number == head.first) or (not is_first and head.before != before):
         raise DamagedLog(path, 0, "it does not continue the file before it")
     try:
-        contents = segments.found(data, head)
+        contents = segments.read_batches(data, head)
     except BadSegment as error:
         raise DamagedLog(path, error.offset, str(error)) from error
     # Only the last file can have been in the middle of a flush.
@@ -151,7 +151,7 @@ def _messages(path: Path, head: Header, contents: SegmentContents) -> list[Messa
     messages = []
     try:
         for at, payload in contents.batches:
-            messages += segments.unpacked(at, payload, head.run)
+            messages += segments.unpack(at, payload, head.run)
     except BadSegment as error:
         raise DamagedLog(path, error.offset, str(error)) from error
     return messages

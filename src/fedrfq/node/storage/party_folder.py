@@ -21,7 +21,7 @@ REQUESTS = "requests"
 # Written by a running server: the port where it can be asked for its status.
 STATUS = "status.json"
 # Bytes: room for tens of thousands of members with their certificates.
-MOST_FEDERATION = 1 << 27
+MAX_FEDERATION_BYTES = 1 << 27
 # A key takes a few hundred bytes.
 _MAX_KEY_BYTES = 1 << 12
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO

@@ -80,7 +80,7 @@ def fresh(run: bytes, number: int, first: int, before: int) -> Header:
     return Header(run, number, first, before, secrets.token_bytes(8))
 
 
-def header(data: bytes) -> Header | None:
+def parse_header(data: bytes) -> Header | None:
     """Return the header of a file, or None if it is incomplete or damaged."""
     if len(data) < HEADER:
         return None
@@ -106,7 +106,7 @@ def batch(seed: int, before: int, payload: bytes) -> tuple[bytes, int]:
     return head + _CRC.pack(zlib.crc32(head, seed)) + payload, check
 
 
-def found(data: bytes, head: Header) -> SegmentContents:
+def read_batches(data: bytes, head: Header) -> SegmentContents:
     """Return the batches of a file; raise BadSegment where it is damaged.
 
     Bytes after the last complete batch may be a flush that a crash interrupted. If a complete batch
@@ -162,12 +162,12 @@ def _has_batch_after(data: bytes, at: int, seed: int) -> bool:
     return False
 
 
-def packed(messages: Iterable[Message]) -> bytes:
+def pack(messages: Iterable[Message]) -> bytes:
     """Return the payload of a batch with these messages."""
     return b"".join([sized(message.wire) for message in messages])
 
 
-def unpacked(at: int, payload: bytes, run: bytes) -> list[Message]:
+def unpack(at: int, payload: bytes, run: bytes) -> list[Message]:
     """Return the messages of the batch that begins at this offset of its file."""
     # The checksums have passed by now, so what is wrong here was written so.
     reader = Reader(payload)

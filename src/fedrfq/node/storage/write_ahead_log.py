@@ -111,7 +111,7 @@ class WriteAheadLog:
         self._raise_if_failed()
         if not self._buffer:
             return
-        payload = segments.packed(self._buffer)
+        payload = segments.pack(self._buffer)
         with self._failing():
             # A file always takes its first batch, however large.
             is_empty = self._end <= segments.HEADER
@@ -131,7 +131,7 @@ class WriteAheadLog:
         self.flush()
         number = self._head.number + 1
         head = segments.fresh(self._run, number, number, self._check)
-        data, check = segments.batch(head.seed, self._check, segments.packed(messages))
+        data, check = segments.batch(head.seed, self._check, segments.pack(messages))
         with self._failing():
             # The order matters. The new first file is complete and synced under a temporary name,
             # then takes its real name, and only when that is durable do the older files go.
@@ -237,4 +237,4 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 def locked(folder: Path) -> int:
     """Lock a party's folder for this process, until the handle is closed or the process dies."""
-    return locks.locked(folder, "a party's folder", "a party runs once")
+    return locks.acquire(folder, "a party's folder", "a party runs once")

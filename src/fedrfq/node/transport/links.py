@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 
 from fedrfq.federation.members import endpoint
-from fedrfq.files.atomic import open_files
+from fedrfq.files.atomic import raise_open_file_limit
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.transport import tls
 from fedrfq.node.transport.budget import (
@@ -86,7 +86,7 @@ class Links:
         If they did, accepting a connection would fail for everybody.
         """
         reserved = len(self._federation.members) + _SPARE_FILES
-        room = open_files(reserved + self._limits.pending) - reserved
+        room = raise_open_file_limit(reserved + self._limits.pending) - reserved
         return max(1, min(self._limits.pending, room))
 
     # For the driver
@@ -226,7 +226,7 @@ class Links:
     def _pace(self, party: int) -> Pace:
         if party >= 0:
             return self._server_pace
-        if party in self._federation.carriers:
+        if party in self._federation.courier_numbers:
             return self._courier_pace
         return self._client_pace
 

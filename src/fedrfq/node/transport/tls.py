@@ -17,7 +17,7 @@ from fedrfq.node.storage.party_folder import FEDERATION, TLS_CERTIFICATE, TLS_KE
 
 def server_context(identity: Identity) -> ssl.SSLContext:
     """Return the context for being dialled, by any other party of the federation."""
-    context = _context(identity, ssl.PROTOCOL_TLS_SERVER, identity.federation.holders)
+    context = _context(identity, ssl.PROTOCOL_TLS_SERVER, identity.federation.party_by_certificate)
     # Sessions are not resumed: there is no state to keep, and every connection proves its key.
     context.num_tickets = 0
     return context
@@ -38,7 +38,7 @@ def party(federation: Federation, der: bytes | None) -> int | None:
     # sure that a party cannot vouch for others.
     if der is None:
         return None
-    return federation.holders.get(der)
+    return federation.party_by_certificate.get(der)
 
 
 def _context(identity: Identity, side: int, pinned: Iterable[bytes]) -> ssl.SSLContext:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.random import Generator
 
 from fedrfq.files.options import option
-from fedrfq.prototypes.fixed_point import MOST_COUNT, Uploads
+from fedrfq.prototypes.fixed_point import MAX_COUNT, Uploads
 from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene, replaced
 from fedrfq.robust.attacks.swap import swapped
 
@@ -31,7 +31,7 @@ class Inflate(Attack):
 
     def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
         counts_KJ = scene.uploads.counts_KJ
-        inflated_KJ = np.clip(np.rint(self.strength * counts_KJ), 1, MOST_COUNT).astype(np.int64)
+        inflated_KJ = np.clip(np.rint(self.strength * counts_KJ), 1, MAX_COUNT).astype(np.int64)
         chosen_KJ = scene.malicious_K[:, None] & scene.uploads.held_KJ
         sent = replaced(scene, swapped(scene, rng))
         return replace(sent, counts_KJ=np.where(chosen_KJ, inflated_KJ, counts_KJ))

@@ -66,7 +66,7 @@ MEMORY = 5
 # The most times that a round is judged; two are usual when there is something to find.
 PASSES = 4
 # The most that one class counts for in "far".
-MOST_FAR = 8 * UNIT
+MAX_FAR = 8 * UNIT
 # The typical distance is at least this part of that between classes: trained clients agree closely.
 APART = 8
 # No distance counts as smaller: 1/256.
@@ -120,7 +120,7 @@ def _answers(seen: Observed) -> Ints:
     A client is unremarkable if nobody else sent its classes.
     """
     classes_K = seen.spread(np.ones_like(seen.class_N)).sum(1)
-    far_KJ = seen.spread(np.minimum(_far(seen), MOST_FAR))
+    far_KJ = seen.spread(np.minimum(_far(seen), MAX_FAR))
     # The class added to everybody's is unremarkable: a typical distance here, 0 below.
     mean_K = (far_KJ.sum(1) + UNIT) // (classes_K + 1)
     answers = [np.maximum(mean_K, far_KJ.max(1, initial=0) // 2)]

@@ -23,7 +23,7 @@ from fedrfq.consensus.messages import (
     write_entries,
 )
 from fedrfq.simulator.fuzz.observed import OmniscientView
-from fedrfq.simulator.message_text import shown
+from fedrfq.simulator.message_text import readable
 from fedrfq.simulator.violation import Violation
 
 
@@ -69,7 +69,7 @@ class DecisionHistory:
             return
         if outcome != self._outcome_for(party, round_):
             raise Violation(
-                "validity", f"{party} has another outcome of round {round_}: {shown(outcome)}"
+                "validity", f"{party} has another outcome of round {round_}: {readable(outcome)}"
             )
 
     def _outcome_for(self, party: int, round_: int) -> Outcome:
@@ -86,7 +86,7 @@ class DecisionHistory:
         if key in self._certified:
             return
         if not self.seen.certifies(certificate, Kind.COMMIT):
-            raise Violation("certificate", f"{party} believes {shown(certificate)}")
+            raise Violation("certificate", f"{party} believes {readable(certificate)}")
         self._certified.add(key)
         self.views.setdefault(record.round, certificate.view)
         value = record.value(self.seen.roster.run)
@@ -126,7 +126,7 @@ class DecisionHistory:
         if expected != record:
             raise Violation(
                 "validity",
-                f"round {round_}: {shown(record)} was decided, but {shown(expected)} is right",
+                f"round {round_}: {readable(record)} was decided, but {readable(expected)} is right",
             )
         self.outcomes[round_] = outcome
         self.sets[round_] = entries
@@ -143,7 +143,7 @@ class DecisionHistory:
         reason = self.application.refuses(body)
         if reason is not None:
             raise Violation(
-                "validity", f"round {round_}: an upload counts that is {reason}: {shown(body)}"
+                "validity", f"round {round_}: an upload counts that is {reason}: {readable(body)}"
             )
         return body
 

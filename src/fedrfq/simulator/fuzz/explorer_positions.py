@@ -42,7 +42,7 @@ from fedrfq.simulator.fuzz.held_messages import attributes
 from fedrfq.simulator.violation import Violation
 
 # Attributes that are the same throughout a search.
-_CONSTANT = ("rules", "roster", "me", "signer", "application", "holdings", "lists", "outcome")
+_CONSTANT = ("rules", "roster", "me", "signer", "application", "upload_pool", "lists", "outcome")
 # Attributes that have no bearing on what a server says: counters, evidence, a cache.
 _IRRELEVANT = (*_CONSTANT, "ignored", "effects", "accused", "resends", "computed")
 _VOTES = (Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT)

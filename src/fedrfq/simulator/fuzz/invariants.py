@@ -43,7 +43,7 @@ from fedrfq.simulator.fuzz.decision_invariants import DecisionHistory
 from fedrfq.simulator.fuzz.held_messages import messages_held
 from fedrfq.simulator.fuzz.observed import OmniscientView
 from fedrfq.simulator.fuzz.signing_invariants import SigningHistory
-from fedrfq.simulator.message_text import shown
+from fedrfq.simulator.message_text import readable
 from fedrfq.simulator.party import Relay
 from fedrfq.simulator.violation import Violation
 
@@ -221,16 +221,16 @@ class Observer:
     def _check_evidence(self, party: int, evidence: Evidence) -> None:
         first = evidence.first
         second = evidence.second
-        culprit = self.seen.person(author(first.body))
+        culprit = self.seen.party_behind(author(first.body))
         if culprit in self.seen.honest:
             raise Violation(
-                "accusation", f"{party} accuses {culprit}, who is honest: {shown(evidence)}"
+                "accusation", f"{party} accuses {culprit}, who is honest: {readable(evidence)}"
             )
         signed = self.seen.is_authentic(first) and self.seen.is_authentic(second)
         proved = signed and _is_conflict(first, second)
         if not proved or evidence.round != first.body.round:
             raise Violation(
-                "accusation", f"{party} spreads evidence that proves nothing: {shown(evidence)}"
+                "accusation", f"{party} spreads evidence that proves nothing: {readable(evidence)}"
             )
 
     def check_held(self, node: SimulatedParty) -> None:

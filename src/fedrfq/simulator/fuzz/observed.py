@@ -77,14 +77,14 @@ class OmniscientView:
     def _note_upload(self, party: int, message: Message, body: Upload) -> None:
         # An honest client's upload counts only if the client sends it itself: where keys are weak,
         # a valid signature proves nothing.
-        owner = self.person(~body.client)
+        owner = self.party_behind(~body.client)
         if (party == owner or owner not in self.honest) and self.is_authentic(message):
             self._noted.add(message.raw)
             digest = message.digest
             self.uploads[digest] = message
             self.signed.setdefault((body.round, body.client), set()).add(digest)
 
-    def person(self, party: int | None) -> int | None:
+    def party_behind(self, party: int | None) -> int | None:
         """Return who is behind a party: client numbers after the last one are servers 0, 1, 2, …"""
         if party is None or ~party < self.clients:
             return party

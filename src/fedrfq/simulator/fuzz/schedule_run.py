@@ -12,7 +12,7 @@ from fedrfq.consensus.client import Client
 from fedrfq.consensus.compaction import compacted
 from fedrfq.consensus.events import Decided, LeftOut, Submit
 from fedrfq.consensus.messages import Message, PartKind, Prepare, Upload, UploadList
-from fedrfq.consensus.rejoin import lost
+from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster, Scheme, Signer
 from fedrfq.consensus.rules import Rules
@@ -287,7 +287,7 @@ class ScheduleRun:
         if crash.forgets:
             self.world.counts["logs lost"] += 1
             self.observer.forgot(node.party)
-            return [lost(self.rules, self.rng.randbytes(32))]
+            return [lost_log_mark(self.rules, self.rng.randbytes(32))]
         if self.rng.random() < 0.5:
             self.world.counts["logs cut to their essence"] += 1
             return compacted(node.log)

@@ -23,7 +23,7 @@ from fedrfq.consensus.messages import (
     ViewChange,
 )
 from fedrfq.simulator.fuzz.observed import OmniscientView
-from fedrfq.simulator.message_text import shown
+from fedrfq.simulator.message_text import readable
 from fedrfq.simulator.violation import Violation
 
 _NO_LAST_ROUND = 10**9
@@ -72,7 +72,7 @@ class SigningHistory:
             durable = message.raw in self.persisted
         if not durable:
             raise Violation(
-                "durability", f"{self.party} sends what it has not persisted: {shown(message)}"
+                "durability", f"{self.party} sends what it has not persisted: {readable(message)}"
             )
         if type(body) is Receipt:
             self._sign(message)
@@ -83,7 +83,7 @@ class SigningHistory:
             raise Violation(
                 "over",
                 f"{self.party} knows that round {self.last_round} was the last, "
-                f"and signs {shown(message)}",
+                f"and signs {readable(message)}",
             )
         if type(body) is Receipt:
             self._promise(body)
@@ -94,7 +94,7 @@ class SigningHistory:
         if first is not message:
             if first.raw != message.raw:
                 raise Violation(
-                    "double-sign", f"{self.party} signs {shown(first)} and {shown(message)}"
+                    "double-sign", f"{self.party} signs {readable(first)} and {readable(message)}"
                 )
             return
         if type(body) is ViewChange:
@@ -112,7 +112,7 @@ class SigningHistory:
         if body.view < self.left.get(body.round, 0):
             raise Violation(
                 "left-view",
-                f"{self.party} left for view {self.left[body.round]} and signs {shown(body)}",
+                f"{self.party} left for view {self.left[body.round]} and signs {readable(body)}",
             )
         if not isinstance(body, Prepare):
             return
@@ -120,7 +120,7 @@ class SigningHistory:
         if (body.round, body.view, body.value, leader) not in self.seen.proposed:
             raise Violation(
                 "leader",
-                f"{self.party} votes for what leader {leader} did not propose: {shown(body)}",
+                f"{self.party} votes for what leader {leader} did not propose: {readable(body)}",
             )
 
     def _promise(self, receipt: Receipt) -> None:
@@ -132,7 +132,7 @@ class SigningHistory:
         if isinstance(signed.body, UploadList) and entry not in signed.body.entries:
             raise Violation(
                 "promise",
-                f"{self.party} gives a receipt for what is not in its list: {shown(receipt)}",
+                f"{self.party} gives a receipt for what is not in its list: {readable(receipt)}",
             )
 
     def _keep_promises(self, body: UploadList) -> None:
@@ -141,10 +141,10 @@ class SigningHistory:
             raise Violation(
                 "promise",
                 f"{self.party} lists less than it gave receipts for: "
-                f"{shown(tuple(sorted(broken)))}",
+                f"{readable(tuple(sorted(broken)))}",
             )
         clients = {client for client, _ in body.entries if client < self.seen.clients}
         if len(clients) < self.seen.roster.minimum:
             raise Violation(
-                "promise", f"{self.party} lists fewer clients than a round needs: {shown(body)}"
+                "promise", f"{self.party} lists fewer clients than a round needs: {readable(body)}"
             )

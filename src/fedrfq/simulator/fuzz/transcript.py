@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrfq.consensus.events import Event, Received, SetTimer
-from fedrfq.simulator.message_text import shown
+from fedrfq.simulator.message_text import readable
 from fedrfq.simulator.party import Action, SimulatedParty, party_name
 
 
@@ -35,12 +35,12 @@ class Transcript:
 
 def _event_text(event: Event) -> str:
     if isinstance(event, Received):
-        return f"{shown(event.message)} from {party_name(event.peer)}"
+        return f"{readable(event.message)} from {party_name(event.peer)}"
     return _field_text(event)
 
 
 def _field_text(value: Any) -> str:
     """Return a named tuple or an object with slots as its type and its fields."""
     names = getattr(value, "_fields", value.__slots__)
-    parts = [f"{name} {shown(getattr(value, name))}" for name in names]
+    parts = [f"{name} {readable(getattr(value, name))}" for name in names]
     return " ".join([type(value).__name__, *parts])

@@ -22,7 +22,7 @@ class ChangeProposalsCount(Replica):
     """Change proposals count towards the minimum of clients that a round needs."""
 
     def _close(self) -> bool:
-        self.holdings.held = len(self.holdings.by_client)
+        self.upload_pool.held = len(self.upload_pool.by_client)
         return super()._close()
 
 
@@ -32,7 +32,7 @@ class ChangeProposalsAwaited(Replica):
 
     def _close(self) -> bool:
         clients_and_servers = len(self.roster.keys) - self.roster.n
-        return len(self.holdings.by_client) == clients_and_servers and super()._close()
+        return len(self.upload_pool.by_client) == clients_and_servers and super()._close()
 
 
 @breaks("double-sign")

@@ -11,8 +11,8 @@ from fedrfq.simulator.fuzz.mutants.mutant import breaks
 class AbstainsTooBriefly(Replica):
     """A server that has lost its log is silent for one round too few."""
 
-    def _bound(self) -> int:
-        return super()._bound() - 1
+    def _last_silent_round(self) -> int:
+        return super()._last_silent_round() - 1
 
 
 @breaks("double-sign", "promise", "left-view")
@@ -27,7 +27,7 @@ class FewAnswers(Replica):
 class OldAnswers(Replica):
     """A server that has lost its log accepts answers to earlier requests."""
 
-    def _ours(self, body: Part) -> bool:
+    def _answers_our_question(self, body: Part) -> bool:
         return True
 
 
@@ -35,7 +35,7 @@ class OldAnswers(Replica):
 class SpeaksAtOnce(Replica):
     """A server that has lost its log votes as if it had never said anything."""
 
-    def _weigh(self) -> None:
+    def _update_silence(self) -> None:
         self.silent = self.over
 
 
@@ -43,6 +43,6 @@ class SpeaksAtOnce(Replica):
 class NeverOver(Replica):
     """A server goes on after the outcome that ends the run."""
 
-    def _weigh(self) -> None:
+    def _update_silence(self) -> None:
         self.over = False
-        super()._weigh()
+        super()._update_silence()

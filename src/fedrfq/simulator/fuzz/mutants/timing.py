@@ -28,7 +28,7 @@ class TimeoutNeverDoubled(Rules):
 class TimerNeverStarted(Replica):
     """A server waits for a leader forever."""
 
-    def _time(self) -> bool:
+    def _start_view_timer(self) -> bool:
         return False
 
 
@@ -44,7 +44,7 @@ class NeverResends(Replica):
 class NeverFetches(Replica):
     """A server never asks for uploads that others list and it does not hold."""
 
-    def _want(self, fetch: Fetch, peer: int) -> None:
+    def _request(self, fetch: Fetch, peer: int) -> None:
         pass
 
 
@@ -84,8 +84,8 @@ class KeepsEveryEvent(Replica):
 class KeepsEverythingEarly(Replica):
     """A server keeps all messages of rounds ahead."""
 
-    def _place(self, peer: int, message: Message) -> None:
-        super()._place(peer, message)
+    def _route_by_round(self, peer: int, message: Message) -> None:
+        super()._route_by_round(peer, message)
         if message.body.round > self.round:
             # A key of its own for every message, where the true server has one for each author.
             key = (message.body.kind, author(message.body) or 0, len(self.early))

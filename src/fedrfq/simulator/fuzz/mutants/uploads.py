@@ -98,12 +98,12 @@ class ReceiptNotListed(Replica):
     """A server leaves an upload out of its list that it gave a receipt for."""
 
     def _close(self) -> bool:
-        promised = self.holdings.promised
+        promised = self.upload_pool.promised
         if len(promised) <= self.roster.minimum or Kind.LIST in self.own:
             return super()._close()
-        self.holdings.promised = promised - {max(promised)}
+        self.upload_pool.promised = promised - {max(promised)}
         closed = super()._close()
-        self.holdings.promised = promised
+        self.upload_pool.promised = promised
         return closed
 
 
