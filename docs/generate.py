@@ -22,6 +22,7 @@ import typer.main
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent / "tests"))
 
+from fedrfq.cli.argument_help import restore_argument_help  # noqa: E402
 from fedrfq.cli.main import app  # noqa: E402
 from fedrfq.experiment.reference import ConfigKey, all_options, sections  # noqa: E402
 from support.layers import diagram  # noqa: E402  (found in tests/)
@@ -72,7 +73,12 @@ def _kinds(keys: list[ConfigKey]) -> Iterator[str]:
 def _row(key: ConfigKey) -> str:
     limits = key.range or _type(key.type)
     cells = (f"`{key.key}`", _default(key.default), limits, _sentence(key.help))
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+
+
+def _escaped(cell: str) -> str:
+    """Return a table cell in which bars and brackets stand for themselves."""
+    return cell.replace("|", "\\|").replace("[", "\\[")
 
 
 def _default(value: Any) -> str:
@@ -99,6 +105,7 @@ def _sentence(text: str) -> str:
 def commands() -> str:
     """Return the page of every command."""
     group = typer.main.get_command(app)
+    restore_argument_help(group)
     lines = [
         "# Commands",
         "",
@@ -122,13 +129,28 @@ def _command_lines(command: Any, context: Any) -> Iterator[str]:
                 yield from _command_lines(inner, below)
         return
     yield from ("", f"## `{context.command_path}`", "", _help(command.help), "")
-    yield from ("```", " ".join(command.get_usage(context).split()), "```", "")
-    rows = [_parameter(parameter, context) for parameter in command.params]
+    yield from ("```", _usage(command, context), "```", "")
+    rows = [_parameter(parameter) for parameter in command.params]
     rows = [row for row in rows if row]
     if rows:
         yield "| argument or option | meaning |"
         yield "|---|---|"
         yield from rows
+
+
+def _usage(command: Any, context: Any) -> str:
+    """Return the shape of a call. Written here, since click's own changes from release to release."""
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    return " ".join([context.command_path, "[OPTIONS]", *map(_metavar, arguments)])
+
+
+def _metavar(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper()
+    if argument.nargs == -1:
+        name += "..."
+    if argument.required or name.startswith("["):
+        return name
+    return f"[{name}]"
 
 
 def _help(text: str | None) -> str:
@@ -137,11 +159,11 @@ def _help(text: str | None) -> str:
     return re.sub(r"\n{3,}", "\n\n", found).strip()
 
 
-def _parameter(parameter: Any, context: Any) -> str:
+def _parameter(parameter: Any) -> str:
     if getattr(parameter, "hidden", False) or parameter.name == "help":
         return ""
     if parameter.param_type_name == "argument":
-        names = f"`{parameter.make_metavar(context)}`"
+        names = f"`{_metavar(parameter)}`"
     else:
         names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
     text = " ".join((getattr(parameter, "help", None) or "").split())

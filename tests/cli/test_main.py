@@ -46,6 +46,18 @@ def test_the_version_is_that_of_the_installed_package() -> None:
     assert fedrfq("--version").stdout == f"fedrfq {version('fedrfq')}\n"
 
 
+def test_without_the_packages_for_training_one_line_says_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['torch'] = None; sys.argv = ['fedrfq', 'run'];"
+        "from fedrfq.cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: this command needs torch: pip install 'fedrfq[train]'\n"
+
+
 def test_importing_the_package_imports_nothing_else() -> None:
     script = (
         "import sys, fedrfq; print([name for name in sys.modules if name.startswith('fedrfq')])"

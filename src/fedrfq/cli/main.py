@@ -39,6 +39,8 @@ from fedrfq.errors import UserError
 _USER_ERROR = 2
 # Characters shown of a path that is too long for the system.
 _MAX_PATH_SHOWN = 60
+# What the extra `train` brings.
+_TRAINING_PACKAGES = ("torch", "sklearn", "scipy", "matplotlib", "mlxtend", "PIL")
 # How PyTorch words a lack of memory; it raises a RuntimeError, and the CPU's words are not CUDA's.
 _OUT_OF_MEMORY = (
     "can't allocate memory",
@@ -115,6 +117,11 @@ def main() -> None:
         _fail(str(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except ModuleNotFoundError as error:
+        # The base package is enough for servers and auditors. Everything else is an extra.
+        if (error.name or "").split(".")[0] not in _TRAINING_PACKAGES:
+            raise
+        _fail(f"this command needs {error.name}: pip install 'fedrfq[train]'")
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
