@@ -26,9 +26,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedrfq.committee import AgreedRound, Committee, CommitteeSettings, Direct, Simulated
+from fedrfq.committee import (
+    AgreedRound,
+    Committee,
+    CommitteeSettings,
+    Direct,
+    PreviousRound,
+    Simulated,
+)
 from fedrfq.federation.application import Task
-from fedrfq.prototypes.fixed_point import LIMIT, WHOLE, Globals, Uploads
+from fedrfq.prototypes.fixed_point import FULL_PRECISION, LIMIT, Uploads
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.simulator.fuzz.schedule_run import draw, run
 
@@ -42,9 +49,8 @@ def deciding(
     committee: Committee, settings: CommitteeSettings, sent: Uploads
 ) -> Callable[[], AgreedRound]:
     """Return a function that lets the committee decide one round."""
-    globals_ = Globals.none(_CLASSES, _VALUES)
-    memory = settings.task.detector.start(settings.task.clients)
-    return lambda: committee.decide(settings, 1, b"", memory, globals_, sent)
+    before = PreviousRound.start(settings.task)
+    return lambda: committee.decide(settings, 1, before, sent)
 
 
 def uploads(clients: int) -> Uploads:
@@ -72,7 +78,7 @@ def best(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str,
 
 def rounds(clients: int, repeats: int) -> Table:
     """Return the table of what a round costs, by committee."""
-    task = Task(AdaptiveDetector(), "weighted", WHOLE, clients, _CLASSES, _VALUES)
+    task = Task(AdaptiveDetector(), "weighted", FULL_PRECISION, clients, _CLASSES, _VALUES)
     settings = CommitteeSettings(task, 0, "")
     sent = uploads(clients)
     committees: dict[str, Committee] = {"direct": Direct()}

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from fedrfq import data
-from fedrfq.committee import Simulated
+from fedrfq.committee import PreviousRound, Simulated
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Upload
 from fedrfq.experiment import Experiment, from_table
@@ -59,7 +59,7 @@ def held(folder: Path, size: Size, sets: Sequence[str], limit_s: float) -> Clust
     """
     addresses = [f"127.0.0.1:{port}" for port in free_ports(size.servers)]
     waits = {"minimum": size.clients, "deadline_ms": round(limit_s * 1000)}
-    founding.init(folder, addresses, size.clients, waits, None, [*sets, f"rounds={size.rounds}"])
+    founding.init(folder, addresses, size.clients, waits, sets=[*sets, f"rounds={size.rounds}"])
     cluster = Cluster(folder)
     deadline = time.monotonic() + limit_s
     cluster.start()
@@ -122,7 +122,8 @@ def decided(experiment: Experiment, classes: int, rounds: Sequence[Recorded]) ->
     for number, recorded_round in enumerate(rounds, start=1):
         globals_, memory = application.memory(before)
         uploads = admit(number, recorded_round.uploads, task.classes, task.values, task.precision)
-        agreed = experiment.committee.decide(settings, number, last, memory, globals_, uploads)
+        previous = PreviousRound(last, memory, globals_)
+        agreed = experiment.committee.decide(settings, number, previous, uploads)
         assert agreed.report is not None
         before = _round(agreed.report.bodies).outcome
         last = agreed.last

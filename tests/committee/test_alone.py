@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrfq.committee import AgreedRound, Alone, Direct, Simulated
+from fedrfq.committee import AgreedRound, Alone, Direct, PreviousRound, Simulated
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.learning.round_loop import RoundLoop
@@ -18,7 +18,7 @@ from fedrfq.runs.session import Session
 from fedrfq.studies.axes import Axes
 from fedrfq.studies.recipe import Recipe
 from support.command import fedrfq
-from support.committees import CLASSES, VALUES, mandate, rounds, uploads
+from support.committees import CLASSES, mandate, rounds, uploads
 from support.small import CPU, tiny
 
 
@@ -61,9 +61,8 @@ def test_a_liar_goes_on_from_what_is_right_for_a_class_that_nobody_sends() -> No
     first = rounds(Alone("lie"), mandate(5), 1)[0]
     sent = uploads(settings, 2)
     sent = replace(sent, counts_KJ=sent.counts_KJ * (np.arange(CLASSES) > 0))
-    told = Alone("lie").decide(
-        settings, 2, first.last, first.decision.state, first.decision.globals_, sent
-    )
+    before = PreviousRound(first.last, first.decision.state, first.decision.globals_)
+    told = Alone("lie").decide(settings, 2, before, sent)
     right = rounds(Direct(), settings, 1)[0].decision.globals_
     assert np.array_equal(told.decision.globals_.values_JV[1], right.values_JV[0])
 
@@ -72,10 +71,9 @@ def test_only_prototypes_that_are_there_are_swapped() -> None:
     settings = mandate(5)
     sent = uploads(settings, 1)
     sent = replace(sent, counts_KJ=sent.counts_KJ * (np.arange(CLASSES) != 1))
-    nothing = Globals.none(CLASSES, VALUES)
-    memory = settings.task.detector.start(5)
-    told = Alone("lie").decide(settings, 1, b"", memory, nothing, sent).decision.globals_
-    right = Direct().decide(settings, 1, b"", memory, nothing, sent).decision.globals_
+    before = PreviousRound.start(settings.task)
+    told = Alone("lie").decide(settings, 1, before, sent).decision.globals_
+    right = Direct().decide(settings, 1, before, sent).decision.globals_
     assert told.present_J.tolist() == [True, False, True]
     assert np.array_equal(told.values_JV[[0, 2]], right.values_JV[[2, 0]])
     assert not told.values_JV[1].any()

@@ -14,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedrfq.committee import COMMITTEES, AgreementReport, CommitteeSettings, Direct, Simulated
+from fedrfq.committee import (
+    COMMITTEES,
+    AgreementReport,
+    CommitteeSettings,
+    Direct,
+    PreviousRound,
+    Simulated,
+)
 from fedrfq.committee.round_result import LEFT_OUT
 from fedrfq.committee.simulated import TIMINGS
 from fedrfq.consensus.events import Outcome
@@ -274,11 +281,9 @@ def test_what_no_message_can_carry_is_refused_for_the_reason_one_server_gives() 
     wrong = replace(
         sent, counts_KJ=counts_KJ, values_KJV=values_KJV, refused={7: "3 values are no numbers"}
     )
-    memory = run_settings.task.detector.start(5)
-    nothing = Globals.none(CLASSES, VALUES)
+    before = PreviousRound.start(run_settings.task)
     one, many = (
-        c.decide(run_settings, 1, b"", memory, nothing, wrong).decision
-        for c in (Direct(), Simulated(4, 1))
+        c.decide(run_settings, 1, before, wrong).decision for c in (Direct(), Simulated(4, 1))
     )
     assert same(one, many)
     assert set(many.uploads.refused) == {1, 3, 7}

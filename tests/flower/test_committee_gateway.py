@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedrfq.committee import AgreedRound, CommitteeSettings, Simulated
+from fedrfq.committee import AgreedRound, CommitteeSettings, PreviousRound, Simulated
 from fedrfq.committee.round_result import FORGED, LEFT_OUT
 from fedrfq.consensus.messages import Message, PartKind, Upload
 from fedrfq.consensus.replica import Replica
@@ -19,14 +19,14 @@ from fedrfq.federation.application import Task
 from fedrfq.federation.round_log import unpack
 from fedrfq.flower.committee_gateway import SimulatedGateway, result_for_clients
 from fedrfq.flower.decided_round import by_client
-from fedrfq.prototypes.fixed_point import WHOLE, Globals, Uploads
+from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS
 
 CLIENTS = 6
 CLASSES = 3
 VALUES = 4
 SEED = 5
-TASK = Task(DETECTORS["median"](), "weighted", WHOLE, CLIENTS, CLASSES, VALUES)
+TASK = Task(DETECTORS["median"](), "weighted", FULL_PRECISION, CLIENTS, CLASSES, VALUES)
 SETTINGS = CommitteeSettings(TASK, SEED, "00" * 32)
 COMMITTEE = Simulated(servers=4, faulty=1)
 RULES = Rules(COMMITTEE.federation(SETTINGS).roster)
@@ -58,7 +58,9 @@ def test_what_is_decided_is_to_the_byte_what_is_decided_where_the_clients_are_si
     memory = TASK.detector.start(CLIENTS)
     globals_ = Globals.none(CLASSES, VALUES)
     for number in (1, 2, 3):
-        expected = COMMITTEE.decide(SETTINGS, number, last, memory, globals_, sent(number))
+        expected = COMMITTEE.decide(
+            SETTINGS, number, PreviousRound(last, memory, globals_), sent(number)
+        )
         found = SimulatedGateway(COMMITTEE, SETTINGS).carry(number, last, signed(number))
         assert found.report == expected.report
         assert found.last == expected.last

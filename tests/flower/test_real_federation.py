@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
     file.write_text(toml.dump(from_table(SMALL).table()), encoding="utf-8")
     waits = {"minimum": 3, "deadline_ms": 2_000, "view_ms": 1_000, "resend_ms": 100}
     founding.init(
-        path, [f"127.0.0.1:{port}" for port in free_ports(4)], None, waits, file, couriers=1
+        path, [f"127.0.0.1:{port}" for port in free_ports(4)], None, waits, file=file, couriers=1
     )
     return path
 

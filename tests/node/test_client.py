@@ -30,7 +30,7 @@ from fedrfq.node.client import MODEL, ClientEnded, ClientProcess, attend, partic
 from fedrfq.node.learner import Learner, News
 from fedrfq.node.membership import founding, identity
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
-from fedrfq.node.participant import Accuracies, Interrupted, Losses, Participant
+from fedrfq.node.participant import ClientAccuracies, Interrupted, Losses, Participant
 from fedrfq.node.server import ServerOptions, serve
 from fedrfq.node.storage.client_history import NAME, ClientHistory, HistoryLine
 from fedrfq.node.storage.write_ahead_log import DamagedLog, DiskFull, WriteAheadLog
@@ -47,7 +47,7 @@ def new_federation(folder: Path, clients: int, rounds: int, *sets: str, **waits:
     """Found a federation of one server; clients do not depend on how many there are."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     founding.init(
-        folder, [address], clients, WAITS | waits, None, [*SETS, f"rounds={rounds}", *sets]
+        folder, [address], clients, WAITS | waits, sets=[*SETS, f"rounds={rounds}", *sets]
     )
     return folder
 
@@ -417,8 +417,8 @@ class Pretender:
     def interrupt(self) -> None:
         self.interrupted.set()
 
-    def test(self, globals_: Globals) -> Accuracies:
-        return Accuracies(90.0, 80.0, 85.0)
+    def test(self, globals_: Globals) -> ClientAccuracies:
+        return ClientAccuracies(90.0, 80.0, 85.0)
 
 
 NOTHING = Globals.none(2, 3)

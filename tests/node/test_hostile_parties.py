@@ -277,7 +277,7 @@ def trained(folder: Path, rounds: int) -> identity.Identity:
     """Found a federation of one server and two clients that really learn; return the server."""
     waits = {"minimum": 1, "deadline_ms": 60_000, "resend_ms": 100}
     founding.init(
-        folder, [f"127.0.0.1:{free_ports(1)[0]}"], 2, waits, None, [*_SETS, f"rounds={rounds}"]
+        folder, [f"127.0.0.1:{free_ports(1)[0]}"], 2, waits, sets=[*_SETS, f"rounds={rounds}"]
     )
     return identity.load(folder / "server-0")
 

@@ -13,7 +13,7 @@ import torch
 from fedrfq.data import Dataset
 from fedrfq.engine.engine import Program
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, from_table, switched
+from fedrfq.experiment import Experiment, from_table, without_replaced_kinds
 from fedrfq.files import toml
 from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.models.stacked import TrainingStep
@@ -45,7 +45,7 @@ TABLE: dict[str, Any] = {
 
 
 def small(**changes: Any) -> Experiment:
-    return from_table(toml.merge(switched(SMALL, changes), changes))
+    return from_table(toml.merge(without_replaced_kinds(SMALL, changes), changes))
 
 
 def rng() -> np.random.Generator:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from fedrfq.errors import UserError
 from fedrfq.prototypes.class_means import class_means, quantise
 from fedrfq.prototypes.fixed_point import (
+    FULL_PRECISION,
     LIMIT,
     MAX_COUNT,
-    WHOLE,
     Globals,
     Precision,
     Uploads,
@@ -210,7 +210,9 @@ def test_what_is_refused_is_what_cannot_be_decoded(sent: Sent, data: st.DataObje
         right = decode(bytes(message), classes, length, precision)[:2] == sent[:2]
     except UserError:
         right = False
-    assert (refuses(*sent[:2], bytes(message), classes, length, precision) is None) == right
+    assert (
+        refuses(*sent[:2], bytes(message), classes, length, precision=precision) is None
+    ) == right
 
 
 @settings(deadline=None)
@@ -292,25 +294,28 @@ def test_malformed_messages_are_refused_on_one_line(message: bytes) -> None:
         b"\x01\x00\xf0",
         b"\x01\x00\xf1",
     ):  # with a value near the end of the range, and with none
-        assert refuses(7, 3, MESSAGE[:-3] + end, 3, 2, WHOLE) is None
-        assert refuses(7, 3, message.replace(b"\x01\x00\xf0", end), 3, 2, WHOLE) == str(
-            caught.value
-        )
+        assert refuses(7, 3, MESSAGE[:-3] + end, 3, 2, precision=FULL_PRECISION) is None
+        assert refuses(
+            7, 3, message.replace(b"\x01\x00\xf0", end), 3, 2, precision=FULL_PRECISION
+        ) == str(caught.value)
 
 
 @pytest.mark.parametrize("bits", BITS)
 def test_the_lowest_value_of_so_many_bits_is_refused(bits: int) -> None:
     precision = Precision(bits)
     least = encode(7, 3, array([2]), array([[-precision.most * precision.step]]), precision)
-    assert refuses(7, 3, least, 1, 1, precision) is None
+    assert refuses(7, 3, least, 1, 1, precision=precision) is None
     lower = (-precision.most - 1).to_bytes(bits // 8, "little", signed=True)
     assert "outside the fixed-point range" in str(
-        refuses(7, 3, least[: -len(lower)] + lower, 1, 1, precision)
+        refuses(7, 3, least[: -len(lower)] + lower, 1, 1, precision=precision)
     )
 
 
 def test_a_message_of_more_classes_than_can_be_said_is_refused() -> None:
-    assert refuses(7, 3, bytes(HEADER + 70_000 * (CLASS + 3)), 3, 1, WHOLE) is not None
+    assert (
+        refuses(7, 3, bytes(HEADER + 70_000 * (CLASS + 3)), 3, 1, precision=FULL_PRECISION)
+        is not None
+    )
 
 
 def test_a_message_for_other_shapes_is_refused() -> None:

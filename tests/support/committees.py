@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from fedrfq.committee import AgreedRound, Committee, CommitteeSettings, Simulated
+from fedrfq.committee import AgreedRound, Committee, CommitteeSettings, PreviousRound, Simulated
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import experiment_digest
 from fedrfq.files import hash_chain, toml
-from fedrfq.prototypes.fixed_point import LIMIT, WHOLE, Globals, Uploads
+from fedrfq.prototypes.fixed_point import FULL_PRECISION, LIMIT, Globals, Uploads
 from fedrfq.robust.detectors import Detector
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 
@@ -27,7 +27,9 @@ def mandate(
     detector: Detector | None = None,
     table: Mapping[str, Any] = TABLE,
 ) -> CommitteeSettings:
-    task = Task(detector or AdaptiveDetector(), "weighted", WHOLE, clients, CLASSES, VALUES)
+    task = Task(
+        detector or AdaptiveDetector(), "weighted", FULL_PRECISION, clients, CLASSES, VALUES
+    )
     return CommitteeSettings(task, seed, experiment_digest(table))
 
 
@@ -50,7 +52,9 @@ def rounds(
     last = b""
     for round_ in range(1, number + 1):
         found.append(
-            committee.decide(asked, round_, last, memory, globals_, uploads(asked, round_, absent))
+            committee.decide(
+                asked, round_, PreviousRound(last, memory, globals_), uploads(asked, round_, absent)
+            )
         )
         globals_ = found[-1].decision.globals_
         memory = found[-1].decision.state

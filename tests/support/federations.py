@@ -28,7 +28,7 @@ from fedrfq.node.membership import founding, identity
 from fedrfq.node.ops.local_cluster import free_ports
 from fedrfq.node.server import Server, ServerOptions
 from fedrfq.node.transport.links import Links
-from fedrfq.prototypes.fixed_point import WHOLE
+from fedrfq.prototypes.fixed_point import FULL_PRECISION
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from support.committees import CLASSES, VALUES, mandate, uploads
 
@@ -49,7 +49,7 @@ def founded(
         "clients": clients,
         "committee": {"name": "simulated", "servers": servers},
     }
-    task = Task(AdaptiveDetector(), "weighted", WHOLE, clients, CLASSES, VALUES)
+    task = Task(AdaptiveDetector(), "weighted", FULL_PRECISION, clients, CLASSES, VALUES)
     made = [
         founding.NewKeys.new(f"server-{k}", f"127.0.0.1:{port}")
         for k, port in enumerate(free_ports(servers))

@@ -20,7 +20,7 @@ from fedrfq.files import toml
 from fedrfq.node.membership import founding
 from fedrfq.node.membership.founding import FoundingPurpose, NewKeys
 from fedrfq.node.membership.request import Request
-from fedrfq.prototypes.fixed_point import WHOLE
+from fedrfq.prototypes.fixed_point import FULL_PRECISION
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from support.committees import CLASSES, TABLE, VALUES
 
@@ -30,7 +30,8 @@ SEED = bytes(range(32))
 
 def purpose(clients: int = 2) -> FoundingPurpose:
     return FoundingPurpose(
-        toml.dump(TABLE), Task(AdaptiveDetector(), "weighted", WHOLE, clients, CLASSES, VALUES)
+        toml.dump(TABLE),
+        Task(AdaptiveDetector(), "weighted", FULL_PRECISION, clients, CLASSES, VALUES),
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
-from fedrfq.prototypes.fixed_point import WHOLE, Globals, Precision, Uploads
+from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Precision, Uploads
 from fedrfq.robust.attacks import Attack, Scene
 from fedrfq.robust.attacks.frame import Frame
 from fedrfq.robust.attacks.mimic import Mimic
@@ -70,7 +70,7 @@ def random_scene(
     clients: int = 9,
     classes: int = 5,
     malicious: Any = (1, 4, 8),
-    precision: Precision = WHOLE,
+    precision: Precision = FULL_PRECISION,
 ) -> Scene:
     """Return classes around centres of their own.
 

@@ -61,7 +61,7 @@ def open_grid(
 
     torch_device = pick_device(device, deterministic)
     limit = max_clients or MAX_CLIENTS[torch_device.type]
-    return Grid(experiments, out, torch_device, limit, models, resume)
+    return Grid(experiments, out, torch_device, limit, models, resume=resume)
 
 
 def train(grid: Grid, dry_run: bool, again: str) -> bool:

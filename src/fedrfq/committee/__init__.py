@@ -1,7 +1,13 @@
 """The committees by name: who turns a round's uploads into the next global prototypes."""
 
 from fedrfq.committee.alone import Alone
-from fedrfq.committee.committee import AgreedRound, AgreementReport, Committee, CommitteeSettings
+from fedrfq.committee.committee import (
+    AgreedRound,
+    AgreementReport,
+    Committee,
+    CommitteeSettings,
+    PreviousRound,
+)
 from fedrfq.committee.direct import Direct
 from fedrfq.committee.simulated import Simulated
 
@@ -15,5 +21,6 @@ __all__ = [
     "Committee",
     "CommitteeSettings",
     "Direct",
+    "PreviousRound",
     "Simulated",
 ]

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings
+from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings, PreviousRound
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.federation import codec
 from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision, decide
-from fedrfq.robust.detectors import State, Verdict
+from fedrfq.robust.detectors import Verdict
 
 BEHAVIOURS = ("honest", "lie", "forget", "crash")
 DOWN = "the server is down"
@@ -62,20 +62,18 @@ class Alone(Committee):
         self,
         settings: CommitteeSettings,
         round_: int,
-        last: bytes,
-        memory: State,
-        globals_: Globals,
+        before: PreviousRound,
         uploads: Uploads,
     ) -> AgreedRound:
-        """Decide a round as `behaviour` says. Only a liar leaves something in `last`."""
+        """Decide a round as `behaviour` says. Only a liar leaves something in `before.last`."""
         if self.behaviour == "crash" and round_ >= self.at:
-            return AgreedRound(_unchanged(memory, globals_, uploads))
+            return AgreedRound(_unchanged(before, uploads))
         task = settings.task
         # A liar goes on from the true prototypes, not from those that it handed out.
-        true_globals = globals_
-        if last:
-            true_globals = codec.decode_globals(last, task.classes, task.values)
-        decision = decide(task.detector, task.rule, memory, true_globals, uploads)
+        true_globals = before.globals_
+        if before.last:
+            true_globals = codec.decode_globals(before.last, task.classes, task.values)
+        decision = decide(task.detector, task.rule, before.memory, true_globals, uploads)
         if self.behaviour == "lie":
             lie = replace(decision, globals_=_swap(decision.globals_))
             return AgreedRound(lie, codec.encode_globals(decision.globals_))
@@ -88,12 +86,14 @@ class Alone(Committee):
         return AgreedRound(decision)
 
 
-def _unchanged(memory: State, globals_: Globals, uploads: Uploads) -> Decision:
+def _unchanged(before: PreviousRound, uploads: Uploads) -> Decision:
     """Return the decision that takes no upload and leaves everything as it was."""
     none_K = np.zeros(len(uploads.clients), np.bool_)
     refused = {**uploads.refused, **dict.fromkeys(uploads.clients, DOWN)}
     verdict = Verdict(np.zeros(0, np.bool_), np.zeros(0, np.int64))
-    return Decision(replace(uploads.only(none_K), refused=refused), verdict, memory, globals_)
+    return Decision(
+        replace(uploads.only(none_K), refused=refused), verdict, before.memory, before.globals_
+    )
 
 
 def _swap(globals_: Globals) -> Globals:

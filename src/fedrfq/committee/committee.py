@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation
@@ -54,6 +55,20 @@ class AgreedRound:
     report: AgreementReport | None = None
 
 
+class PreviousRound(NamedTuple):
+    """What a round leaves to the next one."""
+
+    last: bytes  # to the committee; b"" before the first round
+    memory: State  # to the detector
+    globals_: Globals  # to the clients
+
+    @staticmethod
+    def start(task: Task) -> PreviousRound:
+        """Return what the first round starts from."""
+        memory = task.detector.start(task.clients)
+        return PreviousRound(b"", memory, Globals.none(task.classes, task.values))
+
+
 @dataclass(frozen=True)
 class Committee(ABC):
     """A kind of committee; its fields are the options of the experiment's committee section."""
@@ -71,13 +86,7 @@ class Committee(ABC):
         self,
         settings: CommitteeSettings,
         round_: int,
-        last: bytes,
-        memory: State,
-        globals_: Globals,
+        before: PreviousRound,
         uploads: Uploads,
     ) -> AgreedRound:
-        """Decide a round.
-
-        `last` is what the previous round left to the committee (b"" before the first), `memory` the
-        detector's state and `globals_` the global prototypes after that round.
-        """
+        """Decide a round, given what the round before it left."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings
-from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings, PreviousRound
+from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import decide
-from fedrfq.robust.detectors import State
 
 
 @dataclass(frozen=True)
@@ -18,11 +17,11 @@ class Direct(Committee):
         self,
         settings: CommitteeSettings,
         round_: int,
-        last: bytes,
-        memory: State,
-        globals_: Globals,
+        before: PreviousRound,
         uploads: Uploads,
     ) -> AgreedRound:
         """Decide a round without any agreement."""
         task = settings.task
-        return AgreedRound(decide(task.detector, task.rule, memory, globals_, uploads))
+        return AgreedRound(
+            decide(task.detector, task.rule, before.memory, before.globals_, uploads)
+        )

@@ -11,15 +11,14 @@ from functools import lru_cache
 from random import Random
 from typing import TYPE_CHECKING
 
-from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings
+from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings, PreviousRound
 from fedrfq.consensus.messages import Message
 from fedrfq.consensus.roster import MAX_SERVERS, faults
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.federation import signatures
 from fedrfq.federation.federation_file import Federation, Timings
 from fedrfq.files.options import option
-from fedrfq.prototypes.fixed_point import Globals, Uploads
-from fedrfq.robust.detectors import State
+from fedrfq.prototypes.fixed_point import Uploads
 
 if TYPE_CHECKING:
     from fedrfq.committee.simulated_round import SimulatedRound
@@ -90,18 +89,16 @@ class Simulated(Committee):
         self,
         settings: CommitteeSettings,
         round_: int,
-        last: bytes,
-        memory: State,
-        globals_: Globals,
+        before: PreviousRound,
         uploads: Uploads,
     ) -> AgreedRound:
         """Return the outcome that a quorum certified.
 
-        What the previous round left is taken from `last`, where it is certified too.
+        What the previous round left is taken from `before.last`, where it is certified too.
         """
         from fedrfq.committee.round_result import round_result
 
-        simulated_round = self.simulated_round(settings, round_, last)
+        simulated_round = self.simulated_round(settings, round_, before.last)
         # Uploads that no message could carry are refused here, as nobody could send them.
         sent = uploads.checked()
         return round_result(simulated_round, simulated_round.run(sent), sent)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine.program import Program, TrainingOptions
-from fedrfq.engine.shard import Shard
+from fedrfq.engine.shard import ThreadShard
 from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import LAYOUTS, Params
 from fedrfq.prototypes.class_means import class_means
@@ -48,7 +48,7 @@ class Engine:
         self.shares = train
         self.tests = test
         self.device = train.x.device
-        self._shards: list[Shard] = []
+        self._shards: list[ThreadShard] = []
         # Set when the round is interrupted: threads end with their step, not with the round.
         self._stop = Event()
 
@@ -61,9 +61,9 @@ class Engine:
         """
         parts = _dealt(who, self.shares, self.device)
         while len(self._shards) < len(parts):
-            self._shards.append(Shard(self.program, self.shares, self._stop))
+            self._shards.append(ThreadShard(self.program, self.shares, self._stop))
 
-        def work(shard: Shard, part: list[int]) -> tuple[Params, Tensor]:
+        def work(shard: ThreadShard, part: list[int]) -> tuple[Params, Tensor]:
             rows = torch.tensor(part, device=self.device)
             own_params = {name: p[rows] for name, p in params.items()}
             own_guide = {name: g[rows] for name, g in guide.items()}

@@ -33,7 +33,7 @@ class ScheduledStep:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class BatchSchedule:
     """For every step and client of a round: which samples, and what happens to them."""
 
     index_SKB: Tensor
@@ -65,7 +65,7 @@ class Schedule:
         )
 
 
-def schedule(program: Program, data: ClientData, part: list[int], keys_K: Tensor) -> Schedule:
+def schedule(program: Program, data: ClientData, part: list[int], keys_K: Tensor) -> BatchSchedule:
     """Return the schedule of the clients in `part`.
 
     Each client's epochs follow one after the other, each in its own order. There are as many steps
@@ -116,7 +116,7 @@ def schedule(program: Program, data: ClientData, part: list[int], keys_K: Tensor
     phases = program.phases()
     if phases is not None:
         phase_SK2 = torch.tensor(phases, device=device)[epoch_SK]
-    return Schedule(
+    return BatchSchedule(
         index_SKB=data.index_KN[part][client_K[:, None], order_SKB],
         weight_SKB=real_SKB.float(),
         keep_SKBU=keep_SKBU,

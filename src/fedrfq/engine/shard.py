@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine.program import Program
-from fedrfq.engine.schedule import Schedule, augmented, schedule, widths
+from fedrfq.engine.schedule import BatchSchedule, augmented, schedule, widths
 from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, TrainingStep, trained
 
@@ -19,7 +19,7 @@ _MAX_GRAPHS = 24
 _EAGER_RUNS = 3
 
 
-class Shard:
+class ThreadShard:
     """Clients trained together, and on CUDA the buffers and graphs of their steps.
 
     Buffers and graphs live as long as the run.
@@ -31,7 +31,7 @@ class Shard:
         self.stop = stop
         self.params: Params
         self.guide: Guide
-        self.schedule: Schedule
+        self.schedule: BatchSchedule
         self.loaded: list[Tensor]
         self.momentum: list[Tensor]
         self.losses_K3: Tensor
@@ -57,7 +57,7 @@ class Shard:
         trained_params = {name: p.clone() for name, p in self.params.items()}
         return trained_params, self.losses_K3 / self.schedule.weight_SKB.sum((0, 2))[:, None]
 
-    def _load(self, params: Params, guide: Guide, steps: Schedule) -> None:
+    def _load(self, params: Params, guide: Guide, steps: BatchSchedule) -> None:
         """Load the round's numbers into the buffers.
 
         Once graphs have recorded where the buffers lie, it is into the same memory.

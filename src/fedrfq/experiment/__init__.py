@@ -2,16 +2,16 @@
 
 from fedrfq.experiment.experiment import STARTS, Cohort, Data, Experiment
 from fedrfq.experiment.kinds import name_of
-from fedrfq.experiment.reading import from_table, known, load, switched
+from fedrfq.experiment.reading import check_keys, from_table, load, without_replaced_kinds
 
 __all__ = [
     "STARTS",
     "Cohort",
     "Data",
     "Experiment",
+    "check_keys",
     "from_table",
-    "known",
     "load",
     "name_of",
-    "switched",
+    "without_replaced_kinds",
 ]

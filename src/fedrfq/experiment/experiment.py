@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, fields
 
 from fedrfq.committee import Committee, Direct
-from fedrfq.data.partition import Classes, Kind
+from fedrfq.data.partition import Classes, PartitionKind
 from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError
 from fedrfq.experiment.kinds import KINDS, PLAIN_SECTIONS, SECTIONS, name_of
@@ -81,7 +81,9 @@ class Experiment:
         "0 to below 1",
     )
     data: Data = option(help="The dataset", factory=Data)
-    partition: Kind = option(help="How the samples are dealt to the clients", factory=Classes)
+    partition: PartitionKind = option(
+        help="How the samples are dealt to the clients", factory=Classes
+    )
     model: Model = option(help="The model that clients train", factory=CNN)
     cohorts: tuple[Cohort, ...] = option(
         (), "Groups of clients with different models; without any, every client holds [model]"

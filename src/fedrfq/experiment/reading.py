@@ -42,10 +42,10 @@ def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Expe
     changes = toml.merge(changes, {key: value for key, value in top.items() if value is not None})
     if path is None:
         return from_table(changes)
-    return from_table(toml.merge(switched(toml.read(path), changes), changes))
+    return from_table(toml.merge(without_replaced_kinds(toml.read(path), changes), changes))
 
 
-def switched(table: Table, over: Mapping[str, Any]) -> Table:
+def without_replaced_kinds(table: Table, over: Mapping[str, Any]) -> Table:
     """Return the file's table without the settings of kinds that `over` replaces by others."""
     for key, kinds in KINDS.items():
         section = _section(table, key)
@@ -90,7 +90,7 @@ def _automatic_name(data: Mapping[str, Any], method: str) -> str:
 
 def from_table(given: Mapping[str, Any]) -> Experiment:
     """Return the experiment a table describes; what suits its data fills what it leaves open."""
-    known(given, [field.name for field in fields(Experiment)], "")
+    check_keys(given, [field.name for field in fields(Experiment)], "")
     data = _data_section(given)
     suits: Mapping[str, Any] = {}
     if data["name"] in DATASETS:
@@ -190,7 +190,7 @@ def _build(cls: type[T], given: Mapping[str, Any], path: str, suits: Mapping[str
     """Make a dataclass of the given values (strictly its fields) and those of `suits` it has."""
     hints = get_type_hints(cls)
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-    known(given, names, path)
+    check_keys(given, names, path)
     values = {name: suits[name] for name in names if name in suits}
     for key, value in given.items():
         values[key] = _typed(value, hints[key], _joined(path, key))
@@ -207,7 +207,7 @@ def _typed(value: Any, hint: Any, path: str) -> Any:
     return value
 
 
-def known(given: Mapping[str, Any], names: Sequence[str], path: str) -> None:
+def check_keys(given: Mapping[str, Any], names: Sequence[str], path: str) -> None:
     """Raise UserError where a table has a key that is not among the names known at its path."""
     for key in given:
         if key in names:

@@ -54,7 +54,12 @@ class PrototypeApplication:
         if upload.client >= task.clients:
             return "a change proposal"
         return refuses(
-            upload.round, upload.client, upload.content, task.classes, task.values, task.precision
+            upload.round,
+            upload.client,
+            upload.content,
+            task.classes,
+            task.values,
+            precision=task.precision,
         )
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:

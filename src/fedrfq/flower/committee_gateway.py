@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedrfq.committee import AgreedRound, AgreementReport, CommitteeSettings, Direct
+from fedrfq.committee import AgreedRound, AgreementReport, CommitteeSettings, Direct, PreviousRound
 from fedrfq.committee.round_result import apply_verdicts, signed_uploads
 from fedrfq.committee.simulated import Simulated
 from fedrfq.consensus.messages import Message, Part, PartKind
@@ -27,7 +27,7 @@ from fedrfq.files import toml
 from fedrfq.methods import METHODS
 from fedrfq.node.courier import Carried, Courier
 from fedrfq.node.membership import identity
-from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.attacks import ATTACKS
 
@@ -71,9 +71,7 @@ class NoGateway:
         return Direct().decide(
             self._settings,
             number,
-            b"",
-            task.detector.start(task.clients),
-            Globals.none(task.classes, task.values),
+            PreviousRound.start(task),
             Uploads((), counts_KJ, values_KJV),
         )
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrfq.committee import AgreedRound, CommitteeSettings
+from fedrfq.committee import AgreedRound, CommitteeSettings, PreviousRound
 from fedrfq.data import Dataset
 from fedrfq.data.client_data import client_data
 from fedrfq.data.partition import Partition
@@ -324,9 +324,8 @@ class RoundLoop:
         """Return what run `r`'s committee makes of the uploads."""
         committee = self.experiments[r].committee
         number = state.round + 1
-        return committee.decide(
-            self.settings[r], number, state.agreed[r], state.memory[r], state.globals_[r], sent
-        )
+        before = PreviousRound(state.agreed[r], state.memory[r], state.globals_[r])
+        return committee.decide(self.settings[r], number, before, sent)
 
     def _averaged(
         self, state: LoopState, params: tuple[Params, ...], who: list[list[int]]

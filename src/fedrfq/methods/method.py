@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrfq.models.stacked import Params
-from fedrfq.prototypes.fixed_point import WHOLE, Globals, Precision
+from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Precision
 
 # The largest weight of a part of the loss: float32 holds it.
 MAX_WEIGHT = 1e38
@@ -86,7 +86,7 @@ class Method:
 
     def precision(self) -> Precision:
         """Return the precision of the prototypes exchanged."""
-        return WHOLE
+        return FULL_PRECISION
 
     def assign(self, centres: Params, sent: Params, weight_RK: Tensor, first: bool) -> Tensor:
         """Return the centre of each client, R × K.

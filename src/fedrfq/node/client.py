@@ -32,7 +32,7 @@ from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.ops import status
-from fedrfq.node.participant import Accuracies, Participant
+from fedrfq.node.participant import ClientAccuracies, Participant
 from fedrfq.node.storage.audit_writer import AuditWriter
 from fedrfq.node.storage.client_history import ClientHistory, HistoryLine
 from fedrfq.node.storage.compaction import LogCompactor
@@ -55,7 +55,7 @@ class ClientEnded:
 
     round: int
     finished: bool
-    accuracies: Accuracies | None
+    accuracies: ClientAccuracies | None
     successor: bytes = b""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fedrfq.consensus.events import Submit
 from fedrfq.node.logs import log_event
-from fedrfq.node.participant import Accuracies, Interrupted, Participant
+from fedrfq.node.participant import ClientAccuracies, Interrupted, Participant
 from fedrfq.node.storage.client_history import ClientHistory, HistoryLine
 from fedrfq.prototypes.fixed_point import Globals
 
@@ -47,7 +47,7 @@ class Learner:
         self._newest: News | None = None
         self._arrived = asyncio.Event()
         self._since = time.monotonic()
-        self.accuracies: Accuracies | None = None
+        self.accuracies: ClientAccuracies | None = None
         self.on_round: Callable[[HistoryLine], None] = lambda line: None
 
     def hear(self, news: News) -> None:

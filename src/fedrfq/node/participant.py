@@ -46,7 +46,7 @@ class Losses(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Accuracies:
+class ClientAccuracies:
     """Accuracies on the client's test samples, in percent.
 
     `head` is by the client's own classifier; `prototype` by the nearest global prototype of all
@@ -129,7 +129,7 @@ class Participant:
         """Give up training that is under way; callable from another thread."""
         self.engine.interrupt()
 
-    def test(self, globals_: Globals) -> Accuracies:
+    def test(self, globals_: Globals) -> ClientAccuracies:
         """Test the model on the client's test samples."""
         with self.experiment.train.kernels():
             tests = tested(self.engine, self.params)
@@ -140,7 +140,7 @@ class Participant:
             def accuracy(guess_1N: Tensor) -> float:
                 return float(metrics.accuracies(guess_1N, tests.y_KN, tests.weight_KN)[0])
 
-            return Accuracies(
+            return ClientAccuracies(
                 head=accuracy(tests.logits_KNJ.argmax(-1)),
                 prototype=accuracy(metrics.nearest(distance_1NJ, present_1J)),
                 prototype_own=accuracy(metrics.nearest(distance_1NJ, present_1J & self.held_1J)),

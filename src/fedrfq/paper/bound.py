@@ -19,7 +19,7 @@ import numpy as np
 
 from fedrfq import data
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, known
+from fedrfq.experiment import Experiment, check_keys
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.paper import bound_tables
 from fedrfq.paper.descent import check, descend
@@ -55,7 +55,7 @@ class BoundPlan:
     @staticmethod
     def of(recipe: Recipe) -> BoundPlan:
         """Read and check a recipe of this kind."""
-        known(recipe.table, [*_DEFAULTS, "experiment", "settings"], "")
+        check_keys(recipe.table, [*_DEFAULTS, "experiment", "settings"], "")
         numbers = {key: recipe.table.get(key, default) for key, default in _DEFAULTS.items()}
         for key, value in numbers.items():
             if type(value) is not int or value < 1:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fedrfq import data
 from fedrfq.data import cached_dataset, weights
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, known
+from fedrfq.experiment import Experiment, check_keys
 from fedrfq.learning.evaluation import side_by_side
 from fedrfq.learning.round_loop import RoundLoop, tested
 from fedrfq.models.resnet18 import ResNet18
@@ -92,7 +92,7 @@ class FailuresPlan:
     @staticmethod
     def of(recipe: Recipe) -> FailuresPlan:
         """Read and check a recipe of this kind."""
-        known(recipe.table, KEYS, "")
+        check_keys(recipe.table, KEYS, "")
         axes = Axes.of(recipe)
         if list(axes.labels) != _AXES:
             raise UserError(

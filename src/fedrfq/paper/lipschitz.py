@@ -20,7 +20,7 @@ import torch
 from numpy.random import Generator
 
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, known
+from fedrfq.experiment import Experiment, check_keys
 from fedrfq.paper.lipschitz_estimate import (
     pair_ratios,
     random_pairs,
@@ -89,7 +89,7 @@ class LipschitzPlan:
     @staticmethod
     def of(recipe: Recipe) -> LipschitzPlan:
         """Read and check a recipe of this kind."""
-        known(recipe.table, [*_MINIMA, "kernels", "maps", "strides"], "")
+        check_keys(recipe.table, [*_MINIMA, "kernels", "maps", "strides"], "")
         table = {**_DEFAULTS, **recipe.table}
         for key, minimum in _MINIMA.items():
             if type(table[key]) is not int or table[key] < minimum:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, known
+from fedrfq.experiment import Experiment, check_keys
 from fedrfq.paper.security import draw, numbers, probabilities, security, tolerated
 from fedrfq.studies.recipe import Progress, Recipe, StudyResult
 from fedrfq.studies.sheets import Sheet
@@ -55,7 +55,7 @@ class SecurityPlan:
     def of(recipe: Recipe) -> SecurityPlan:
         """Read and check a recipe of this kind."""
         table = recipe.table
-        known(table, ["servers", "p", "enough", "beyond"], "")
+        check_keys(table, ["servers", "p", "enough", "beyond"], "")
         beyond = table.get("beyond", 20)
         if type(beyond) is not int:
             raise UserError(f"beyond must be a number of servers, such as 20, not {beyond!r}")

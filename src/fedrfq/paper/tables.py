@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, known
+from fedrfq.experiment import Experiment, check_keys
 from fedrfq.paper.printed import Printed, printed
 from fedrfq.studies import axes as grids
 from fedrfq.studies.axes import Axes
@@ -81,7 +81,7 @@ class TablePlan:
     @staticmethod
     def of(recipe: Recipe) -> TablePlan:
         """Read and check a recipe of this kind."""
-        known(recipe.table, KEYS, "")
+        check_keys(recipe.table, KEYS, "")
         axes = Axes.of(recipe)
         if set(axes.labels) != set(_AXES):
             raise UserError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedrfq.prototypes.fixed_point import FRACTION_BITS, WHOLE, Ints, Precision
+from fedrfq.prototypes.fixed_point import FRACTION_BITS, FULL_PRECISION, Ints, Precision
 
 
 def class_means(
@@ -21,7 +21,7 @@ def class_means(
     return sums_KJV / counts_KJ.clamp_min(1)[..., None], counts_KJ.round().long()
 
 
-def quantise(values_KJV: Tensor, precision: Precision = WHOLE) -> tuple[Ints, Ints, Ints]:
+def quantise(values_KJV: Tensor, precision: Precision = FULL_PRECISION) -> tuple[Ints, Ints, Ints]:
     """Return the nearest integers of the precision, cut to its range.
 
     Also return, for each client, how many values were cut, and how many were not numbers.

@@ -82,7 +82,7 @@ class Precision:
         return steps * self.step
 
 
-WHOLE = Precision()
+FULL_PRECISION = Precision()
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Uploads:
     saturated: int = 0  # values that had to be cut to the fixed-point range
     # Clients whose message could not be admitted, and why; they have no row.
     refused: Mapping[int, str] = field(default_factory=dict)
-    precision: Precision = WHOLE
+    precision: Precision = FULL_PRECISION
 
     @property
     def held_KJ(self) -> Bools:
@@ -208,7 +208,7 @@ def size(classes_K: Ints, values: int, precision: Precision) -> int:
 
 
 def encode(
-    round_: int, client: int, counts_J: Ints, values_JV: Ints, precision: Precision = WHOLE
+    round_: int, client: int, counts_J: Ints, values_JV: Ints, precision: Precision = FULL_PRECISION
 ) -> bytes:
     """Return one client's upload."""
     held = np.flatnonzero(counts_J)
@@ -227,7 +227,7 @@ def _header(round_: int, client: int, held: int, values: int, precision: Precisi
 
 
 def decode(
-    message: bytes, classes: int, values: int, precision: Precision = WHOLE
+    message: bytes, classes: int, values: int, precision: Precision = FULL_PRECISION
 ) -> tuple[int, int, Ints, Ints]:
     """Return round, client, counts and values of an upload.
 
@@ -306,7 +306,7 @@ def _within(steps: Words, precision: Precision) -> bool:
 
 
 def _plainly_right(
-    round_: int, client: int, message: bytes, classes: int, values: int, precision: Precision
+    round_: int, client: int, message: bytes, classes: int, values: int, *, precision: Precision
 ) -> bool:
     """Return whether a message is right beyond doubt.
 
@@ -337,13 +337,13 @@ def _packed_row(length: int) -> struct.Struct:
 
 
 def refuses(
-    round_: int, client: int, message: bytes, classes: int, values: int, precision: Precision
+    round_: int, client: int, message: bytes, classes: int, values: int, *, precision: Precision
 ) -> str | None:
     """Return why a client's message is refused; None where it is admitted.
 
     It is refused if it is not well-formed, or of another round or client.
     """
-    if _plainly_right(round_, client, message, classes, values, precision):
+    if _plainly_right(round_, client, message, classes, values, precision=precision):
         return None
     try:
         number, author, _, _ = _read(message, classes, values, precision)
@@ -366,7 +366,7 @@ def admit(
         return uploads
     refused = {}
     for client in sorted(messages):
-        reason = refuses(round_, client, messages[client], classes, values, precision)
+        reason = refuses(round_, client, messages[client], classes, values, precision=precision)
         if reason is not None:
             refused[client] = reason
     admitted = {client: message for client, message in messages.items() if client not in refused}

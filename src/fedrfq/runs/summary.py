@@ -175,15 +175,15 @@ def plot(run: RunDirectory) -> Path:
     records = run.rounds()
     path = run.path / "accuracy.png"
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    _curve(axes, records, "accuracy_mean", "accuracy_std", "own head", "C0")
+    _curve(axes, records, "accuracy_mean", "accuracy_std", label="own head", colour="C0")
     if records and records[-1].prototype_accuracy_mean is not None:
         _curve(
             axes,
             records,
             "prototype_accuracy_mean",
             "prototype_accuracy_std",
-            "nearest global prototype",
-            "C1",
+            label="nearest global prototype",
+            colour="C1",
         )
     axes.set(title=title(run.experiment()), xlabel="round", ylabel="test accuracy over clients (%)")
     axes.set_ylim(top=101)
@@ -197,7 +197,7 @@ def plot(run: RunDirectory) -> Path:
 
 
 def _curve(
-    axes: Any, records: Sequence[RoundRecord], mean: str, std: str, label: str, colour: str
+    axes: Any, records: Sequence[RoundRecord], mean: str, std: str, *, label: str, colour: str
 ) -> None:
     rounds = [record.round for record in records]
     middle = [getattr(record, mean) for record in records]

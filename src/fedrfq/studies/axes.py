@@ -24,7 +24,7 @@ from itertools import product
 from typing import Any
 
 from fedrfq.errors import UserError, did_you_mean
-from fedrfq.experiment import Experiment, known
+from fedrfq.experiment import Experiment, check_keys
 from fedrfq.files.toml import Table
 from fedrfq.studies import study_file
 from fedrfq.studies.recipe import Recipe
@@ -50,7 +50,7 @@ class Axes:
         given = study_file.section(table, "axes")
         axes = {axis: study_file.labels(given, axis) for axis in given}
         only = study_file.section(table, "only")
-        known(only, list(axes), "only")
+        check_keys(only, list(axes), "only")
         kept = {axis: _kept(axis, labels, only) for axis, labels in axes.items()}
         rules = _rules(table.get("where", []), axes)
         common = study_file.section(table, "experiment")

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from fedrfq.errors import UserError, did_you_mean
-from fedrfq.experiment import known
+from fedrfq.experiment import check_keys
 from fedrfq.studies import study_file
 from fedrfq.studies.axes import Axes, Labels
 from fedrfq.studies.intervals import Difference, difference
@@ -39,7 +39,7 @@ class Claim:
     def of(given: Any, axes: Axes) -> Claim:
         """Read and check one [[claims]] table."""
         table = study_file.section({"claims": given}, "claims")
-        known(table, ("says", "measure", "better", "than"), "claims")
+        check_keys(table, ("says", "measure", "better", "than"), "claims")
         better = study_file.section(table, "better")
         than = study_file.section(table, "than")
         axis = next(iter(better), "")

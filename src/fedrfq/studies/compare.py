@@ -40,7 +40,7 @@ ALL = "all settings"
 Place = tuple[str, str, int]  # setting, method, seed
 
 
-class Accuracies(NamedTuple):
+class MeanAccuracies(NamedTuple):
     """Accuracy in percent by the clients' own heads, and by the nearest global prototype."""
 
     own: float | None
@@ -293,7 +293,7 @@ class ComparisonFindings:
 def _pairs(comparison: Comparison, runs: Sequence[ComparedRun]) -> list[PairedDifference]:
     """Compare every method with every other, in each setting and, if there are several, in all."""
     values = {
-        (run.setting, run.method, run.seed): Accuracies(run.own, run.prototype) for run in runs
+        (run.setting, run.method, run.seed): MeanAccuracies(run.own, run.prototype) for run in runs
     }
     groups: dict[str, tuple[str, ...]] = {setting: (setting,) for setting in comparison.settings}
     if len(comparison.settings) > 1:
@@ -317,11 +317,11 @@ def _pairs(comparison: Comparison, runs: Sequence[ComparedRun]) -> list[PairedDi
 
 
 def _over(
-    values: Mapping[Place, Accuracies], settings: Sequence[str], method: str, seed: int
-) -> Accuracies:
+    values: Mapping[Place, MeanAccuracies], settings: Sequence[str], method: str, seed: int
+) -> MeanAccuracies:
     """Return a seed's accuracies, each the mean over the settings if all of them have it."""
     places = [values[setting, method, seed] for setting in settings]
-    return Accuracies(
+    return MeanAccuracies(
         _complete_mean([accuracies.own for accuracies in places]),
         _complete_mean([accuracies.prototype for accuracies in places]),
     )

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, known
+from fedrfq.experiment import Experiment, check_keys
 from fedrfq.studies import axes as grids
 from fedrfq.studies.axes import Axes, Labels
 from fedrfq.studies.claims import Claim, claims, claims_sheet, judge
@@ -57,7 +57,7 @@ class FigurePlan:
     def of(recipe: Recipe) -> FigurePlan:
         """Read and check a recipe of this kind."""
         table = recipe.table
-        known(table, KEYS, "")
+        check_keys(table, KEYS, "")
         axes = Axes.of(recipe)
         measures = known_measures(table.get("measures"), "measures")
         x = str(table.get("x"))

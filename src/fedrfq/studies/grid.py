@@ -85,6 +85,7 @@ class Grid:
         device: torch.device,
         most: int,
         keep: bool,
+        *,
         resume: bool = True,
     ) -> None:
         self.wanted = {experiment.hash(): experiment for experiment in experiments}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrfq.errors import UserError, did_you_mean
-from fedrfq.experiment import Experiment, from_table, known, switched
+from fedrfq.experiment import Experiment, check_keys, from_table, without_replaced_kinds
 from fedrfq.files import toml
 from fedrfq.files.toml import Table
 
@@ -28,7 +28,7 @@ def read(path: Path, keys: Sequence[str], example: str) -> Table:
     if not path.is_file():
         raise UserError(f"there is no file {path}; start from a copy of {example}")
     table = toml.read(path)
-    known(table, keys, "")
+    check_keys(table, keys, "")
     # The name becomes a folder, so characters that a folder cannot have are replaced.
     table.setdefault("name", re.sub(r"[^\w .-]", "-", path.stem))
     if not isinstance(table["name"], str):
@@ -106,7 +106,7 @@ def experiment(where: str, name: str, seed: int, layers: Sequence[Table]) -> Exp
                     f"{key} cannot be set here; set {_SET_AT_TOP[key]} at the top of the file"
                 )
             # A layer that chooses another kind (of method, say) drops the options of the old one.
-            table = toml.merge(switched(table, layer), layer)
+            table = toml.merge(without_replaced_kinds(table, layer), layer)
         return from_table({**table, "name": name, "seed": seed})
     except UserError as error:
         raise UserError(f"{where}: {error}") from error

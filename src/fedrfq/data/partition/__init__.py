@@ -6,9 +6,9 @@ from fedrfq.data.partition.groups import HELD_OUT, Groups
 from fedrfq.data.partition.iid import Iid
 from fedrfq.data.partition.partition import Ints, Partition
 
-Kind = Classes | Dirichlet | Groups | Iid
+PartitionKind = Classes | Dirichlet | Groups | Iid
 
-PARTITIONS: dict[str, type[Kind]] = {
+PARTITIONS: dict[str, type[PartitionKind]] = {
     "classes": Classes,
     "dirichlet": Dirichlet,
     "groups": Groups,
@@ -23,6 +23,6 @@ __all__ = [
     "Groups",
     "Iid",
     "Ints",
-    "Kind",
     "Partition",
+    "PartitionKind",
 ]

@@ -142,9 +142,9 @@ def init(
     addresses: Sequence[str],
     clients: int | None = None,
     timings: Mapping[str, int | None] | None = None,
+    *,
     file: Path | None = None,
     sets: Sequence[str] = (),
-    *,
     days: int = certificates.DEFAULT_DAYS,
     couriers: int = 0,
 ) -> Federation:
