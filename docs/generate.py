@@ -49,7 +49,7 @@ def configuration() -> str:
     for section, keys in groupby(all_options(), key=lambda key: key.section):
         lines += ["", f"## {_title(section)}", ""]
         if section in about:
-            lines += [f"{_sentence(about[section])}", ""]
+            lines += [_escaped(_sentence(about[section])), ""]
         lines += _kinds(list(keys))
     return "\n".join(lines) + "\n"
 

@@ -22,8 +22,8 @@ from support.command import SMALL, fedrfq, sets, small_session, started
 HOLD = """
 import sys
 from pathlib import Path
-from fedrfq.files.locks import locked
-locked(Path(sys.argv[1]), "", "")
+from fedrfq.files.locks import acquire
+acquire(Path(sys.argv[1]), "", "")
 print(flush=True)
 input()
 """

@@ -94,7 +94,7 @@ CONFIGURED: dict[str, tuple[dict[str, Any], str]] = {
         {"partition-id": 0, "num-partitions": 4},
         "there are 4 nodes for 3 clients",
     ),
-    "a strange device": ({**OWN, "device": "abacus"}, "not 'abacus'"),
+    "a strange device": ({**OWN, "device": "abacus"}, "found 'abacus'"),
     "no folder": ({"folders": "/nowhere/at/all"}, "/nowhere/at/all has no keys of a client"),
 }
 

@@ -426,7 +426,7 @@ def test_a_run_of_another_experiment_is_not_gone_on_with(tmp_path: Path) -> None
     with pytest.raises(UserError, match="of another experiment or federation"):
         main(Nodes(2), context(resume=str(found.path)))
     with pytest.raises(
-        UserError, match=r"was run on Flower, and goes on there: `flwr run` with resume="
+        UserError, match=r"was run on Flower; resume it there: `flwr run` with resume="
     ):
         Session.resume(found.path, pick_device("cpu"))
 
@@ -472,7 +472,7 @@ def test_what_the_app_cannot_run_it_says(
         ({"experiment": "a.toml", "deadline_s": "soon"}, "deadline-s must be a number, not 'soon'"),
         ({"experiment": "a.toml", "deadline_s": 0}, "deadline-s must be more than 0 seconds"),
         ({"experiment": 1}, "experiment must be a text, not 1"),
-        ({"resume": "nowhere"}, "nowhere is not a run's directory"),
+        ({"resume": "nowhere"}, "nowhere is not a run directory"),
         ({"federation": "nowhere"}, "nowhere"),
     ],
 )

@@ -104,7 +104,7 @@ FORGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "more than that": (lambda last: pack([*messages(last), messages(last)[0]]), "among 3 parts"),
     "nothing": (lambda last: b"", "does not begin with a certificate"),
     "cut short": (lambda last: last[:-1], "refused"),
-    "some bytes": (lambda last: sized(b"bytes"), "shorter than a header"),
+    "some bytes": (lambda last: sized(b"bytes"), "too few for a message"),
 }
 
 

@@ -418,7 +418,7 @@ def test_a_malicious_client_whose_training_diverges_is_refused_and_the_round_goe
     state.params[0]["fc1.weight"][lost] = float("nan")
     state, (outcome,) = loop.advance(state)
     assert list(outcome.record.refused) == [str(lost)]
-    assert "no numbers" in outcome.clients[lost]["reason"]
+    assert "not numbers" in outcome.clients[lost]["reason"]
     assert state.globals_[0].present_J.any()
     honest = next(k for k in range(6) if k not in loop.malicious[0])
     state.params[0]["fc1.weight"][honest] = float("nan")

@@ -137,7 +137,7 @@ def test_runs_alone_are_not_stacked() -> None:
 
 
 def test_models_that_are_averaged_are_not_trained_alone() -> None:
-    with pytest.raises(UserError, match=r"no train\.alone"):
+    with pytest.raises(UserError, match=r"set train\.alone = false"):
         tiny(method={"name": "fedavg"}, train={"alone": True})
 
 

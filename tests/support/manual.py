@@ -36,17 +36,26 @@ BLOCK = re.compile(r"^ *```(?:sh)?\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 
 def commands(lines: list[str]) -> list[list[str]]:
-    """Those of this program, without comments; what has … in it is left open."""
-    found = [
-        shlex.split(match[1], comments=True)
-        for line in lines
-        if (match := PROGRAM.match(line.strip()))
-    ]
-    return [words for words in found if "…" not in words]
+    """Return the words of this program's commands; those with … in them are left open."""
+    found = []
+    for line in lines:
+        match = PROGRAM.match(line.strip())
+        if match:
+            found.append(_words(match[1]))
+    return [words for words in found if "…" not in words and not words[0].startswith("--")]
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of a command, without comments and what the shell does with its output."""
+    words = shlex.split(line, comments=True)
+    ends = [place for place, word in enumerate(words) if word in (">", "|", "&", "&&", ";")]
+    return words[: min(ends, default=len(words))]
 
 
 def whole_commands(text: str) -> list[list[str]]:
-    return commands([line for block in BLOCK.findall(text) for line in block.splitlines()])
+    """Return the commands of a page's code blocks; a backslash joins two lines."""
+    blocks = [block.replace("\\\n", " ") for block in BLOCK.findall(text)]
+    return commands([line for block in blocks for line in block.splitlines()])
 
 
 def mentioned_commands(text: str) -> list[list[str]]:
