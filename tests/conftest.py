@@ -1,5 +1,11 @@
 """Every test works on a cache folder of its own: the user's data is never touched."""
 
+import os
+
+# Several test processes share the cores. With a thread for each core in every one of them, PyTorch
+# spends most of its time waiting at barriers. This must stand before the first import of PyTorch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -272,7 +272,17 @@ def test_two_runs_stacked_are_each_alone(one_thread: None) -> None:
         torch.testing.assert_close(losses_K3[list(half)], alone_K3)
 
 
-def test_shards_are_nothing_to_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def cores(request: pytest.FixtureRequest) -> Iterator[int]:
+    """So many threads for the engine, which deals its clients to them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3], indirect=True)
+def test_shards_are_nothing_to_clients(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     one = program("cnn", epochs=2)
     own = shares("cnn", (5, 9, 12, 3, 7))
     params = start(one, "cnn", 5)
@@ -281,6 +291,7 @@ def test_shards_are_nothing_to_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     found, found_K3 = trained(one, own, params, {}, keys(5))
     same(found, expected)
     torch.testing.assert_close(found_K3, expected_K3)
+    assert torch.get_num_threads() == cores
 
 
 @dataclass(frozen=True)
