@@ -12,7 +12,7 @@ from fedrfq.consensus.events import Received
 from fedrfq.consensus.messages import Evidence, Kind, Message, Prepare
 from fedrfq.federation.round_log import pack, unpack
 from support.command import fedrfq
-from support.committees import mandate, uploads, written
+from support.committees import some_settings, uploads, written
 from support.networked import CLIENTS, Networked
 
 
@@ -20,7 +20,7 @@ from support.networked import CLIENTS, Networked
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Networked:
     """One round, in which client 1 lies; server 2 lies in the next, which is not decided."""
     made = Networked(tmp_path_factory.mktemp("evidence") / "federation")
-    lie = made.upload(1, 1, uploads(mandate(CLIENTS, seed=9), 1).encoded(1)[1])
+    lie = made.upload(1, 1, uploads(some_settings(CLIENTS, seed=9), 1).encoded(1)[1])
     made.give(0, Received(~1, lie))
     made.round(1)
     one, other = (

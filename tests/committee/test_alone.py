@@ -18,7 +18,7 @@ from fedrfq.runs.session import Session
 from fedrfq.studies.axes import Axes
 from fedrfq.studies.recipe import Recipe
 from support.command import fedrfq
-from support.committees import CLASSES, mandate, rounds, uploads
+from support.committees import CLASSES, rounds, some_settings, uploads
 from support.small import CPU, tiny
 
 
@@ -32,7 +32,7 @@ def globals_of(found: list[AgreedRound]) -> list[Globals]:
 
 @pytest.mark.parametrize("behaviour", ["honest", "forget", "crash"])
 def test_it_decides_as_a_trusted_server_until_it_misbehaves(behaviour: str) -> None:
-    settings = mandate(5)
+    settings = some_settings(5)
     for mine, right in zip(
         rounds(Alone(behaviour, at=3), settings, 2), rounds(Direct(), settings, 2), strict=True
     ):
@@ -45,7 +45,7 @@ def test_it_decides_as_a_trusted_server_until_it_misbehaves(behaviour: str) -> N
 
 
 def test_a_liar_gives_each_class_anothers_prototype_and_knows_what_is_right() -> None:
-    settings = mandate(5)
+    settings = some_settings(5)
     for mine, right in zip(
         globals_of(rounds(Alone("lie"), settings, 4)),
         globals_of(rounds(Direct(), settings, 4)),
@@ -57,8 +57,8 @@ def test_a_liar_gives_each_class_anothers_prototype_and_knows_what_is_right() ->
 
 
 def test_a_liar_goes_on_from_what_is_right_for_a_class_that_nobody_sends() -> None:
-    settings = mandate(5)
-    first = rounds(Alone("lie"), mandate(5), 1)[0]
+    settings = some_settings(5)
+    first = rounds(Alone("lie"), some_settings(5), 1)[0]
     sent = uploads(settings, 2)
     sent = replace(sent, counts_KJ=sent.counts_KJ * (np.arange(CLASSES) > 0))
     before = PreviousRound(first.last, first.decision.state, first.decision.globals_)
@@ -68,7 +68,7 @@ def test_a_liar_goes_on_from_what_is_right_for_a_class_that_nobody_sends() -> No
 
 
 def test_only_prototypes_that_are_there_are_swapped() -> None:
-    settings = mandate(5)
+    settings = some_settings(5)
     sent = uploads(settings, 1)
     sent = replace(sent, counts_KJ=sent.counts_KJ * (np.arange(CLASSES) != 1))
     before = PreviousRound.start(settings.task)
@@ -80,7 +80,7 @@ def test_only_prototypes_that_are_there_are_swapped() -> None:
 
 
 def test_a_forgetful_one_loses_prototypes_and_memory_every_so_many_rounds() -> None:
-    settings = mandate(5, detector=AdaptiveDetector())
+    settings = some_settings(5, detector=AdaptiveDetector())
     found = rounds(Alone("forget", at=2), settings, 5)
     assert [bool(globals_.present_J.any()) for globals_ in globals_of(found)] == [
         True,
@@ -96,7 +96,7 @@ def test_a_forgetful_one_loses_prototypes_and_memory_every_so_many_rounds() -> N
 
 
 def test_a_crashed_one_takes_nothing_and_everything_stays() -> None:
-    found = rounds(Alone("crash", at=3), mandate(5), 5)
+    found = rounds(Alone("crash", at=3), some_settings(5), 5)
     for agreed in found[2:]:
         assert same(agreed.decision.globals_, found[1].decision.globals_)
         assert agreed.decision.state is found[1].decision.state
@@ -117,7 +117,7 @@ def test_it_says_what_it_is() -> None:
     assert Alone("crash", at=4).about() == "one server alone (crash in round 4)"
     assert Alone("forget", at=4).about() == "one server alone (forget every 4 rounds)"
     assert "alone" in fedrfq("list", "committees").stdout
-    assert Alone().federation(mandate()) is None
+    assert Alone().federation(some_settings()) is None
 
 
 def test_runs_of_it_are_stacked_with_others_and_differ_by_its_options(mnist: Dataset) -> None:

@@ -39,7 +39,7 @@ from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.detector import Verdict
 from fedrfq.simulator.adversaries import BEHAVIOURS
 from fedrfq.simulator.network import NETWORKS
-from support.committees import CLASSES, VALUES, mandate, rounds, uploads
+from support.committees import CLASSES, VALUES, rounds, some_settings, uploads
 
 # Codecs
 
@@ -147,7 +147,7 @@ def test_an_array_that_claims_more_than_there_is_is_refused_at_once() -> None:
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_the_application_is_what_one_trusted_server_computes(name: str) -> None:
-    run_settings = mandate(6, detector=DETECTORS[name]())
+    run_settings = some_settings(6, detector=DETECTORS[name]())
     application = PrototypeApplication(run_settings.task)
     before = PrototypeApplication(run_settings.task).start()
     for number, agreed in enumerate(rounds(Direct(), run_settings, 3), start=1):
@@ -169,7 +169,7 @@ def test_the_application_is_what_one_trusted_server_computes(name: str) -> None:
 
 
 def test_an_upload_of_another_round_or_client_or_form_is_refused_with_its_reason() -> None:
-    run_settings = mandate()
+    run_settings = some_settings()
     message = uploads(run_settings, 1).encoded(1)[2]
     refuses = PrototypeApplication(run_settings.task).refuses
     assert refuses(Upload(1, 2, message)) is None
@@ -182,7 +182,7 @@ def test_an_upload_of_another_round_or_client_or_form_is_refused_with_its_reason
 @given(st.binary(max_size=120))
 @settings(max_examples=100, deadline=None)
 def test_any_content_is_refused_or_taken(content: bytes) -> None:
-    assert PrototypeApplication(mandate().task).refuses(Upload(1, 2, content)) is not None
+    assert PrototypeApplication(some_settings().task).refuses(Upload(1, 2, content)) is not None
 
 
 # Parity
@@ -220,7 +220,7 @@ def reports(
 def test_any_behaviour_on_any_network_changes_nothing_that_is_decided(
     behaviour: str, network: str
 ) -> None:
-    found = reports(Simulated(4, 1, behaviour, network), mandate(5, seed=3), 4)
+    found = reports(Simulated(4, 1, behaviour, network), some_settings(5, seed=3), 4)
     assert [report.leader for report in found] == [
         (r + report.view) % 4 for r, report in enumerate(found, start=1)
     ]
@@ -229,11 +229,11 @@ def test_any_behaviour_on_any_network_changes_nothing_that_is_decided(
 
 @pytest.mark.parametrize(("servers", "faulty"), [(1, 0), (4, 0), (5, 1), (6, 1), (7, 2), (10, 3)])
 def test_any_number_of_servers_comes_to_the_same(servers: int, faulty: int) -> None:
-    assert len(reports(Simulated(servers, faulty), mandate(5), 2)) == 2
+    assert len(reports(Simulated(servers, faulty), some_settings(5), 2)) == 2
 
 
 def test_who_misbehaves_how_changes_neither_the_runs_id_nor_a_certified_value() -> None:
-    run_settings = mandate()
+    run_settings = some_settings()
     plain = Simulated()
     lying = Simulated(4, 1, "equivocate", "lossy")
     assert plain.federation(run_settings).text == lying.federation(run_settings).text
@@ -254,16 +254,16 @@ def test_who_misbehaves_how_changes_neither_the_runs_id_nor_a_certified_value() 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_other_keys() -> None:
     committee = Simulated(4, 1, "lie", "lossy")
-    one, again = (rounds(committee, mandate(), 2) for _ in range(2))
+    one, again = (rounds(committee, some_settings(), 2) for _ in range(2))
     assert [a.last for a in one] == [b.last for b in again]
     assert [a.report for a in one] == [b.report for b in again]
-    assert not {*committee.federation(mandate()).servers} & {
-        *committee.federation(mandate(seed=1)).servers
+    assert not {*committee.federation(some_settings()).servers} & {
+        *committee.federation(some_settings(seed=1)).servers
     }
 
 
 def test_absent_clients_are_waited_for_until_the_deadline_and_no_longer() -> None:
-    run_settings = mandate(5)
+    run_settings = some_settings(5)
     found = rounds(Simulated(4, 1, "silent"), run_settings, 3, absent=(1, 4))
     direct = rounds(Direct(), run_settings, 3, absent=(1, 4))
     assert all(same(a.decision, b.decision) for a, b in zip(found, direct, strict=True))
@@ -272,7 +272,7 @@ def test_absent_clients_are_waited_for_until_the_deadline_and_no_longer() -> Non
 
 
 def test_what_no_message_can_carry_is_refused_for_the_reason_one_server_gives() -> None:
-    run_settings = mandate(5)
+    run_settings = some_settings(5)
     sent = uploads(run_settings, 1)
     counts_KJ = sent.counts_KJ.copy()
     values_KJV = sent.values_KJV.copy()
@@ -290,7 +290,7 @@ def test_what_no_message_can_carry_is_refused_for_the_reason_one_server_gives() 
 
 
 def test_a_round_without_uploads_is_an_error_not_an_endless_wait() -> None:
-    run_settings = mandate(2)
+    run_settings = some_settings(2)
     with pytest.raises(UserError, match="no upload of round 1"):
         rounds(Simulated(), run_settings, 1, absent=(0, 1))
 
@@ -305,7 +305,7 @@ def test_who_was_left_out_of_the_set_is_refused_with_a_reason(
     monkeypatch.setattr(
         Client, "step", lambda self, event: [] if self.me == 3 else true(self, event)
     )
-    found = rounds(Simulated(), mandate(5), 1)[0].decision
+    found = rounds(Simulated(), some_settings(5), 1)[0].decision
     assert found.uploads.clients == (0, 1, 2, 4)
     assert found.uploads.refused == {3: LEFT_OUT}
     assert len(found.verdict.kept_K) == 4
@@ -334,8 +334,8 @@ def test_impossible_committees_are_refused(options: dict[str, object], reason: s
 
 def test_direct_has_no_options_no_federation_and_no_report() -> None:
     assert not vars(Direct())
-    assert Direct().federation(mandate()) is None
-    assert rounds(Direct(), mandate(), 1)[0].report is None
+    assert Direct().federation(some_settings()) is None
+    assert rounds(Direct(), some_settings(), 1)[0].report is None
     assert {"direct", "simulated", "alone"} <= COMMITTEES.keys()
 
 
@@ -343,7 +343,7 @@ def test_direct_has_no_options_no_federation_and_no_report() -> None:
 
 
 def test_a_federation_file_is_read_back_and_any_other_text_refused() -> None:
-    federation = Simulated().federation(mandate(detector=DETECTORS["bft"]()))
+    federation = Simulated().federation(some_settings(detector=DETECTORS["bft"]()))
     text = federation.text
     again = Federation.read(text, "here")
     assert again == federation
@@ -365,7 +365,7 @@ def test_a_federation_file_is_read_back_and_any_other_text_refused() -> None:
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_damaged_federation_file_is_another_run_or_an_error(data: st.DataObject) -> None:
-    federation = Simulated().federation(mandate())
+    federation = Simulated().federation(some_settings())
     letters = list(federation.text)
     letters[data.draw(st.integers(0, len(letters) - 1))] = data.draw(
         st.sampled_from('x0"[]=\n-é\x00')

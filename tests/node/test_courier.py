@@ -40,7 +40,7 @@ from fedrfq.node.server import Server
 from fedrfq.node.transport.budget import client_pace, courier_pace
 from fedrfq.node.transport.fair_queue import FairQueue
 from support.command import fedrfq
-from support.committees import mandate, rounds, uploads
+from support.committees import rounds, some_settings, uploads
 from support.federations import PATIENCE_S, Servers, founded, process, signed, status, until, upload
 
 CLIENTS = 3
@@ -64,7 +64,7 @@ def simulated(number: int) -> list[bytes]:
     """Return the globals that a simulated committee decides on in so many rounds."""
     return [
         codec.encode_globals(agreed.decision.globals_)
-        for agreed in rounds(Simulated(4), mandate(CLIENTS), number)
+        for agreed in rounds(Simulated(4), some_settings(CLIENTS), number)
     ]
 
 
@@ -162,7 +162,7 @@ def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
     own = identity.load(tmp_path / "courier-0")
     other = identity.load(tmp_path / "server-1")
     rules = Rules(federation.roster)
-    content = uploads(mandate(CLIENTS), 1).encoded(1)[0]
+    content = uploads(some_settings(CLIENTS), 1).encoded(1)[0]
     change_proposal = changed(federation, minimum=2).text.encode()
     tries = [
         rules.signed(Upload(1, ~own.party, content), own.signer),

@@ -28,7 +28,7 @@ from fedrfq.node.server import Server, ServerOptions, serve
 from fedrfq.node.storage.audit_writer import AuditWriter
 from fedrfq.node.storage.log_reader import load
 from support.command import fedrfq
-from support.committees import mandate, uploads
+from support.committees import some_settings, uploads
 from support.federations import founded
 from support.networked import Networked
 from support.small import CPU
@@ -140,7 +140,7 @@ def test_of_a_run_whose_log_is_gone_nothing_is_signed(changed_twice: Networked) 
     first = Federation.read((home / "past" / "1" / "federation.toml").read_text(), "")
     for path in (home / "past" / "1" / "log").iterdir():
         path.unlink()
-    upload = Upload(1, 0, uploads(mandate(3), 1).encoded(1)[0])
+    upload = Upload(1, 0, uploads(some_settings(3), 1).encoded(1)[0])
     message = Rules(first.roster).signed(upload, changed_twice.signers[~0])
     archive = EndedRuns(identity.load(home))
     # A replica without its log would take the upload for a new one and sign a receipt for it.

@@ -21,7 +21,7 @@ VALUES = 4
 TABLE: dict[str, Any] = {"rounds": 2, "committee": {"name": "simulated", "servers": 4}}
 
 
-def mandate(
+def some_settings(
     clients: int = 4,
     seed: int = 0,
     detector: Detector | None = None,
@@ -67,7 +67,7 @@ def written(
 ) -> Path:
     """Write a directory with the files that `fedrfq verify` reads."""
     table = toml.merge(TABLE, {"rounds": number, "committee": {"servers": committee.servers}})
-    asked = mandate(clients, seed, table=table)
+    asked = some_settings(clients, seed, table=table)
     federation = committee.federation(asked)
     path.mkdir(parents=True, exist_ok=True)
     (path / "experiment.toml").write_text(toml.dump(table))

@@ -30,7 +30,7 @@ from fedrfq.node.server import Server, ServerOptions
 from fedrfq.node.transport.links import Links
 from fedrfq.prototypes.fixed_point import FULL_PRECISION
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
-from support.committees import CLASSES, VALUES, mandate, uploads
+from support.committees import CLASSES, VALUES, some_settings, uploads
 
 PATIENCE_S = 60.0
 
@@ -67,7 +67,7 @@ def founded(
 
 def signed(folder: Path, round_: int, clients: Sequence[int] = range(3)) -> list[Message]:
     """Return what some of three clients send in a round."""
-    contents = uploads(mandate(3), round_).encoded(round_)
+    contents = uploads(some_settings(3), round_).encoded(round_)
     return [upload(folder / f"client-{k}", round_, k, contents[k]) for k in clients]
 
 
@@ -113,7 +113,7 @@ class Uploader:
 
     def _upload(self, round_: int) -> None:
         if round_ <= self.rounds:
-            sent = uploads(mandate(len(self.federation.clients)), round_)
+            sent = uploads(some_settings(len(self.federation.clients)), round_)
             self.driver.give(Submit(round_, sent.encoded(round_)[self.client]))
 
 

@@ -20,7 +20,7 @@ from fedrfq.node.membership import epochs, founding
 from fedrfq.node.storage.audit_writer import AuditWriter
 from fedrfq.node.storage.write_ahead_log import WriteAheadLog
 from support.cluster import Cluster
-from support.committees import mandate, uploads
+from support.committees import some_settings, uploads
 from support.parties import agreed, keys
 
 CLIENTS = 3
@@ -98,7 +98,9 @@ class Networked(Cluster):
 
     def round(self, number: int) -> None:
         """Run one round with the messages that `passes` lets through."""
-        self.train(number, uploads(mandate(len(self.federation.clients)), number).encoded(number))
+        self.train(
+            number, uploads(some_settings(len(self.federation.clients)), number).encoded(number)
+        )
         self.settle()
 
     def upload(self, client: int, round_: int, content: bytes) -> Message:

@@ -25,7 +25,7 @@ from fedrfq.node.membership import epochs, identity
 from fedrfq.node.membership.change import changed, differences
 from fedrfq.node.membership.founding import NewKeys
 from support.cluster import Cluster
-from support.committees import mandate, uploads
+from support.committees import some_settings, uploads
 from support.federations import founded
 
 NEW = NewKeys.new("client-9")
@@ -50,7 +50,7 @@ def decided(
 ) -> Outcome:
     """Return the outcome of a round in which all clients upload, and servers propose these."""
     clients = application.task.clients
-    sent = uploads(mandate(clients), round_).encoded(round_)
+    sent = uploads(some_settings(clients), round_).encoded(round_)
     contents = [*sent, *change_proposals]
     messages = [Upload(round_, k, content) for k, content in enumerate(contents)]
     return application.decide(round_, before or application.start(), messages)

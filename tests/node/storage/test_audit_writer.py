@@ -23,7 +23,7 @@ from fedrfq.node.membership.change import changed
 from fedrfq.node.storage.audit_writer import AuditWriter
 from fedrfq.node.storage.write_ahead_log import DiskFull, load
 from support.command import fedrfq
-from support.committees import mandate, uploads
+from support.committees import some_settings, uploads
 from support.networked import CLIENTS, Networked
 
 FILES = ("audit.log", "bodies.bin")
@@ -43,7 +43,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Networked:
     made.passes = lambda sender, receiver, message: AWAY not in (sender, receiver)
     made.round(2)
     made.passes = lambda sender, receiver, message: True
-    lie = made.upload(2, 3, uploads(mandate(CLIENTS, seed=9), 3).encoded(3)[2])
+    lie = made.upload(2, 3, uploads(some_settings(CLIENTS, seed=9), 3).encoded(3)[2])
     for server in range(4):
         made.give(server, Received(~2, lie))
     for number in (3, ROUNDS):
