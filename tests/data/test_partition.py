@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedrfq.data.dataset import Dataset
-from fedrfq.data.partition import PARTITIONS, Classes, Dirichlet, Groups, Iid, Kind, Partition
+from fedrfq.data.partition import (
+    PARTITIONS,
+    Classes,
+    Dirichlet,
+    Groups,
+    Iid,
+    Partition,
+    PartitionKind,
+)
 from fedrfq.errors import UserError
 
 
@@ -130,7 +138,7 @@ def test_sharing_lets_more_clients_in_and_is_reported() -> None:
 
 
 @pytest.mark.parametrize("kind", [Classes(2, 1, 7, 5), Dirichlet(0.5, 25, 10), Iid(25, 10)])
-def test_the_number_of_clients_in_the_error_is_the_largest_that_works(kind: Kind) -> None:
+def test_the_number_of_clients_in_the_error_is_the_largest_that_works(kind: PartitionKind) -> None:
     with pytest.raises(UserError, match="toy has samples for") as caught:
         kind.deal(TOY, 200, rng(3))
     most = int(str(caught.value).split("lower clients to ")[1].split()[0])
@@ -323,7 +331,7 @@ KINDS = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(kind=KINDS, clients=st.integers(1, 7), seed=st.integers(0, 2**32), strangers=st.booleans())
-def test_every_partition(kind: Kind, clients: int, seed: int, strangers: bool) -> None:
+def test_every_partition(kind: PartitionKind, clients: int, seed: int, strangers: bool) -> None:
     assert TOY.test_groups is not None
     dataset = TOY
     if strangers:
@@ -347,5 +355,5 @@ def test_every_partition(kind: Kind, clients: int, seed: int, strangers: bool) -
 @pytest.mark.parametrize(
     "kind", [Classes(2, 1, 3, 5), Dirichlet(0.5, 20, 10), Iid(20, 10), Groups()]
 )
-def test_another_seed_deals_otherwise(kind: Kind) -> None:
+def test_another_seed_deals_otherwise(kind: PartitionKind) -> None:
     assert not same(kind.deal(TOY, 5, rng(0)), kind.deal(TOY, 5, rng(1)))
