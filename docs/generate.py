@@ -16,7 +16,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import click
 import typer.main
 
 DOCS = Path(__file__).parent
@@ -114,7 +113,7 @@ def commands() -> str:
         "`fedrfq COMMAND --help` prints the same. A command that the user can mend ends with one",
         "line on standard error and exit code 2.",
     ]
-    with click.Context(group, info_name="fedrfq") as context:
+    with group.context_class(group, info_name="fedrfq") as context:
         lines += _command_lines(group, context)
     return "\n".join(lines) + "\n"
 

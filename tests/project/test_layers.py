@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 from support.layers import LAYERS, ROOT, diagram, imports, layer, modules
 from support.paths import ROOT as PROJECT
@@ -139,6 +142,38 @@ def test_nothing_undeclared_is_imported_by_any_module_or_by_a_round() -> None:
     assert int(done.stdout.split()[-1]) > len(
         [name for name in modules() if not name.startswith("flower")]
     )
+
+
+# Distributions whose import name is another one. Pillow comes with matplotlib.
+IMPORTED_AS = {"scikit-learn": "sklearn", "pynacl": "nacl", "vl-convert-python": "vl_convert"}
+ALSO = {"fedrfq", "PIL"}
+
+
+def test_only_declared_packages_are_imported_directly() -> None:
+    """What a dependency happens to bring may be gone with its next release."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    runtime = [extras[name] for name in ("train", "onnx", "report", "flower")]
+    declared = {
+        re.split(r"[^\w-]", line)[0]
+        for lines in [project["dependencies"], *runtime]
+        for line in lines
+    }
+    allowed = {IMPORTED_AS.get(name, name) for name in declared} | ALSO
+    for name, path in modules().items():
+        wrong = third_party(path) - allowed
+        assert not wrong, f"{name} imports {wrong}"
+
+
+def third_party(path: Path) -> set[str]:
+    """Return the packages that a module imports, without those of the standard library."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+        elif isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[0] for alias in node.names)
+    return found - set(sys.stdlib_module_names)
 
 
 def test_nothing_outside_its_package_imports_flower_and_nothing_inside_imports_what_flower_does_not_promise() -> (

@@ -7,15 +7,16 @@ so `--help` lists the arguments without a word on them. Delete this module once 
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
-import click
 from typer.models import ArgumentInfo
 from typer.utils import get_params_from_function
 
 
-def restore_argument_help(command: click.Command) -> None:
+# Newer releases of typer carry a click of their own, so there is no one class to name here.
+def restore_argument_help(command: Any) -> None:
     """Give the arguments of a command, and of all commands below it, their help texts back."""
-    if isinstance(command, click.Group):
+    if hasattr(command, "commands"):
         for subcommand in command.commands.values():
             restore_argument_help(subcommand)
         return
@@ -23,7 +24,7 @@ def restore_argument_help(command: click.Command) -> None:
         return
     declared = get_params_from_function(inspect.unwrap(command.callback))
     for parameter in command.params:
-        if not isinstance(parameter, click.Argument) or parameter.name not in declared:
+        if parameter.param_type_name != "argument" or parameter.name not in declared:
             continue
         info = declared[parameter.name].default
         if isinstance(info, ArgumentInfo) and not getattr(parameter, "help", None):
