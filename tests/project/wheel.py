@@ -61,7 +61,7 @@ def installed(python: str, wheel: Path, extra: str, folder: Path) -> Path:
 def check_base(program: Path, recorded: Path, server: Path) -> None:
     """Check that the base package knows its version, verifies a run, and runs a server."""
     assert run(program, "--version").strip().endswith("0.2.0")
-    assert "holds" in run(program, "verify", recorded, "--recompute")
+    assert "is verified" in run(program, "verify", recorded, "--recompute")
     process = subprocess.Popen([program, "server", server], stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 60
