@@ -99,18 +99,19 @@ def resume(
     from fedrfq.runs.session import Session, differences, pick_device
 
     stopped = RunDirectory.open(path)
-    if stopped.result() is not None:
-        say(Console(stderr=True), "note: this run has already ended; here is its result")
     # A run that began with deterministic kernels goes on with them, or its bytes would differ.
     was_deterministic = bool(stopped.environment().get("deterministic"))
     torch_device = pick_device(device, deterministic or was_deterministic)
+    errors = Console(stderr=True)
     changes = differences(stopped, torch_device)
     if changes:
         say(
-            Console(stderr=True),
+            errors,
             f"note: {', '.join(changes)}: the last bits may differ from an uninterrupted run",
         )
     with closing(Session.resume(path, torch_device)) as session:
+        if session.state.round == session.rounds:
+            say(errors, "note: all rounds of this run are trained; here is the result")
         _train(session, json)
 
 
