@@ -110,8 +110,8 @@ def commands() -> str:
         "",
         GENERATED,
         "",
-        "`fedrfq COMMAND --help` prints the same. A command that the user can mend ends with one",
-        "line on standard error and exit code 2.",
+        "`fedrfq COMMAND --help` prints the same. If something is wrong that you can put right, a",
+        "command prints one line on standard error and ends with exit code 2.",
     ]
     with group.context_class(group, info_name="fedrfq") as context:
         lines += _command_lines(group, context)
@@ -146,7 +146,7 @@ def _usage(command: Any, context: Any) -> str:
 def _metavar(argument: Any) -> str:
     name = argument.metavar or argument.name.upper()
     if argument.nargs == -1:
-        name += "..."
+        name = name.rstrip(".…") + "…"
     if argument.required or name.startswith("["):
         return name
     return f"[{name}]"
@@ -167,6 +167,9 @@ def _parameter(parameter: Any) -> str:
         names = ", ".join(f"`{name}`" for name in [*parameter.opts, *parameter.secondary_opts])
     text = " ".join((getattr(parameter, "help", None) or "").split())
     default = parameter.default
+    # Of a pair such as --models and --no-models, the first is the default if the value is true.
+    if default is True and parameter.secondary_opts:
+        default = parameter.opts[0]
     shown = default not in (None, "", False, ()) and not callable(default)
     if shown and not parameter.required and type(default).__name__ != "Sentinel":
         text += f" Default: `{default}`."

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 # Below this similarity a suggestion is more likely to mislead than to help.
-_MIN_SIMILARITY = 0.5
+_MIN_SIMILARITY = 0.6
 
 
 class UserError(Exception):

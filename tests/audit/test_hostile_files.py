@@ -83,7 +83,7 @@ def test_hostile_tables_are_refused_at_once(copy: Path, text: str) -> None:
     assert failure(copy).file == "experiment.toml"
     (copy / "experiment.toml").write_bytes(before)
     (copy / "federation.toml").write_text(text)
-    with pytest.raises(UserError, match=r"federation\.toml is not a federation's file"):
+    with pytest.raises(UserError, match=r"federation\.toml cannot be read as a federation"):
         Audit(copy)
 
 

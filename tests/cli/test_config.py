@@ -28,7 +28,7 @@ def test_the_keys_of_all_methods_are_described() -> None:
 def test_a_key_of_some_kinds_says_of_which() -> None:
     (mu,) = [key for key in config._keys() if key.key == "method.mu"]
     assert mu.default == "0.01"
-    assert "Only for fedprox." in mu.help
+    assert "(only for fedprox)" in mu.help
 
 
 def test_the_table_is_printed_and_is_no_toml() -> None:

@@ -34,10 +34,11 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Networked:
 
 def test_both_messages_are_shown_with_the_party_s_name(federation: Networked) -> None:
     lines = fedrfq("evidence", federation.home(0)).stdout.splitlines()
-    assert lines[0] == "round 1: client-1 signed UPLOAD and UPLOAD"
+    assert lines[0] == "round 1: client-1 signed two different UPLOAD messages"
     assert lines[1].startswith("    UPLOAD(1 1 ")
     assert lines[1] != lines[2]
-    assert lines[3] == "round 2: server-2 signed PREPARE and PREPARE"  # which is only in the log
+    # This one is only in the server's write-ahead log.
+    assert lines[3] == "round 2: server-2 signed two different PREPARE messages"
     assert "PREPARE(2 0 616161 2)" in lines[4]
     assert "PREPARE(2 0 626262 2)" in lines[5]
     assert lines[6] == "2 pieces of evidence"

@@ -258,7 +258,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "another file": (
         lambda own: (own / "federation.toml").write_text("[[servers]]\n"),
-        "is not a federation's file",
+        "cannot be read as a federation.toml",
     ),
     "a file changed": (
         lambda own: (own / "federation.toml").write_text(

@@ -44,6 +44,12 @@ def test_a_folder_without_runs_is_one_line(tmp_path):
     assert "contains none" in fedrfq("report", tmp_path / "nowhere", expect=2).stderr
 
 
+def test_a_folder_with_an_experiment_that_never_ran_is_no_run(tmp_path):
+    (tmp_path / "example").mkdir()
+    (tmp_path / "example" / "experiment.toml").write_text("rounds = 5\n")
+    assert "contains none" in fedrfq("report", tmp_path, expect=2).stderr
+
+
 def test_runs_that_differ_in_the_seed_alone_are_one_group(folder):
     found = grouped([Brief.read(path) for path in runs_in([folder])])
     assert [(group.label, len(group.runs)) for group in found] == [("fedproto", 2), ("fedrfq", 2)]

@@ -22,7 +22,7 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.rules import Entries, Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.federation.federation_file import Federation
-from fedrfq.federation.round_log import PlacedMessage, accusation, unpack
+from fedrfq.federation.round_log import PlacedMessage, accusation, contradiction, unpack
 
 
 @dataclass(frozen=True)
@@ -202,4 +202,4 @@ def _charge(auditor: Auditor, evidence: PlacedMessage) -> Charge:
     if not auditor.rules.proves(body):
         raise Refused("the evidence proves nothing")
     party, first, second, round_ = accusation(body)
-    return Charge(round_, auditor.name(party), f"{first.name} and {second.name}")
+    return Charge(round_, auditor.name(party), contradiction(first, second))

@@ -20,7 +20,7 @@ def change(
     requests: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="REQUEST...",
+            metavar="REQUEST…",
             help="Requests of new parties, or for new keys, from `fedrfq keys`.",
         ),
     ] = None,

@@ -125,8 +125,7 @@ def _section_keys(section: Described) -> Iterator[_Key]:
         if len(names) == len(kinds):
             yield key
         else:
-            only = f"Only for {', '.join(names)}."
-            yield key._replace(help=f"{key.help} {only}".strip())
+            yield key._replace(help=f"{key.help} (only for {', '.join(names)})")
 
 
 def _key(option: Described, section: str = "") -> _Key:

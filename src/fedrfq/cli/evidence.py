@@ -18,7 +18,7 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
-from fedrfq.federation.round_log import accusation, pack, unpack
+from fedrfq.federation.round_log import accusation, contradiction, pack, unpack
 from fedrfq.files.atomic import write_atomically
 from fedrfq.simulator.message_text import readable
 
@@ -146,7 +146,7 @@ def _show(console: Console, auditor: Auditor, message: Message) -> None:
     body = message.body
     assert isinstance(body, Evidence)
     party, one, other, round_ = accusation(body)
-    say(console, f"round {round_}: {auditor.name(party)} signed {one.name} and {other.name}")
+    say(console, f"round {round_}: {auditor.name(party)} signed {contradiction(one, other)}")
     for signed in (body.first, body.second):
         digest = signed.digest.hex()[:_HEX_SHOWN]
         signature = signed.signature.hex()[:_HEX_SHOWN]

@@ -139,7 +139,7 @@ def add(
     folder: Folder,
     requests: Annotated[
         list[Path],
-        typer.Argument(metavar="REQUEST...", help="Requests that `fedrfq keys new` wrote."),
+        typer.Argument(metavar="REQUEST…", help="Requests that `fedrfq keys new` wrote."),
     ],
 ) -> None:
     """Add parties' requests to a federation that is yet to be founded.

@@ -82,6 +82,6 @@ def rotate(
     request = folder / ROTATION / REQUEST
     say(
         Console(),
-        f"wrote new keys of {member.name}: put {request} into `fedrfq committee change`, "
-        "and never give away a .key file",
+        f"wrote new keys of {member.name}: give {request} to `fedrfq committee change`, "
+        "and never give anybody a .key file",
     )

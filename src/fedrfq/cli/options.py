@@ -34,7 +34,7 @@ ExperimentOption = Annotated[
     typer.Option(
         "--experiment",
         metavar="FILE.toml",
-        help="The experiment to run. Default: that of the quickstart.",
+        help="The experiment to run. Default: FedRFQ on mnist5k.",
     ),
 ]
 Sets = Annotated[

@@ -35,7 +35,7 @@ File = Annotated[
     Path | None,
     typer.Argument(
         metavar="[EXPERIMENT.toml]",
-        help="The experiment, as one TOML file. Default: that of the quickstart.",
+        help="The experiment, as one TOML file. Default: FedRFQ on mnist5k.",
     ),
 ]
 Seeds = Annotated[
@@ -102,13 +102,16 @@ def resume(
     # A run that began with deterministic kernels goes on with them, or its bytes would differ.
     was_deterministic = bool(stopped.environment().get("deterministic"))
     torch_device = pick_device(device, deterministic or was_deterministic)
+    errors = Console(stderr=True)
     changes = differences(stopped, torch_device)
     if changes:
         say(
-            Console(stderr=True),
+            errors,
             f"note: {', '.join(changes)}: the last bits may differ from an uninterrupted run",
         )
     with closing(Session.resume(path, torch_device)) as session:
+        if session.state.round == session.rounds:
+            say(errors, "note: all rounds of this run are trained; here is the result")
         _train(session, json)
 
 
@@ -202,6 +205,8 @@ def _dry_run(experiments: list[Experiment], device: Any) -> None:
     console.print(table)
     cost = estimate(loop)
     memory = f"{cost.memory_bytes / _MIB:,.0f} MiB"
-    say(console, f"partition: {to_json(partition.realised)}")
+    dealt = partition.realised
+    held = f"{dealt['classes_mean']:.2f} ± {dealt['classes_std']:.2f} classes a client"
+    say(console, f"{held}; {dealt['samples_min']} to {dealt['samples_max']} training samples")
     say(console, f"{cost.samples:,} samples in {loop.experiments[0].rounds} rounds")
     say(console, f"expected time: about {cost.seconds:,.0f} s; memory so far: {memory}")

@@ -49,7 +49,8 @@ def _overview(statuses: Mapping[str, Status | None]) -> Table:
             continue
         round_ = f"{status['round']} of {status['rounds']}"
         if status["finished"]:
-            round_ = "finished"
+            table.add_row(status["name"], "finished", *[""] * 7, _state(status))
+            continue
         table.add_row(
             status["name"],
             round_,
@@ -80,10 +81,21 @@ def _state(status: Status) -> Text:
 
 
 def _one_server(status: Status) -> RenderableType:
-    uploads = f"{status['held']} of {status['clients']}; a round needs {status['minimum']}"
     table = _two_columns()
     _row(table, "server", f"{status['name']} (run {status['run'][:16]}…)")
     _row(table, "round", _round(status))
+    if not status["finished"]:
+        _votes(table, status)
+    _row(table, "connected", _connected(status))
+    _row(table, "log", f"{status['log_bytes'] / 2**20:.1f} MiB")
+    _row(table, "state", _state(status))
+    if status["failed"]:
+        _row(table, "why", status["failed"])
+    return Group(table, _details(status))
+
+
+def _votes(table: Table, status: Status) -> None:
+    uploads = f"{status['held']} of {status['clients']}; a round needs {status['minimum']}"
     _row(table, "phase", status["phase"])
     _row(table, "uploads", uploads)
     _row(table, "listed", join_names(status["listed"]))
@@ -91,12 +103,6 @@ def _one_server(status: Status) -> RenderableType:
     _row(table, "committed", join_names(status["committed"]))
     if status["changing"]:
         _row(table, "ask for another view", join_names(status["changing"]))
-    _row(table, "connected", _connected(status))
-    _row(table, "log", f"{status['log_bytes'] / 2**20:.1f} MiB")
-    _row(table, "state", _state(status))
-    if status["failed"]:
-        _row(table, "why", status["failed"])
-    return Group(table, _details(status))
 
 
 def _round(status: Status) -> str:

@@ -73,7 +73,7 @@ def _gaps(audit: Audit, result: dict[str, Any]) -> list[str]:
         return []
     total = f"of {result['rounds']} rounds"
     texts = {
-        "alone": f"{total} by certificate alone: sets and lists were not seen by this party",
+        "alone": f"{total} by certificate alone: this party did not see sets and lists",
         "untraced": f"{total} without the lists that their sets follow from",
         "missing": "rounds of which this party has no certificate",
     }
@@ -104,7 +104,7 @@ def _evidence(charges: list[dict[str, Any]]) -> str:
     """Return a line for each party and offence, with how often it was caught; or "none"."""
     rounds_of: dict[str, list[int]] = {}
     for charge in charges:
-        offence = f"{charge['who']}, {charge['what']}"
+        offence = f"{charge['who']} signed {charge['what']}"
         rounds_of.setdefault(offence, []).append(charge["round"])
     lines = []
     for offence, rounds in rounds_of.items():

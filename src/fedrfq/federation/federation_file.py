@@ -159,7 +159,7 @@ class Federation:
             raise UserError(f"{where} describes an impossible federation: {error}") from error
         except _MALFORMED as error:
             raise UserError(
-                f"{where} is not a federation's file ({error!r}): restore it"
+                f"{where} cannot be read as a federation.toml ({error}): copy it again"
             ) from error
         if not is_exact:
             raise UserError(

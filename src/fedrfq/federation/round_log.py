@@ -72,6 +72,13 @@ def accusation(evidence: Evidence) -> tuple[int, Kind, Kind, int]:
     return party, evidence.first.body.kind, evidence.second.body.kind, evidence.round
 
 
+def contradiction(first: Kind, second: Kind) -> str:
+    """Return in words what the two messages of a piece of evidence are."""
+    if first == second:
+        return f"two different {first.name} messages"
+    return f"{first.name} and {second.name} messages that contradict each other"
+
+
 def outcome(bodies: Sequence[Message]) -> Outcome | None:
     """Return the outcome that `parts` turned into these messages; None if it did not."""
     kinds = []

@@ -144,9 +144,13 @@ class Server:
         try:
             await self._links.start()
         except OSError as error:
+            reason = error.strerror
+            # asyncio's own text repeats the address; an unknown host has no number of the system's.
+            if error.errno is not None and error.errno > 0:
+                reason = os.strerror(error.errno)
             raise UserError(
-                f"cannot listen on {self._address()} ({error.strerror}): if it is in use, or not an"
-                " address of this host, choose another with --listen"
+                f"cannot listen on {self._address()} ({reason}): if it is in use, stop the"
+                " program that uses it; if it is not an address of this machine, use --listen"
             ) from error
         self._driver.start()
         self._say_started(port)

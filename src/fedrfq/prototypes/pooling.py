@@ -83,7 +83,7 @@ class Pool:
 
 
 def softpool(c: Tensor, pool: Pool) -> Tensor:
-    """Apply Eq. 7-8: the sum of each window's values, weighted by their softmax.
+    """SoftPool (Eq. 7-8): the sum of each window's values, weighted by their softmax.
 
     Half types are accumulated in float32.
     """
@@ -142,27 +142,27 @@ def _windows(c: Tensor, pool: Pool) -> Tensor:
 
 
 def avg(c: Tensor, pool: Pool) -> Tensor:
-    """Return the mean of each window."""
+    """The mean of each window."""
     return _flat(F.avg_pool2d(_map(c, pool), pool.kernel, pool.stride), c)
 
 
 def maximum(c: Tensor, pool: Pool) -> Tensor:
-    """Return the largest value of each window."""
+    """The largest value of each window."""
     return _flat(F.max_pool2d(_map(c, pool), pool.kernel, pool.stride), c)
 
 
 def adaptive_avg(c: Tensor, pool: Pool) -> Tensor:
-    """Return the means of windows spread evenly over the map, as many as with the stride."""
+    """The means of as many windows as `avg` has, spread evenly over the map."""
     return _flat(F.adaptive_avg_pool2d(_map(c, pool), pool.output(c.shape[-1])), c)
 
 
 def adaptive_max(c: Tensor, pool: Pool) -> Tensor:
-    """Return the maxima of windows spread evenly over the map, as many as with the stride."""
+    """The maxima of as many windows as `max` has, spread evenly over the map."""
     return _flat(F.adaptive_max_pool2d(_map(c, pool), pool.output(c.shape[-1])), c)
 
 
 def none(c: Tensor, pool: Pool) -> Tensor:
-    """Return C itself: the ablation without pooling."""
+    """No pooling: a prototype is sent as it is."""
     return c
 
 

@@ -27,7 +27,9 @@ def _below(path: Path) -> list[Path]:
     for depth in range(1, _MAX_DEPTH + 1):
         pattern = "*/" * depth + "experiment.toml"
         # A home directory may have far more files than anybody wants to compare.
-        runs += [file.parent for file in islice(path.glob(pattern), 10 * MAX_RUNS)]
+        found = [file.parent for file in islice(path.glob(pattern), 10 * MAX_RUNS)]
+        # An example also has an experiment.toml; only a run has records of its rounds.
+        runs += [folder for folder in found if (folder / "rounds.jsonl").is_file()]
     if not runs:
         raise UserError(
             f"{path} is not a run directory and contains none: "

@@ -26,9 +26,9 @@ def rows(run: RunDirectory) -> list[tuple[str, str]]:
 def title(experiment: Experiment) -> str:
     """Return a heading that names the method, the data, the number of clients and the seed."""
     method = name_of(METHODS, experiment.method)
-    return (
-        f"{method} on {experiment.data.name}, {experiment.clients} clients, seed {experiment.seed}"
-    )
+    noun = "client" if experiment.clients == 1 else "clients"
+    who = f"{experiment.clients} {noun}"
+    return f"{method} on {experiment.data.name}, {who}, seed {experiment.seed}"
 
 
 def _rows(

@@ -186,7 +186,9 @@ def _port(address: str) -> Finding:
             listener.bind(socket_address)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            note = f"{address} is not of this machine: start `fedrfq server` with --listen"
+            note = (
+                f"{address} is not an address of this machine: start `fedrfq server` with --listen"
+            )
             return Finding("port", WARNING, note)
         note = f"cannot listen on {address} ({error.strerror}): stop the program that uses it"
         return Finding("port", FAILED, note)

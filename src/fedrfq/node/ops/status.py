@@ -15,6 +15,7 @@ from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.wire import Refused
 from fedrfq.federation import codec
 from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.round_log import contradiction
 
 Names = tuple[str, ...]
 
@@ -193,5 +194,5 @@ def charge(federation: Federation, evidence: Message) -> Accusation:
     assert isinstance(body, Evidence)
     party = body.first.author
     assert party is not None
-    signed = f"{body.first.body.kind.name} and {body.second.body.kind.name}"
+    signed = contradiction(body.first.body.kind, body.second.body.kind)
     return Accusation(body.round, name(federation, party), signed)

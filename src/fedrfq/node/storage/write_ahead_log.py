@@ -237,4 +237,6 @@ def _disk_errors(path: Path) -> Iterator[None]:
 
 def locked(folder: Path) -> int:
     """Lock a party's folder for this process, until the handle is closed or the process dies."""
-    return locks.acquire(folder, "a party's folder", "a party runs once")
+    return locks.acquire(
+        folder, "a party's folder", "only one may run this party, so stop the other first"
+    )
