@@ -149,5 +149,5 @@ def test_a_folder_that_cannot_be_looked_into_is_one_line(
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "exists", refuse)
-    with pytest.raises(UserError, match="federation.toml cannot be read .*Permission denied"):
+    with pytest.raises(UserError, match=r"federation.toml cannot be read .*Permission denied"):
         Audit(tmp_path)
