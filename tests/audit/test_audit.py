@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from fedrfq.audit import Audit, AuditFailed
 from fedrfq.committee import Simulated
+from fedrfq.errors import UserError
 from fedrfq.files import hash_chain
 from support.audited import ROUNDS, equivocated, failure, offsets, rules
 from support.command import fedrfq
@@ -138,3 +140,14 @@ def test_the_command_points_at_the_first_byte_that_does_not_hold(copy: Path) -> 
 def test_the_command_needs_a_run_with_a_committee(tmp_path: Path) -> None:
     done = fedrfq("verify", tmp_path, expect=2)
     assert "has no federation.toml" in done.stderr
+
+
+def test_a_folder_that_cannot_be_looked_into_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(UserError, match=r"federation.toml cannot be read .*Permission denied"):
+        Audit(tmp_path)

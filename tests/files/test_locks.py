@@ -62,6 +62,9 @@ def test_what_cannot_be_opened_or_locked_is_one_line(
         UserError, match=r"cannot open .* \(No such file or directory\): name a folder"
     ):
         acquire(tmp_path / "none", "a folder", "wait")
+    # Of this path, as of one in a folder that may not be entered, not even its kind can be asked.
+    with pytest.raises(UserError, match=r"cannot open .* \(File name too long\): name a folder"):
+        acquire(tmp_path / ("x" * 300), "a folder", "wait")
 
     def refuse(handle: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

@@ -201,9 +201,9 @@ class Audit:
 
     def _read_text(self, name: str) -> str:
         """Return a file's text byte for byte, without translating line ends."""
-        path = self._regular_file(name)
+        path = self.path / name
         try:
-            if path.stat().st_size > _MAX_BYTES:
+            if self._regular_file(name).stat().st_size > _MAX_BYTES:
                 raise UserError(f"{path} is longer than any that this program writes: restore it")
             return path.read_bytes().decode()
         except FileNotFoundError:

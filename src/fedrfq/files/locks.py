@@ -27,9 +27,10 @@ def acquire(folder: Path, what: str, remedy: str) -> int:
     """
     # A directory cannot be opened for writing; on NFS, a file must be to be locked exclusively.
     mode = os.O_RDWR
-    if folder.is_dir():
-        mode = os.O_RDONLY
     try:
+        # Even this fails where a folder above may not be entered.
+        if folder.is_dir():
+            mode = os.O_RDONLY
         # O_CLOEXEC: a child process must not inherit the lock and keep it.
         lock = os.open(folder, mode | os.O_CLOEXEC)
     except OSError as error:
