@@ -62,13 +62,6 @@ def test_compressed_npz_and_small_label_types(tmp_path):
     assert load(str(tmp_path / "own.npz")).train_y.dtype == np.int64
 
 
-def test_labels_that_do_not_start_at_0_are_refused_unless_classes_are_named(saved):
-    given = arrays(train_y=np.array([1, 2, 1, 2]), test_y=np.array([1, 2]))
-    with pytest.raises(UserError, match="expected labels from 0 on, found 1 to 2"):
-        load(saved(**given))
-    assert load(saved(**given, classes=np.array(["none", "cat", "dog"]))).classes[0] == "none"
-
-
 def test_mean_and_std_are_those_of_the_training_images(saved):
     given = arrays()
     data = load(saved(**given))

@@ -102,10 +102,4 @@ def _numbered(train_y: NDArray[np.int64], test_y: NDArray[np.int64], path: Path)
             f"{path}: expected labels below {MAX_CLASSES}, found {largest}; "
             "number the classes from 0"
         )
-    smallest = min(int(labels.min(initial=largest)) for labels in (train_y, test_y))
-    if smallest > 0:
-        raise UserError(
-            f"{path}: expected labels from 0 on, found {smallest} to {largest}; "
-            "subtract the smallest, or name all classes in `classes`"
-        )
     return tuple(str(number) for number in range(largest + 1))
