@@ -3,7 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Not compiled at once: of the thousands of modules of PyTorch and Ray only some are ever imported.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# One more than two cores have: many tests wait for processes, sockets and timers.
+WORKERS ?= 3
 
 .PHONY: run test docs test-wheel bench setup clean
 run: $(VENV)/.installed
@@ -13,7 +16,7 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate.py
@@ -28,15 +31,17 @@ bench: $(VENV)/.installed
 
 setup: $(VENV)/.installed-dev
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("fedrfq needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[train]'
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e '.[dev]'
-	touch $@
+	touch $(VENV)/.installed $@
 
 clean:
 	rm -rf $(VENV) site dist
