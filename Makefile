@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Not compiled at once: of the thousands of modules of PyTorch and Ray only some are ever imported.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# What is imported is compiled then, once, and kept, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 # One more than two cores have: many tests wait for processes, sockets and timers.
 WORKERS ?= 3
 
