@@ -138,7 +138,7 @@ def _command_lines(command: Any, context: Any) -> Iterator[str]:
 
 
 def _usage(command: Any, context: Any) -> str:
-    """Return the shape of a call. Written here, since click's own changes from release to release."""
+    """Return the shape of a call; click's own wording changes from release to release."""
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     return " ".join([context.command_path, "[OPTIONS]", *map(_metavar, arguments)])
 

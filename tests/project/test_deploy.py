@@ -1,4 +1,4 @@
-"""Units, container file and operating manual: what they name exists, and what they promise is written in them."""
+"""Units, container file and operating manual: what they name exists and what they promise holds."""
 
 import json
 import re
@@ -121,7 +121,7 @@ def test_systemd_takes_the_unit(party: str, tmp_path: Path) -> None:
 
 @dataclass
 class Stage:
-    """A stage of a container file, with what it has from the stage it starts from before its own instructions."""
+    """A stage of a container file; what it inherits stands before its own instructions."""
 
     base: str
     steps: list[tuple[str, str]] = field(default_factory=list)

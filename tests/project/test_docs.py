@@ -1,4 +1,4 @@
-"""The documentation: built strictly, every page listed, generated pages up to date, commands real."""
+"""The documentation: it builds strictly, every page is listed, and its commands are real."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def test_every_file_that_a_page_names_is_there(page: Path) -> None:
 
 
 def test_the_check_of_manuals_sees_commands_and_what_is_wrong_with_them() -> None:
-    text = "Do `fedrfq verify`:\n  ```sh\n  sudo -u fedrfq /opt/fedrfq/bin/fedrfq run --seed 1   # all\npodman fedrfq\n```\n"
+    block = "  sudo -u fedrfq /opt/fedrfq/bin/fedrfq run --seed 1   # all\npodman fedrfq\n"
+    text = f"Do `fedrfq verify`:\n  ```sh\n{block}```\n"
     assert whole_commands(text) == [["run", "--seed", "1"]]
     assert mentioned_commands(text) == [["verify"]]
     assert not wrong(["run", "--seed", "1"], True)

@@ -41,7 +41,7 @@ def build(folder: Path) -> Path:
 
 
 def record(folder: Path) -> tuple[Path, Path]:
-    """Train the smallest run with a committee and found a federation, with the checkout's own venv."""
+    """Train the smallest run with a committee and found a federation, with this checkout."""
     program = [sys.executable, "-m", "fedrfq.cli"]
     sets = [word for setting in SMALLEST + COMMITTEE for word in ("--set", setting)]
     run(*program, "run", *sets, "--out", folder / "runs")

@@ -58,7 +58,7 @@ def test_a_run_leaves_a_log_that_holds(agreed: Path) -> None:
     assert result["committee_bytes"] == sum(line["committee_bytes"] for line in lines)
     shown = dict(summary.rows(only_run(agreed.parent.parent)))
     assert shown["committee"].startswith("4 servers, 1 faulty (equivocate)")
-    assert "proofs of lies" in shown["agreeing"]
+    assert "proofs of misbehaviour" in shown["agreement"]
 
 
 def test_one_trusted_server_leaves_no_log(tmp_path: Path) -> None:

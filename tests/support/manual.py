@@ -12,7 +12,7 @@ from fedrfq.cli.main import app
 
 
 def parse(arguments: list[str]) -> list[str]:
-    """What the command still needs; fails where there is no such command or option, or it does not take that much."""
+    """Return what the command still needs; raise where it does not take these words."""
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):
         name, *arguments = arguments

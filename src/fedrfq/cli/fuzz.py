@@ -171,7 +171,8 @@ def _settings(
         raise UserError(f"--signatures is one of {', '.join(SIGNATURES)}, not '{signatures}'")
     if mutant is not None and mutant not in MUTANTS:
         raise UserError(
-            f"--mutant is one of {', '.join(MUTANTS)}, not '{mutant}'{did_you_mean(mutant, MUTANTS)}"
+            f"--mutant is one of {', '.join(MUTANTS)}, not '{mutant}'"
+            f"{did_you_mean(mutant, MUTANTS)}"
         )
     # A missing signature library is an error here rather than in every worker.
     SIGNATURES[signatures]()

@@ -206,7 +206,7 @@ def _dry_run(experiments: list[Experiment], device: Any) -> None:
     cost = estimate(loop)
     memory = f"{cost.memory_bytes / _MIB:,.0f} MiB"
     dealt = partition.realised
-    held = f"{dealt['classes_mean']:.2f} ± {dealt['classes_std']:.2f} classes a client"
+    held = f"{dealt['classes_mean']:.2f} ± {dealt['classes_std']:.2f} classes per client"
     say(console, f"{held}; {dealt['samples_min']} to {dealt['samples_max']} training samples")
     say(console, f"{cost.samples:,} samples in {loop.experiments[0].rounds} rounds")
     say(console, f"expected time: about {cost.seconds:,.0f} s; memory so far: {memory}")

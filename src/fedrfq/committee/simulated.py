@@ -46,7 +46,8 @@ class Simulated(Committee):
     behaviour: str = option(
         "lie",
         "What faulty servers do",
-        "one of silent, crash, twins, equivocate, censor, forge, wrong, mutate, replay, flood, lie, hoard",
+        "one of silent, crash, twins, equivocate, censor, forge, wrong, mutate, replay, flood, "
+        "lie, hoard",
     )
     network: str = option(
         "calm", "What happens to messages on their way", "one of calm, lossy, partitioned"

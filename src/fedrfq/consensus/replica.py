@@ -348,7 +348,7 @@ class Replica(Inbox):
         return [vote for vote in slots.values() if vote.view == view and vote.value == value]
 
     def _decide(self) -> bool:
-        """Decide on a quorum of commits of one view for one value, no matter in which view we are."""
+        """Decide on a quorum of commits of one view for one value, whatever view we are in."""
         # Sorted, so that the result does not depend on the order in which votes came.
         for view, value in sorted({(vote.view, vote.value) for vote in self.commits.values()}):
             votes = self._votes(self.commits, view, value)

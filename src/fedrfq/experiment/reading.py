@@ -143,7 +143,8 @@ def _of_kind(key: str, section: Table, suits: Mapping[str, Any], path: str) -> A
     _typed(name, str, f"{path}.name")
     if name not in kinds:
         raise UserError(
-            f"{path}.name must be one of {', '.join(kinds)}, not {name!r}{did_you_mean(name, kinds)}"
+            f"{path}.name must be one of {', '.join(kinds)}, not {name!r}"
+            f"{did_you_mean(name, kinds)}"
         )
     _check_owner(section, name, kinds, path)
     return _build(kinds[name], section, path, suits)

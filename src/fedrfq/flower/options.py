@@ -39,7 +39,8 @@ class AppOptions:
         for key, value in config.items():
             if key not in kinds:
                 raise UserError(
-                    f"the app has no setting {key}{did_you_mean(key, kinds)}; it has {', '.join(kinds)}"
+                    f"the app has no setting {key}{did_you_mean(key, kinds)}; "
+                    f"it has {', '.join(kinds)}"
                 )
             if not _fits(value, kinds[key]):
                 raise UserError(f"{key} must be {_KIND_NAMES[kinds[key]]}, not {value!r}")

@@ -7,10 +7,10 @@ the cross-entropy over the negative distances from P to *all* global prototypes,
 others. The distance may be squared (`power = 2`, mean squared error as in FedProto). λ and the
 separation grow linearly over the first `warmup` rounds.
 
-Found by search on samples held back from training, never on test samples (`bench/lean_search.py`). The
-search showed that the separation term matters, above all in the first rounds; that 8 bits do as
-well as 16, 12 values as well as 24, and average pooling as well as SoftPool; and that warm-up does
-not help.
+Found by search on samples held back from training, never on test samples
+(`bench/lean_search.py`). The search showed that the separation term matters, above all in the
+first rounds; that 8 bits do as well as 16, 12 values as well as 24, and average pooling as well as
+SoftPool; and that warm-up does not help.
 """
 
 from __future__ import annotations

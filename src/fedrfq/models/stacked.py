@@ -4,7 +4,8 @@ One call computes a layer for all clients. There are two layouts, one for each k
 the same functions. A model is written once over them and, for K = 1, is the ordinary model.
 
 - `Grouped` (CPU): a client is a group of channels, B × K·C × H × W, channels last in memory, where
-  oneDNN's grouped convolutions and the pooling are faster than on K·C planes (`bench/engine_layouts.py`).
+  oneDNN's grouped convolutions and the pooling are faster than on K·C planes
+  (`bench/engine_layouts.py`).
 - `Batched` (CUDA): K × C × B × H × W, and a convolution is im2col and one batched matrix product
   instead of cuDNN's grouped convolutions.
 

@@ -39,7 +39,7 @@ def _rows(
 ) -> list[tuple[str, str]]:
     dealt = environment.get("partition", {})
     held = (
-        f"{dealt.get('classes_mean', 0):.2f} ± {dealt.get('classes_std', 0):.2f} classes a client"
+        f"{dealt.get('classes_mean', 0):.2f} ± {dealt.get('classes_std', 0):.2f} classes per client"
     )
     rows = [
         ("partition", f"{name_of(PARTITIONS, experiment.partition)}: {held}"),
@@ -63,7 +63,7 @@ def _rows(
     up = f"{last.parameters_up:,} values, {last.bytes_up:,} bytes from all clients"
     train = sum(r.samples for r in records) / sum(r.seconds_train for r in records)
     rows += [
-        ("uploaded a round", up if last.parameters_up else "nothing"),
+        ("uploaded per round", up if last.parameters_up else "nothing"),
         ("trained", f"{train:,.0f} samples a second"),
         ("took", f"{sum(r.seconds for r in records):.1f} s"),
     ]
@@ -88,7 +88,7 @@ def _rows(
 def _defence(
     experiment: Experiment, records: Sequence[RoundRecord], result: dict[str, Any]
 ) -> list[tuple[str, str]]:
-    """Who attacked how, what the honest clients are left with, and what the detector dropped; nothing in peace."""
+    """Return rows on the attack and the detector; none where there is neither."""
     last = records[-1]
     attack = experiment.attack
     rows = []
@@ -96,7 +96,8 @@ def _defence(
         rows.append(
             (
                 "attack",
-                f"{name_of(ATTACKS, attack)} by {attack.clients} clients from round {attack.start_round} on",
+                f"{name_of(ATTACKS, attack)} by {attack.clients} clients "
+                f"from round {attack.start_round} on",
             )
         )
         head, prototype = (
@@ -119,7 +120,7 @@ def _defence(
 
 
 def _committee(experiment: Experiment, records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
-    """Who agreed, and what it took; nothing with one trusted server."""
+    """Return rows on the committee; none with one trusted server."""
     taken = [
         (r.view, r.evidence, r.committee_messages, r.committee_bytes)
         for r in records
@@ -128,10 +129,10 @@ def _committee(experiment: Experiment, records: Sequence[RoundRecord]) -> list[t
     if not taken:
         return []
     changes, evidence, messages, length = (sum(column) for column in zip(*taken, strict=True))
-    each = f"{messages / len(taken):,.0f} messages, {length / len(taken):,.0f} bytes a round"
+    each = f"{messages / len(taken):,.0f} messages, {length / len(taken):,.0f} bytes per round"
     return [
         ("committee", experiment.committee.about()),
-        ("agreeing", f"{each}; {changes} view changes, {evidence} proofs of lies"),
+        ("agreement", f"{each}; {changes} view changes, {evidence} proofs of misbehaviour"),
     ]
 
 
@@ -150,7 +151,8 @@ def _percent(value: float | None) -> str:
 def _accuracy(record: RoundRecord) -> str:
     if record.prototype_accuracy_mean is None or record.prototype_accuracy_own_mean is None:
         return "– (no prototypes are exchanged)"
-    return f"{record.prototype_accuracy_mean:.2f} % ({record.prototype_accuracy_own_mean:.2f} % among own classes)"
+    among_own = f"{record.prototype_accuracy_own_mean:.2f} % among own classes"
+    return f"{record.prototype_accuracy_mean:.2f} % ({among_own})"
 
 
 def _share(value: float | None) -> str:
@@ -166,7 +168,7 @@ def _number(value: float | None) -> str:
 
 
 def plot(run: RunDirectory) -> Path:
-    """accuracy.png in the run's directory: mean over clients, and a band of one standard deviation."""
+    """Draw accuracy.png in the run directory: the mean over clients with one standard deviation."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -73,7 +73,8 @@ class Axes:
         if axis not in self.labels:
             axes = list(self.labels)
             raise UserError(
-                f"there is no axis '{axis}'{did_you_mean(axis, axes)}; the axes are {', '.join(axes)}"
+                f"there is no axis '{axis}'{did_you_mean(axis, axes)}; "
+                f"the axes are {', '.join(axes)}"
             )
         return list(self.labels).index(axis)
 

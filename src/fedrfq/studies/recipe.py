@@ -154,6 +154,7 @@ def find(name: str) -> Path:
     known = names()
     if name not in known:
         raise UserError(
-            f"there is no recipe '{name}'{did_you_mean(name, known)}; choose one of {', '.join(known)}"
+            f"there is no recipe '{name}'{did_you_mean(name, known)}; "
+            f"choose one of {', '.join(known)}"
         )
     return folder() / f"{name}.toml"

@@ -126,7 +126,8 @@ class DecisionHistory:
         if expected != record:
             raise Violation(
                 "validity",
-                f"round {round_}: {readable(record)} was decided, but {readable(expected)} is right",
+                f"round {round_}: {readable(record)} was decided, "
+                f"but {readable(expected)} is right",
             )
         self.outcomes[round_] = outcome
         self.sets[round_] = entries
