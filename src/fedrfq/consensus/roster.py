@@ -95,7 +95,8 @@ class Roster:
             raise UserError(f"a federation has at most {MAX_CLIENTS} clients, not {clients}")
         if not 1 <= self.minimum <= clients:
             raise UserError(
-                f"the minimum is {self.minimum}; it must be from 1 to {clients}, the number of clients"
+                "the minimum must be from 1 to the number of clients, "
+                f"{clients}, not {self.minimum}"
             )
         for ms in (self.deadline_ms, self.view_ms, self.resend_ms):
             if not 1 <= ms <= MAX_MS:
