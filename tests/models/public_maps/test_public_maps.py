@@ -63,7 +63,8 @@ def test_a_projection_keeps_most_of_the_angles() -> None:
 def test_every_map_says_who_vouches_for_it_and_under_which_licence() -> None:
     for name, kind in PUBLIC_MAPS.items():
         if name != "none":
-            assert kind.source and kind.licence
+            assert kind.source
+            assert kind.licence
 
 
 @pytest.mark.parametrize(
