@@ -62,12 +62,10 @@ def client_data(
     if augment:
         black_C11 = normalised(torch.zeros(dataset.shape[0], 1, 1), dataset.mean, dataset.std)
         train = replace(train, black_C=black_C11.flatten().to(device))
-    return train, test_data(partitions, dataset, device)
+    return train, tests_of(partitions, dataset, device)
 
 
-def test_data(
-    partitions: Sequence[Partition], dataset: Dataset, device: torch.device
-) -> ClientData:
+def tests_of(partitions: Sequence[Partition], dataset: Dataset, device: torch.device) -> ClientData:
     """Return what the clients of one or more runs are tested on, run after run."""
     test_x = dataset.test_x
     test_y = dataset.test_y

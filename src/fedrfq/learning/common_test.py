@@ -28,6 +28,8 @@ Floats = NDArray[np.float64]
 
 # The ways to predict that have figures of their own, besides those of the final prediction.
 WAYS = ("head", "prototype", "public")
+# The figures of a way that records and tables of clients have.
+MEASURES = ("accuracy_all", "accuracy_held", "accuracy_unheld", "ece")
 # Samples times clients that are evaluated at once: it bounds the memory of the test.
 _AT_ONCE = 1 << 17
 
@@ -45,6 +47,16 @@ class WayFigures:
     def rows(self, rows: slice | NDArray[np.int64]) -> WayFigures:
         """Return the figures of some clients."""
         return WayFigures(*(values[rows] for values in vars(self).values()))
+
+    def packed(self) -> Floats:
+        """Return a row for each client: the measures, then the recalls."""
+        return np.column_stack(list(vars(self).values()))
+
+    @staticmethod
+    def unpacked(packed_KF: Floats) -> WayFigures:
+        """Return the figures in these rows."""
+        all_K, held_K, unheld_K, ece_K = packed_KF.T[: len(MEASURES)]
+        return WayFigures(all_K, held_K, unheld_K, ece_K, packed_KF[:, len(MEASURES) :])
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,23 @@ class CommonFigures:
             for measure in MEASURES
         }
 
+    def packed(self) -> Floats:
+        """Return the figures as a row for each client, as a node sends them; see `unpacked`."""
+        found = {way: figures.packed() for way, figures in self.ways.items()}
+        absent = np.full_like(found[self.final], np.nan)
+        return np.hstack([found.get(way, absent) for way in WAYS])
+
+    @staticmethod
+    def unpacked(packed_KF: Floats) -> CommonFigures:
+        """Return the figures in these rows; a way in which nobody was tested is left out."""
+        by_way = zip(WAYS, np.split(packed_KF, len(WAYS), 1), strict=True)
+        ways = {way: WayFigures.unpacked(rows_KF) for way, rows_KF in by_way}
+        # Every client has a head.
+        for way in WAYS[1:]:
+            if np.isnan(ways[way].accuracy_all_K).all():
+                del ways[way]
+        return CommonFigures(ways, "head")
+
     def record(self, honest_K: NDArray[np.bool_]) -> dict[str, Any]:
         """Return what a round's record has of them: means over the clients that have a figure."""
         means = {
@@ -80,13 +109,9 @@ class CommonFigures:
         }
         final = self.ways[self.final]
         # A malicious client may ruin its own model: it is not counted as the worst.
-        worst = final.accuracy_all_K[honest_K].min(initial=np.inf)
+        worst = np.fmin.reduce(final.accuracy_all_K[honest_K], initial=np.inf)
         recall = [_mean(recall_K) for recall_K in final.recall_KJ.T]
         return {**means, "accuracy_all_worst": _known(worst), "recall": recall}
-
-
-# The figures of a way that records and tables of clients have.
-MEASURES = ("accuracy_all", "accuracy_held", "accuracy_unheld", "ece")
 
 
 def measure(
@@ -162,7 +187,7 @@ class CommonTest:
                 rows = list(cohort[first : first + size])
                 some = {name: p[first : first + size] for name, p in own.items()}
                 known = prototypes.rows([row // clients for row in rows])
-                parts.append(tested(engine, some, self.tests.of(rows), self.held_KJ[rows], known))
+                parts.append(evaluate(engine, some, self.tests.of(rows), self.held_KJ[rows], known))
         # Back from the order of the cohorts to that of the runs.
         order = np.argsort([row for cohort in self.cohorts for row in cohort])
         found = joined(parts).rows(order)
@@ -198,7 +223,7 @@ class GlobalPrototypes:
         return (-square_KNJ).masked_fill(~self.present_KJ[:, None], -torch.inf).log_softmax(-1)
 
 
-def tested(
+def evaluate(
     engine: Engine, params: Params, tests: ClientData, held_KJ: Tensor, known: GlobalPrototypes
 ) -> CommonFigures:
     """Test an engine's clients with these parameters on these samples, in every way there is."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedrfq.committee import AgreedRound, CommitteeSettings, PreviousRound
 from fedrfq.data import Dataset
-from fedrfq.data.client_data import client_data, test_data
+from fedrfq.data.client_data import client_data, tests_of
 from fedrfq.data.partition import Partition
 from fedrfq.engine import averaging, counter_rng
 from fedrfq.engine.counter_rng import Purpose
@@ -56,6 +56,7 @@ __all__ = [
     "believed_labels",
     "check_stackable",
     "committee_settings",
+    "common_test",
     "deal",
     "held",
     "participants",
@@ -142,7 +143,7 @@ class RoundLoop:
         """The common tests of all runs; made when first used, which not every round does."""
         dealt = zip(self.experiments, self.partitions, strict=True)
         sets = [common_test(experiment, own, self.dataset) for experiment, own in dealt]
-        tests = test_data(sets, self.dataset, self.device)
+        tests = tests_of(sets, self.dataset, self.device)
         cohorts = [self._stacked_rows(clients) for clients in self.cohorts]
         return CommonTest(tests, self.held_KJ, cohorts, len(self.experiments))
 
