@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     POISON = 8
     CORRUPT = 9
     VALIDATION = 10
+    COMMON_TEST = 11
 
 
 def _signed(word: int) -> int:

@@ -211,6 +211,10 @@ class Experiment:
                 f"more than the {MAX_VALUES} an upload can hold: choose a smaller model"
             )
 
+    def at_checkpoint(self, number: int) -> bool:
+        """Return whether a checkpoint, and the test on all classes, are made after this round."""
+        return number % self.checkpoint == 0 or number == self.rounds
+
     def models(self) -> tuple[Cohort, ...]:
         """Return what one program computes: a cohort each, or, if they train alone, each client."""
         if not self.train.alone:

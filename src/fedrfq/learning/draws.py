@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,10 +11,14 @@ from numpy.random import Generator
 
 from fedrfq.data import Dataset
 from fedrfq.data.partition import Ints, Partition
+from fedrfq.data.partition.dealing import piles
 from fedrfq.engine import counter_rng
 from fedrfq.engine.counter_rng import Purpose
 from fedrfq.experiment import Experiment
 from fedrfq.models.stacked import Params
+
+# Samples of each class in the common test set: FedProto tests clients on as many of each class.
+_COMMON_SHOTS = 40
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> Partition:
@@ -29,6 +34,29 @@ def validated(experiment: Experiment, partition: Partition, dataset: Dataset) ->
         return partition
     rng = generator(experiment, Purpose.VALIDATION)
     return partition.validated(experiment.validation, dataset.train_y, rng)
+
+
+def common_test(experiment: Experiment, partition: Partition, dataset: Dataset) -> Partition:
+    """Return the partition with all clients tested on one set of samples, of all classes.
+
+    Nobody trains on them. They are test samples or, with validation, samples that clients hold
+    back: as many of each class, or all there are of a rare one.
+    """
+    candidates = np.arange(len(dataset.test_y))
+    labels = dataset.test_y
+    if experiment.validation:
+        # Settings are chosen by these figures: not even here may they see a test sample.
+        held_back = np.concatenate(partition.test)
+        # Clients may share samples: what one holds back another may train on.
+        candidates = np.setdiff1d(held_back, np.concatenate(partition.train))
+        labels = dataset.train_y[candidates]
+    rng = generator(experiment, Purpose.COMMON_TEST)
+    by_class = [
+        rng.permutation(pile)[:_COMMON_SHOTS] for pile in piles(labels, len(dataset.classes))
+    ]
+    common = np.sort(candidates[np.concatenate(by_class)])
+    test = (common,) * len(partition.train)
+    return replace(partition, test=test, held_out=bool(experiment.validation))
 
 
 def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:

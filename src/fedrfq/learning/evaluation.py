@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from fedrfq.committee import AgreementReport
 from fedrfq.data.partition import Partition
 from fedrfq.experiment import Experiment
 from fedrfq.learning import metrics
+from fedrfq.learning.common_test import MEASURES, WAYS, CommonFigures
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision
 
@@ -67,6 +68,29 @@ class RoundRecord:
     collapsed_clients: int
     seconds_train: float
     seconds: float
+    # On the common test set, which has samples of all classes; means over clients, in percent. None
+    # in rounds without that test, and where clients have data of their own. First, of the final
+    # prediction: on all classes, on those a client holds and on those it does not hold (None if
+    # all clients hold all), and the calibration error.
+    accuracy_all: float | None = None
+    accuracy_held: float | None = None
+    accuracy_unheld: float | None = None
+    ece: float | None = None
+    accuracy_all_worst: float | None = None  # of the worst client that is not malicious
+    recall: list[float | None] | None = None  # of each class
+    # The same of each way to predict.
+    head_accuracy_all: float | None = None
+    head_accuracy_held: float | None = None
+    head_accuracy_unheld: float | None = None
+    head_ece: float | None = None
+    prototype_accuracy_all: float | None = None
+    prototype_accuracy_held: float | None = None
+    prototype_accuracy_unheld: float | None = None
+    prototype_ece: float | None = None
+    public_accuracy_all: float | None = None
+    public_accuracy_held: float | None = None
+    public_accuracy_unheld: float | None = None
+    public_ece: float | None = None
 
 
 @dataclass(frozen=True)
@@ -147,12 +171,21 @@ class RunAccuracies:
     all_K: Floats | None  # by the nearest global prototype among all classes
     own_K: Floats | None  # … and among the classes the client holds
     failure: float | None
+    common: CommonFigures | None = None
 
 
-def measure(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[RoundOutcome]:
+def measure(
+    rounds: Sequence[Round],
+    tested: Tested,
+    held_KJ: Tensor,
+    common: Sequence[CommonFigures | None],
+) -> list[RoundOutcome]:
     """Return each run's outcome of a round; all runs' samples are evaluated at once."""
     accuracies = _accuracies(rounds, tested, held_KJ)
-    return [outcome(done, run) for done, run in zip(rounds, accuracies, strict=True)]
+    return [
+        outcome(done, replace(run, common=figures))
+        for done, run, figures in zip(rounds, accuracies, common, strict=True)
+    ]
 
 
 def _accuracies(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[RunAccuracies]:
@@ -206,6 +239,7 @@ def outcome(done: Round, figures: RunAccuracies) -> RoundOutcome:
         collapsed_clients=figures.collapsed,
         seconds_train=done.seconds_train,
         seconds=done.seconds,
+        **_common(done, figures.common),
     )
     rows = {client: row for row, client in enumerate(done.decision.uploads.clients)}
     clients = [_client(done, k, figures, rows.get(k)) for k in range(len(figures.head_K))]
@@ -250,8 +284,19 @@ def _prototypes(figures: RunAccuracies) -> dict[str, Any]:
     }
 
 
+def _common(done: Round, common: CommonFigures | None) -> dict[str, Any]:
+    if common is None:
+        return {}
+    return common.record(_honest_K(done))
+
+
+def _honest_K(done: Round) -> NDArray[np.bool_]:
+    """Return which clients are not malicious."""
+    return ~np.isin(np.arange(done.experiment.clients), done.malicious)
+
+
 def _honest(done: Round, figures: RunAccuracies) -> dict[str, Any]:
-    honest_K = ~np.isin(np.arange(len(figures.head_K)), done.malicious)
+    honest_K = _honest_K(done)
     by_prototype = None
     if figures.all_K is not None:
         by_prototype = _mean(figures.all_K[honest_K])
@@ -353,7 +398,21 @@ def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dic
         "verdict": _verdict(done, k, row),
         "score": score,
         "reason": done.decision.uploads.refused.get(k, ""),
+        **_common_client(figures.common, k),
     }
+
+
+# The columns of a client's figures on the common test set.
+COMMON_COLUMNS = tuple(
+    f"{prefix}{measure}" for prefix in ("", *(f"{way}_" for way in WAYS)) for measure in MEASURES
+)
+
+
+def _common_client(common: CommonFigures | None, k: int) -> dict[str, float | None]:
+    nothing: dict[str, float | None] = dict.fromkeys(COMMON_COLUMNS)
+    if common is None:
+        return nothing
+    return nothing | common.client(k)
 
 
 def _verdict(done: Round, k: int, row: int | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from fedrfq.committee import AgreedRound, CommitteeSettings, PreviousRound
 from fedrfq.data import Dataset
-from fedrfq.data.client_data import client_data
+from fedrfq.data.client_data import client_data, tests_of
 from fedrfq.data.partition import Partition
 from fedrfq.engine import averaging, counter_rng
 from fedrfq.engine.counter_rng import Purpose
@@ -28,9 +29,11 @@ from fedrfq.experiment import Experiment
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.learning import metrics
+from fedrfq.learning.common_test import CommonFigures, CommonTest
 from fedrfq.learning.draws import (
     attackers,
     believed_labels,
+    common_test,
     deal,
     generator,
     participants,
@@ -53,6 +56,7 @@ __all__ = [
     "believed_labels",
     "check_stackable",
     "committee_settings",
+    "common_test",
     "deal",
     "held",
     "participants",
@@ -124,10 +128,24 @@ class RoundLoop:
         )
         engines = []
         for cohort, clients in zip(first.models(), self.cohorts, strict=True):
-            rows = [r * first.clients + k for r in range(len(self.experiments)) for k in clients]
+            rows = self._stacked_rows(clients)
             program = Program(cohort.model, first.method, first.pool, first.train)
             engines.append(Engine(program, train.of(rows), test.of(rows)))
         return engines
+
+    def _stacked_rows(self, clients: range) -> list[int]:
+        """Return the rows of some clients of every run, where all clients lie run after run."""
+        first = self.experiments[0]
+        return [r * first.clients + k for r in range(len(self.experiments)) for k in clients]
+
+    @cached_property
+    def common(self) -> CommonTest:
+        """The common tests of all runs; made when first used, which not every round does."""
+        dealt = zip(self.experiments, self.partitions, strict=True)
+        sets = [common_test(experiment, own, self.dataset) for experiment, own in dealt]
+        tests = tests_of(sets, self.dataset, self.device)
+        cohorts = [self._stacked_rows(clients) for clients in self.cohorts]
+        return CommonTest(tests, self.held_KJ, cohorts, len(self.experiments))
 
     def start(self) -> LoopState:
         """Return the state before the first round: random models and no global prototypes.
@@ -178,6 +196,7 @@ class RoundLoop:
         tested = self._test(params)
         largest = tested.logits_KNJ.abs().amax((1, 2)).cpu().view(len(who), -1)
         self._check_finite("prediction", list(largest), number)
+        common = self._test_common(number, params, [a.decision.globals_ for a in agreed])
         seconds = self._elapsed(began)
         # Each run's part of the time that all runs took together.
         share = 1 / len(self.experiments)
@@ -207,7 +226,7 @@ class RoundLoop:
             centres=centres,
             agreed=tuple(a.last for a in agreed),
         )
-        return after, measure(rounds, tested, self.held_KJ)
+        return after, measure(rounds, tested, self.held_KJ, common)
 
     def silhouettes(self, state: LoopState) -> list[tuple[float, float]]:
         """Return the silhouettes of each run's test prototypes, by class: pooled, and unpooled."""
@@ -361,6 +380,14 @@ class RoundLoop:
         """Evaluate all runs' test samples: run after run, with each run's cohorts together."""
         found = [tested(engine, p) for engine, p in zip(self.engines, params, strict=True)]
         return side_by_side(found, len(self.experiments))
+
+    def _test_common(
+        self, number: int, params: tuple[Params, ...], globals_: Sequence[Globals]
+    ) -> Sequence[CommonFigures | None]:
+        """Return each run's figures on its common test set; None in rounds that have none."""
+        if self.experiments[0].at_checkpoint(number) and any(self.common.tests.counts):
+            return self.common.measure(self.engines, params, globals_)
+        return [None for _ in self.experiments]
 
     def _check_finite(self, what: str, values: Sequence[Tensor], number: int) -> None:
         """Raise Diverged where an honest client's value is not a number.

@@ -142,7 +142,6 @@ class Session:
 
     def advance(self) -> Iterator[list[RoundOutcome]]:
         """Train round after round; yield each one's outcomes, one per run, after recording them."""
-        every = self.loop.experiments[0].checkpoint
         for run in self.runs:
             # An interrupted round may have left its record.
             run.rewind(self.state.round)
@@ -153,7 +152,7 @@ class Session:
             self.sent = tuple(outcome.sent for outcome in outcomes)
             # Only now: an interrupt before this line repeats the round, so no record is missing.
             self.state = state
-            if self.state.round % every == 0 or self.state.round == self.rounds:
+            if self.loop.experiments[0].at_checkpoint(state.round):
                 self.checkpoint()
             yield outcomes
 
