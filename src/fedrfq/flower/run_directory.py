@@ -30,7 +30,7 @@ from fedrfq.flower.messages import Ints, NodeAnswer, NodeFigures, Singles
 from fedrfq.flower.sample_knowledge import SampleKnowledge
 from fedrfq.learning import metrics
 from fedrfq.learning.evaluation import Round, RoundOutcome, RoundRecord, RunAccuracies, outcome
-from fedrfq.learning.round_loop import attackers
+from fedrfq.learning.round_loop import attackers, targets
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import Verdict
@@ -174,8 +174,8 @@ class FlowerRunDirectory:
             )
 
     def _fits(self, figures: NodeFigures) -> bool:
-        """Whether the samples have a distance to each prototype, where these are exchanged."""
-        if not self.experiment.method.exchanges:
+        """Whether the samples have a distance to each prototype, where there are any."""
+        if not self.experiment.method.predicts:
             return True
         return bool(figures.distance_NJ.shape[1] == self._plan.task.classes)
 
@@ -217,7 +217,8 @@ class FlowerRunDirectory:
             seconds_train=decided.seconds_train,
             seconds=decided.seconds,
         )
-        return outcome(round_, self._accuracies(decision.globals_))
+        known = targets(self.experiment, decided.round, decision.globals_)
+        return outcome(round_, self._accuracies(known))
 
     def _sent(self, decided: DecidedRound) -> Uploads:
         """Return all uploads that were sent, and why others were refused or are missing."""
@@ -248,7 +249,7 @@ class FlowerRunDirectory:
     def _accuracies(self, globals_: Globals) -> RunAccuracies:
         head_K, all_K, own_K, collapsed_K, _ = self._figures
         collapsed = int(collapsed_K.sum())
-        if self._plan.federation is None:
+        if not self.experiment.method.predicts:
             return RunAccuracies(head_K, collapsed, None, None, None)
         return RunAccuracies(head_K, collapsed, all_K, own_K, self._failure(globals_))
 
