@@ -144,12 +144,18 @@ class Experiment:
             )
 
     def _check_method(self) -> None:
-        """Refuse what needs prototypes where the method exchanges none."""
+        """Refuse what needs prototypes, or servers that agree, where the method has none."""
         method = name_of(METHODS, self.method)
         if self.pool.name != "none" and not self.method.pools:
             raise UserError(
                 f"method '{method}' does not pool prototypes: "
                 'set pool.name = "none" or method.name = "fedrfq"'
+            )
+        if self.method.trains_server and not isinstance(self.committee, Direct):
+            raise UserError(
+                f"method '{method}' trains one trusted server in floating point on single "
+                "uploads, which a committee cannot agree on to the bit: "
+                'set committee.name = "direct"'
             )
         if self.method.exchanges or self.public.used:
             return

@@ -31,7 +31,7 @@ from fedrfq.flower.sample_knowledge import SampleKnowledge
 from fedrfq.learning import metrics
 from fedrfq.learning.common_test import MEASURES, WAYS, CommonFigures
 from fedrfq.learning.evaluation import Round, RoundOutcome, RoundRecord, RunAccuracies, outcome
-from fedrfq.learning.round_loop import attackers
+from fedrfq.learning.round_loop import attackers, targets
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import Verdict
@@ -182,7 +182,7 @@ class FlowerRunDirectory:
         columns = len(WAYS) * (len(MEASURES) + self._plan.task.classes)
         if figures.common_KF.shape[1] not in (0, columns):
             return False
-        if not self.experiment.method.exchanges:
+        if not self.experiment.method.predicts:
             return True
         return bool(figures.distance_NJ.shape[1] == self._plan.task.classes)
 
@@ -226,7 +226,8 @@ class FlowerRunDirectory:
             seconds_train=decided.seconds_train,
             seconds=decided.seconds,
         )
-        return outcome(round_, self._accuracies(decision.globals_))
+        known = targets(self.experiment, decided.round, decision.globals_)
+        return outcome(round_, self._accuracies(known))
 
     def _sent(self, decided: DecidedRound) -> Uploads:
         """Return all uploads that were sent, and why others were refused or are missing."""
@@ -258,7 +259,7 @@ class FlowerRunDirectory:
         head_K, all_K, own_K, collapsed_K, _ = self._figures
         collapsed = int(collapsed_K.sum())
         common = self._common_figures()
-        if self._plan.federation is None:
+        if not self.experiment.method.predicts:
             return RunAccuracies(head_K, collapsed, None, None, None, common)
         return RunAccuracies(head_K, collapsed, all_K, own_K, self._failure(globals_), common)
 

@@ -16,6 +16,7 @@ from fedrfq.engine import counter_rng
 from fedrfq.engine.counter_rng import Purpose
 from fedrfq.experiment import Experiment
 from fedrfq.models.stacked import Params
+from fedrfq.prototypes.fixed_point import Globals
 
 # Samples of each class in the common test set: FedProto tests clients on as many of each class.
 _COMMON_SHOTS = 40
@@ -93,6 +94,12 @@ def believed_labels(
         rng = generator(experiment, Purpose.POISON, k)
         labels[k] = experiment.attack.poison(labels[k], len(dataset.classes), rng)
     return labels
+
+
+def targets(experiment: Experiment, rounds: int, globals_: Globals) -> Globals:
+    """Return the prototypes that clients use, given those decided after so many rounds."""
+    rng = generator(experiment, Purpose.TARGETS)
+    return experiment.method.targets(rounds, globals_, rng)
 
 
 def generator(experiment: Experiment, purpose: Purpose, *more: int) -> Generator:

@@ -17,6 +17,7 @@ from fedrfq.data.partition import Partition
 from fedrfq.experiment import Experiment
 from fedrfq.learning import metrics
 from fedrfq.learning.common_test import MEASURES, WAYS, CommonFigures
+from fedrfq.learning.draws import targets
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision
 
@@ -164,7 +165,7 @@ class Round:
 
 @dataclass(frozen=True)
 class RunAccuracies:
-    """One run's accuracies, client by client; None where no prototypes are exchanged."""
+    """One run's accuracies, client by client; None where there are no prototypes to predict by."""
 
     head_K: Floats  # by the client's own decision layer
     collapsed: int  # number of clients
@@ -198,12 +199,12 @@ def _accuracies(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> lis
     heads = by_run(tested.logits_KNJ.argmax(-1))
     collapsed_K = metrics.collapsed(tested.c_KND, tested.p_KNV, tested.weight_KN, held_KJ.sum(1))
     collapsed = collapsed_K.view(runs, -1).sum(1).tolist()
-    if not rounds[0].experiment.method.exchanges:
+    if not rounds[0].experiment.method.predicts:
         return [
             RunAccuracies(heads[r], collapsed[r], all_K=None, own_K=None, failure=None)
             for r in range(runs)
         ]
-    globals_ = [done.decision.globals_ for done in rounds]
+    globals_ = [targets(done.experiment, done.number, done.decision.globals_) for done in rounds]
     values_RJV = torch.from_numpy(np.stack([g.floats() for g in globals_])).to(tested.p_KNV)
     present_RJ = torch.from_numpy(np.stack([g.present_J for g in globals_])).to(held_KJ.device)
     clients = len(held_KJ) // runs
@@ -254,7 +255,7 @@ def _samples(done: Round) -> int:
 
 def _losses(done: Round) -> dict[str, Any]:
     total, classification, prototype = done.losses_K3[done.who].mean(0).tolist()
-    if not done.experiment.method.exchanges:
+    if not done.experiment.method.predicts:
         prototype = None
     return {
         "loss": total,
@@ -378,7 +379,7 @@ def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dic
     prototype = None
     if k in done.who:
         classification = float(done.losses_K3[k, 1])
-        if done.experiment.method.exchanges:
+        if done.experiment.method.predicts:
             prototype = float(done.losses_K3[k, 2])
     score = None
     if row is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +24,7 @@ from fedrfq.engine import averaging, counter_rng
 from fedrfq.engine.counter_rng import Purpose
 from fedrfq.engine.engine import Engine
 from fedrfq.engine.program import Program
+from fedrfq.engine.threads import one_thread
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation.application import Task
@@ -38,6 +39,7 @@ from fedrfq.learning.draws import (
     generator,
     participants,
     start,
+    targets,
     validated,
 )
 from fedrfq.learning.evaluation import Round, RoundOutcome, Tested, measure, side_by_side
@@ -46,6 +48,7 @@ from fedrfq.models.stacked import Params, stack
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust import detectors
+from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.attacks import Scene
 
 __all__ = [
@@ -59,9 +62,11 @@ __all__ = [
     "common_test",
     "deal",
     "held",
+    "own_means",
     "participants",
     "program_key",
     "start",
+    "targets",
     "tested",
     "validated",
 ]
@@ -81,6 +86,8 @@ class LoopState:
     # Global models, with a row for each run and centre; empty where none are averaged.
     centres: Params
     agreed: tuple[bytes, ...]  # what each run's committee goes on from
+    # What a server that trains has learned, one for each run; empty where it does not train.
+    server: tuple[Params, ...]
 
 
 class Diverged(UserError):
@@ -170,7 +177,11 @@ class RoundLoop:
         )
         nothing = tuple(Globals.none(classes, size) for _ in memory)
         agreed = tuple(b"" for _ in memory)
-        return LoopState(0, params, nothing, memory, centres, agreed)
+        server = tuple(
+            experiment.method.server_start(classes, size, generator(experiment, Purpose.SERVER))
+            for experiment in self.experiments
+        )
+        return LoopState(0, params, nothing, memory, centres, agreed, server)
 
     def federations(self) -> list[Federation | None]:
         """Return each run's federation, by which its committee can be checked; None without one."""
@@ -192,11 +203,12 @@ class RoundLoop:
         honest = self._upload(params, who)
         sent = [self._attacked(r, state, uploads) for r, uploads in enumerate(honest)]
         agreed = [self._decided(r, state, uploads) for r, uploads in enumerate(sent)]
+        served = [self._served(r, state, a.decision) for r, a in enumerate(agreed)]
         params, centres = self._averaged(state, params, who)
         tested = self._test(params)
         largest = tested.logits_KNJ.abs().amax((1, 2)).cpu().view(len(who), -1)
         self._check_finite("prediction", list(largest), number)
-        common = self._test_common(number, params, [a.decision.globals_ for a in agreed])
+        common = self._test_common(number, params, [decision for _, decision in served])
         seconds = self._elapsed(began)
         # Each run's part of the time that all runs took together.
         share = 1 / len(self.experiments)
@@ -210,7 +222,7 @@ class RoundLoop:
                 who=who[r],
                 losses_K3=losses[r],
                 sent=sent[r],
-                decision=agreed[r].decision,
+                decision=served[r][1],
                 report=agreed[r].report,
                 values=values,
                 seconds_train=seconds_train * share,
@@ -221,10 +233,11 @@ class RoundLoop:
         after = LoopState(
             round=number,
             params=params,
-            globals_=tuple(a.decision.globals_ for a in agreed),
-            memory=tuple(a.decision.state for a in agreed),
+            globals_=tuple(decision.globals_ for _, decision in served),
+            memory=tuple(decision.state for _, decision in served),
             centres=centres,
             agreed=tuple(a.last for a in agreed),
+            server=tuple(server for server, _ in served),
         )
         return after, measure(rounds, tested, self.held_KJ, common)
 
@@ -281,10 +294,15 @@ class RoundLoop:
         guides = []
         for r, experiment in enumerate(self.experiments):
             own = {name: p[self.rows(r, clients)] for name, p in params.items()}
-            guides.append(experiment.method.guide(state.round + 1, state.globals_[r], own))
-        return {
+            known = targets(experiment, state.round, state.globals_[r])
+            guides.append(experiment.method.guide(state.round + 1, known, own))
+        guide = {
             name: torch.cat([guide[name] for guide in guides]).to(self.device) for name in guides[0]
         }
+        if self.experiments[0].method.own_means:
+            engine = self.engines[self.cohorts.index(clients)]
+            guide |= own_means(engine, params, len(self.dataset.classes), state.round)
+        return guide
 
     def keys(self, number: int, clients: range) -> Tensor:
         """Return the key of each client's randomness in a round, of all runs."""
@@ -346,6 +364,21 @@ class RoundLoop:
         before = PreviousRound(state.agreed[r], state.memory[r], state.globals_[r])
         return committee.decide(self.settings[r], number, before, sent)
 
+    def _served(self, r: int, state: LoopState, decision: Decision) -> tuple[Params, Decision]:
+        """Return what run `r`'s server has learned from a round, and the decision with its result.
+
+        Only one trusted server trains; others leave the decision as it is.
+        """
+        experiment = self.experiments[r]
+        kept = decision.uploads.only(decision.verdict.kept_K)
+        rng = generator(experiment, Purpose.SERVER, state.round + 1)
+        # Steps on a few prototypes are small: threads would mostly wait for each other.
+        with one_thread():
+            server, globals_ = experiment.method.server_step(
+                state.server[r], kept, decision.globals_, rng
+            )
+        return server, replace(decision, globals_=globals_)
+
     def _averaged(
         self, state: LoopState, params: tuple[Params, ...], who: list[list[int]]
     ) -> tuple[tuple[Params, ...], Params]:
@@ -382,12 +415,14 @@ class RoundLoop:
         return side_by_side(found, len(self.experiments))
 
     def _test_common(
-        self, number: int, params: tuple[Params, ...], globals_: Sequence[Globals]
+        self, number: int, params: tuple[Params, ...], decisions: Sequence[Decision]
     ) -> Sequence[CommonFigures | None]:
         """Return each run's figures on its common test set; None in rounds that have none."""
-        if self.experiments[0].at_checkpoint(number) and any(self.common.tests.counts):
-            return self.common.measure(self.engines, params, globals_)
-        return [None for _ in self.experiments]
+        if not self.experiments[0].at_checkpoint(number) or not any(self.common.tests.counts):
+            return [None for _ in self.experiments]
+        pairs = zip(self.experiments, decisions, strict=True)
+        known = [targets(experiment, number, decision.globals_) for experiment, decision in pairs]
+        return self.common.measure(self.engines, params, known)
 
     def _check_finite(self, what: str, values: Sequence[Tensor], number: int) -> None:
         """Raise Diverged where an honest client's value is not a number.
@@ -455,6 +490,16 @@ def committee_settings(experiment: Experiment, classes: int) -> CommitteeSetting
         e.detector, e.method.rule(), e.method.precision(), e.clients, classes, e.prototype_size()
     )
     return CommitteeSettings(task, e.seed, experiment_digest(e.table()))
+
+
+def own_means(engine: Engine, params: Params, classes: int, rounds: int) -> Guide:
+    """Return clients' own class means as the targets of their guide, after so many rounds.
+
+    Before the first round there are none: a model that has not been trained has nothing to keep.
+    """
+    means_KJV, counts_KJ = engine.class_means(params, classes)
+    present_KJ = (counts_KJ > 0) & (rounds > 0)
+    return {"values_KJV": means_KJV, "present_KJ": present_KJ.float()}
 
 
 def tested(engine: Engine, params: Params) -> Tested:

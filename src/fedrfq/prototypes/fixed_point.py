@@ -85,6 +85,13 @@ class Precision:
 FULL_PRECISION = Precision()
 
 
+def fixed(values: NDArray[np.float64]) -> Ints:
+    """Return numbers in fixed point, cut to its range; what is not a number becomes 0."""
+    scaled = np.nan_to_num(np.rint(values * 2.0**FRACTION_BITS))
+    cut: Ints = np.clip(scaled, 1 - LIMIT, LIMIT - 1).astype(np.int64)
+    return cut
+
+
 @dataclass(frozen=True)
 class Uploads:
     """What the clients upload in a round: a row for each client."""

@@ -265,6 +265,8 @@ class RunDirectory:
             named[f"memory/{name}"] = torch.from_numpy(array)
         for name, p in state.centres.items():
             named[f"centres/{name}"] = p
+        for name, p in state.server[0].items():
+            named[f"server/{name}"] = p
         if state.agreed[0]:
             certified = bytearray(state.agreed[0])
             named["committee/last"] = torch.frombuffer(certified, dtype=torch.uint8)
@@ -305,7 +307,15 @@ class RunDirectory:
         agreed = b""
         if "committee/last" in named:
             agreed = named["committee/last"].numpy().tobytes()
-        return LoopState(int(metadata["round"]), params, (globals_,), (memory,), centres, (agreed,))
+        return LoopState(
+            round=int(metadata["round"]),
+            params=params,
+            globals_=(globals_,),
+            memory=(memory,),
+            centres=centres,
+            agreed=(agreed,),
+            server=(_under(named, "server"),),
+        )
 
     def last(self, device: torch.device) -> LoopState:
         """Return the state at the newest checkpoint."""
