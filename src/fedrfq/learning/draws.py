@@ -75,7 +75,12 @@ def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:
 
 
 def participants(experiment: Experiment, number: int) -> list[int]:
-    """Return who trains in a round: a random share of the clients, in ascending order."""
+    """Return who trains in a round: a random share of the clients, in ascending order.
+
+    When statistics on a public map are exchanged, everybody takes part.
+    """
+    if experiment.public.due(number):
+        return list(range(experiment.clients))
     size = max(1, round(experiment.participation * experiment.clients))
     return _drawn(experiment, Purpose.PARTICIPATION, size, number)
 

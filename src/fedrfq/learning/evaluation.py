@@ -15,6 +15,7 @@ from torch import Tensor
 from fedrfq.committee import AgreementReport
 from fedrfq.data.partition import Partition
 from fedrfq.experiment import Experiment
+from fedrfq.federation.public_task import PublicTask
 from fedrfq.learning import metrics
 from fedrfq.learning.common_test import MEASURES, WAYS, CommonFigures
 from fedrfq.learning.draws import targets
@@ -159,6 +160,7 @@ class Round:
     decision: Decision
     report: AgreementReport | None
     values: int  # parameters that a client sends, where parameters are exchanged
+    public: PublicTask | None  # what was exchanged on a public map, in a round in which it was
     seconds_train: float
     seconds: float
 
@@ -322,22 +324,21 @@ def _traffic(done: Round) -> dict[str, Any]:
     Parameters travel as float32.
     """
     receivers = len(done.who)
-    globals_ = done.decision.globals_
-    method = done.experiment.method
-    if not method.exchanges:
-        values = done.values * receivers
-        return {
-            "parameters_up": values,
-            "parameters_down": values,
-            "bytes_up": 4 * values,
-            "bytes_down": 4 * values,
-            "saturated": 0,
-        }
+    # Parameters go both ways alike; where prototypes are exchanged there are none.
+    shared = done.values * receivers
+    values_down = 0
+    bytes_down = 0
+    if done.public is not None and done.decision.public is not None:
+        values_down = done.decision.public.parameters()
+        bytes_down = done.decision.public.length(done.public.precision)
+    elif done.experiment.method.exchanges:
+        values_down = done.decision.globals_.parameters()
+        bytes_down = done.decision.globals_.length(done.experiment.method.precision())
     return {
-        "parameters_up": done.sent.parameters(),
-        "parameters_down": globals_.parameters() * receivers,
-        "bytes_up": done.sent.length(),
-        "bytes_down": globals_.length(method.precision()) * receivers,
+        "parameters_up": shared + done.sent.parameters(),
+        "parameters_down": shared + values_down * receivers,
+        "bytes_up": 4 * shared + done.sent.length(),
+        "bytes_down": 4 * shared + bytes_down * receivers,
         "saturated": done.sent.saturated,
     }
 

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedrfq.committee import AgreedRound, CommitteeSettings, PreviousRound
@@ -43,6 +44,8 @@ from fedrfq.learning.draws import (
     validated,
 )
 from fedrfq.learning.evaluation import Round, RoundOutcome, Tested, measure, side_by_side
+from fedrfq.learning.public.exchange import PublicExchange, public_task
+from fedrfq.learning.public.features import vectors
 from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, stack
 from fedrfq.prototypes.class_means import quantise
@@ -88,6 +91,8 @@ class LoopState:
     agreed: tuple[bytes, ...]  # what each run's committee goes on from
     # What a server that trains has learned, one for each run; empty where it does not train.
     server: tuple[Params, ...]
+    # Statistics on the public map, one for each run; None before the first are decided.
+    public: tuple[Globals | None, ...]
 
 
 class Diverged(UserError):
@@ -114,7 +119,7 @@ class RoundLoop:
         self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
         self.malicious = tuple(attackers(experiment) for experiment in experiments)
         self.settings = tuple(
-            committee_settings(experiment, len(dataset.classes)) for experiment in experiments
+            committee_settings(experiment, dataset) for experiment in experiments
         )
         self.held_KJ = held(self.partitions, len(dataset.classes)).to(device)
         # All runs have the cohorts of the first: they are stackable.
@@ -181,7 +186,8 @@ class RoundLoop:
             experiment.method.server_start(classes, size, generator(experiment, Purpose.SERVER))
             for experiment in self.experiments
         )
-        return LoopState(0, params, nothing, memory, centres, agreed, server)
+        unknown = tuple(None for _ in memory)
+        return LoopState(0, params, nothing, memory, centres, agreed, server, unknown)
 
     def federations(self) -> list[Federation | None]:
         """Return each run's federation, by which its committee can be checked; None without one."""
@@ -200,7 +206,7 @@ class RoundLoop:
         params, losses = self._train(state, number, who)
         seconds_train = self._elapsed(began)
         self._check_finite("loss", losses, number)
-        honest = self._upload(params, who)
+        honest = self._upload(number, params, who)
         sent = [self._attacked(r, state, uploads) for r, uploads in enumerate(honest)]
         agreed = [self._decided(r, state, uploads) for r, uploads in enumerate(sent)]
         served = [self._served(r, state, a.decision) for r, a in enumerate(agreed)]
@@ -225,6 +231,7 @@ class RoundLoop:
                 decision=served[r][1],
                 report=agreed[r].report,
                 values=values,
+                public=self.settings[r].task.public_in(number),
                 seconds_train=seconds_train * share,
                 seconds=seconds * share,
             )
@@ -238,6 +245,7 @@ class RoundLoop:
             centres=centres,
             agreed=tuple(a.last for a in agreed),
             server=tuple(server for server, _ in served),
+            public=tuple(decision.public for _, decision in served),
         )
         return after, measure(rounds, tested, self.held_KJ, common)
 
@@ -310,14 +318,36 @@ class RoundLoop:
         keys = [counter_rng.key(e.seed, ids, number) for e in self.experiments]
         return torch.cat(keys).to(self.device)
 
-    def _upload(self, params: tuple[Params, ...], who: list[list[int]]) -> list[Uploads]:
-        """Return each run's uploads: P̄ of every class a participant holds, in fixed point."""
+    @cached_property
+    def public(self) -> list[PublicExchange]:
+        """Each run's clients on its public map."""
+        exchanges = []
+        for run in zip(self.experiments, self.partitions, self.malicious, strict=True):
+            experiment, partition, _ = run
+            labels = believed_labels(*run, self.dataset)
+            exchanges.append(
+                PublicExchange.of(experiment.public, partition, labels, self.dataset, self.device)
+            )
+        return exchanges
+
+    def _upload(
+        self, number: int, params: tuple[Params, ...], who: list[list[int]]
+    ) -> list[Uploads]:
+        """Return each run's uploads, in fixed point: prototypes, or statistics on a public map."""
+        due = [settings.task.public_in(number) is not None for settings in self.settings]
+        prototypes: list[Uploads] = []
+        if not all(due):
+            prototypes = self._prototypes(params, who)
+        return [
+            self.public[r].uploads(who[r]) if due[r] else prototypes[r] for r in range(len(due))
+        ]
+
+    def _prototypes(self, params: tuple[Params, ...], who: list[list[int]]) -> list[Uploads]:
+        """Return each run's prototypes: P̄ of every class a participant holds."""
         first = self.experiments[0]
         classes = len(self.dataset.classes)
         if not first.method.exchanges:
-            counts_KJ = np.zeros((0, classes), np.int64)
-            values_KJV = np.zeros((0, classes, first.prototype_size()), np.int64)
-            return [Uploads((), counts_KJ, values_KJV) for _ in who]
+            return [self._nothing(r, clients) for r, clients in enumerate(who)]
         found = [
             engine.class_means(p, classes) for engine, p in zip(self.engines, params, strict=True)
         ]
@@ -347,6 +377,22 @@ class RoundLoop:
             )
         return uploads
 
+    def _nothing(self, r: int, clients: list[int]) -> Uploads:
+        """Return uploads without any class.
+
+        Servers that agree must hear from clients in every round; one that is trusted need not.
+        """
+        experiment = self.experiments[r]
+        senders: list[int] = []
+        if experiment.committee.federation(self.settings[r]) is not None:
+            senders = clients
+        classes = len(self.dataset.classes)
+        counts_KJ = np.zeros((len(senders), classes), np.int64)
+        values_KJV = np.zeros((len(senders), classes, experiment.prototype_size()), np.int64)
+        return Uploads(
+            tuple(senders), counts_KJ, values_KJV, precision=experiment.method.precision()
+        )
+
     def _attacked(self, r: int, state: LoopState, uploads: Uploads) -> Uploads:
         """Return run `r`'s uploads as they are sent, after its attackers have seen everyone's."""
         experiment = self.experiments[r]
@@ -354,14 +400,22 @@ class RoundLoop:
         if number < experiment.attack.start_round or not self.malicious[r]:
             return uploads
         malicious_K = np.isin(np.array(uploads.clients, np.int64), self.malicious[r])
-        scene = Scene(uploads, malicious_K, state.globals_[r], experiment.detector, state.memory[r])
+        known = state.globals_[r]
+        memory = state.memory[r]
+        public = self.settings[r].task.public_in(number)
+        if public is not None:
+            known = state.public[r] or public.nothing()
+            memory = experiment.detector.start(experiment.clients)
+        scene = Scene(uploads, malicious_K, known, experiment.detector, memory)
         return experiment.attack.corrupt(scene, generator(experiment, Purpose.CORRUPT, number))
 
     def _decided(self, r: int, state: LoopState, sent: Uploads) -> AgreedRound:
         """Return what run `r`'s committee makes of the uploads."""
         committee = self.experiments[r].committee
         number = state.round + 1
-        before = PreviousRound(state.agreed[r], state.memory[r], state.globals_[r])
+        before = PreviousRound(
+            state.agreed[r], state.memory[r], state.globals_[r], state.public[r]
+        )
         return committee.decide(self.settings[r], number, before, sent)
 
     def _served(self, r: int, state: LoopState, decision: Decision) -> tuple[Params, Decision]:
@@ -422,7 +476,34 @@ class RoundLoop:
             return [None for _ in self.experiments]
         pairs = zip(self.experiments, decisions, strict=True)
         known = [targets(experiment, number, decision.globals_) for experiment, decision in pairs]
-        return self.common.measure(self.engines, params, known)
+        return self.common.measure(self.engines, params, known, self._public_chances(decisions))
+
+    def _public_chances(self, decisions: Sequence[Decision]) -> Tensor | None:
+        """Return what each client's public classifier makes of its common test, K × N × J."""
+        if not self.experiments[0].public.used:
+            return None
+        chances = []
+        longest = self.common.tests.index_KN.shape[1]
+        for r, decision in enumerate(decisions):
+            task = self.settings[r].task.public
+            assert task is not None
+            known = decision.public or task.nothing()
+            z_NV = self._public_tests[r]
+            for made in self.public[r].classifiers(known):
+                chance_NJ = made.log_probabilities(z_NV)
+                chances.append(F.pad(chance_NJ, (0, 0, 0, longest - len(z_NV))))
+        return torch.stack(chances)
+
+    @cached_property
+    def _public_tests(self) -> list[Tensor]:
+        """The vectors of each run's common test samples on its public map."""
+        found = []
+        for experiment, partition in zip(self.experiments, self.partitions, strict=True):
+            common = common_test(experiment, partition, self.dataset)
+            part = "train" if common.held_out else "test"
+            own = common.test[0]
+            found.append(vectors(experiment.public, self.dataset, part, own, self.device))
+        return found
 
     def _check_finite(self, what: str, values: Sequence[Tensor], number: int) -> None:
         """Raise Diverged where an honest client's value is not a number.
@@ -468,6 +549,7 @@ def program_key(experiment: Experiment) -> Hashable:
         e.rounds,
         e.checkpoint,
         e.method.program(),
+        e.public.used,
         only,
     )
 
@@ -483,11 +565,18 @@ def check_stackable(experiments: Sequence[Experiment]) -> None:
         )
 
 
-def committee_settings(experiment: Experiment, classes: int) -> CommitteeSettings:
+def committee_settings(experiment: Experiment, dataset: Dataset) -> CommitteeSettings:
     """Return the run's committee settings: what it asks of its committee."""
     e = experiment
+    classes = len(dataset.classes)
     task = Task(
-        e.detector, e.method.rule(), e.method.precision(), e.clients, classes, e.prototype_size()
+        e.detector,
+        e.method.rule(),
+        e.method.precision(),
+        e.clients,
+        classes,
+        e.prototype_size(),
+        public_task(e.public, dataset.shape, classes),
     )
     return CommitteeSettings(task, e.seed, experiment_digest(e.table()))
 

@@ -267,6 +267,9 @@ class RunDirectory:
             named[f"centres/{name}"] = p
         for name, p in state.server[0].items():
             named[f"server/{name}"] = p
+        if state.public[0] is not None:
+            named["public/values"] = torch.from_numpy(state.public[0].values_JV)
+            named["public/present"] = torch.from_numpy(state.public[0].present_J)
         if state.agreed[0]:
             certified = bytearray(state.agreed[0])
             named["committee/last"] = torch.frombuffer(certified, dtype=torch.uint8)

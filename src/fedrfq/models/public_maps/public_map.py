@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.files.options import one_of, option
+from fedrfq.prototypes.exchange_rounds import exchange_due
 
 CLASSIFIERS = ("lda", "nearest")
 MOMENTS = ("none", "full")
@@ -107,6 +108,10 @@ class PublicMap(ABC):
     def used(self) -> bool:
         """Whether there is a map at all."""
         return True
+
+    def due(self, round_: int) -> bool:
+        """Return whether clients send statistics on the map in this round."""
+        return self.used and exchange_due(round_, self.every)
 
     @abstractmethod
     def fingerprint(self) -> str:
