@@ -81,7 +81,7 @@ def split(map_: PublicMap, dataset: Dataset, seed: int, settings: dict[str, Any]
 def exchanged(found: Split, dataset: Dataset) -> dict[str, float]:
     """Return what one exchange of statistics gives, and its bytes for one client."""
     map_ = found.exchange.map_
-    task = public_task(map_, dataset.shape, len(dataset.classes))
+    task = public_task(map_, len(dataset.classes))
     assert task is not None
     clients = range(len(found.held_KJ))
     uploads = found.exchange.uploads(clients)

@@ -252,8 +252,9 @@ class FlowerRunDirectory:
             nobody = Verdict(np.zeros(0, np.bool_), np.zeros(0, np.int64))
             return Decision(sent, nobody, {}, Globals.none(task.classes, task.values))
         globals_ = codec.decode_globals(parts[PartKind.GLOBALS], task.classes, task.values)
+        public = codec.decode_public(parts[PartKind.PUBLIC], task.public)
         counted, verdict = apply_verdicts(task, parts[PartKind.VERDICTS], sent)
-        return Decision(counted, verdict, {}, globals_)
+        return Decision(counted, verdict, {}, globals_, public)
 
     def _accuracies(self, globals_: Globals) -> RunAccuracies:
         head_K, all_K, own_K, collapsed_K, _ = self._figures

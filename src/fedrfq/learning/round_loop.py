@@ -119,7 +119,7 @@ class RoundLoop:
         self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
         self.malicious = tuple(attackers(experiment) for experiment in experiments)
         self.settings = tuple(
-            committee_settings(experiment, dataset) for experiment in experiments
+            committee_settings(experiment, len(dataset.classes)) for experiment in experiments
         )
         self.held_KJ = held(self.partitions, len(dataset.classes)).to(device)
         # All runs have the cohorts of the first: they are stackable.
@@ -413,9 +413,7 @@ class RoundLoop:
         """Return what run `r`'s committee makes of the uploads."""
         committee = self.experiments[r].committee
         number = state.round + 1
-        before = PreviousRound(
-            state.agreed[r], state.memory[r], state.globals_[r], state.public[r]
-        )
+        before = PreviousRound(state.agreed[r], state.memory[r], state.globals_[r], state.public[r])
         return committee.decide(self.settings[r], number, before, sent)
 
     def _served(self, r: int, state: LoopState, decision: Decision) -> tuple[Params, Decision]:
@@ -565,10 +563,9 @@ def check_stackable(experiments: Sequence[Experiment]) -> None:
         )
 
 
-def committee_settings(experiment: Experiment, dataset: Dataset) -> CommitteeSettings:
+def committee_settings(experiment: Experiment, classes: int) -> CommitteeSettings:
     """Return the run's committee settings: what it asks of its committee."""
     e = experiment
-    classes = len(dataset.classes)
     task = Task(
         e.detector,
         e.method.rule(),
@@ -576,7 +573,7 @@ def committee_settings(experiment: Experiment, dataset: Dataset) -> CommitteeSet
         e.clients,
         classes,
         e.prototype_size(),
-        public_task(e.public, dataset.shape, classes),
+        public_task(e.public, classes),
     )
     return CommitteeSettings(task, e.seed, experiment_digest(e.table()))
 

@@ -318,6 +318,7 @@ class RunDirectory:
             centres=centres,
             agreed=(agreed,),
             server=(_under(named, "server"),),
+            public=(_statistics(named),),
         )
 
     def last(self, device: torch.device) -> LoopState:
@@ -379,6 +380,14 @@ def _under(named: Mapping[str, Tensor], folder: str) -> dict[str, Tensor]:
 
 def _on(device: torch.device, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.to(device) for name, tensor in named.items()}
+
+
+def _statistics(named: Mapping[str, Tensor]) -> Globals | None:
+    """Return a checkpoint's statistics on the public map, if it has any."""
+    if not {"public/present", "public/values"} <= set(named):
+        return None
+    present_J = named["public/present"].numpy().astype(np.bool_)
+    return Globals(present_J, named["public/values"].numpy())
 
 
 def common_round(runs: Sequence[RunDirectory]) -> int:

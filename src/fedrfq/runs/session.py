@@ -240,6 +240,7 @@ def part(loop: RoundLoop, state: LoopState, r: int) -> LoopState:
         centres={name: p[centre_rows] for name, p in state.centres.items()},
         agreed=(state.agreed[r],),
         server=(state.server[r],),
+        public=(state.public[r],),
     )
 
 
@@ -254,6 +255,7 @@ def join(states: Sequence[LoopState]) -> LoopState:
         _concatenated([state.centres for state in states]),
         tuple(state.agreed[0] for state in states),
         tuple(state.server[0] for state in states),
+        tuple(state.public[0] for state in states),
     )
 
 

@@ -40,9 +40,9 @@ def test_another_seed_or_size_is_another_map() -> None:
 @pytest.mark.parametrize("map_", [RandomMap(), RandomMap(projection=64), RandomMap(norm=2.0)])
 def test_every_sample_has_the_agreed_norm(map_: RandomMap) -> None:
     vectors = map_.scaled(map_.raw(_images()))
-    assert vectors.shape == (20, map_.values(SHAPE))
+    assert vectors.shape == (20, map_.values())
     norms = torch.linalg.vector_norm(vectors, dim=1)
-    assert torch.allclose(norms, torch.full((20,), map_.limit(SHAPE)))
+    assert torch.allclose(norms, torch.full((20,), map_.limit()))
 
 
 def test_an_empty_image_has_the_vector_0_and_not_nan() -> None:
@@ -72,7 +72,8 @@ def test_every_map_says_who_vouches_for_it_and_under_which_licence() -> None:
     [
         ({"bits": 3}, "public.bits must be 4 to 24"),
         ({"norm": 0.0}, "public.norm must be above 0"),
-        ({"projection": -1}, "public.projection must not be negative"),
+        ({"projection": -1}, "public.projection must be 0, or at most the 512"),
+        ({"projection": 513}, "public.projection must be 0, or at most the 512"),
         ({"moments": "some"}, "public.moments must be one of"),
         ({"moments": "full"}, "needs public.bits of 12 or more"),
         ({"classifier": "svm"}, "public.classifier must be one of"),
@@ -88,14 +89,16 @@ def test_impossible_settings_are_refused(settings: dict[str, object], problem: s
         RandomMap(**settings)  # type: ignore[arg-type]
 
 
-def test_a_projection_to_more_values_than_there_are_is_refused() -> None:
-    with pytest.raises(UserError, match="exceeds the 512 values"):
-        RandomMap(projection=513).values(SHAPE)
+def test_vectors_are_as_long_for_images_of_any_size_and_colour() -> None:
+    map_ = RandomMap()
+    for shape in ((1, 14, 14), (1, 28, 28), (3, 32, 32), (3, 40, 64)):
+        images = torch.randint(0, 256, (2, *shape), dtype=torch.uint8)
+        assert map_.raw(images).shape == (2, map_.values())
 
 
 def test_small_images_are_refused() -> None:
-    with pytest.raises(UserError, match="at least 16×16"):
-        RandomMap().values((1, 12, 12))
+    with pytest.raises(UserError, match="at least 14 pixels a side, but these have 12"):
+        RandomMap().raw(torch.zeros(1, 1, 12, 12, dtype=torch.uint8))
 
 
 def test_images_of_another_size_than_the_weights_expect_are_refused() -> None:

@@ -19,17 +19,17 @@ from fedrfq.prototypes.class_statistics import moment_rows, statistics
 from fedrfq.prototypes.fixed_point import Globals, Precision, Uploads
 
 
-def public_task(map_: PublicMap, shape: tuple[int, int, int], classes: int) -> PublicTask | None:
+def public_task(map_: PublicMap, classes: int) -> PublicTask | None:
     """Return what the committee is asked to do with statistics on the map; None without one."""
     if not map_.used:
         return None
-    values = map_.values(shape)
+    values = map_.values()
     moments = 0
     if map_.moments != "none":
         moments = moment_rows(values)
     return PublicTask(
         map=map_.identity(),
-        norm=map_.limit(shape),
+        norm=map_.limit(),
         precision=Precision(map_.bits),
         classes=classes,
         moments=moments,

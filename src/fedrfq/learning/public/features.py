@@ -53,7 +53,7 @@ def _kept(
     about = f"{map_.fingerprint()} {dataset.sha256} {part}"
     name = f"features-{hashlib.sha256(about.encode()).hexdigest()[:32]}"
     stem = cache.ensure_folder() / name
-    rows_NW = _rows(stem, len(images), map_.width(dataset.shape))
+    rows_NW = _rows(stem, len(images), map_.width())
     done_N = _done(stem, len(images))
     missing = np.setdiff1d(index_N, np.flatnonzero(done_N))
     for chunk in _progress(missing):

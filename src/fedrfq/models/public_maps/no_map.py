@@ -20,7 +20,7 @@ class NoMap(PublicMap):
     def fingerprint(self) -> str:
         return ""
 
-    def width(self, shape: tuple[int, int, int]) -> int:
+    def width(self) -> int:
         return 0
 
     def raw(self, pixels_NCHW: Tensor) -> Tensor:

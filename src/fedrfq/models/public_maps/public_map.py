@@ -44,7 +44,9 @@ class PublicMap(ABC):
         f"above 0, at most {_MAX_NORM:g}",
     )
     projection: int = option(
-        0, "Values that the vectors are projected to, at random; 0 keeps all", "0 or more"
+        0,
+        "Values that the vectors are projected to, at random; 0 keeps all",
+        "0 to the map's values",
     )
     moments: str = option(
         "none",
@@ -83,8 +85,11 @@ class PublicMap(ABC):
             raise UserError(
                 f"public.norm must be above 0 and at most {_MAX_NORM:g}, not {self.norm}"
             )
-        if self.projection < 0:
-            raise UserError(f"public.projection must not be negative, not {self.projection}")
+        if not 0 <= self.projection <= self.width():
+            raise UserError(
+                f"public.projection must be 0, or at most the {self.width()} values of the map, "
+                f"not {self.projection}"
+            )
         for key, names in (("moments", MOMENTS), ("classifier", CLASSIFIERS)):
             if getattr(self, key) not in names:
                 raise UserError(
@@ -118,8 +123,8 @@ class PublicMap(ABC):
         """Return the hash that names the map itself, before any projection."""
 
     @abstractmethod
-    def width(self, shape: tuple[int, int, int]) -> int:
-        """Return the length of an unprojected vector, for images of this shape."""
+    def width(self) -> int:
+        """Return the length of an unprojected vector, whatever the size of an image."""
 
     @abstractmethod
     def raw(self, pixels_NCHW: Tensor) -> Tensor:
@@ -131,21 +136,13 @@ class PublicMap(ABC):
             return f"{self.fingerprint()}.{self.projection}"
         return self.fingerprint()
 
-    def values(self, shape: tuple[int, int, int]) -> int:
+    def values(self) -> int:
         """Return V, the number of values of a vector as it is exchanged."""
-        width = self.width(shape)
-        if not self.projection:
-            return width
-        if self.projection > width:
-            raise UserError(
-                f"public.projection = {self.projection} exceeds the {width} values of the map: "
-                "set it to 0 to keep them all"
-            )
-        return self.projection
+        return self.projection or self.width()
 
-    def limit(self, shape: tuple[int, int, int]) -> float:
+    def limit(self) -> float:
         """Return C, the norm of every sample's vector."""
-        return float(self.norm * self.values(shape) ** 0.5)
+        return float(self.norm * self.values() ** 0.5)
 
     def scaled(self, raw_NW: Tensor) -> Tensor:
         """Return vectors as they are exchanged: projected, and of the norm C.

@@ -56,7 +56,7 @@ class ResNet18Map(PublicMap):
     def fingerprint(self) -> str:
         return f"resnet18-{self.size}:{resnet18.SHA256}"
 
-    def width(self, shape: tuple[int, int, int]) -> int:
+    def width(self) -> int:
         return ResNet18().features()
 
     @torch.no_grad()
