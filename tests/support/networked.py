@@ -13,6 +13,7 @@ from fedrfq.consensus.events import Decided, Effect, Persist, Start, Submit
 from fedrfq.consensus.messages import Message, PartKind, Upload
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
+from fedrfq.federation.application import PublicTask
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.reconfiguration import ReconfigurableApplication, reconfigurable
 from fedrfq.federation.signatures import Ed25519Signer
@@ -29,10 +30,10 @@ CLIENTS = 3
 class Networked(Cluster):
     """Four servers and three clients; their folders are server-0 … client-0 … in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, public: PublicTask | None = None) -> None:
         new_keys = keys(4, CLIENTS)
         self.folder = folder
-        federation = agreed(new_keys)
+        federation = agreed(new_keys, public)
         founding.found(folder, federation, new_keys)
         self.passes = lambda sender, receiver, message: True
         self.signers = {
@@ -85,7 +86,8 @@ class Networked(Cluster):
         log = self.stores[party].messages
         if party >= 0:
             return Replica(self.rules, party, signer, application, log)
-        return Client(self.rules, ~party, signer, log, (PartKind.GLOBALS, PartKind.VERDICTS))
+        wants = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC)
+        return Client(self.rules, ~party, signer, log, wants, application.start().public)
 
     def _carry_out(self, party: int, effect: Effect) -> None:
         if isinstance(effect, Persist):
@@ -98,9 +100,8 @@ class Networked(Cluster):
 
     def round(self, number: int) -> None:
         """Run one round with the messages that `passes` lets through."""
-        self.train(
-            number, uploads(some_settings(len(self.federation.clients)), number).encoded(number)
-        )
+        asked = some_settings(len(self.federation.clients), public=self.federation.task.public)
+        self.train(number, uploads(asked, number).encoded(number))
         self.settle()
 
     def upload(self, client: int, round_: int, content: bytes) -> Message:
