@@ -6,6 +6,7 @@ Messages are passed by hand.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedrfq.consensus.client import Client
@@ -61,11 +62,11 @@ class Networked(Cluster):
         for party in names:
             self.give(party, Start())
 
-    def succeed(self, round_: int, federation: Federation) -> None:
+    def succeed(self, round_: int, federation: Federation, contents: Sequence[bytes] = ()) -> None:
         """Decide in this round on another federation and go on with that one; keys are kept."""
         for server in range(3):
             self.give(server, Submit(round_, federation.text.encode()))
-        self.round(round_)
+        self.round(round_, contents)
         self.close()
         for party in self.parties:
             certificate, outcome, _ = self.decided[party][-1]
@@ -98,10 +99,10 @@ class Networked(Cluster):
             self.audit_writers[party].decided(effect)
         super()._carry_out(party, effect)
 
-    def round(self, number: int) -> None:
-        """Run one round with the messages that `passes` lets through."""
+    def round(self, number: int, contents: Sequence[bytes] = ()) -> None:
+        """Run a round on these uploads, or random ones, with the messages that `passes` lets by."""
         asked = some_settings(len(self.federation.clients), public=self.federation.task.public)
-        self.train(number, uploads(asked, number).encoded(number))
+        self.train(number, contents or uploads(asked, number).encoded(number))
         self.settle()
 
     def upload(self, client: int, round_: int, content: bytes) -> Message:
