@@ -31,6 +31,8 @@ WEIGHTS = {
     "warmup": 2,
     "aggregate": "median",
     "norm": 3.0,
+    "learned": 0.2,
+    "ramp": 2,
     "steps": 7,
     "push": 0.02,
     "contrast": 0.7,
@@ -117,6 +119,20 @@ def test_figures_of_prototypes_are_there_if_and_only_if_clients_predict_by_them(
     assert bool(state.server[0]) == METHODS[name].trains_server
     assert bool(state.centres) == (METHODS[name]().centres > 0)
     assert 0 < record["loss_classification"] <= record["loss"]
+
+
+@every_method
+def test_the_guide_keeps_its_shape(mnist: Dataset, name: str) -> None:
+    """On CUDA a step is recorded once, and later rounds are copied into the same memory."""
+    loop = RoundLoop([tiny(method={"name": name}, model=MLP)], mnist, CPU)
+    state = loop.start()
+    shapes = []
+    for _ in range(3):
+        guide = loop.guide(state, loop.cohorts[0], state.params[0])
+        shapes.append([(key, t.shape, t.dtype) for key, t in guide.items()])
+        assert all(len(t) == 6 for t in guide.values())
+        state, _ = loop.advance(state)
+    assert shapes[0] == shapes[1] == shapes[2]
 
 
 @every_method

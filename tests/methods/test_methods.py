@@ -222,7 +222,8 @@ def cnn_batch(method: Method) -> tuple[Params, Batch]:
     return params, Batch(logits, c, Pool(**method.pool)(c), y, weight_KB, params, head)
 
 
-@pytest.mark.parametrize("name", sorted(set(EXCHANGING) - {"fedsa"}))
+# Methods that have targets before anything was exchanged are told of prototypes in any case.
+@pytest.mark.parametrize("name", sorted(set(EXCHANGING) - {"fedsa", "fedrfq-coded"}))
 def test_prototype_loss_is_alive_where_there_are_globals_and_only_there(name: str) -> None:
     """It reaches the first layer, not the decision layer; with nothing received it is zero."""
     method = METHODS[name]()
@@ -393,6 +394,11 @@ def test_runs_share_a_program_if_the_guide_carries_their_difference() -> None:
         ("fedtgp", {"server_batch": 0}),
         ("fedtgp", {"server_lr": 0.0}),
         ("fedorgp", {"gamma": -1.0}),
+        ("fedrfq-coded", {"norm": 0.0}),
+        ("fedrfq-coded", {"learned": 1.5}),
+        ("fedrfq-coded", {"ramp": -1}),
+        ("fedrfq-coded", {"steps": -1}),
+        ("fedrfq-coded", {"push": -1.0}),
     ],
 )
 def test_impossible_options_are_refused(name: str, wrong: dict[str, Any]) -> None:
