@@ -13,7 +13,11 @@ from fedrfq.studies.study_file import experiment as combined
 from support.command import fedrfq
 from support.grids import grid_file, refused, run_of, table
 
-TOP = 'seeds = [0, 1, 2]\ntarget = 60\nmethods = ["local", "fedproto", "fedrfq"]'
+TOP = """seeds = [0, 1, 2]
+target = 60
+controls = false
+tune = []
+methods = ["local", "fedproto", "fedrfq"]"""
 SETTINGS = "[settings.few]\npartition = {ways = 2}\n[settings.many]\npartition = {ways = 3}\n"
 
 

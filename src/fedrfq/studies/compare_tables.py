@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.studies import plots
-from fedrfq.studies.compare import ComparedCell, Comparison, ComparisonFindings
+from fedrfq.studies.compare import CONTROLS, ComparedCell, Comparison, ComparisonFindings
 from fedrfq.studies.intervals import Difference, Spread
 from fedrfq.studies.sheets import NOTHING, Sheet, interval
 
@@ -18,11 +18,14 @@ _FINALS = {"own head": "own", "nearest global prototype": "prototype"}
 
 
 def sheets(findings: ComparisonFindings) -> list[Sheet]:
-    """Return a table for each setting, and one of differences for each method in `against`."""
+    """Return a table for each setting, one of differences for each `against`, and one of λ."""
     comparison = findings.comparison
     settings = [_setting(findings, setting) for setting in comparison.settings]
     differences = [_differences(findings, other) for other in comparison.against]
-    return [*settings, *(sheet for sheet in differences if sheet.rows)]
+    tuning = []
+    if comparison.chosen:
+        tuning.append(_tuning(comparison))
+    return [*settings, *(sheet for sheet in differences if sheet.rows), *tuning]
 
 
 def _title(comparison: Comparison, setting: str) -> str:
@@ -33,7 +36,7 @@ def _title(comparison: Comparison, setting: str) -> str:
 
 def _setting(findings: ComparisonFindings, setting: str) -> Sheet:
     comparison = findings.comparison
-    header = ["method", "own head, %", "nearest prototype, %"]
+    header = ["method", "λ", "own head, %", "nearest prototype, %"]
     if comparison.target is not None:
         header.append(f"rounds to {comparison.target:g} %")
     header += ["values per round", "bytes per round", "seconds"]
@@ -45,6 +48,11 @@ def _setting(findings: ComparisonFindings, setting: str) -> Sheet:
     )
     if comparison.target is not None:
         note += " Rounds to the target: mean over the runs that reach it (how many do / all runs)."
+    controls = [method for method in comparison.methods if method in CONTROLS]
+    if controls:
+        note += f" Controls, which send no prototypes and no models: {', '.join(controls)}."
+    if comparison.left_out:
+        note += f" Controls left out: {'; '.join(comparison.left_out)}."
     return Sheet(_title(comparison, setting), tuple(header), tuple(rows), note)
 
 
@@ -55,7 +63,10 @@ def _row(cell: ComparedCell, target: float | None) -> tuple[str, ...]:
     own = _accuracy(cell.own, cell.own_std)
     if cell.own is None:
         own = "diverged"
-    row = [label, own, _accuracy(cell.prototype, cell.prototype_std)]
+    lam = NOTHING
+    if cell.lam is not None:
+        lam = f"{cell.lam:g}"
+    row = [label, lam, own, _accuracy(cell.prototype, cell.prototype_std)]
     if target is not None:
         row.append(f"{_number(cell.rounds_to_target, 1)} ({cell.reached}/{cell.runs})")
     return (*row, _number(cell.parameters), _number(cell.bytes), _number(cell.seconds, 1))
@@ -105,6 +116,31 @@ def _with_verdict(difference: Difference | None) -> tuple[str, str]:
     return (interval(difference), difference.verdict)
 
 
+def _tuning(comparison: Comparison) -> Sheet:
+    """Return the accuracies on held-back samples from which λ was chosen."""
+    lams = [f"{lam:g}" for lam in comparison.tuning.lams]
+    header = ["method", "chosen λ", *(f"λ = {lam}, %" for lam in lams)]
+    several_settings = len(comparison.settings) > 1
+    if several_settings:
+        header.insert(0, "setting")
+    rows = []
+    for choice in comparison.chosen:
+        row = [choice.method, f"{choice.lam:g}", *(_number(one.own, 2) for one in choice.tried)]
+        if several_settings:
+            row.insert(0, choice.setting)
+        rows.append(tuple(row))
+    shares = dict.fromkeys(f"{100 * choice.held_back:g} %" for choice in comparison.chosen)
+    seeds = ", ".join(map(str, comparison.tuning.seeds))
+    note = (
+        f"Accuracies of the clients' own heads on {' or '.join(shares)} of their training samples, "
+        f"which are held back, with seeds {seeds}; {NOTHING} where a run diverged. The best λ is "
+        "used above; a tie goes to the method's default. Test samples take no part."
+    )
+    return Sheet(
+        "λ chosen on held-back samples", tuple(header), tuple(rows), note, 1 + several_settings
+    )
+
+
 def draw(folder: Path, findings: ComparisonFindings) -> list[Path]:
     """Draw the curves of each setting, and the final accuracies of all, into a folder."""
     comparison = findings.comparison
@@ -141,7 +177,12 @@ def _lines(
 
 
 def _finals(findings: ComparisonFindings, measure: str) -> dict[str, list[Spread | None]]:
+    cells = {(cell.setting, cell.method): cell for cell in findings.cells}
+    comparison = findings.comparison
+    # A control may have no cell in some of the settings.
     return {
-        method: [getattr(cell, measure) for cell in findings.cells if cell.method == method]
-        for method in findings.comparison.methods
+        method: [
+            getattr(cells.get((setting, method)), measure, None) for setting in comparison.settings
+        ]
+        for method in comparison.methods
     }
