@@ -13,7 +13,7 @@ from support.command import CPU, fedrfq
 from support.grids import found, grid_file, refused, table
 
 # The last λ is too large for any training, and must not be chosen.
-TOP = 'seeds = [0, 1, 2]\ncontrols = false\ntune = [0.2, 5, 1e38]\nmethods = ["local", "fedproto"]'
+TOP = 'seeds = [0, 1, 2]\ncontrols = false\ntune = [0.2, 1, 1e38]\nmethods = ["local", "fedproto"]'
 SETTINGS = "[settings.few]\npartition = {ways = 2}\n[settings.many]\npartition = {ways = 3}\n"
 
 
@@ -95,7 +95,7 @@ def test_again_tunes_nothing_and_prints_the_same(tuned):
 
 
 def test_stopped_while_it_tunes_it_goes_on(tmp_path):
-    file = grid_file(tmp_path, 'seeds = [0]\ntune = [0.2, 5]\nmethods = ["fedproto", "fedrfq"]')
+    file = grid_file(tmp_path, 'seeds = [0]\ntune = [0.2, 1]\nmethods = ["fedproto", "fedrfq"]')
     tuning = Comparison.load(file, controls=False).tuning
     steps = Grid(tuning.experiments, tmp_path / "out", CPU, 200, False).advance()
     for _ in range(5):
@@ -130,9 +130,16 @@ def test_every_method_with_a_lam_is_tuned_in_one_program_unless_the_file_sets_it
     expected = {name for name, method in METHODS.items() if hasattr(method(), "lam")}
     assert {method for _, method, _ in tuning.tuned} == expected
     assert {seed for *_, seed in tuning.tuned} == {3, 4}
-    assert len(tuning.experiments) == 2 * len(expected) * len(LAMS)
+    tried = [len({*LAMS, METHODS[name]().lam}) for name in expected]
+    assert len(tuning.experiments) == 2 * sum(tried)
     assert len({program_key(experiment) for experiment in tuning.experiments}) == len(expected)
     assert lam_of(comparison.experiments["", "mine", 3]) == 0.5
+
+
+def test_the_default_is_always_tried(tmp_path):
+    file = grid_file(tmp_path, 'seeds = [0]\ntune = [7, 0.5]\nmethods = ["fedproto"]')
+    tuning = Comparison.load(file, controls=False).tuning
+    assert [lam_of(experiment) for experiment in tuning.experiments] == [0.5, 1.0, 7.0]
 
 
 def test_tuning_can_be_left_out(tmp_path):

@@ -7,7 +7,7 @@ against = ["fedproto"]          optional: the methods that printed differences a
                                 default fedproto, else the first method that exchanges prototypes,
                                 else the first one (table.json has the differences of all pairs)
 controls = true                 optional: local, codes and self stand beside the methods by default
-tune = [0.1, 0.3, 1, 4]         optional: the λ to try for each method (see tuning.py); [] for none
+tune = [0.1, 0.3, 1, 4]         optional: the λ to try (see tuning.py); [] to tune nothing
 methods = ["local", "fedproto"] names; or a section for each label, with what it changes:
 [methods."stride 2"]            a label that is a method's name stands for that method
 method = {name = "fedrfq"}

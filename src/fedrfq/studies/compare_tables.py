@@ -118,14 +118,16 @@ def _with_verdict(difference: Difference | None) -> tuple[str, str]:
 
 def _tuning(comparison: Comparison) -> Sheet:
     """Return the accuracies on held-back samples from which λ was chosen."""
-    lams = [f"{lam:g}" for lam in comparison.tuning.lams]
-    header = ["method", "chosen λ", *(f"λ = {lam}, %" for lam in lams)]
+    lams = sorted({one.lam for choice in comparison.chosen for one in choice.tried})
+    header = ["method", "chosen λ", *(f"λ = {lam:g}, %" for lam in lams)]
     several_settings = len(comparison.settings) > 1
     if several_settings:
         header.insert(0, "setting")
     rows = []
     for choice in comparison.chosen:
-        row = [choice.method, f"{choice.lam:g}", *(_number(one.own, 2) for one in choice.tried)]
+        accuracies = {one.lam: one.own for one in choice.tried}
+        row = [choice.method, f"{choice.lam:g}"]
+        row += [_number(accuracies.get(lam), 2) for lam in lams]
         if several_settings:
             row.insert(0, choice.setting)
         rows.append(tuple(row))
@@ -133,8 +135,9 @@ def _tuning(comparison: Comparison) -> Sheet:
     seeds = ", ".join(map(str, comparison.tuning.seeds))
     note = (
         f"Accuracies of the clients' own heads on {' or '.join(shares)} of their training samples, "
-        f"which are held back, with seeds {seeds}; {NOTHING} where a run diverged. The best λ is "
-        "used above; a tie goes to the method's default. Test samples take no part."
+        f"which are held back, with seeds {seeds}; {NOTHING} where a run diverged or a λ was not "
+        "tried. The best λ is used above; a tie goes to the method's default. Test samples take no "
+        "part."
     )
     return Sheet(
         "λ chosen on held-back samples", tuple(header), tuple(rows), note, 1 + several_settings

@@ -1,6 +1,6 @@
 """Tuning: λ is chosen for every method in every setting, on samples held back from training.
 
-tune = [0.1, 0.3, 1, 4]         the λ to try; [] leaves every method its own
+tune = [0.1, 0.3, 1, 4]         the λ to try beside each method's default; [] to tune nothing
 
 The best λ of one method is not that of another, so methods that are compared with one λ for all are
 compared by how well that λ suits them. Each λ is tried with the first seeds of the comparison, on
@@ -71,7 +71,15 @@ class Tuning:
     @property
     def experiments(self) -> list[Experiment]:
         """The runs, which lie beside those of the comparison in a folder of their own."""
-        return [_trial(experiment, lam) for experiment in self.tuned.values() for lam in self.lams]
+        return [
+            _trial(experiment, lam)
+            for experiment in self.tuned.values()
+            for lam in self._tried(experiment)
+        ]
+
+    def _tried(self, experiment: Experiment) -> list[float]:
+        """Return the λ to try: what a method's authors chose is one of them, on its own scale."""
+        return sorted({*self.lams, _default(experiment)})
 
     def choose(self, ended: Mapping[str, EndedRun]) -> tuple[ChosenLam, ...]:
         """Choose the best λ for each setting and method; runs are given by experiment hash."""
@@ -80,11 +88,10 @@ class Tuning:
 
     def _choice(self, setting: str, method: str, ended: Mapping[str, EndedRun]) -> ChosenLam:
         experiments = [self.tuned[setting, method, seed] for seed in self.seeds]
-        default = lam_of(experiments[0])
-        assert default is not None  # `of` takes only methods with a λ
+        default = _default(experiments[0])
         tried = [
             TriedLam(lam, _accuracy([ended[_trial(e, lam).hash()] for e in experiments]))
-            for lam in self.lams
+            for lam in self._tried(experiments[0])
         ]
         held_back = _trial(experiments[0], default).validation
         return ChosenLam(setting, method, default, best(tried, default), held_back, tuple(tried))
@@ -102,6 +109,12 @@ def best(tried: Sequence[TriedLam], default: float) -> float:
 def lam_of(experiment: Experiment) -> float | None:
     """Return the λ of an experiment's method, if it has one."""
     return getattr(experiment.method, "lam", None)
+
+
+def _default(experiment: Experiment) -> float:
+    default = lam_of(experiment)
+    assert default is not None  # `Tuning.of` takes only methods that have a λ
+    return default
 
 
 def with_lam(experiment: Experiment, lam: float) -> Experiment:
