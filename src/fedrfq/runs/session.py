@@ -142,7 +142,6 @@ class Session:
 
     def advance(self) -> Iterator[list[RoundOutcome]]:
         """Train round after round; yield each one's outcomes, one per run, after recording them."""
-        every = self.loop.experiments[0].checkpoint
         for run in self.runs:
             # An interrupted round may have left its record.
             run.rewind(self.state.round)
@@ -153,7 +152,7 @@ class Session:
             self.sent = tuple(outcome.sent for outcome in outcomes)
             # Only now: an interrupt before this line repeats the round, so no record is missing.
             self.state = state
-            if self.state.round % every == 0 or self.state.round == self.rounds:
+            if self.loop.experiments[0].at_checkpoint(state.round):
                 self.checkpoint()
             yield outcomes
 
@@ -240,6 +239,8 @@ def part(loop: RoundLoop, state: LoopState, r: int) -> LoopState:
         memory=(state.memory[r],),
         centres={name: p[centre_rows] for name, p in state.centres.items()},
         agreed=(state.agreed[r],),
+        server=(state.server[r],),
+        public=(state.public[r],),
     )
 
 
@@ -253,6 +254,8 @@ def join(states: Sequence[LoopState]) -> LoopState:
         tuple(state.memory[0] for state in states),
         _concatenated([state.centres for state in states]),
         tuple(state.agreed[0] for state in states),
+        tuple(state.server[0] for state in states),
+        tuple(state.public[0] for state in states),
     )
 
 
