@@ -43,15 +43,22 @@ KEYS = (
     *("methods", "experiment", "settings"),
 )
 # Methods without exchange. One that sends something must beat them all.
-CONTROLS = tuple(name for name in ("local", "codes", "self") if name in METHODS)
+CONTROLS = ("local", "codes", "self")
 ALL = "all settings"
 
 
 class MeanAccuracies(NamedTuple):
-    """Accuracy in percent by the clients' own heads, and by the nearest global prototype."""
+    """Accuracies in percent, means over clients.
+
+    By the clients' own heads and by the nearest global prototype, on the classes that a client
+    holds; then of the final prediction, with all classes allowed as answers.
+    """
 
     own: float | None
     prototype: float | None
+    all_classes: float | None
+    held: float | None
+    unheld: float | None
 
 
 @dataclass(frozen=True)
@@ -238,6 +245,9 @@ class ComparedRun:
     own_std: float | None  # over clients
     prototype: float | None
     prototype_std: float | None
+    all_classes: float | None  # these three on the common test set
+    held: float | None
+    unheld: float | None
     rounds_to_target: int | None
     parameters: float | None  # uploaded by all clients in a round, mean over the rounds
     bytes: float | None
@@ -255,7 +265,7 @@ class ComparedRun:
         """Take the figures from a run's records."""
         directory = ended.run.path.name
         if ended.diverged is not None:
-            no_figures = [None] * 9
+            no_figures = [None] * 12
             return ComparedRun(*place, lam, directory, ended.diverged, *no_figures)
         last = records[-1]
         reached = [r.round for r in records if target is not None and r.accuracy_mean >= target]
@@ -268,6 +278,9 @@ class ComparedRun:
             own_std=last.accuracy_std,
             prototype=last.prototype_accuracy_mean,
             prototype_std=last.prototype_accuracy_std,
+            all_classes=last.accuracy_all,
+            held=last.accuracy_held,
+            unheld=last.accuracy_unheld,
             rounds_to_target=min(reached, default=None),
             parameters=fmean(r.parameters_up for r in records),
             bytes=fmean(r.bytes_up for r in records),
@@ -289,6 +302,9 @@ class ComparedCell:
     own_std: float | None  # over clients, mean over seeds
     prototype: Spread | None
     prototype_std: float | None
+    all_classes: Spread | None
+    held: Spread | None
+    unheld: Spread | None
     reached: int  # how many runs reach the target
     rounds_to_target: float | None  # mean over the runs that reach it
     parameters: float | None
@@ -310,6 +326,9 @@ class ComparedCell:
             own_std=_mean([run.own_std for run in runs]),
             prototype=spread([run.prototype for run in runs]),
             prototype_std=_mean([run.prototype_std for run in runs]),
+            all_classes=spread([run.all_classes for run in runs]),
+            held=spread([run.held for run in runs]),
+            unheld=spread([run.unheld for run in runs]),
             reached=len(rounds),
             rounds_to_target=_mean(rounds),
             parameters=_mean([run.parameters for run in runs]),
@@ -328,6 +347,9 @@ class PairedDifference:
     other: str
     own: Difference | None
     prototype: Difference | None
+    all_classes: Difference | None
+    held: Difference | None
+    unheld: Difference | None
 
 
 @dataclass(frozen=True)
@@ -382,7 +404,10 @@ class ComparisonFindings:
 def _pairs(comparison: Comparison, runs: Sequence[ComparedRun]) -> list[PairedDifference]:
     """Compare every method with every other, in each setting and, if there are several, in all."""
     values = {
-        (run.setting, run.method, run.seed): MeanAccuracies(run.own, run.prototype) for run in runs
+        (run.setting, run.method, run.seed): MeanAccuracies(
+            run.own, run.prototype, run.all_classes, run.held, run.unheld
+        )
+        for run in runs
     }
     groups: dict[str, tuple[str, ...]] = {setting: (setting,) for setting in comparison.settings}
     if len(comparison.settings) > 1:
@@ -396,13 +421,11 @@ def _pairs(comparison: Comparison, runs: Sequence[ComparedRun]) -> list[PairedDi
         }
         # Both directions: a reader looks a pair up either way.
         for method, other in permutations(by_method, 2):
-            ones = by_method[method]
-            others = by_method[other]
-            own = difference([one.own for one in ones], [one.own for one in others])
-            prototype = difference(
-                [one.prototype for one in ones], [one.prototype for one in others]
-            )
-            pairs.append(PairedDifference(group, method, other, own, prototype))
+            # Seeds × accuracies, turned to have the seeds of each accuracy together.
+            ones = zip(*by_method[method], strict=True)
+            others = zip(*by_method[other], strict=True)
+            differences = map(difference, ones, others)
+            pairs.append(PairedDifference(group, method, other, *differences))
     return pairs
 
 
@@ -411,10 +434,7 @@ def _over(
 ) -> MeanAccuracies:
     """Return a seed's accuracies, each the mean over the settings if all of them have it."""
     places = [values[setting, method, seed] for setting in settings]
-    return MeanAccuracies(
-        _complete_mean([accuracies.own for accuracies in places]),
-        _complete_mean([accuracies.prototype for accuracies in places]),
-    )
+    return MeanAccuracies(*map(_complete_mean, zip(*places, strict=True)))
 
 
 def _complete_mean(values: Sequence[float | None]) -> float | None:

@@ -10,11 +10,15 @@ from numpy.typing import NDArray
 from fedrfq.studies import plots
 from fedrfq.studies.compare import CONTROLS, ComparedCell, Comparison, ComparisonFindings
 from fedrfq.studies.intervals import Difference, Spread
-from fedrfq.studies.sheets import NOTHING, Sheet, interval
+from fedrfq.studies.sheets import NOTHING, Sheet, interval, plus_minus
 
 # For each panel of a picture, the field of a round's record and that of a cell.
 _CURVES = {"own head": "accuracy_mean", "nearest global prototype": "prototype_accuracy_mean"}
-_FINALS = {"own head": "own", "nearest global prototype": "prototype"}
+_FINALS = {
+    "own head": "own",
+    "nearest global prototype": "prototype",
+    "final prediction, all classes": "all_classes",
+}
 
 
 def sheets(findings: ComparisonFindings) -> list[Sheet]:
@@ -36,14 +40,15 @@ def _title(comparison: Comparison, setting: str) -> str:
 
 def _setting(findings: ComparisonFindings, setting: str) -> Sheet:
     comparison = findings.comparison
-    header = ["method", "λ", "own head, %", "nearest prototype, %"]
+    header = ["method", "λ", "own head, %", "nearest prototype, %", "all classes, %"]
     if comparison.target is not None:
         header.append(f"rounds to {comparison.target:g} %")
     header += ["values per round", "bytes per round", "seconds"]
     rows = [_row(cell, comparison.target) for cell in findings.cells if cell.setting == setting]
     note = (
         f"Accuracies are means over {len(comparison.seeds)} seeds ± standard deviation over "
-        "clients (± standard deviation over seeds). Values and bytes are those that all clients "
+        "clients (± standard deviation over seeds), on the classes that a client holds; on all "
+        "classes ± standard deviation over seeds. Values and bytes are those that all clients "
         "together upload."
     )
     if comparison.target is not None:
@@ -66,7 +71,8 @@ def _row(cell: ComparedCell, target: float | None) -> tuple[str, ...]:
     lam = NOTHING
     if cell.lam is not None:
         lam = f"{cell.lam:g}"
-    row = [label, lam, own, _accuracy(cell.prototype, cell.prototype_std)]
+    prototype = _accuracy(cell.prototype, cell.prototype_std)
+    row = [label, lam, own, prototype, plus_minus(cell.all_classes)]
     if target is not None:
         row.append(f"{_number(cell.rounds_to_target, 1)} ({cell.reached}/{cell.runs})")
     return (*row, _number(cell.parameters), _number(cell.bytes), _number(cell.seconds, 1))
@@ -89,12 +95,16 @@ def _number(value: float | None, digits: int = 0) -> str:
 
 def _differences(findings: ComparisonFindings, other: str) -> Sheet:
     """Return the table of differences from one method, setting by setting."""
-    header = ["method", "own head, points", "verdict", "nearest prototype, points", "verdict"]
+    header = ["method"]
+    for title in ("own head", "nearest prototype", "all classes"):
+        header += [f"{title}, points", "verdict"]
     rows = []
     several_settings = len(findings.comparison.settings) > 1
     for pair in findings.pairs:
         if pair.other == other:
-            row = [pair.method, *_with_verdict(pair.own), *_with_verdict(pair.prototype)]
+            row = [pair.method]
+            for accuracy in (pair.own, pair.prototype, pair.all_classes):
+                row += _with_verdict(accuracy)
             if several_settings:
                 row.insert(0, pair.setting)
             rows.append(tuple(row))
