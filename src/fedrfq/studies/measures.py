@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
@@ -158,7 +157,12 @@ class MeasuredRuns:
         if not wanted.total_per_client:
             return values
         clients = self.axes.experiments[place].clients
-        return [total / clients for total in accumulate(value or 0.0 for value in values)]
+        totals: list[float | None] = []
+        total = 0.0
+        for value in values:
+            total += (value or 0.0) / clients
+            totals.append(total)
+        return totals
 
     def values(self, measure: str, labels: Labels) -> list[float | None]:
         """Return the figure of each seed."""
