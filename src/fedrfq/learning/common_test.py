@@ -29,7 +29,13 @@ Floats = NDArray[np.float64]
 # The ways to predict that have figures of their own, besides those of the final prediction.
 WAYS = ("head", "prototype", "public")
 # The figures of a way that records and tables of clients have.
-MEASURES = ("accuracy_all", "accuracy_held", "accuracy_unheld", "ece")
+COMMON_MEASURES = ("accuracy_all", "accuracy_held", "accuracy_unheld", "ece")
+# The names of all of these; those of the final prediction have no prefix.
+COMMON_COLUMNS = tuple(
+    f"{prefix}{measure}"
+    for prefix in ("", *(f"{way}_" for way in WAYS))
+    for measure in COMMON_MEASURES
+)
 # Samples times clients that are evaluated at once: it bounds the memory of the test.
 _AT_ONCE = 1 << 17
 
@@ -55,8 +61,8 @@ class WayFigures:
     @staticmethod
     def unpacked(packed_KF: Floats) -> WayFigures:
         """Return the figures in these rows."""
-        all_K, held_K, unheld_K, ece_K = packed_KF.T[: len(MEASURES)]
-        return WayFigures(all_K, held_K, unheld_K, ece_K, packed_KF[:, len(MEASURES) :])
+        all_K, held_K, unheld_K, ece_K = packed_KF.T[: len(COMMON_MEASURES)]
+        return WayFigures(all_K, held_K, unheld_K, ece_K, packed_KF[:, len(COMMON_MEASURES) :])
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class CommonFigures:
         return {
             f"{prefix}{measure}": _known(getattr(figures, f"{measure}_K")[k])
             for prefix, figures in self.prefixed().items()
-            for measure in MEASURES
+            for measure in COMMON_MEASURES
         }
 
     def packed(self) -> Floats:
@@ -105,7 +111,7 @@ class CommonFigures:
         means = {
             f"{prefix}{measure}": _mean(getattr(figures, f"{measure}_K"))
             for prefix, figures in self.prefixed().items()
-            for measure in MEASURES
+            for measure in COMMON_MEASURES
         }
         final = self.ways[self.final]
         # A malicious client may ruin its own model: it is not counted as the worst.
