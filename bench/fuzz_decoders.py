@@ -113,7 +113,7 @@ def _messages() -> list[bytes]:
 
     run = bytes(32)
     name = bytes(range(32))
-    record = m.Record(1, *(bytes([i]) * 32 for i in range(5)))
+    record = m.Record(1, *(bytes([i]) * 32 for i in range(6)))
 
     def message(body: m.AnyMessage) -> m.Message:
         signature = bytes(64) if body.kind in m.SIGNED else b""

@@ -158,7 +158,7 @@ def test_the_application_is_what_one_trusted_server_computes(name: str) -> None:
         ]
         assert [application.refuses(upload) for upload in contents] == [None] * 6
         before = application.decide(number, before, contents)
-        globals_, state = application.memory(before)
+        state, globals_, _ = application.memory(before)
         assert np.array_equal(globals_.values_JV, agreed.decision.globals_.values_JV)
         assert all(
             np.array_equal(state[key], value) for key, value in agreed.decision.state.items()

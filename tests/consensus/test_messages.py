@@ -56,11 +56,11 @@ def fill(byte: str, size: int = 32) -> bytes:
 
 
 def header(kind: str) -> str:
-    return "6665647266712d31" + kind + "aa" * 32 + "07000000"  # "fedrfq-1", kind, run, round 7
+    return "6665647266712d32" + kind + "aa" * 32 + "07000000"  # "fedrfq-2", kind, run, round 7
 
 
-RECORD = Record(7, fill("b0"), fill("b1"), fill("b2"), fill("b3"), fill("b4"))
-RECORD_HEX = "07000000" + "b0" * 32 + "b1" * 32 + "b2" * 32 + "b3" * 32 + "b4" * 32
+RECORD = Record(7, *map(fill, ("b0", "b1", "b2", "b3", "b4", "b5")))
+RECORD_HEX = "07000000" + "".join(byte * 32 for byte in ("b0", "b1", "b2", "b3", "b4", "b5"))
 PREPARED = Certificate(Kind.PREPARE, 2, RECORD, ((1, fill("c1", 64)), (3, fill("c3", 64))))
 PREPARED_HEX = (
     "05" + "02000000" + RECORD_HEX + "02000000" + ("0100" + "c1" * 64) + ("0300" + "c3" * 64)
@@ -143,15 +143,15 @@ def test_the_layout_is_as_written_down(kind: Kind) -> None:
 def test_values_and_digests_are_as_written_down() -> None:
     assert (
         RECORD.value(RUN).hex()
-        == "74f6bd521e05c892826b03219257f1b35adf5f797f6a150fe9a32807803c0dc7"
+        == "c041978317bf4e72557b2a36925c019c60f837e9aeea224f760eda0796dd05d0"
     )
     assert (
         part_digest(PartKind.SET, b"abc").hex()
-        == "ead2185dcbe866d4ec9d7cc669926479290e1549a3c8101c16b076f5f810ba2f"
+        == "417480d5925a1ef7b4cffdd73de9c75b4c4136415802d34d6237fe427ea65d3a"
     )
     assert (
         signed_message(LIST).digest.hex()
-        == "57ef576ff8b358aaed991b94e5f975d1180c3a1eb663295476cf290b2a33c38b"
+        == "f430a82a7e71c0cdfaa35624c71f41595e305e2f470d00229a06880bf696a2c2"
     )
     assert len({part_digest(what, b"abc") for what in PARTS}) == len(PARTS)
     assert RECORD.value(bytes(32)) != RECORD.value(RUN)
@@ -212,8 +212,8 @@ def test_bytes_put_in_or_cut_out(sent: Message, extra: bytes, data: st.DataObjec
 BARE = {kind: GOLDEN[kind][1] for kind in Kind}
 REFUSALS = {
     "another version": (
-        "not a message of this version",
-        "6665647266712d32" + BARE[Kind.FETCH][16:],
+        "not a message of this version: another release",
+        "6665647266712d31" + BARE[Kind.FETCH][16:],
     ),
     "kind 0": ("of kind 0", header("00") + "00" * 100),
     "kind 12": ("of kind 12", header("0c") + "00" * 100),

@@ -365,7 +365,7 @@ def test_the_latest_round_is_found_whatever_one_server_says(
     federation = founded(tmp_path, couriers=1, **PATIENT)
     true = Server._last_decided
     found = Replica._find
-    record = Record(9, *[bytes(32)] * 5)
+    record = Record(9, *[bytes(32)] * 6)
     forged = Certificate(Kind.COMMIT, 0, record, tuple((server, bytes(64)) for server in range(3)))
 
     def lying(content: bytes) -> Callable[[Server], Message]:

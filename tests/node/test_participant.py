@@ -90,7 +90,7 @@ def test_a_participant_is_the_client_of_a_run_alone_to_the_byte(
             assert all(torch.equal(p, state.params[k][name]) for name, p in own.params.items())
             globals_ = state.globals_[0]
             row = outcome.clients[k]
-            accuracies = own.test(globals_)
+            accuracies = own.test(number, globals_)
             assert (accuracies.head, accuracies.prototype) == (
                 row["accuracy"],
                 row["prototype_accuracy"],

@@ -89,8 +89,8 @@ def test_the_grids() -> None:
         (1, LIMIT - 1),
     ]
     assert [p.step * (p.most + 1) for p in map(Precision, BITS)] == [8 * ONE, 8 * ONE, 64 * ONE]
-    for bits in (0, 4, 12, 32):
-        with pytest.raises(UserError, match=r"method.bits must be 8, 16 or 24"):
+    for bits in (0, 3, 25, 32):
+        with pytest.raises(UserError, match=r"bits must be 4 to 24"):
             Precision(bits)
 
 

@@ -91,7 +91,7 @@ def test_a_client_whose_upload_does_not_count_is_told() -> None:
     schedule_run = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL)
     given = []
     schedule_run.world.give = lambda party, event, delay_ms=0: given.append((party, event))  # type: ignore[method-assign]
-    decided = Decided(Certificate(Kind.COMMIT, 0, Record(1, *[bytes(32)] * 5), ()), None, ())
+    decided = Decided(Certificate(Kind.COMMIT, 0, Record(1, *[bytes(32)] * 6), ()), None, ())
     for known in (False, True):
         if known:
             schedule_run.observer.chain.sets[1] = tuple((k, bytes(32)) for k in range(3))

@@ -42,7 +42,8 @@ def sign(rules: Rules, body: AnyMessage, by: int | None = None) -> Message:
 
 
 def record(name: str = "a", round_: int = ROUND) -> Record:
-    return Record(round_, digest("before"), digest(name), digest("g"), digest("v"), digest("s"))
+    parts = [digest(name), digest("g"), digest("v"), digest("s"), digest("p")]
+    return Record(round_, digest("before"), *parts)
 
 
 def vote(phase: Kind, view: int, what: Record, server: int, run: bytes) -> Prepare | Commit:

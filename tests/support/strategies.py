@@ -60,7 +60,7 @@ digests = st.binary(min_size=DIGEST, max_size=DIGEST)
 signatures = st.binary(min_size=SIGNATURE, max_size=SIGNATURE)
 contents = st.binary(max_size=40)
 entries = st.sets(st.tuples(u32s, digests), max_size=3).map(lambda found: tuple(sorted(found)))
-records = st.builds(Record, u32s, digests, digests, digests, digests, digests)
+records = st.builds(Record, u32s, *[digests] * 6)
 certificates = st.builds(
     Certificate,
     st.sampled_from((Kind.PREPARE, Kind.COMMIT)),

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from fedrfq.audit.bodies import recomputed
+from fedrfq.audit.bodies import KnownBefore, recomputed
 from fedrfq.audit.location import RefusedAt
 from fedrfq.audit.log import AuditedRound, Auditor, audited
 from fedrfq.consensus.events import Outcome
@@ -80,7 +80,7 @@ class Audit:
         if not self._is_agreed_experiment():
             raise AuditFailed(EXPERIMENT, 0, 0, f"it is not the experiment that {FEDERATION} names")
         previous = self.rules.run
-        before = self._start()
+        before = KnownBefore(self._start())
         done = 0
         end = 0
         bodies: Iterator[Entry] = iter(())
@@ -93,7 +93,7 @@ class Audit:
             if self.recompute:
                 # After a gap in a client's log, what the round started from is unknown.
                 if audited_round.round != done + 1:
-                    before = None
+                    before = before._replace(outcome=None)
                 before, is_recomputed = self._recompute(audited_round, before, next(bodies, None))
                 audited_round = replace(audited_round, recomputed=is_recomputed)
             yield audited_round
@@ -163,9 +163,9 @@ class Audit:
             return False
 
     def _recompute(
-        self, audited_round: AuditedRound, before: Outcome | None, entry: Entry | None
-    ) -> tuple[Outcome | None, bool]:
-        """Return a round's outcome, and whether it was computed anew."""
+        self, audited_round: AuditedRound, before: KnownBefore, entry: Entry | None
+    ) -> tuple[KnownBefore, bool]:
+        """Return what is known after a round, and whether it was computed anew."""
         if entry is None:
             end = (self.path / BODIES).stat().st_size
             raise AuditFailed(BODIES, end, audited_round.round, "the file ends before this round")

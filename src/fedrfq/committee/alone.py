@@ -4,9 +4,9 @@ It decides as a trusted server does, without agreement or signatures. `behaviour
 does to its clients:
 
 - `honest`: nothing.
-- `lie`: it gives every class another class's global prototype.
-- `forget`: in round `at`, and in every `at`-th round after it, it loses the global prototypes and
-  the detector's state, so that clients train the next round without prototypes.
+- `lie`: it gives every class another class's global prototype and public statistics.
+- `forget`: in round `at`, and in every `at`-th round after it, it loses the global prototypes, the
+  public statistics and the detector's state, so that clients train the next round without them.
 - `crash`: from round `at` on it answers nothing. No upload counts any more, and clients go on
   with what they got last.
 """
@@ -20,9 +20,10 @@ import numpy as np
 from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings, PreviousRound
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.federation import codec
+from fedrfq.federation.application import Memory, Task
 from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Globals, Uploads
-from fedrfq.robust.aggregation import Decision, decide
+from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import Verdict
 
 BEHAVIOURS = ("honest", "lie", "forget", "crash")
@@ -69,19 +70,19 @@ class Alone(Committee):
         if self.behaviour == "crash" and round_ >= self.at:
             return AgreedRound(_unchanged(before, uploads))
         task = settings.task
-        # A liar goes on from the true prototypes, not from those that it handed out.
-        true_globals = before.globals_
+        known = before.known()
+        # A liar goes on from what is true, not from what it handed out.
         if before.last:
-            true_globals = codec.decode_globals(before.last, task.classes, task.values)
-        decision = decide(task.detector, task.rule, before.memory, true_globals, uploads)
+            known = _decode_truth(task, before.last)._replace(state=before.memory)
+        decision = task.decide(round_, known, uploads)
         if self.behaviour == "lie":
-            lie = replace(decision, globals_=_swap(decision.globals_))
-            return AgreedRound(lie, codec.encode_globals(decision.globals_))
+            return AgreedRound(_lie(task, decision), _encode_truth(task, decision))
         if self.behaviour == "forget" and round_ % self.at == 0:
             decision = replace(
                 decision,
                 state=task.detector.start(task.clients),
                 globals_=Globals.none(task.classes, task.values),
+                public=None,
             )
         return AgreedRound(decision)
 
@@ -91,14 +92,35 @@ def _unchanged(before: PreviousRound, uploads: Uploads) -> Decision:
     none_K = np.zeros(len(uploads.clients), np.bool_)
     refused = {**uploads.refused, **dict.fromkeys(uploads.clients, DOWN)}
     verdict = Verdict(np.zeros(0, np.bool_), np.zeros(0, np.int64))
-    return Decision(
-        replace(uploads.only(none_K), refused=refused), verdict, before.memory, before.globals_
-    )
+    nobody = replace(uploads.only(none_K), refused=refused)
+    return Decision(nobody, verdict, before.memory, before.globals_, before.public)
 
 
-def _swap(globals_: Globals) -> Globals:
-    """Give each class with a prototype that of the one before it, and the first the last's."""
-    present = np.flatnonzero(globals_.present_J)
+def _encode_truth(task: Task, decision: Decision) -> bytes:
+    """Return what was decided, for the next round: the prototypes, then the public statistics."""
+    truth = codec.encode_globals(decision.globals_)
+    if task.public is not None and decision.public is not None:
+        truth += codec.encode_public(decision.public, task.public)
+    return truth
+
+
+def _decode_truth(task: Task, truth: bytes) -> Memory:
+    # Prototypes always have the same length.
+    length = len(codec.encode_globals(Globals.none(task.classes, task.values)))
+    globals_ = codec.decode_globals(truth[:length], task.classes, task.values)
+    return Memory({}, globals_, codec.decode_public(truth[length:], task.public))
+
+
+def _lie(task: Task, decision: Decision) -> Decision:
+    lie = replace(decision, globals_=_swap(decision.globals_, task.classes))
+    if task.public is None or decision.public is None:
+        return lie
+    return replace(lie, public=_swap(decision.public, task.public.classes))
+
+
+def _swap(globals_: Globals, classes: int) -> Globals:
+    """Give each class that has a row that of the one before it, and the first the last's."""
+    present = np.flatnonzero(globals_.present_J[:classes])
     values_JV = globals_.values_JV.copy()
     values_JV[present] = globals_.values_JV[np.roll(present, 1)]
     return replace(globals_, values_JV=values_JV)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedrfq.federation.application import Task
+from fedrfq.federation.application import Memory, Task
 from fedrfq.federation.federation_file import Federation
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision
@@ -61,12 +61,18 @@ class PreviousRound(NamedTuple):
     last: bytes  # to the committee; b"" before the first round
     memory: State  # to the detector
     globals_: Globals  # to the clients
+    # To the clients too: the statistics on the public feature map, if there are any yet.
+    public: Globals | None = None
 
     @staticmethod
     def start(task: Task) -> PreviousRound:
         """Return what the first round starts from."""
         memory = task.detector.start(task.clients)
         return PreviousRound(b"", memory, Globals.none(task.classes, task.values))
+
+    def known(self) -> Memory:
+        """Return what servers decide the next round from."""
+        return Memory(self.memory, self.globals_, self.public)
 
 
 @dataclass(frozen=True)
@@ -89,4 +95,8 @@ class Committee(ABC):
         before: PreviousRound,
         uploads: Uploads,
     ) -> AgreedRound:
-        """Decide a round, given what the round before it left."""
+        """Decide a round, given what the round before it left.
+
+        In a round in which `settings.task.public` is due, the uploads are statistics on the public
+        feature map. They go into `decision.public`, and everything else stays.
+        """

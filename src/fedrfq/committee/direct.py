@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from fedrfq.committee.committee import AgreedRound, Committee, CommitteeSettings, PreviousRound
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.robust.aggregation import decide
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,4 @@ class Direct(Committee):
         uploads: Uploads,
     ) -> AgreedRound:
         """Decide a round without any agreement."""
-        task = settings.task
-        return AgreedRound(
-            decide(task.detector, task.rule, before.memory, before.globals_, uploads)
-        )
+        return AgreedRound(settings.task.decide(round_, before.known(), uploads))

@@ -24,8 +24,8 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
 from fedrfq.federation.application import PrototypeApplication, Task
-from fedrfq.federation.round_log import accusation, pack, parts
-from fedrfq.prototypes.fixed_point import Uploads, admit
+from fedrfq.federation.round_log import accusation, changed_parts, outcome, pack, parts
+from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import Verdict
 from fedrfq.simulator.world import SimulatedParty, World
@@ -43,7 +43,10 @@ def round_result(simulated: SimulatedRound, world: World, sent: Uploads) -> Agre
     assert decided.outcome is not None
     certificate = decided.certificate
     cert = simulated.rules.unsigned(Cert(round_, certificate))
-    outcome_parts = parts(run, round_, decided.outcome)
+    before = outcome(simulated.before[1:])
+    last_public = b""
+    if before is not None:
+        last_public = before.public
     # `Decided` does not have the set and its uploads, but honest servers have persisted them.
     durable = _durable_messages(honest)
     set_ = durable[certificate.record.set_]
@@ -58,11 +61,11 @@ def round_result(simulated: SimulatedRound, world: World, sent: Uploads) -> Agre
         length=world.bytes,
         evidence=len(evidence),
         entry=pack([cert, *decided.lists, set_, *evidence]),
-        bodies=pack([*uploads, *outcome_parts]),
+        bodies=pack([*uploads, *changed_parts(run, round_, decided.outcome, last_public)]),
     )
     application = PrototypeApplication(simulated.federation.task)
     decision = _decision(application, decided.outcome, sent)
-    return AgreedRound(decision, pack([cert, *outcome_parts]), report)
+    return AgreedRound(decision, pack([cert, *parts(run, round_, decided.outcome)]), report)
 
 
 def _common_decision(honest: Sequence[SimulatedParty], round_: int) -> Decided:
@@ -100,11 +103,11 @@ def _evidence(honest: Sequence[SimulatedParty]) -> list[Message]:
     return [message for _, message in sorted(proofs.items())]
 
 
-def _decision(application: PrototypeApplication, outcome: Outcome, sent: Uploads) -> Decision:
+def _decision(application: PrototypeApplication, decided: Outcome, sent: Uploads) -> Decision:
     """Return an outcome as the round loop knows decisions from one trusted server."""
-    globals_, state = application.memory(outcome)
-    uploads, verdict = apply_verdicts(application.task, outcome.verdicts, sent)
-    return Decision(uploads, verdict, state, globals_)
+    memory = application.memory(decided)
+    uploads, verdict = apply_verdicts(application.task, decided.verdicts, sent)
+    return Decision(uploads, verdict, memory.state, memory.globals_, memory.public)
 
 
 def apply_verdicts(task: Task, verdicts: bytes, sent: Uploads) -> tuple[Uploads, Verdict]:
@@ -135,5 +138,5 @@ def signed_uploads(
         if (body.client, body.round) == (client, round_):
             contents[client] = body.content
     forged = {client: FORGED for client in uploads if client not in contents}
-    admitted = admit(round_, contents, task.classes, task.values, task.precision)
+    admitted = task.form(round_).admit(round_, contents)
     return replace(admitted, refused={**admitted.refused, **forged})

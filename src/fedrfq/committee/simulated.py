@@ -101,7 +101,7 @@ class Simulated(Committee):
 
         simulated_round = self.simulated_round(settings, round_, before.last)
         # Uploads that no message could carry are refused here, as nobody could send them.
-        sent = uploads.checked()
+        sent = uploads.checked(settings.task.form(round_).bound)
         return round_result(simulated_round, simulated_round.run(sent), sent)
 
     def carry(

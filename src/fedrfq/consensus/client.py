@@ -37,6 +37,7 @@ from fedrfq.consensus.events import (
 )
 from fedrfq.consensus.messages import (
     COMMIT,
+    OUTCOME,
     Cert,
     Certificate,
     Fetch,
@@ -52,7 +53,6 @@ from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
 
 ROUNDS_PER_SHOW = 8
-_OUTCOME = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE)
 
 
 class Client:
@@ -62,7 +62,8 @@ class Client:
     never signed anew. `wants` are the parts of each outcome that it fetches, from one server
     after the other. It reports `Decided` again once all of them are there; the other parts are
     empty. If a round is so old that nobody has its parts any more, the client goes on to the
-    next.
+    next. `public` is the public part that it had before the first round: it is fetched only when
+    another one is certified.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Client:
         signer: Signer,
         log: Iterable[Message] = (),
         wants: tuple[PartKind, ...] = (),
+        public: bytes = b"",
     ) -> None:
         self.rules = rules
         self.me = me
@@ -81,7 +83,8 @@ class Client:
         self.effects: list[Effect] = []
         self.asks = me  # modulo n, the server asked last; clients start with different ones
         self.last: Certificate | None = None
-        self.parts: dict[PartKind, bytes] = {}  # the wanted parts of the last outcome, so far
+        # The wanted parts of the last outcome, so far.
+        self.parts: dict[PartKind, bytes] = {PartKind.PUBLIC: public}
         self.promises: dict[int, Message] = {}  # the last round's receipts, until they are shown
         self._enter_round(1)
         for message in log:
@@ -178,7 +181,7 @@ class Client:
         record = certificate.record
         was_lacking = bool(self.lacking())
         self.last = certificate
-        self.parts = {}
+        self.parts = self._unchanged_parts(record)
         self.effects += [
             Persist(self.rules.unsigned(Cert(record.round, certificate))),
             Decided(certificate, None, ()),
@@ -193,6 +196,13 @@ class Client:
         if few_receipts and (self.me + record.round) % ROUNDS_PER_SHOW == 0:
             self._show_receipts(record.round)
         self._fetch_parts(peer, was_lacking)
+
+    def _unchanged_parts(self, record: Record) -> dict[PartKind, bytes]:
+        """Return the public part that we have, if it is still the certified one."""
+        public = self.parts.get(PartKind.PUBLIC)
+        if public is None or part_digest(PartKind.PUBLIC, public) != record.public:
+            return {}
+        return {PartKind.PUBLIC: public}
 
     def _fetch_parts(self, peer: int, was_lacking: bool) -> None:
         """Ask the server that told us first for the parts, and perhaps another one too.
@@ -238,7 +248,7 @@ class Client:
         self.effects.append(Persist(self.rules.unsigned(part)))
         if not self.lacking():
             assert self.last is not None
-            outcome = Outcome(*(self.parts.get(what, b"") for what in _OUTCOME))
+            outcome = Outcome(*(self.parts.get(what, b"") for what in OUTCOME))
             self.effects.append(Decided(self.last, outcome, ()))
 
     def _show_receipts(self, round_: int) -> None:
@@ -254,7 +264,7 @@ class Client:
             self.upload = message
         elif isinstance(body, Cert):
             self.last = body.certificate
-            self.parts = {}
+            self.parts = self._unchanged_parts(body.certificate.record)
             self._enter_round(body.round + 1)
         elif isinstance(body, Part):
             self.parts[body.what] = body.content
@@ -262,8 +272,4 @@ class Client:
 
 def _digest_in(record: Record, what: PartKind) -> bytes:
     """Return the digest by which a record names a part of its outcome."""
-    return {
-        PartKind.GLOBALS: record.globals_,
-        PartKind.VERDICTS: record.verdicts,
-        PartKind.STATE: record.state,
-    }[what]
+    return dict(zip(OUTCOME, record.outcome(), strict=True))[what]

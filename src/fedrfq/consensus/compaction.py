@@ -21,7 +21,8 @@ def compacted(messages: Sequence[Message]) -> list[Message]:
 
     These are the commit certificates of all rounds, the parts and the evidence of the last
     decided round, everything of the current round, and the mark of a server that rejoins for as
-    long as it must be silent.
+    long as it must be silent. The public part of the last round may be in the log since an earlier
+    one, which decided it.
 
     What is lost are the lists of the last round, with which receipts of that round would be
     compared.
@@ -46,11 +47,15 @@ def compacted(messages: Sequence[Message]) -> list[Message]:
         if isinstance(body, Cert) and _is_decision(body):
             return True
         # Of the last round only the certified parts: a server may have computed others too.
-        if isinstance(body, Part) and body.round == last:
+        if isinstance(body, Part) and (body.round == last or _is_earlier_public(body, last)):
             return part_digest(body.what, body.content) in part_names
         return body.round > last or (isinstance(body, Evidence) and body.round == last)
 
     return [message for message in messages if is_needed(message)]
+
+
+def _is_earlier_public(body: Part, last: int) -> bool:
+    return body.what == PartKind.PUBLIC and body.round < last
 
 
 def _is_decision(body: Cert) -> bool:

@@ -144,11 +144,13 @@ Effect = Send | Broadcast | Publish | Persist | SetTimer | Decided | Accused | W
 class Outcome(NamedTuple):
     """The result of a round, in the application's own bytes."""
 
-    # In the order of `records.PARTS`, after the set of uploads.
+    # In the order of `records.OUTCOME`.
 
     globals_: bytes
     verdicts: bytes
     state: bytes
+    # Changes in few rounds, and may be long: it is stored and sent only when it has changed.
+    public: bytes = b""
 
 
 class Application(Protocol):

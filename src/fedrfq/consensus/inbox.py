@@ -35,6 +35,7 @@ from fedrfq.consensus.wire import Refused
 
 # Module constants for the hot paths: looking up an enum's member takes longer.
 _UPLOAD_PART = PartKind.UPLOAD
+_PUBLIC = PartKind.PUBLIC
 _STANDING = PartKind.STANDING
 _WORDS = PartKind.WORDS
 # What only servers can fetch: no client gets another client's upload.
@@ -364,7 +365,12 @@ class Inbox(Rejoining):
             self.parts[name] = Part(self.round, body.what, body.content)
             self.state_changed = True
         else:
-            self.last_parts[name] = Part(fetch.round, body.what, body.content)
+            part = Part(fetch.round, body.what, body.content)
+            self.last_parts[name] = part
+            # At once: the next round may leave it as it is before the other parts have come.
+            if body.what is _PUBLIC:
+                self.public = {name: part}
+                self.effects.append(Persist(self.rules.unsigned(part)))
             self._finish_catching_up()
 
     def _on_standing(self, peer: int, body: Part) -> None:

@@ -24,6 +24,7 @@ from fedrfq.consensus.records import (
     EVIDENCE,
     FETCH,
     LIST,
+    OUTCOME,
     PARTS,
     PREPARE,
     PREPREPARE,
@@ -53,6 +54,7 @@ __all__ = [
     "FETCH",
     "KINDS",
     "LIST",
+    "OUTCOME",
     "PARTS",
     "PREPARE",
     "PREPREPARE",
@@ -486,7 +488,9 @@ def _decode(data: bytes, allowed: Container[int]) -> Message:
         raise Refused(f"{len(data)} bytes are too few for a message: its header has {_HEADER.size}")
     tag, kind, run, round_ = _HEADER.unpack_from(data)
     if tag != TAG:
-        raise Refused("not a message of this version")
+        raise Refused(
+            "not a message of this version: another release of fedrfq wrote it, and can read it"
+        )
     if kind not in allowed:
         raise Refused(f"a message of kind {kind} does not belong here")
     end = len(data)

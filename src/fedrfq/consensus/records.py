@@ -20,10 +20,10 @@ from fedrfq.consensus.wire import Reader, Refused, u8, u32
 
 DIGEST = 32  # bytes of a SHA-256 digest
 SIGNATURE = 64  # bytes of an Ed25519 signature
-TAG = b"fedrfq-1"  # with the version; it starts everything that is hashed or signed
+TAG = b"fedrfq-2"  # with the version; it starts everything that is hashed or signed
 _ENTRY = struct.Struct("<I32s")  # client, digest
-_RECORD = struct.Struct("<I32s32s32s32s32s")
-_CERTIFICATE = struct.Struct("<BI164sI")  # phase, view, record, number of votes
+_RECORD = struct.Struct("<I32s32s32s32s32s32s")
+_CERTIFICATE = struct.Struct("<BI196sI")  # phase, view, record, number of votes
 _SERVER = struct.Struct("<H")
 
 Entry = tuple[int, bytes]  # a client, and the digest of its upload
@@ -52,10 +52,10 @@ UPLOAD, RECEIPT, LIST, PREPREPARE, PREPARE, COMMIT, VIEWCHANGE, CERT, EVIDENCE, 
 class PartKind(IntEnum):
     """What a server can be asked for.
 
-    UPLOAD is an upload, by its digest. CERT is a round's certificate. SET, GLOBALS, VERDICTS and
-    STATE are the parts of a record, by their digests. WORDS are the messages that a server itself
-    signed last in the round. STANDING is the server's last certificate, for a server that has lost
-    its log (see `rejoin`).
+    UPLOAD is an upload, by its digest. CERT is a round's certificate. SET, GLOBALS, VERDICTS,
+    STATE and PUBLIC are the parts of a record, by their digests. WORDS are the messages that a
+    server itself signed last in the round. STANDING is the server's last certificate, for a server
+    that has lost its log (see `rejoin`).
     """
 
     UPLOAD = 1
@@ -66,9 +66,18 @@ class PartKind(IntEnum):
     STATE = 6
     WORDS = 7
     STANDING = 8
+    PUBLIC = 9
 
 
-PARTS = (PartKind.SET, PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE)
+# The parts of a record, in its order. All but the set of uploads are the outcome.
+PARTS = (
+    PartKind.SET,
+    PartKind.GLOBALS,
+    PartKind.VERDICTS,
+    PartKind.STATE,
+    PartKind.PUBLIC,
+)
+OUTCOME = PARTS[1:]
 _PART_TAGS = {what: TAG + b"part" + u8(what) for what in PartKind}
 
 
@@ -82,13 +91,20 @@ class Record:
     globals_: bytes
     verdicts: bytes
     state: bytes
+    public: bytes
     # Cache of `value`: a run's id, and the value in that run.
     _cached: tuple[bytes, bytes] = field(default=(b"", b""), init=False, repr=False, compare=False)
 
     def write(self) -> bytes:
         """Return the record's bytes."""
         return _RECORD.pack(
-            self.round, self.previous, self.set_, self.globals_, self.verdicts, self.state
+            self.round,
+            self.previous,
+            self.set_,
+            self.globals_,
+            self.verdicts,
+            self.state,
+            self.public,
         )
 
     @staticmethod
@@ -96,9 +112,13 @@ class Record:
         """Read a record."""
         return Record(*_RECORD.unpack(r.take(_RECORD.size)))
 
-    def parts(self) -> tuple[bytes, bytes, bytes, bytes]:
+    def parts(self) -> tuple[bytes, ...]:
         """Return the digests of the parts, in the order of `PARTS`."""
-        return self.set_, self.globals_, self.verdicts, self.state
+        return self.set_, self.globals_, self.verdicts, self.state, self.public
+
+    def outcome(self) -> tuple[bytes, ...]:
+        """Return the digests of the outcome's parts, in the order of `OUTCOME`."""
+        return self.globals_, self.verdicts, self.state, self.public
 
     def value(self, run: bytes) -> bytes:
         """Return the value that servers vote on: a hash of the run's id and the record."""

@@ -21,7 +21,7 @@ from fedrfq.consensus.events import (
 )
 from fedrfq.consensus.messages import (
     LIST,
-    PARTS,
+    OUTCOME,
     PREPARE,
     UPLOAD,
     Cert,
@@ -33,6 +33,7 @@ from fedrfq.consensus.messages import (
     Part,
     PartKind,
     Record,
+    part_digest,
 )
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Entries, Rules
@@ -74,6 +75,7 @@ class ReplicaState:
         "prepared",
         "prepares",
         "proposals",
+        "public",
         "quorum",
         "requested",
         "resends",
@@ -110,6 +112,11 @@ class ReplicaState:
         self.state_changed = False
         self.last_lists: Slots = {}
         self.last_parts: dict[bytes, Part] = {}
+        # By its digest, the public part of the last outcome, if we know it: it is in our log, so
+        # that the rounds that leave it as it is need not write it again. At first it is empty.
+        self.public: dict[bytes, Part] = {
+            part_digest(PartKind.PUBLIC, b""): Part(0, PartKind.PUBLIC, b"")
+        }
         # Messages of the next round, and those of this one that came while we were in the last;
         # each with the peer that sent it.
         self.early: dict[tuple[Kind, int, int], tuple[int, Message]] = {}
@@ -174,14 +181,15 @@ class ReplicaState:
         self.chain[self.round] = certificate
         message = self.rules.unsigned(Cert(self.round, certificate))
         self.last_lists = self.lists
-        parts = self.parts
+        parts = self.public | self.parts
         self.last_parts = {name: parts[name] for name in record.parts() if name in parts}
         self._load_outcome(record)
         # If we voted for the record, its parts were made durable before the vote. They come
         # before the certificate in the log, so that a restart finds the outcome when it finds the
         # decision.
-        if self.outcome is not None and not self._voted_for(record):
+        if not self._voted_for(record):
             self._persist_parts(record)
+        self.public = {name: part for name, part in parts.items() if name == record.public}
         self.effects += [
             Persist(message),
             Publish(message),
@@ -204,7 +212,7 @@ class ReplicaState:
     def _outcome(self, record: Record) -> Outcome | None:
         """Return the outcome that a decided record names, if we have all its parts."""
         contents = []
-        for name in (record.globals_, record.verdicts, record.state):
+        for name in record.outcome():
             part = self.last_parts.get(name)
             if part is None:
                 return None
@@ -213,7 +221,7 @@ class ReplicaState:
 
     def _fetch_outcome(self, record: Record, peer: int) -> None:
         """Ask a peer for the parts of a decided round that we lack, all but its set of uploads."""
-        for what, name in list(zip(PARTS, record.parts(), strict=True))[1:]:
+        for what, name in zip(OUTCOME, record.outcome(), strict=True):
             if name not in self.last_parts:
                 self._request(Fetch(record.round, what, name), peer)
 
@@ -225,7 +233,9 @@ class ReplicaState:
             self.state_changed = True
             self._update_silence()
             self.effects += [
-                Persist(self.rules.unsigned(part)) for part in self.last_parts.values()
+                Persist(self.rules.unsigned(part))
+                for name, part in self.last_parts.items()
+                if name not in self.public
             ]
             self.effects.append(Decided(certificate, self.outcome, ()))
 
@@ -252,7 +262,7 @@ class ReplicaState:
         self.effects += [
             Persist(self.rules.unsigned(self.parts[name]))
             for name in record.parts()
-            if name in self.parts
+            if name in self.parts and name not in self.public
         ]
 
     def _request(self, fetch: Fetch, peer: int) -> None:

@@ -28,6 +28,8 @@ class Purpose(IntEnum):
     CORRUPT = 9
     VALIDATION = 10
     COMMON_TEST = 11
+    SERVER = 12
+    TARGETS = 13
 
 
 def _signed(word: int) -> int:

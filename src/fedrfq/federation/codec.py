@@ -1,4 +1,4 @@
-"""The bytes that servers agree on: global prototypes, verdicts and the detector's state.
+"""The bytes that servers agree on: prototypes, verdicts, the detector's state, public statistics.
 
 Each has one fixed layout, and decoders accept exactly what the encoders write. Every size is
 checked before anything is allocated.
@@ -12,6 +12,9 @@ from math import prod
 import numpy as np
 
 from fedrfq.consensus.wire import Reader, Refused, sized, u8, u32
+from fedrfq.errors import UserError
+from fedrfq.federation.public_task import PublicTask
+from fedrfq.prototypes import fixed_point
 from fedrfq.prototypes.fixed_point import LIMIT, Globals, Ints
 from fedrfq.robust.detectors.detector import State, Verdict
 
@@ -40,6 +43,34 @@ def decode_globals(content: bytes, classes: int, values: int) -> Globals:
     if (flags_J > 1).any() or np.abs(values_JV).max(initial=0) >= LIMIT:
         raise Refused("a prototype's flag or value is out of range")
     return Globals(flags_J.astype(np.bool_), values_JV)
+
+
+def encode_public(globals_: Globals, task: PublicTask) -> bytes:
+    """Encode statistics on a public feature map as an upload of them, each row with a count of 1.
+
+    Without any row there are no bytes.
+    """
+    if not globals_.present_J.any():
+        return b""
+    rows_J = globals_.present_J.astype(np.int64)
+    return fixed_point.encode(0, 0, rows_J, globals_.values_JV, task.precision)
+
+
+def decode_public(content: bytes, task: PublicTask | None) -> Globals | None:
+    """Decode statistics on a public feature map; None if there are none yet."""
+    if not content:
+        return None
+    if task is None:
+        raise Refused("there are public statistics, but the federation has no public feature map")
+    try:
+        round_, client, rows_J, values_JV = fixed_point.decode(
+            content, task.rows, task.values, task.precision
+        )
+    except UserError as error:
+        raise Refused(f"not public statistics: {error}") from error
+    if round_ or client or not rows_J.any() or rows_J.max() > 1:
+        raise Refused("public statistics have a round, a client or counts, or no row at all")
+    return Globals(rows_J > 0, values_JV)
 
 
 def encode_verdicts(clients: tuple[int, ...], verdict: Verdict) -> bytes:

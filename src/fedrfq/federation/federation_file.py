@@ -15,7 +15,7 @@ from typing import Any
 
 from fedrfq.consensus.roster import Roster
 from fedrfq.errors import UserError
-from fedrfq.federation.application import Task
+from fedrfq.federation.application import PublicTask, Task
 from fedrfq.federation.members import ROLES, Member, Members
 from fedrfq.federation.signatures import Ed25519
 from fedrfq.files import toml
@@ -108,6 +108,8 @@ class Federation:
             "values": task.values,
             "detector": {"name": _name(task.detector), **vars(task.detector)},
         }
+        if task.public is not None:
+            table["public"] = _public_table(task.public)
         rows = [{"key": key.hex()} for key in self.keys.values()]
         if self.network:
             table["network"] = {
@@ -213,7 +215,21 @@ def _parse_task(table: Mapping[str, Any], clients: int) -> Task:
         clients,
         classes,
         values,
+        _parse_public(table),
     )
+
+
+def _public_table(public: PublicTask) -> dict[str, Any]:
+    table = {field.name: getattr(public, field.name) for field in fields(public)}
+    table["bits"] = table.pop("precision").bits
+    return table
+
+
+def _parse_public(table: Mapping[str, Any]) -> PublicTask | None:
+    if "public" not in table:
+        return None
+    section = dict(table["public"])
+    return PublicTask(precision=Precision(section.pop("bits")), **section)
 
 
 def _parse_network(section: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> Members:

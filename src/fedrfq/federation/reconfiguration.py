@@ -3,8 +3,8 @@
 A server proposes a new federation.toml by uploading it as a client would (client number K + s is
 server s). Once a quorum of servers has proposed the same text in one decided round, the text is
 appended to the round's verdicts and the run is over. So the run's last certificate certifies the
-file by which the next run goes on, with the same prototypes and with what the detector remembers
-of each client, by its name.
+file by which the next run goes on, with the same prototypes and public statistics and with what the
+detector remembers of each client, by its name.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def read_successor(federation: Federation, content: bytes) -> Federation:
             "the new federation.toml does not follow from the present one: make it with"
             " `fedrfq committee change`"
         )
-    # What the prototypes mean must stay, as the next run goes on from them.
-    for key in ("classes", "values", "precision", "rule"):
+    # What prototypes and public statistics mean must stay, as the next run goes on from them.
+    for key in ("classes", "values", "precision", "rule", "public"):
         if getattr(new.task, key) != getattr(federation.task, key):
             raise UserError(
                 f"the new federation.toml has another value for {key}: that is another"
@@ -120,15 +120,16 @@ def read_successor(federation: Federation, content: bytes) -> Federation:
 
 
 def inherited_by(old: Federation, outcome: Outcome, new: Federation) -> Outcome:
-    """Return what the next run starts from: the prototypes, and what is remembered of each client.
+    """Return what the next run starts from: all that was learned, and what is known of each client.
 
     Clients are matched by name; the detector knows nothing of those that are new. Without a state
-    (a client's history has none) only the prototypes are handed on.
+    (a client's history has none) only prototypes and public statistics are handed on.
     """
+    inherited = outcome._replace(verdicts=b"")
     if not outcome.state:
-        return Outcome(outcome.globals_, b"", b"")
+        return inherited
     state = _inherited_state(old, codec.decode_state(outcome.state), new)
-    return Outcome(outcome.globals_, b"", codec.encode_state(state))
+    return inherited._replace(state=codec.encode_state(state))
 
 
 def _inherited_state(old: Federation, state: State, new: Federation) -> State:

@@ -2,7 +2,8 @@
 
 The entry of a round in audit.log holds its CERT, the LISTs that its set follows from, the SET,
 and any EVIDENCE. The entry in bodies.bin holds the signed UPLOADs of the set and the parts that
-were decided.
+were decided; PUBLIC, which may be long, only if it is not as it was last written. Before the first
+round it is empty.
 
 A party on a network writes what it has seen of this: at least the CERT, perhaps the LISTs and the
 SET, or the SET alone, perhaps the UPLOADs, and the parts that it has.
@@ -15,12 +16,12 @@ from typing import NamedTuple
 
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import (
+    OUTCOME,
     Cert,
     Evidence,
     Kind,
     Message,
     Part,
-    PartKind,
     author,
     decode,
     part_digest,
@@ -28,8 +29,6 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused, sized
-
-OUTCOME = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.STATE)
 
 
 class PlacedMessage(NamedTuple):
@@ -60,6 +59,15 @@ def parts(run: bytes, round_: int, outcome: Outcome) -> list[Message]:
         unsigned(run, Part(round_, what, content))
         for what, content in zip(OUTCOME, outcome, strict=True)
     ]
+
+
+def changed_parts(run: bytes, round_: int, outcome: Outcome, public: bytes) -> list[Message]:
+    """Return an outcome as messages, but for a PUBLIC that is as it was before."""
+    messages = parts(run, round_, outcome)
+    if outcome.public == public:
+        # PUBLIC is the last part.
+        return messages[:-1]
+    return messages
 
 
 def accusation(evidence: Evidence) -> tuple[int, Kind, Kind, int]:
@@ -108,7 +116,7 @@ def stands(rules: Rules, round_: int, last: bytes) -> bool:
         return False
     record = cert.certificate.record
     digests = tuple(map(part_digest, OUTCOME, decided))
-    if record.round != round_ or digests != (record.globals_, record.verdicts, record.state):
+    if record.round != round_ or digests != record.outcome():
         return False
     if not rules.certifies(cert.certificate, Kind.COMMIT):
         return False

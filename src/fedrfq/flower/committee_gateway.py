@@ -104,7 +104,8 @@ class NetworkGateway:
 
     def carry(self, number: int, last: bytes, uploads: Mapping[int, Message]) -> AgreedRound:
         """Hand the uploads to the servers, and wait until they have decided the round."""
-        carried = asyncio.run(self._carried(number, list(uploads.values())))
+        public = public_in(last)
+        carried = asyncio.run(self._carried(number, list(uploads.values()), public))
         if carried.round != number:
             raise UserError(
                 f"the committee decided round {carried.round} without this app, which carries "
@@ -117,11 +118,13 @@ class NetworkGateway:
         globals_ = codec.decode_globals(carried.globals_, task.classes, task.values)
         sent = signed_uploads(rules, task, number, uploads)
         counted, verdict = apply_verdicts(task, carried.verdicts, sent)
-        decision = Decision(counted, verdict, {}, globals_)
-        return AgreedRound(decision, carried.packed, _report(rules, number, carried))
+        statistics = codec.decode_public(carried.public, task.public)
+        decision = Decision(counted, verdict, {}, globals_, statistics)
+        report = _report(rules, number, carried, carried.public != public)
+        return AgreedRound(decision, carried.packed, report)
 
-    async def _carried(self, number: int, uploads: list[Message]) -> Carried:
-        async with Courier.open(self._folder) as courier:
+    async def _carried(self, number: int, uploads: list[Message], public: bytes) -> Carried:
+        async with Courier.open(self._folder, public) as courier:
             return await courier.carry(number, uploads, self._patience_s)
 
     async def _latest(self) -> Carried | None:
@@ -129,10 +132,13 @@ class NetworkGateway:
             return await courier.latest(self._patience_s)
 
 
-def _report(rules: Rules, number: int, carried: Carried) -> AgreementReport:
+def _report(rules: Rules, number: int, carried: Carried, has_new_public: bool) -> AgreementReport:
     """Return how the round was agreed on, as far as a courier can see it."""
     view = carried.certificate.view
     cert, *parts = [placed.message for placed in unpack(carried.packed)]
+    if not has_new_public:
+        # PUBLIC is the last part.
+        parts.pop()
     return AgreementReport(
         run=rules.run,
         view=view,
@@ -167,6 +173,12 @@ def check_experiment(experiment: Experiment) -> None:
             f"method '{method}' averages models, but the Flower app carries prototypes: "
             "use fedrfq, fedproto or local"
         )
+    if experiment.method.trains_server:
+        method = name_of(METHODS, experiment.method)
+        raise UserError(
+            f"method '{method}' trains one trusted server on single uploads, "
+            "but clients on Flower accept only what a committee certified: use `fedrfq run`"
+        )
     if experiment.attack.on_uploads:
         attack = name_of(ATTACKS, experiment.attack)
         raise UserError(
@@ -183,6 +195,15 @@ def result_for_clients(last: bytes) -> bytes:
         for message in messages
         if not (isinstance(message.body, Part) and message.body.what == PartKind.STATE)
     )
+
+
+def public_in(last: bytes) -> bytes:
+    """Return the public part of a result; b"" if there is none yet."""
+    for placed in unpack(last):
+        body = placed.message.body
+        if isinstance(body, Part) and body.what == PartKind.PUBLIC:
+            return body.content
+    return b""
 
 
 def has_successor(last: bytes) -> bool:

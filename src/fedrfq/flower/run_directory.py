@@ -29,9 +29,9 @@ from fedrfq.flower.decided_round import DecidedRound
 from fedrfq.flower.messages import Floats, Ints, NodeAnswer, NodeFigures, Singles
 from fedrfq.flower.sample_knowledge import SampleKnowledge
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import COMMON_MEASURES, WAYS, CommonFigures
+from fedrfq.learning.common_test import ALL_WAYS, COMMON_MEASURES, CommonFigures
 from fedrfq.learning.evaluation import Round, RoundOutcome, RoundRecord, RunAccuracies, outcome
-from fedrfq.learning.round_loop import attackers
+from fedrfq.learning.round_loop import attackers, targets
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import Verdict
@@ -179,10 +179,10 @@ class FlowerRunDirectory:
 
     def _fits(self, figures: NodeFigures) -> bool:
         """Whether there are as many figures of each client and sample as classes ask for."""
-        columns = len(WAYS) * (len(COMMON_MEASURES) + self._plan.task.classes)
+        columns = len(ALL_WAYS) * (len(COMMON_MEASURES) + self._plan.task.classes)
         if figures.common_KF.shape[1] not in (0, columns):
             return False
-        if not self.experiment.method.exchanges:
+        if not self.experiment.method.predicts:
             return True
         return bool(figures.distance_NJ.shape[1] == self._plan.task.classes)
 
@@ -226,7 +226,8 @@ class FlowerRunDirectory:
             seconds_train=decided.seconds_train,
             seconds=decided.seconds,
         )
-        return outcome(round_, self._accuracies(decision.globals_))
+        known = targets(self.experiment, decided.round, decision.globals_)
+        return outcome(round_, self._accuracies(known))
 
     def _sent(self, decided: DecidedRound) -> Uploads:
         """Return all uploads that were sent, and why others were refused or are missing."""
@@ -251,14 +252,15 @@ class FlowerRunDirectory:
             nobody = Verdict(np.zeros(0, np.bool_), np.zeros(0, np.int64))
             return Decision(sent, nobody, {}, Globals.none(task.classes, task.values))
         globals_ = codec.decode_globals(parts[PartKind.GLOBALS], task.classes, task.values)
+        public = codec.decode_public(parts[PartKind.PUBLIC], task.public)
         counted, verdict = apply_verdicts(task, parts[PartKind.VERDICTS], sent)
-        return Decision(counted, verdict, {}, globals_)
+        return Decision(counted, verdict, {}, globals_, public)
 
     def _accuracies(self, globals_: Globals) -> RunAccuracies:
         head_K, all_K, own_K, collapsed_K, _ = self._figures
         collapsed = int(collapsed_K.sum())
         common = self._common_figures()
-        if self._plan.federation is None:
+        if not self.experiment.method.predicts:
             return RunAccuracies(head_K, collapsed, None, None, None, common)
         return RunAccuracies(head_K, collapsed, all_K, own_K, self._failure(globals_), common)
 

@@ -33,8 +33,10 @@ from fedrfq.learning.round_loop import (
     common_test,
     deal,
     held,
+    own_means,
     participants,
     start,
+    targets,
     tested,
 )
 from fedrfq.models.stacked import Params, stack
@@ -130,7 +132,10 @@ class Shard:
             params = self._on_device(params)
             numbers_K = torch.tensor(list(clients))
             keys_K = counter_rng.key(experiment.seed, numbers_K, number).to(self.device)
-            guide = self._on_device(experiment.method.guide(number, globals_, params))
+            known = self._targets(number - 1, globals_)
+            guide = self._on_device(experiment.method.guide(number, known, params))
+            if experiment.method.own_means:
+                guide |= own_means(engine, params, len(self.dataset.classes), number - 1)
             rows = [clients.index(client) for client in who]
             trained, losses_K3 = engine.train(params, guide, keys_K, rows)
             losses = dict(zip(who, map(_losses, losses_K3.tolist()), strict=True))
@@ -150,10 +155,11 @@ class Shard:
             outputs = tested(engine, params)
             largest_K = outputs.logits_KNJ.abs().amax((1, 2))
             self._check_finite("prediction", clients, largest_K, number)
-            figures = self._figures(clients, outputs, globals_)
+            known = self._targets(number, globals_)
+            figures = self._figures(clients, outputs, known)
             if not self.experiment.at_checkpoint(number):
                 return figures
-            return replace(figures, common_KF=self._common(engine, clients, params, globals_))
+            return replace(figures, common_KF=self._common(engine, clients, params, known))
 
     def _common(
         self, engine: Engine, clients: Sequence[int], params: Params, globals_: Globals
@@ -166,17 +172,24 @@ class Shard:
         tests = self._common_data.of(rows)
         return evaluate(engine, params, tests, self._held_KJ[rows], known).packed()
 
+    def _targets(self, rounds: int, globals_: Globals) -> Globals:
+        """Return the prototypes that clients use, given what was decided after so many rounds."""
+        if not self.experiment.method.exchanges:
+            # Then nothing was decided, and what came does not even say how many classes there are.
+            globals_ = Globals.none(len(self.dataset.classes), self.experiment.prototype_size())
+        return targets(self.experiment, rounds, globals_)
+
     def _figures(self, clients: Sequence[int], outputs: Tested, globals_: Globals) -> NodeFigures:
         held_KJ = self._held_KJ[[self._rows[client] for client in clients]]
         y_KN = outputs.y_KN
         weight_KN = outputs.weight_KN
         collapsed_K = metrics.collapsed(outputs.c_KND, outputs.p_KNV, weight_KN, held_KJ.sum(1))
         y_N = y_KN[weight_KN.bool()].cpu().numpy()
-        # Where nothing is exchanged, there are no prototypes to be near to.
+        # Without prototypes there is nothing to be near to.
         prototype_K = np.full(len(clients), np.nan)
         prototype_own_K = prototype_K
         distance_NJ = np.zeros((len(y_N), 0), np.float32)
-        if self.experiment.method.exchanges:
+        if self.experiment.method.predicts:
             prototypes_JV = torch.from_numpy(globals_.floats()).to(outputs.p_KNV)
             distance_KNJ = metrics.distances(outputs.p_KNV, prototypes_JV)
             present_KJ = torch.from_numpy(globals_.present_J).to(self.device).expand_as(held_KJ)

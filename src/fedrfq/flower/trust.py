@@ -13,7 +13,17 @@ from functools import cached_property
 from pathlib import Path
 
 from fedrfq.committee import Simulated
-from fedrfq.consensus.messages import Cert, Kind, Message, Part, PartKind, Upload, part_digest
+from fedrfq.consensus.events import Outcome
+from fedrfq.consensus.messages import (
+    OUTCOME,
+    Cert,
+    Kind,
+    Message,
+    Part,
+    PartKind,
+    Upload,
+    part_digest,
+)
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
@@ -34,10 +44,14 @@ from fedrfq.prototypes.fixed_point import Globals
 
 @dataclass(frozen=True)
 class Result:
-    """What was decided in a round: the global prototypes, and whose uploads have a verdict."""
+    """What was decided in a round: the global prototypes, and whose uploads have a verdict.
+
+    `public` are the statistics on the public feature map, if there are any yet.
+    """
 
     globals_: Globals
     judged: frozenset[int] = frozenset()
+    public: Globals | None = None
 
 
 @dataclass(frozen=True)
@@ -75,14 +89,15 @@ class Trust:
             return self._nothing_decided(round_, last)
         task = self.federation.task
         try:
-            globals_, verdicts = self._certified(round_, last)
-            if codec.successor_in(verdicts):
+            outcome = self._certified(round_, last)
+            if codec.successor_in(outcome.verdicts):
                 raise UserError(
                     f"the federation was changed in round {round_}: remove {HOSTED} from the "
                     "clients' folders and run them with `fedrfq client`"
                 )
-            judged = frozenset(codec.decode_verdicts_without_successor(verdicts)[0])
-            return Result(codec.decode_globals(globals_, task.classes, task.values), judged)
+            judged = frozenset(codec.decode_verdicts_without_successor(outcome.verdicts)[0])
+            globals_ = codec.decode_globals(outcome.globals_, task.classes, task.values)
+            return Result(globals_, judged, codec.decode_public(outcome.public, task.public))
         except Refused as error:
             raise UserError(
                 f"the result of round {round_} is refused, since this federation did not certify "
@@ -98,8 +113,8 @@ class Trust:
         task = self.federation.task
         return Result(Globals.none(task.classes, task.values))
 
-    def _certified(self, round_: int, last: bytes) -> tuple[bytes, bytes]:
-        """Return the encoded global prototypes and verdicts that the servers certified."""
+    def _certified(self, round_: int, last: bytes) -> Outcome:
+        """Return the outcome that the servers certified, without the detector's state."""
         messages = [placed.message for placed in round_log.unpack(last)]
         cert = messages[0].body if messages else None
         if not isinstance(cert, Cert):
@@ -111,25 +126,26 @@ class Trust:
             raise Refused(f"its certificate is of round {record.round}")
         if not self._rules.certifies(cert.certificate, Kind.COMMIT):
             raise Refused("its certificate does not have enough servers' signatures")
-        globals_ = _part(messages[1:], PartKind.GLOBALS)
-        verdicts = _part(messages[1:], PartKind.VERDICTS)
+        digests = {
+            PartKind.GLOBALS: record.globals_,
+            PartKind.VERDICTS: record.verdicts,
+            PartKind.PUBLIC: record.public,
+        }
+        contents = {kind: _part(messages[1:], kind) for kind in digests}
         # The signatures cover the digests alone.
-        if (
-            part_digest(PartKind.GLOBALS, globals_) != record.globals_
-            or part_digest(PartKind.VERDICTS, verdicts) != record.verdicts
-        ):
+        if any(part_digest(kind, contents[kind]) != digest for kind, digest in digests.items()):
             raise Refused("its content is not what was certified")
-        return globals_, verdicts
+        return Outcome(*(contents.get(kind, b"") for kind in OUTCOME))
 
 
 def _part(messages: list[Message], kind: PartKind) -> bytes:
-    """Return the only part of this kind, among exactly two parts."""
+    """Return the only part of this kind, among exactly three parts."""
     contents = [
         message.body.content
         for message in messages
         if isinstance(message.body, Part) and message.body.what == kind
     ]
-    if len(contents) != 1 or len(messages) != 2:
+    if len(contents) != 1 or len(messages) != 3:
         raise Refused(f"it has {len(contents)} times {kind.name}, among {len(messages)} parts")
     return contents[0]
 

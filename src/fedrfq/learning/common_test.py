@@ -2,7 +2,9 @@
 
 All clients of a run are tested on the same samples, which nobody trains on, and every class is
 allowed as an answer. There are several ways to predict: `head` is the client's own decision layer,
-`prototype` the nearest global prototype. One of them is the client's final prediction.
+`prototype` the nearest global prototype, `public` a classifier on a public feature map, and
+`combined` the head and that classifier together. One of them is the client's final prediction:
+`combined` where there is a public map, `head` otherwise.
 
 Every class counts alike: an accuracy is the mean of the recalls of its classes.
 """
@@ -21,6 +23,7 @@ from torch import Tensor
 from fedrfq.data.client_data import ClientData
 from fedrfq.engine.engine import Engine
 from fedrfq.learning import metrics
+from fedrfq.learning.public.combination import combined
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Globals
 
@@ -28,6 +31,8 @@ Floats = NDArray[np.float64]
 
 # The ways to predict that have figures of their own, besides those of the final prediction.
 WAYS = ("head", "prototype", "public")
+# All ways; what a node sends of its clients has the figures of each.
+ALL_WAYS = (*WAYS, "combined")
 # The figures of a way that records and tables of clients have.
 COMMON_MEASURES = ("accuracy_all", "accuracy_held", "accuracy_unheld", "ece")
 # The names of all of these; those of the final prediction have no prefix.
@@ -93,18 +98,18 @@ class CommonFigures:
         """Return the figures as a row for each client, as a node sends them; see `unpacked`."""
         found = {way: figures.packed() for way, figures in self.ways.items()}
         absent = np.full_like(found[self.final], np.nan)
-        return np.hstack([found.get(way, absent) for way in WAYS])
+        return np.hstack([found.get(way, absent) for way in ALL_WAYS])
 
     @staticmethod
     def unpacked(packed_KF: Floats) -> CommonFigures:
         """Return the figures in these rows; a way in which nobody was tested is left out."""
-        by_way = zip(WAYS, np.split(packed_KF, len(WAYS), 1), strict=True)
+        by_way = zip(ALL_WAYS, np.split(packed_KF, len(ALL_WAYS), 1), strict=True)
         ways = {way: WayFigures.unpacked(rows_KF) for way, rows_KF in by_way}
         # Every client has a head.
-        for way in WAYS[1:]:
+        for way in ALL_WAYS[1:]:
             if np.isnan(ways[way].accuracy_all_K).all():
                 del ways[way]
-        return CommonFigures(ways, "head")
+        return CommonFigures(ways, _final(ways))
 
     def record(self, honest_K: NDArray[np.bool_]) -> dict[str, Any]:
         """Return what a round's record has of them: means over the clients that have a figure."""
@@ -181,9 +186,16 @@ class CommonTest:
     runs: int
 
     def measure(
-        self, engines: Sequence[Engine], params: Sequence[Params], globals_: Sequence[Globals]
+        self,
+        engines: Sequence[Engine],
+        params: Sequence[Params],
+        globals_: Sequence[Globals],
+        public_KNJ: Tensor | None = None,
     ) -> list[CommonFigures]:
-        """Return each run's figures, given the cohorts' models and the runs' global prototypes."""
+        """Return each run's figures, given the cohorts' models and the runs' global prototypes.
+
+        `public_KNJ` has the log-probabilities that each client's public classifier gives.
+        """
         clients = len(self.held_KJ) // self.runs
         prototypes = GlobalPrototypes.of(globals_, self.held_KJ.device)
         size = max(1, _AT_ONCE // self.tests.index_KN.shape[1])
@@ -193,7 +205,11 @@ class CommonTest:
                 rows = list(cohort[first : first + size])
                 some = {name: p[first : first + size] for name, p in own.items()}
                 known = prototypes.rows([row // clients for row in rows])
-                parts.append(evaluate(engine, some, self.tests.of(rows), self.held_KJ[rows], known))
+                tests = self.tests.of(rows)
+                public = None
+                if public_KNJ is not None:
+                    public = public_KNJ[rows][:, : tests.index_KN.shape[1]]
+                parts.append(evaluate(engine, some, tests, self.held_KJ[rows], known, public))
         # Back from the order of the cohorts to that of the runs.
         order = np.argsort([row for cohort in self.cohorts for row in cohort])
         found = joined(parts).rows(order)
@@ -230,14 +246,29 @@ class GlobalPrototypes:
 
 
 def evaluate(
-    engine: Engine, params: Params, tests: ClientData, held_KJ: Tensor, known: GlobalPrototypes
+    engine: Engine,
+    params: Params,
+    tests: ClientData,
+    held_KJ: Tensor,
+    known: GlobalPrototypes,
+    public_KNJ: Tensor | None = None,
 ) -> CommonFigures:
     """Test an engine's clients with these parameters on these samples, in every way there is."""
     c_KND, logits_KNJ = engine.features(params, tests)
     ways = {"head": logits_KNJ.log_softmax(-1)}
     if known.present_KJ.any():
         ways["prototype"] = known.log_probabilities(engine.program.pool(c_KND))
-    return measure(ways, "head", tests.y[tests.index_KN], tests.weight_KN(), held_KJ)
+    if public_KNJ is not None:
+        ways["public"] = public_KNJ
+        ways["combined"] = combined(logits_KNJ, public_KNJ, held_KJ[:, None])
+    return measure(ways, _final(ways), tests.y[tests.index_KN], tests.weight_KN(), held_KJ)
+
+
+def _final(ways: Mapping[str, object]) -> str:
+    """Return the way that a client goes by."""
+    if "combined" in ways:
+        return "combined"
+    return "head"
 
 
 def joined(parts: Sequence[CommonFigures]) -> CommonFigures:

@@ -16,6 +16,7 @@ from fedrfq.engine import counter_rng
 from fedrfq.engine.counter_rng import Purpose
 from fedrfq.experiment import Experiment
 from fedrfq.models.stacked import Params
+from fedrfq.prototypes.fixed_point import Globals
 
 # Samples of each class in the common test set: FedProto tests clients on as many of each class.
 _COMMON_SHOTS = 40
@@ -74,7 +75,12 @@ def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:
 
 
 def participants(experiment: Experiment, number: int) -> list[int]:
-    """Return who trains in a round: a random share of the clients, in ascending order."""
+    """Return who trains in a round: a random share of the clients, in ascending order.
+
+    When statistics on a public map are exchanged, everybody takes part.
+    """
+    if experiment.public.due(number):
+        return list(range(experiment.clients))
     size = max(1, round(experiment.participation * experiment.clients))
     return _drawn(experiment, Purpose.PARTICIPATION, size, number)
 
@@ -93,6 +99,12 @@ def believed_labels(
         rng = generator(experiment, Purpose.POISON, k)
         labels[k] = experiment.attack.poison(labels[k], len(dataset.classes), rng)
     return labels
+
+
+def targets(experiment: Experiment, rounds: int, globals_: Globals) -> Globals:
+    """Return the prototypes that clients use, given those decided after so many rounds."""
+    rng = generator(experiment, Purpose.TARGETS)
+    return experiment.method.targets(rounds, globals_, rng)
 
 
 def generator(experiment: Experiment, purpose: Purpose, *more: int) -> Generator:

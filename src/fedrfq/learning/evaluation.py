@@ -15,8 +15,10 @@ from torch import Tensor
 from fedrfq.committee import AgreementReport
 from fedrfq.data.partition import Partition
 from fedrfq.experiment import Experiment
+from fedrfq.federation.public_task import PublicTask
 from fedrfq.learning import metrics
 from fedrfq.learning.common_test import COMMON_COLUMNS, CommonFigures
+from fedrfq.learning.draws import targets
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision
 
@@ -158,13 +160,14 @@ class Round:
     decision: Decision
     report: AgreementReport | None
     values: int  # parameters that a client sends, where parameters are exchanged
+    public: PublicTask | None  # what was exchanged on a public map, in a round in which it was
     seconds_train: float
     seconds: float
 
 
 @dataclass(frozen=True)
 class RunAccuracies:
-    """One run's accuracies, client by client; None where no prototypes are exchanged."""
+    """One run's accuracies, client by client; None where there are no prototypes to predict by."""
 
     head_K: Floats  # by the client's own decision layer
     collapsed: int  # number of clients
@@ -198,12 +201,12 @@ def _accuracies(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> lis
     heads = by_run(tested.logits_KNJ.argmax(-1))
     collapsed_K = metrics.collapsed(tested.c_KND, tested.p_KNV, tested.weight_KN, held_KJ.sum(1))
     collapsed = collapsed_K.view(runs, -1).sum(1).tolist()
-    if not rounds[0].experiment.method.exchanges:
+    if not rounds[0].experiment.method.predicts:
         return [
             RunAccuracies(heads[r], collapsed[r], all_K=None, own_K=None, failure=None)
             for r in range(runs)
         ]
-    globals_ = [done.decision.globals_ for done in rounds]
+    globals_ = [targets(done.experiment, done.number, done.decision.globals_) for done in rounds]
     values_RJV = torch.from_numpy(np.stack([g.floats() for g in globals_])).to(tested.p_KNV)
     present_RJ = torch.from_numpy(np.stack([g.present_J for g in globals_])).to(held_KJ.device)
     clients = len(held_KJ) // runs
@@ -254,7 +257,7 @@ def _samples(done: Round) -> int:
 
 def _losses(done: Round) -> dict[str, Any]:
     total, classification, prototype = done.losses_K3[done.who].mean(0).tolist()
-    if not done.experiment.method.exchanges:
+    if not done.experiment.method.predicts:
         prototype = None
     return {
         "loss": total,
@@ -321,22 +324,21 @@ def _traffic(done: Round) -> dict[str, Any]:
     Parameters travel as float32.
     """
     receivers = len(done.who)
-    globals_ = done.decision.globals_
-    method = done.experiment.method
-    if not method.exchanges:
-        values = done.values * receivers
-        return {
-            "parameters_up": values,
-            "parameters_down": values,
-            "bytes_up": 4 * values,
-            "bytes_down": 4 * values,
-            "saturated": 0,
-        }
+    # Parameters go both ways alike; where prototypes are exchanged there are none.
+    shared = done.values * receivers
+    values_down = 0
+    bytes_down = 0
+    if done.public is not None and done.decision.public is not None:
+        values_down = done.decision.public.parameters()
+        bytes_down = done.decision.public.length(done.public.precision)
+    elif done.experiment.method.exchanges:
+        values_down = done.decision.globals_.parameters()
+        bytes_down = done.decision.globals_.length(done.experiment.method.precision())
     return {
-        "parameters_up": done.sent.parameters(),
-        "parameters_down": globals_.parameters() * receivers,
-        "bytes_up": done.sent.length(),
-        "bytes_down": globals_.length(method.precision()) * receivers,
+        "parameters_up": shared + done.sent.parameters(),
+        "parameters_down": shared + values_down * receivers,
+        "bytes_up": 4 * shared + done.sent.length(),
+        "bytes_down": 4 * shared + bytes_down * receivers,
         "saturated": done.sent.saturated,
     }
 
@@ -378,7 +380,7 @@ def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dic
     prototype = None
     if k in done.who:
         classification = float(done.losses_K3[k, 1])
-        if done.experiment.method.exchanges:
+        if done.experiment.method.predicts:
             prototype = float(done.losses_K3[k, 2])
     score = None
     if row is not None:

@@ -27,7 +27,7 @@ from fedrfq.files.options import option
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.methods.method import MAX_WEIGHT, Batch, Guide
 from fedrfq.models.stacked import Params
-from fedrfq.prototypes.fixed_point import Globals, Precision
+from fedrfq.prototypes.fixed_point import MAX_BITS, MIN_BITS, Globals, Precision
 
 # The logit of a class without a global prototype: its probability underflows to 0, and unlike −∞ it
 # gives no NaN where no class has one.
@@ -56,7 +56,7 @@ class FedRFQLean(FedRFQ):
     warmup: int = option(
         0, "Rounds over which lam and separation grow from 0 to their values", "0 or more"
     )
-    bits: int = option(8, "Bits of each prototype value in an upload", "8, 16 or 24")
+    bits: int = option(8, "Bits of each prototype value in an upload", f"{MIN_BITS} to {MAX_BITS}")
 
     pool: ClassVar[Mapping[str, Any]] = {"name": "avg", "stride": 2}
 
@@ -78,8 +78,8 @@ class FedRFQLean(FedRFQ):
         if self.warmup < 0:
             raise UserError(f"method.warmup must be at least 0, not {self.warmup}")
 
-    def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
-        guide = super().guide(number, globals_, own)
+    def guide(self, number: int, targets: Globals, own: Params) -> Guide:
+        guide = super().guide(number, targets, own)
         share = 1.0
         if self.warmup:
             share = min(1.0, (number - 1) / self.warmup)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from fedrfq.prototypes.fixed_point import Globals
 # The folder in which a client keeps its model.
 MODEL = "model"
 # What a client needs of a round's outcome; the detector's state is for servers.
-WANTS = (PartKind.GLOBALS, PartKind.VERDICTS)
+WANTS = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC)
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,15 @@ class ClientProcess:
         self._store = _open_log(identity)
         self._audit = AuditWriter(identity.folder, self._federation)
         self._audit.recover(self._store.messages)
+        # What the federation knew before the first round of this run; None in its first run.
+        self._inherited = epochs.inherited_outcome(identity.folder, self._federation)
+        public = b""
+        if self._inherited is not None:
+            public = self._inherited.public
         party = identity.party
-        self._client = Client(self._rules, ~party, identity.signer, self._store.messages, WANTS)
+        self._client = Client(
+            self._rules, ~party, identity.signer, self._store.messages, WANTS, public
+        )
         self._links = Links(identity, lambda peer, data: self._driver.hear(peer, data))
         self._driver = Driver(
             self._client, party, self._federation.roster, self._store, self._links
@@ -115,7 +122,7 @@ class ClientProcess:
         last = self._client.last
         parts = self._client.parts
         assert last is not None
-        outcome = Outcome(parts[PartKind.GLOBALS], parts[PartKind.VERDICTS], b"")
+        outcome = _outcome(parts)
         packed = epochs.encode_last(self._rules, last, outcome)
         successor = codec.successor_in(outcome.verdicts)
         epochs.activate_successor(self._identity.folder, packed, successor)
@@ -133,10 +140,10 @@ class ClientProcess:
         last = self._client.last
         parts = self._client.parts
         if last is None:
-            self._learner.hear(News(0, self._inherited(), last=not self._rounds))
+            self._learner.hear(self._start_news())
         # Otherwise the missing part of the last result is on its way.
         elif all(what in parts for what in WANTS):
-            self._learner.hear(self._news(last, parts[PartKind.GLOBALS], parts[PartKind.VERDICTS]))
+            self._learner.hear(self._news(last, _outcome(parts)))
 
     async def _learn_until_stopped(self, once: bool) -> bool:
         """Learn, and tell whether the run ended before this client was told to stop."""
@@ -168,7 +175,7 @@ class ClientProcess:
         self._audit.decided(decided)
         if decided.outcome is None:
             return
-        news = self._news(decided.certificate, decided.outcome.globals_, decided.outcome.verdicts)
+        news = self._news(decided.certificate, decided.outcome)
         if not news.verdict:
             self._driver.give(LeftOut(news.round))
         self._learner.hear(news)
@@ -194,26 +201,37 @@ class ClientProcess:
 
     # Results
 
-    def _inherited(self) -> Globals:
+    def _start_news(self) -> News:
         """Return what the federation knows before the first round of this run."""
         task = self._federation.task
-        outcome = epochs.inherited_outcome(self._identity.folder, self._federation)
-        if outcome is None:
-            return Globals.none(task.classes, task.values)
-        return codec.decode_globals(outcome.globals_, task.classes, task.values)
+        globals_ = Globals.none(task.classes, task.values)
+        public = None
+        if self._inherited is not None:
+            globals_ = codec.decode_globals(self._inherited.globals_, task.classes, task.values)
+            public = codec.decode_public(self._inherited.public, task.public)
+        return News(0, globals_, last=not self._rounds, public=public)
 
-    def _news(self, certificate: Certificate, globals_: bytes, verdicts: bytes) -> News:
+    def _news(self, certificate: Certificate, outcome: Outcome) -> News:
         task = self._federation.task
         number = certificate.record.round
-        clients, verdict = codec.decode_verdicts_without_successor(verdicts)
-        last = number >= self._rounds or bool(codec.successor_in(verdicts))
-        decoded = codec.decode_globals(globals_, task.classes, task.values)
+        clients, verdict = codec.decode_verdicts_without_successor(outcome.verdicts)
+        news = News(
+            number,
+            codec.decode_globals(outcome.globals_, task.classes, task.values),
+            last=number >= self._rounds or bool(codec.successor_in(outcome.verdicts)),
+            public=codec.decode_public(outcome.public, task.public),
+        )
         client = ~self._identity.party
         if client not in clients:
-            return News(number, decoded, last=last)
+            return news
         row = clients.index(client)
         word = "kept" if verdict.kept_K[row] else "filtered"
-        return News(number, decoded, word, int(verdict.score_K[row]), last)
+        return replace(news, verdict=word, score=int(verdict.score_K[row]))
+
+
+def _outcome(parts: Mapping[PartKind, bytes]) -> Outcome:
+    """Return the outcome as a client knows it: without the detector's state."""
+    return Outcome(parts[PartKind.GLOBALS], parts[PartKind.VERDICTS], b"", parts[PartKind.PUBLIC])
 
 
 def _ignore(_: HistoryLine) -> None:

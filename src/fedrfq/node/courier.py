@@ -48,7 +48,7 @@ _PAUSE_S = 0.005
 
 @dataclass(frozen=True)
 class Carried:
-    """A decided round: its certificate, and the globals and verdicts that it certifies.
+    """A decided round: its certificate, and the outcome that it certifies, without the state.
 
     `packed` is all of it as `epochs.encode_last` writes it.
     """
@@ -56,6 +56,7 @@ class Carried:
     certificate: Certificate
     globals_: bytes
     verdicts: bytes
+    public: bytes
     packed: bytes
 
     @property
@@ -70,9 +71,12 @@ class Carried:
 
 
 class Courier:
-    """A courier in one run, with one call at a time. Create it by `open`, in a running loop."""
+    """A courier in one run, with one call at a time. Create it by `open`, in a running loop.
 
-    def __init__(self, identity: Identity) -> None:
+    `public` is the public part of an earlier round, which is fetched only if it has changed since.
+    """
+
+    def __init__(self, identity: Identity, public: bytes = b"") -> None:
         if identity.role != "courier":
             raise UserError(
                 f"{identity.folder} is a {identity.role}'s folder, not a courier's:"
@@ -87,6 +91,7 @@ class Courier:
         # The certificate of the newest round that any server has shown, and its parts.
         self._last: Certificate | None = None
         self._parts: dict[PartKind, bytes] = {}
+        self._public = public
         # Connected servers that have said which round was their last, and those in another run.
         self._greeted: set[int] = set()
         self._elsewhere: set[int] = set()
@@ -97,7 +102,7 @@ class Courier:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, folder: Path) -> AsyncIterator[Courier]:
+    async def open(cls, folder: Path, public: bytes = b"") -> AsyncIterator[Courier]:
         """Run the courier of this folder, and lock the folder meanwhile.
 
         If the run has ended by the time it is closed, the folder becomes one of the successor.
@@ -105,7 +110,7 @@ class Courier:
         lock = locked(folder)
         try:
             epochs.complete_activation(folder)
-            courier = cls(load(folder))
+            courier = cls(load(folder), public)
             await courier._links.start()
             try:
                 yield courier
@@ -263,6 +268,7 @@ class Courier:
         if round_ > self._newest_round() and self.rules.certifies(certificate, Kind.COMMIT):
             self._last = certificate
             self._parts = {}
+            self._take_part(Part(round_, PartKind.PUBLIC, self._public))
         if round_ == self._newest_round():
             self._ask(peer, *self._missing_parts())
 
@@ -271,6 +277,7 @@ class Courier:
         digest = part_digest(body.what, body.content)
         if any(fetch.digest == digest for fetch in self._missing_parts()):
             self._parts[body.what] = body.content
+            self._public = self._parts.get(PartKind.PUBLIC, self._public)
 
     # What is known
 
@@ -283,7 +290,11 @@ class Courier:
         if self._last is None:
             return []
         record = self._last.record
-        digests = {PartKind.GLOBALS: record.globals_, PartKind.VERDICTS: record.verdicts}
+        digests = {
+            PartKind.GLOBALS: record.globals_,
+            PartKind.VERDICTS: record.verdicts,
+            PartKind.PUBLIC: record.public,
+        }
         return [
             Fetch(record.round, what, digest)
             for what, digest in digests.items()
@@ -300,5 +311,7 @@ class Courier:
         assert self._last is not None
         globals_ = self._parts[PartKind.GLOBALS]
         verdicts = self._parts[PartKind.VERDICTS]
-        packed = epochs.encode_last(self.rules, self._last, Outcome(globals_, verdicts, b""))
-        return Carried(self._last, globals_, verdicts, packed)
+        public = self._parts[PartKind.PUBLIC]
+        outcome = Outcome(globals_, verdicts, b"", public)
+        packed = epochs.encode_last(self.rules, self._last, outcome)
+        return Carried(self._last, globals_, verdicts, public, packed)

@@ -22,6 +22,7 @@ class News:
     """A round's certified result; round 0 stands for what is known before the first.
 
     The verdict and the score are on this client's own upload. `last` says that no round follows.
+    `public` are the statistics on the public feature map, if there are any yet.
     """
 
     round: int
@@ -29,6 +30,7 @@ class News:
     verdict: str = ""
     score: int | None = None
     last: bool = False
+    public: Globals | None = None
 
 
 class Learner:
@@ -98,7 +100,7 @@ class Learner:
 
     async def _record(self, news: News) -> None:
         """Test the model against this result, and write the round into the history."""
-        accuracies = await asyncio.to_thread(self._participant.test, news.globals_)
+        accuracies = await asyncio.to_thread(self._participant.test, news.round, news.globals_)
         self.accuracies = accuracies
         # The losses belong to the round the client trained in last, if it did in this one.
         losses = None

@@ -6,7 +6,11 @@ and a server can check the range of what it gets. Fewer bits per value make a co
 same scale, and a shorter message.
 
 An upload is a header, then for each class the client holds, in ascending order: the class, the
-number of samples, and the values, all little-endian.
+number of samples, and the values, all little-endian. Values are packed bit by bit, the lowest
+first; zero bits fill the last byte of a row.
+
+The rows of an upload need not be classes: statistics on a public feature map travel in the same
+form, with rows of second moments after those of the classes (`norm_bound.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import lt
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +32,9 @@ FRACTION_BITS = 14
 LIMIT = 2**20
 # The most values of a prototype: the header counts them in 16 bits.
 MAX_VALUES = 2**16 - 1
+# Bits of a value in a message.
+MIN_BITS = 4
+MAX_BITS = 24
 # The most samples of a class that a client may claim.
 MAX_COUNT = 2**20
 # Magic, version, bits per value, round, client, number of classes, values per class.
@@ -35,8 +43,10 @@ _HEADER = struct.Struct("<4sBBIIHH")
 _CLASS = struct.Struct("<HI")
 _MAGIC = b"FRFQ"
 _VERSION = 2
+# The most bits of a grid that reaches up to 8; with more, it reaches farther at the same step.
+_FINEST = FRACTION_BITS + 4
 # By bits, the highest bytes of values that are in range whatever their other bytes are. A value
-# with another highest byte may still be in range.
+# with another highest byte may still be in range. Other numbers of bits are not whole bytes.
 _TOPS = {
     8: bytes({*range(256)} - {128}),
     16: bytes({*range(256)} - {128}),
@@ -56,25 +66,22 @@ class Precision:
     bits: int = 24
 
     def __post_init__(self) -> None:
-        if self.bits not in (8, 16, 24):
-            raise UserError(f"method.bits must be 8, 16 or 24, not {self.bits}")
+        if type(self.bits) is not int or not MIN_BITS <= self.bits <= MAX_BITS:
+            raise UserError(f"bits must be {MIN_BITS} to {MAX_BITS}, not {self.bits}")
 
     @property
     def step(self) -> int:
         """Return the distance of neighbouring values, as an integer q.
 
-        8 bits are sixteenths up to 8, 16 bits are 4096ths up to 8, 24 bits are the whole range.
+        4 bits are whole numbers up to 7, 8 bits are sixteenths up to 8, 16 bits are 4096ths up to
+        8, 18 bits are the finest step up to 8, and 21 bits or more are the whole range.
         """
-        if self.bits == 24:
-            return 1
-        return 1 << (FRACTION_BITS + 4 - self.bits)
+        return 1 << max(_FINEST - self.bits, 0)
 
     @property
     def most(self) -> int:
         """Return the largest value, in steps."""
-        if self.bits == 24:
-            return LIMIT - 1
-        return int(2 ** (self.bits - 1) - 1)
+        return int(min(2 ** (self.bits - 1), LIMIT)) - 1
 
     def rounded(self, values: Ints) -> Ints:
         """Return the nearest values of the grid; halves are rounded up."""
@@ -83,6 +90,21 @@ class Precision:
 
 
 FULL_PRECISION = Precision()
+
+
+def fixed(values: NDArray[np.float64]) -> Ints:
+    """Return numbers in fixed point, cut to its range; what is not a number becomes 0."""
+    scaled = np.nan_to_num(np.rint(values * 2.0**FRACTION_BITS))
+    cut: Ints = np.clip(scaled, 1 - LIMIT, LIMIT - 1).astype(np.int64)
+    return cut
+
+
+class Bound(Protocol):
+    """A further condition on the values of an upload."""
+
+    def problem(self, values_JV: Ints) -> str | None:
+        """Return why these rows are refused, or None if they are not; rows not sent are 0."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -131,10 +153,13 @@ class Uploads:
             values_KJV=self.values_KJV[keep_K],
         )
 
-    def checked(self) -> Uploads:
-        """Return the uploads less those of clients whose numbers no message can carry."""
+    def checked(self, bound: Bound | None = None) -> Uploads:
+        """Return the uploads less those of clients whose numbers no message can carry.
+
+        With a bound, what exceeds it is refused too.
+        """
         if self._all_valid():
-            return self
+            return self._within_bound(bound)
         step = self.precision.step
         end = self.precision.most * step
         counts_KJ = self.counts_KJ
@@ -146,7 +171,22 @@ class Uploads:
         if step > 1:
             valid_K &= ~(values_KJV % step).any((1, 2))
         wrong = {self.clients[row]: self._reason(row) for row in np.flatnonzero(~valid_K).tolist()}
-        return replace(self.only(valid_K), refused={**self.refused, **wrong})
+        valid = replace(self.only(valid_K), refused={**self.refused, **wrong})
+        return valid._within_bound(bound)
+
+    def _within_bound(self, bound: Bound | None) -> Uploads:
+        """Return the uploads less those that exceed the bound, if there is one."""
+        if bound is None:
+            return self
+        sent_KJV = self.values_KJV * self.held_KJ[..., None]
+        problems = [bound.problem(sent_JV) for sent_JV in sent_KJV]
+        wrong = {
+            client: problem
+            for client, problem in zip(self.clients, problems, strict=True)
+            if problem is not None
+        }
+        within_K = np.array([problem is None for problem in problems], np.bool_)
+        return replace(self.only(within_K), refused={**self.refused, **wrong})
 
     def _all_valid(self) -> bool:
         """Return whether all numbers are valid, which is faster to find out than whose are not."""
@@ -201,10 +241,13 @@ class Globals:
 
 def size(classes_K: Ints, values: int, precision: Precision) -> int:
     """Return the length of messages with so many classes each, in bytes."""
-    return int(
-        _HEADER.size * len(classes_K)
-        + classes_K.sum() * (_CLASS.size + values * precision.bits // 8)
-    )
+    row = _CLASS.size + _row_bytes(values, precision.bits)
+    return int(_HEADER.size * len(classes_K) + classes_K.sum() * row)
+
+
+def _row_bytes(values: int, bits: int) -> int:
+    """Return how many bytes so many values take."""
+    return (values * bits + 7) // 8
 
 
 def encode(
@@ -212,14 +255,20 @@ def encode(
 ) -> bytes:
     """Return one client's upload."""
     held = np.flatnonzero(counts_J)
-    width = precision.bits // 8
     parts = [_header(round_, client, len(held), values_JV.shape[1], precision)]
     for j in held:
-        words = (values_JV[j] // precision.step).astype("<i4")
-        # The lowest bytes of each word: two's complement, so the sign is in the highest of them.
-        digits = words.view(np.uint8).reshape(-1, 4)[:, :width]
-        parts += [_CLASS.pack(int(j), int(counts_J[j])), digits.tobytes()]
+        digits = _digits(values_JV[j] // precision.step, precision.bits)
+        parts += [_CLASS.pack(int(j), int(counts_J[j])), digits]
     return b"".join(parts)
+
+
+def _digits(steps_V: Ints, bits: int) -> bytes:
+    """Return the lowest bits of each number, in two's complement, so its sign is the highest."""
+    bytes_V4 = steps_V.astype("<i4").view(np.uint8).reshape(-1, 4)
+    if bits % 8 == 0:
+        return bytes_V4[:, : bits // 8].tobytes()
+    bits_VB = np.unpackbits(bytes_V4, axis=1, count=bits, bitorder="little")
+    return np.packbits(bits_VB, bitorder="little").tobytes()
 
 
 def _header(round_: int, client: int, held: int, values: int, precision: Precision) -> bytes:
@@ -273,7 +322,9 @@ def _read(
                 f"class {j} with {count} samples is out of order, unknown, empty or too large"
             )
         last = j
-    steps = _signed(rows["digits"])
+    steps = _signed(rows["digits"], values, bits)
+    if not _padded(rows["digits"], values, bits):
+        raise UserError("a bit after the last value of a row is not 0")
     if not _within(steps, precision):
         raise UserError(f"a value is outside the fixed-point range of ±{precision.most}")
     return round_, client, rows, steps
@@ -282,19 +333,38 @@ def _read(
 @lru_cache(8)
 def _row(values: int, bits: int) -> np.dtype[np.void]:
     """Return the layout of a class in a message."""
-    return np.dtype([("class", "<u2"), ("count", "<u4"), ("digits", np.uint8, (values, bits // 8))])
+    digits = ("digits", np.uint8, (_row_bytes(values, bits),))
+    return np.dtype([("class", "<u2"), ("count", "<u4"), digits])
 
 
-def _signed(digits: NDArray[np.uint8]) -> Words:
-    """Return numbers from their bytes, the last axis.
+def _signed(digits_RB: NDArray[np.uint8], values: int, bits: int) -> Words:
+    """Return the numbers in the bytes of each row.
 
     They are moved to the upper end of a word, and shifted back with their sign.
     """
-    width = digits.shape[-1]
-    words = np.zeros((*digits.shape[:-1], 4), np.uint8)
-    words[..., 4 - width :] = digits
-    signed: Words = words.view("<i4")[..., 0] >> 32 - 8 * width
-    return signed
+    rows = len(digits_RB)
+    if bits % 8 == 0:
+        width = bits // 8
+        bytes_RV4 = np.zeros((rows, values, 4), np.uint8)
+        bytes_RV4[..., 4 - width :] = digits_RB.reshape(rows, values, width)
+        words_RV = bytes_RV4.view("<u4")[..., 0]
+    else:
+        # A number and the bits before it in its first byte are at most 31 bits: in 4 bytes.
+        first_V = np.arange(values) * bits
+        padded_RB = np.pad(digits_RB, ((0, 0), (0, 3)))
+        words_RV = np.zeros((rows, values), np.uint32)
+        for byte in range(4):
+            words_RV |= padded_RB[:, first_V // 8 + byte].astype(np.uint32) << np.uint32(8 * byte)
+        words_RV >>= (first_V % 8).astype(np.uint32)
+        words_RV <<= np.uint32(32 - bits)
+    signed_RV: Words = words_RV.view(np.int32) >> 32 - bits
+    return signed_RV
+
+
+def _padded(digits_RB: NDArray[np.uint8], values: int, bits: int) -> bool:
+    """Return whether the bits after the last value of each row are 0, so that one form is valid."""
+    used = values * bits % 8
+    return not used or not (digits_RB[:, -1] >> used).any()
 
 
 def _within(steps: Words, precision: Precision) -> bool:
@@ -311,15 +381,20 @@ def _plainly_right(
     """Return whether a message is right beyond doubt.
 
     Servers ask this of every message, and for a single one numpy takes longer. Where something is
-    wrong, or a value so low that it may be, `_read` finds out what.
+    wrong, or a value so low that it may be, or not of whole bytes, `_read` finds out.
     """
+    if precision.bits not in _TOPS:
+        return False
     width = precision.bits // 8
     row = _packed_row(values * width)
     held, rest = divmod(len(message) - _HEADER.size, row.size)
-    if rest or not 0 < held <= classes:
+    if rest or not 0 <= held <= classes:
         return False
     if not message.startswith(_header(round_, client, held, values, precision)):
         return False
+    # A client need not send any class.
+    if not held:
+        return True
     class_R, count_R, digits_R = zip(*row.iter_unpack(message[_HEADER.size :]), strict=True)
     ordered = all(map(lt, class_R, class_R[1:])) and class_R[-1] < classes
     counted = min(count_R) > 0 and max(count_R) <= MAX_COUNT
@@ -337,16 +412,24 @@ def _packed_row(length: int) -> struct.Struct:
 
 
 def refuses(
-    round_: int, client: int, message: bytes, classes: int, values: int, *, precision: Precision
+    round_: int,
+    client: int,
+    message: bytes,
+    classes: int,
+    values: int,
+    *,
+    precision: Precision,
+    bound: Bound | None = None,
 ) -> str | None:
     """Return why a client's message is refused; None where it is admitted.
 
-    It is refused if it is not well-formed, or of another round or client.
+    It is refused if it is not well-formed, or of another round or client, or exceeds the bound.
     """
-    if _plainly_right(round_, client, message, classes, values, precision=precision):
+    plain = _plainly_right(round_, client, message, classes, values, precision=precision)
+    if plain and bound is None:
         return None
     try:
-        number, author, _, _ = _read(message, classes, values, precision)
+        number, author, rows, steps_RV = _read(message, classes, values, precision)
     except UserError as error:
         return str(error)
     if (number, author) != (round_, client):
@@ -354,13 +437,28 @@ def refuses(
             f"it is of round {number} and client {author}, "
             f"not of round {round_} and client {client}"
         )
-    return None
+    if bound is None:
+        return None
+    values_JV = np.zeros((classes, values), np.int64)
+    values_JV[rows["class"]] = steps_RV * np.int64(precision.step)
+    return bound.problem(values_JV)
 
 
 def admit(
-    round_: int, messages: Mapping[int, bytes], classes: int, values: int, precision: Precision
+    round_: int,
+    messages: Mapping[int, bytes],
+    classes: int,
+    values: int,
+    precision: Precision,
+    bound: Bound | None = None,
 ) -> Uploads:
     """Return the uploads in the clients' messages, less those that are refused."""
+    return _admit(round_, messages, classes, values, precision)._within_bound(bound)
+
+
+def _admit(
+    round_: int, messages: Mapping[int, bytes], classes: int, values: int, precision: Precision
+) -> Uploads:
     uploads = _together(round_, messages, classes, values, precision)
     if uploads is not None:
         return uploads
@@ -398,11 +496,13 @@ def _together(
     rows = np.frombuffer(b"".join(bodies), row)
     row_R = np.repeat(np.arange(len(clients)), held_K)
     class_R = rows["class"]
-    steps_RV = _signed(rows["digits"])
+    steps_RV = _signed(rows["digits"], values, precision.bits)
     # Classes ascend within each message, and messages follow one another: one comparison for all.
     ordered = (np.diff(row_R * classes + class_R) > 0).all() and class_R.max(initial=0) < classes
     counted = rows["count"].min(initial=1) > 0 and rows["count"].max(initial=1) <= MAX_COUNT
     if not ordered or not counted or not _within(steps_RV, precision):
+        return None
+    if not _padded(rows["digits"], values, precision.bits):
         return None
     counts_KJ = np.zeros((len(clients), classes), np.int64)
     values_KJV = np.zeros((len(clients), classes, values), np.int64)

@@ -1,11 +1,13 @@
 """What every server computes from a round's uploads: who is kept, and the next global prototypes.
 
+In a public round the uploads are statistics of classes on a public feature map instead.
+
 It is exact and pure, on integers: servers that saw the same uploads decide the same bytes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +24,8 @@ class Decision:
     verdict: Verdict
     state: State  # of the detector, for the next round
     globals_: Globals
+    # The statistics on the public feature map: a row for each class, then the second moments.
+    public: Globals | None = None
 
 
 def decide(
@@ -36,6 +40,30 @@ def decide(
     return Decision(
         admitted, verdict, state, combine(globals_, admitted.only(verdict.kept_K), rule)
     )
+
+
+def decide_public(
+    detector: Detector, clients: int, classes: int, last: Globals, uploads: Uploads
+) -> tuple[Uploads, Verdict, Globals]:
+    """Judge, filter and average uploads of class statistics, given the last ones.
+
+    Return the uploads as they counted before the filter, the verdict, and the new statistics.
+
+    The detector starts afresh: what it remembers is of prototypes, in other units. It compares the
+    class means, which are the first rows, because the second moments of honest clients differ as
+    much as the classes that they hold.
+    """
+    admitted = detector.admitted(uploads)
+    means = replace(
+        admitted,
+        counts_KJ=admitted.counts_KJ[:, :classes],
+        values_KJV=admitted.values_KJV[:, :classes],
+    )
+    last_means = Globals(last.present_J[:classes], last.values_JV[:classes])
+    _, verdict = detector.judge(detector.start(clients), last_means, means)
+    # Weighted by samples, so that means and moments are those of all samples together.
+    public = combine(last, admitted.only(verdict.kept_K), "weighted")
+    return admitted, verdict, public
 
 
 def combine(previous: Globals, uploads: Uploads, rule: str) -> Globals:

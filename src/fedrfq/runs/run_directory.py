@@ -266,6 +266,11 @@ class RunDirectory:
             named[f"memory/{name}"] = torch.from_numpy(array)
         for name, p in state.centres.items():
             named[f"centres/{name}"] = p
+        for name, p in state.server[0].items():
+            named[f"server/{name}"] = p
+        if state.public[0] is not None:
+            named["public/values"] = torch.from_numpy(state.public[0].values_JV)
+            named["public/present"] = torch.from_numpy(state.public[0].present_J)
         if state.agreed[0]:
             certified = bytearray(state.agreed[0])
             named["committee/last"] = torch.frombuffer(certified, dtype=torch.uint8)
@@ -306,7 +311,16 @@ class RunDirectory:
         agreed = b""
         if "committee/last" in named:
             agreed = named["committee/last"].numpy().tobytes()
-        return LoopState(int(metadata["round"]), params, (globals_,), (memory,), centres, (agreed,))
+        return LoopState(
+            round=int(metadata["round"]),
+            params=params,
+            globals_=(globals_,),
+            memory=(memory,),
+            centres=centres,
+            agreed=(agreed,),
+            server=(_under(named, "server"),),
+            public=(_statistics(named),),
+        )
 
     def last(self, device: torch.device) -> LoopState:
         """Return the state at the newest checkpoint."""
@@ -367,6 +381,14 @@ def _under(named: Mapping[str, Tensor], folder: str) -> dict[str, Tensor]:
 
 def _on(device: torch.device, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.to(device) for name, tensor in named.items()}
+
+
+def _statistics(named: Mapping[str, Tensor]) -> Globals | None:
+    """Return a checkpoint's statistics on the public map, if it has any."""
+    if not {"public/present", "public/values"} <= set(named):
+        return None
+    present_J = named["public/present"].numpy().astype(np.bool_)
+    return Globals(present_J, named["public/values"].numpy())
 
 
 def common_round(runs: Sequence[RunDirectory]) -> int:

@@ -239,6 +239,8 @@ def part(loop: RoundLoop, state: LoopState, r: int) -> LoopState:
         memory=(state.memory[r],),
         centres={name: p[centre_rows] for name, p in state.centres.items()},
         agreed=(state.agreed[r],),
+        server=(state.server[r],),
+        public=(state.public[r],),
     )
 
 
@@ -252,6 +254,8 @@ def join(states: Sequence[LoopState]) -> LoopState:
         tuple(state.memory[0] for state in states),
         _concatenated([state.centres for state in states]),
         tuple(state.agreed[0] for state in states),
+        tuple(state.server[0] for state in states),
+        tuple(state.public[0] for state in states),
     )
 
 

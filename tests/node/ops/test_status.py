@@ -165,7 +165,7 @@ def test_phases() -> None:
 
 def test_who_was_filtered_and_why_comes_from_the_verdicts(tmp_path: Path) -> None:
     federation = founded(tmp_path)
-    certificate = Certificate(Kind.COMMIT, 2, Record(9, *[bytes(32)] * 5), ())
+    certificate = Certificate(Kind.COMMIT, 2, Record(9, *[bytes(32)] * 6), ())
     verdicts = codec.encode_verdicts((0, 2), Verdict(np.array([True, False]), np.array([3, 77])))
     last = server_status.last(federation, Decided(certificate, Outcome(b"", verdicts, b""), ()))
     assert (last.round, last.view, last.clients) == (9, 2, 2)

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrfq.consensus.events import Outcome
-from fedrfq.consensus.messages import Cert, Certificate, Kind, Part, PartKind, part_digest
+from fedrfq.consensus.messages import (
+    OUTCOME,
+    Cert,
+    Certificate,
+    Kind,
+    Part,
+    PartKind,
+    part_digest,
+)
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
@@ -224,21 +232,14 @@ def _decode_last(rules: Rules, last: bytes) -> tuple[Certificate, Outcome]:
     if not isinstance(first, Cert) or not rules.certifies(first.certificate, Kind.COMMIT):
         raise Refused("it does not begin with a certificate of this federation")
     record = first.certificate.record
-    certified_digests = {
-        PartKind.GLOBALS: record.globals_,
-        PartKind.VERDICTS: record.verdicts,
-        PartKind.STATE: record.state,
-    }
+    certified_digests = dict(zip(OUTCOME, record.outcome(), strict=True))
     parts = {m.body.what: m.body.content for m in messages if isinstance(m.body, Part)}
     for kind, digest in certified_digests.items():
         if kind is PartKind.STATE and kind not in parts:
             continue
         if kind not in parts or part_digest(kind, parts[kind]) != digest:
             raise Refused(f"{kind.name} is not what was certified")
-    outcome = Outcome(
-        parts[PartKind.GLOBALS], parts[PartKind.VERDICTS], parts.get(PartKind.STATE, b"")
-    )
-    return first.certificate, outcome
+    return first.certificate, Outcome(*(parts.get(kind, b"") for kind in OUTCOME))
 
 
 def inherited_outcome(folder: Path, federation: Federation) -> Outcome | None:
@@ -307,8 +308,10 @@ def _sync(folder: Path) -> None:
 def encode_last(rules: Rules, certificate: Certificate, outcome: Outcome) -> bytes:
     """Encode how a run ended, for `activate_successor`; a client's outcome has no state."""
     round_ = certificate.record.round
-    parts = round_log.parts(rules.run, round_, outcome)
-    if not outcome.state:
-        # The state is the last part.
-        parts = parts[:-1]
-    return round_log.pack([rules.unsigned(Cert(round_, certificate)), *parts])
+    cert = rules.unsigned(Cert(round_, certificate))
+    parts = [
+        rules.unsigned(Part(round_, kind, content))
+        for kind, content in zip(OUTCOME, outcome, strict=True)
+        if kind is not PartKind.STATE or outcome.state
+    ]
+    return round_log.pack([cert, *parts])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedrfq.consensus.events import Decided
 from fedrfq.consensus.messages import (
+    OUTCOME,
     Cert,
     Certificate,
     Evidence,
@@ -33,7 +34,7 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
-from fedrfq.federation.round_log import OUTCOME, accusation, pack, parts
+from fedrfq.federation.round_log import accusation, pack, parts
 from fedrfq.files import hash_chain
 from fedrfq.node.storage import disk
 from fedrfq.node.storage.log_reader import FOLDER
@@ -53,6 +54,8 @@ class AuditWriter:
         # Of rounds already written: their certified values, and whom evidence convicts of what.
         self._values: dict[int, bytes] = {}
         self._charged: set[object] = set()
+        # The digest of the public part that was written last.
+        self._public = part_digest(PartKind.PUBLIC, b"")
         # Of rounds still to be written: everything that may become part of an entry.
         self._uploads: dict[bytes, Message] = {}
         self._parts: dict[bytes, Part] = {}
@@ -111,7 +114,7 @@ class AuditWriter:
             self._write(self._open)
         if decided.outcome is not None:
             for digest, message in zip(
-                _part_digests(record),
+                record.outcome(),
                 parts(self.rules.run, record.round, decided.outcome),
                 strict=True,
             ):
@@ -150,6 +153,8 @@ class AuditWriter:
             # the entries that both have.
             self._bodies.append(pack([*self._uploads_of(set_), *self._parts_of(record)]))
             self._log.append(pack([*entry, *self._evidence]))
+        if record.public in self._parts:
+            self._public = record.public
         self._remember(record)
         self._forget(record.round)
 
@@ -167,12 +172,12 @@ class AuditWriter:
         """Return the parts of the outcome that are known, under the round's own number.
 
         A part that did not change has the same digest as in the round before, so the copy at hand
-        may carry that round's number.
+        may carry that round's number. The public part is left out if it was written last.
         """
         messages = []
-        for what, digest in zip(OUTCOME, _part_digests(record), strict=True):
+        for what, digest in zip(OUTCOME, record.outcome(), strict=True):
             part = self._parts.get(digest)
-            if part is not None:
+            if part is not None and digest != self._public:
                 messages.append(self.rules.unsigned(Part(record.round, what, part.content)))
         return messages
 
@@ -206,10 +211,15 @@ class AuditWriter:
             # Uploads are private, so nobody else may read the files.
             for name in (LOG, BODIES):
                 (self.folder / name).touch(0o600)
-            bodies_ends = [0, *(entry.end for entry in self._complete_entries(BODIES))]
+            bodies_ends = [0]
+            publics = []
+            for entry in self._complete_entries(BODIES):
+                bodies_ends.append(entry.end)
+                publics.append(self._public_in(entry))
             log_ends = [0]
-            for entry, _ in zip(self._complete_entries(LOG), bodies_ends[1:], strict=False):
+            for entry, public in zip(self._complete_entries(LOG), publics, strict=False):
                 self._recall(entry)
+                self._public = public or self._public
                 log_ends.append(entry.end)
             self._cut_off(LOG, log_ends[-1])
             self._cut_off(BODIES, bodies_ends[len(log_ends) - 1])
@@ -242,6 +252,23 @@ class AuditWriter:
             ) from error
         if isinstance(body, Cert):
             self._remember(body.certificate.record)
+
+    def _public_in(self, entry: hash_chain.Entry) -> bytes:
+        """Return the digest of an entry's public part, its last message; b"" if it has none."""
+        reader = Reader(entry.payload)
+        wire = b""
+        try:
+            while reader.left():
+                wire = reader.sized()
+            body = decode(wire).body if wire else None
+        except Refused as error:
+            raise UserError(
+                f"{self.folder / BODIES}, byte {entry.offset}: this entry does not hold a round"
+                f" ({error}); move {LOG} and {BODIES} away"
+            ) from error
+        if isinstance(body, Part) and body.what == PartKind.PUBLIC:
+            return part_digest(body.what, body.content)
+        return b""
 
     def _cut_off(self, name: str, end: int) -> None:
         """Move what follows `end` into a file of its own, as private as the one it was in."""
@@ -279,11 +306,6 @@ class AuditWriter:
                 f" has, so more than {self.rules.roster.f} servers have lied: keep all files and"
                 " compare them with the other parties' by `fedrfq verify`"
             )
-
-
-def _part_digests(record: Record) -> tuple[bytes, bytes, bytes]:
-    """Return the digests of the outcome's parts, in the order of `OUTCOME`."""
-    return record.globals_, record.verdicts, record.state
 
 
 def _commit_certificates(messages: Sequence[Message]) -> list[Certificate]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fedrfq.federation.federation_file import Federation
+from fedrfq.prototypes.fixed_point import size
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -93,8 +96,13 @@ def courier_pace(federation: Federation) -> Pace:
 
 
 def _upload_bytes(federation: Federation) -> int:
-    """Return the largest size of an upload, or of the globals."""
-    return federation.task.classes * (8 + 4 * federation.task.values)
+    """Return the largest size of an upload, of the globals, or of the public statistics."""
+    task = federation.task
+    rows = task.classes * (8 + 4 * task.values)
+    if task.public is None:
+        return rows
+    public = size(np.array([task.public.rows]), task.public.values, task.public.precision)
+    return max(rows, public)
 
 
 class Budget:

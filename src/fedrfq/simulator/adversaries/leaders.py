@@ -131,6 +131,7 @@ class Wrong(Behaviour):
             replace(record, globals_=other),
             replace(record, verdicts=other),
             replace(record, state=other),
+            replace(record, public=other),
             replace(record, previous=other),
             replace(record, set_=other),
         )

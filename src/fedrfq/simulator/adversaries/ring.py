@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from fedrfq.consensus.events import Application, Decided, Event, Outcome, Received
 from fedrfq.consensus.messages import (
+    PARTS,
     AnyMessage,
     Cert,
     Certificate,
@@ -250,10 +251,8 @@ class Ring:
         if any(self.application.refuses(body) is not None for body in bodies):
             return None
         outcome = self.application.decide(round_, before.outcome, bodies)
-        self._keep_part(round_, PartKind.SET, write_entries(entries))
-        self._keep_part(round_, PartKind.GLOBALS, outcome.globals_)
-        self._keep_part(round_, PartKind.VERDICTS, outcome.verdicts)
-        self._keep_part(round_, PartKind.STATE, outcome.state)
+        for what, content in zip(PARTS, (write_entries(entries), *outcome), strict=True):
+            self._keep_part(round_, what, content)
         record = self.rules.record(round_, before.value, entries, outcome)
         self.records.setdefault(round_, {})[record.value(self.rules.run)] = record
         return record

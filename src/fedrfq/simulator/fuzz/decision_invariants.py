@@ -13,10 +13,10 @@ from collections import Counter
 
 from fedrfq.consensus.events import Application, Decided, Outcome
 from fedrfq.consensus.messages import (
+    PARTS,
     Certificate,
     Entry,
     Kind,
-    PartKind,
     Record,
     Upload,
     part_digest,
@@ -118,10 +118,7 @@ class DecisionHistory:
         expected = Record(
             round_,
             self.values[round_ - 1],
-            part_digest(PartKind.SET, write_entries(entries)),
-            part_digest(PartKind.GLOBALS, outcome.globals_),
-            part_digest(PartKind.VERDICTS, outcome.verdicts),
-            part_digest(PartKind.STATE, outcome.state),
+            *map(part_digest, PARTS, (write_entries(entries), *outcome)),
         )
         if expected != record:
             raise Violation(

@@ -219,7 +219,7 @@ class ScheduleRun:
     def _client(self, k: int, client: type[Client]) -> MakeMachine:
         fetched: tuple[PartKind, ...] = ()
         if self.schedule.clients_fetch:
-            fetched = (PartKind.GLOBALS, PartKind.VERDICTS)
+            fetched = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC)
         return lambda log: client(self.rules, k, self._signer(~k), log, fetched)
 
     def _faulty_client(self, k: int, name: str) -> MakeMachine:

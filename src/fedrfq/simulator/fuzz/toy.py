@@ -15,6 +15,8 @@ from fedrfq.consensus.messages import Upload
 
 _CONTENT = struct.Struct("<cq")
 _GLOBALS = struct.Struct("<IqQ")
+# Every so many rounds the public part changes, beginning with the first; in the others it stays.
+_PUBLIC_EVERY = 3
 MAX_NUMBER = 10**6
 
 
@@ -62,7 +64,10 @@ class Toy:
             mixed = (mixed * 1_000_003 + number + upload.client) % 2**64
         globals_ = _GLOBALS.pack(round_, total, mixed)
         state = sha256(before.state + globals_ + verdicts).digest()
-        return Outcome(globals_, verdicts, state)
+        public = before.public
+        if round_ % _PUBLIC_EVERY == 1:
+            public = b"public " + globals_
+        return Outcome(globals_, verdicts, state, public)
 
 
 def _farthest(numbers: list[int]) -> int:

@@ -17,9 +17,10 @@ class _PersistsKnownParts(Replica):
     """A server that does not fail when it lacks a part of what it decides."""
 
     def _persist_parts(self, record: Record) -> None:
-        names = (record.set_, record.globals_, record.verdicts, record.state)
         self.effects += [
-            Persist(self.rules.unsigned(self.parts[name])) for name in names if name in self.parts
+            Persist(self.rules.unsigned(self.parts[name]))
+            for name in record.parts()
+            if name in self.parts
         ]
 
 
