@@ -83,6 +83,23 @@ def test_kill_9_then_resume_ends_as_if_never_stopped(tmp_path, whole, rounds):
     assert_same_run(path, whole)
 
 
+def test_a_run_from_before_the_test_on_all_classes_goes_on_with_its_columns(tmp_path, whole):
+    session = small_session(tmp_path)
+    for _ in range(2):
+        next(iter(session.advance()))
+    session.close()
+    (run,) = session.runs
+    lines = [
+        ",".join(line.split(",")[:14])
+        for line in (run.path / "clients.csv").read_text().splitlines()
+    ]
+    (run.path / "clients.csv").write_text("".join(f"{line}\n" for line in lines))
+    fedrfq("resume", run.path)
+    first = [{key: row[key] for key in list(row)[:14]} for row in clients(whole)]
+    assert clients(run.path) == first
+    assert records(run.path) == records(whole)
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, whole, stop):
     process, path = started(tmp_path, [*SMALL, "checkpoint=100"], 2)

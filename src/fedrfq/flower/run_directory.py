@@ -29,7 +29,7 @@ from fedrfq.flower.decided_round import DecidedRound
 from fedrfq.flower.messages import Floats, Ints, NodeAnswer, NodeFigures, Singles
 from fedrfq.flower.sample_knowledge import SampleKnowledge
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import ALL_WAYS, MEASURES, CommonFigures
+from fedrfq.learning.common_test import ALL_WAYS, COMMON_MEASURES, CommonFigures
 from fedrfq.learning.evaluation import Round, RoundOutcome, RoundRecord, RunAccuracies, outcome
 from fedrfq.learning.round_loop import attackers, targets
 from fedrfq.prototypes.fixed_point import Globals, Uploads
@@ -179,7 +179,7 @@ class FlowerRunDirectory:
 
     def _fits(self, figures: NodeFigures) -> bool:
         """Whether there are as many figures of each client and sample as classes ask for."""
-        columns = len(ALL_WAYS) * (len(MEASURES) + self._plan.task.classes)
+        columns = len(ALL_WAYS) * (len(COMMON_MEASURES) + self._plan.task.classes)
         if figures.common_KF.shape[1] not in (0, columns):
             return False
         if not self.experiment.method.predicts:

@@ -34,7 +34,13 @@ WAYS = ("head", "prototype", "public")
 # All ways; what a node sends of its clients has the figures of each.
 ALL_WAYS = (*WAYS, "combined")
 # The figures of a way that records and tables of clients have.
-MEASURES = ("accuracy_all", "accuracy_held", "accuracy_unheld", "ece")
+COMMON_MEASURES = ("accuracy_all", "accuracy_held", "accuracy_unheld", "ece")
+# The names of all of these; those of the final prediction have no prefix.
+COMMON_COLUMNS = tuple(
+    f"{prefix}{measure}"
+    for prefix in ("", *(f"{way}_" for way in WAYS))
+    for measure in COMMON_MEASURES
+)
 # Samples times clients that are evaluated at once: it bounds the memory of the test.
 _AT_ONCE = 1 << 17
 
@@ -60,8 +66,8 @@ class WayFigures:
     @staticmethod
     def unpacked(packed_KF: Floats) -> WayFigures:
         """Return the figures in these rows."""
-        all_K, held_K, unheld_K, ece_K = packed_KF.T[: len(MEASURES)]
-        return WayFigures(all_K, held_K, unheld_K, ece_K, packed_KF[:, len(MEASURES) :])
+        all_K, held_K, unheld_K, ece_K = packed_KF.T[: len(COMMON_MEASURES)]
+        return WayFigures(all_K, held_K, unheld_K, ece_K, packed_KF[:, len(COMMON_MEASURES) :])
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class CommonFigures:
         return {
             f"{prefix}{measure}": _known(getattr(figures, f"{measure}_K")[k])
             for prefix, figures in self.prefixed().items()
-            for measure in MEASURES
+            for measure in COMMON_MEASURES
         }
 
     def packed(self) -> Floats:
@@ -110,7 +116,7 @@ class CommonFigures:
         means = {
             f"{prefix}{measure}": _mean(getattr(figures, f"{measure}_K"))
             for prefix, figures in self.prefixed().items()
-            for measure in MEASURES
+            for measure in COMMON_MEASURES
         }
         final = self.ways[self.final]
         # A malicious client may ruin its own model: it is not counted as the worst.

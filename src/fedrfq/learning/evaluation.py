@@ -17,7 +17,7 @@ from fedrfq.data.partition import Partition
 from fedrfq.experiment import Experiment
 from fedrfq.federation.public_task import PublicTask
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import MEASURES, WAYS, CommonFigures
+from fedrfq.learning.common_test import COMMON_COLUMNS, CommonFigures
 from fedrfq.learning.draws import targets
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision
@@ -402,12 +402,6 @@ def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dic
         "reason": done.decision.uploads.refused.get(k, ""),
         **_common_client(figures.common, k),
     }
-
-
-# The columns of a client's figures on the common test set.
-COMMON_COLUMNS = tuple(
-    f"{prefix}{measure}" for prefix in ("", *(f"{way}_" for way in WAYS)) for measure in MEASURES
-)
 
 
 def _common_client(common: CommonFigures | None, k: int) -> dict[str, float | None]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrfq.experiment import Experiment, name_of
-from fedrfq.learning.evaluation import COMMON_COLUMNS, RoundRecord
+from fedrfq.learning.common_test import COMMON_COLUMNS
+from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.runs.run_directory import RunDirectory
 

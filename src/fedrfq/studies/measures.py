@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean
 from typing import Any
 
@@ -51,6 +52,16 @@ def _honest_accuracy(record: RoundRecord) -> float | None:
 
 def _honest_prototype_accuracy(record: RoundRecord) -> float | None:
     return _first_present(record.honest_prototype_accuracy_mean, record.prototype_accuracy_mean)
+
+
+# The ways to predict on the common test set, by the prefixes of their figures in a record.
+_WAYS = {"": "", "head_": "own head, ", "prototype_": "nearest prototype, ", "public_": "public, "}
+_ON_ALL_CLASSES = {
+    "accuracy_all": "all classes, %",
+    "accuracy_held": "held classes, all answers allowed, %",
+    "accuracy_unheld": "classes not held, %",
+    "ece": "calibration error (ECE), %",
+}
 
 
 MEASURES: dict[str, Measure] = {
@@ -100,6 +111,14 @@ MEASURES: dict[str, Measure] = {
         3,
         summary_key="detector_precision",
     ),
+    "accuracy_all_worst": Measure(
+        "all classes, worst client, %", 2, lambda r: r.accuracy_all_worst
+    ),
+    **{
+        f"{prefix}{name}": Measure(f"{way}{title}", 2, attrgetter(f"{prefix}{name}"))
+        for prefix, way in _WAYS.items()
+        for name, title in _ON_ALL_CLASSES.items()
+    },
 }
 
 
