@@ -479,9 +479,9 @@ class RoundLoop:
             return [None for _ in self.experiments]
         pairs = zip(self.experiments, decisions, strict=True)
         known = [targets(experiment, number, decision.globals_) for experiment, decision in pairs]
-        return self.common.measure(self.engines, params, known, self._public_chances(decisions))
+        return self.common.measure(self.engines, params, known, self.public_chances(decisions))
 
-    def _public_chances(self, decisions: Sequence[Decision]) -> Tensor | None:
+    def public_chances(self, decisions: Sequence[Decision]) -> Tensor | None:
         """Return what each client's public classifier makes of its common test, K × N × J."""
         if not self.experiments[0].public.used:
             return None
