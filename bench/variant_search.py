@@ -76,7 +76,15 @@ GRIDS: dict[str, dict[str, Sequence[object]]] = {
     "fedrfq-lean": {"lam": (1.0,)},
 }
 # What the finalists of our own are tried with besides.
-CHANGES: tuple[Settings, ...] = ((), ("method.ramp=10",), ("method.bits=16",))
+CHANGES: tuple[Settings, ...] = (
+    (),
+    ("method.ramp=10",),
+    ("method.bits=4",),
+    ("method.bits=6",),
+    ("method.bits=16",),
+)
+# What settings are ranked by. Records have more, and the JSON has all of it: above all, how well
+# clients do on the classes that they do not hold, which is next to nothing for all of these.
 COLUMNS = ("accuracy_mean", "prototype_accuracy_mean")
 
 
@@ -103,7 +111,8 @@ def evaluate(
     """Return each setting's figures after the last round, on the samples held back."""
     groups: dict[Hashable, list[tuple[Settings, Experiment]]] = defaultdict(list)
     for sets, seed in itertools.product(settings, seeds):
-        lines = [*COMMON, *TASKS[task], f"rounds={rounds}", *sets]
+        # All classes are tested at checkpoints: once, at the end.
+        lines = [*COMMON, *TASKS[task], f"rounds={rounds}", f"checkpoint={rounds}", *sets]
         loaded = experiment.load(sets=lines, seed=seed)
         groups[program_key(loaded)].append((sets, loaded))
     rows: dict[Settings, Row] = {}
