@@ -125,6 +125,21 @@ def test_a_client_that_was_away_has_it_in_its_next_entry(tmp_path: Path) -> None
     assert [one.round for one in Audit(network.home(~0), recompute=True).rounds()] == [2]
 
 
+def test_a_servers_round_is_recomputed_after_rounds_that_it_only_heard_of(tmp_path: Path) -> None:
+    """It fetched the outcomes of rounds 1 and 2; only the first has brought public statistics."""
+    network = Networked(tmp_path, PUBLIC)
+    for number in (1, 2):
+        network.passes = lambda sender, receiver, message: 3 not in (sender, receiver)
+        network.round(number)
+        network.passes = lambda sender, receiver, message: True
+        network.expire(Timer.RESEND, 3)
+        network.settle()
+    network.round(3)
+    assert written(network, 3) == [1]
+    found = list(Audit(network.home(3), recompute=True).rounds())
+    assert [one.recomputed for one in found] == [False, False, True]
+
+
 def test_a_change_of_the_federation_keeps_it(network: Networked) -> None:
     before = public_of(network, 0)
     old = network.federation
