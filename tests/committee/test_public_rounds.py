@@ -216,6 +216,19 @@ def test_uploads_that_clients_signed_are_carried_in_the_form_of_the_round() -> N
     assert same(statistics(second), statistics(first))
 
 
+def test_of_signed_uploads_a_mean_that_is_too_long_is_refused_with_its_reason() -> None:
+    asked = some_settings(4, public=PUBLIC)
+    sent = uploads(asked, 1)
+    counts_KJ = sent.counts_KJ.copy()
+    values_KJV = sent.values_KJV.copy()
+    counts_KJ[2, 0] = 3
+    values_KJV[2, 0] = 2 * ONE
+    long = replace(sent, counts_KJ=counts_KJ, values_KJV=values_KJV)
+    found = Simulated().carry(asked, 1, b"", signed(asked, 1, long))
+    assert "the mean of class 0 has the norm 4.47" in found.decision.uploads.refused[2]
+    assert found.decision.uploads.clients == (0, 1, 3)
+
+
 # One server alone
 
 
