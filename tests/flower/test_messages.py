@@ -27,6 +27,7 @@ FIGURES = NodeFigures(
     samples_K=np.array([2, 1]),
     y_N=np.array([0, 2, 1]),
     distance_NJ=np.arange(9, dtype=np.float32).reshape(3, 3),
+    common_KF=np.array([[25.0, np.nan, 100.0], [0.0, 50.0, 75.0]]),
 )
 LOSSES = ((1.0, 0.5, 0.25),)
 ANSWER = NodeAnswer((3, 5), 3, (b"signed",), (5,), LOSSES, FIGURES, (3,), 1.5)
@@ -46,7 +47,7 @@ def test_an_answer_comes_back_as_it_was() -> None:
     assert {**vars(answer), "figures": None} == {**vars(ANSWER), "figures": None}
     assert answer.figures is not None
     for key, value in vars(FIGURES).items():
-        assert np.array_equal(vars(answer.figures)[key], value)
+        assert np.array_equal(vars(answer.figures)[key], value, equal_nan=value.dtype.kind == "f")
 
 
 def test_an_empty_answer_comes_back_too() -> None:
@@ -68,7 +69,7 @@ HOSTILE_ORDERS: dict[str, dict[str, Any]] = {
     "a folder that is none": {"state": "a\0b"},
     "whether to train, as a number": {"train": 1},
     "a field too many": {"more": 1},
-    "another version": {"version": 2},
+    "another version": {"version": messages.VERSION + 1},
 }
 
 
@@ -121,6 +122,9 @@ HOSTILE_ANSWERS: dict[str, dict[str, Any]] = {
     "distances of some samples": figures(
         y_N=np.zeros(3, np.int64), distance_NJ=np.ones((2, 2), np.float32)
     ),
+    "all classes of half a client": figures(common_KF=np.zeros((1, 3))),
+    "more than 100 percent of all classes": figures(common_KF=np.array([[101.0], [0.0]])),
+    "less than 0 percent of all classes": figures(common_KF=np.array([[-1.0], [0.0]])),
     "an error that is none": {"error": 3},
 }
 
@@ -153,7 +157,7 @@ def test_what_is_no_message_of_ours_is_refused() -> None:
     with pytest.raises(UserError):
         RoundOrder.read(RecordDict({NAME: ConfigRecord(fields)}))
     with pytest.raises(UserError, match="same on all machines"):
-        RoundOrder.read(changed(ORDER, version=2))
+        RoundOrder.read(changed(ORDER, version=messages.VERSION + 1))
 
 
 def test_an_error_is_one_line_that_does_no_harm() -> None:

@@ -59,7 +59,8 @@ def figures(clients: int, accuracy: float, samples: int = 2) -> NodeFigures:
     number = np.full(clients, samples)
     y_N = rng.integers(0, 10, clients * samples)
     distance_NJ = rng.random((clients * samples, 10)).astype(np.float32)
-    return NodeFigures(row, row, row, none, none, number, y_N, distance_NJ)
+    common_KF = np.zeros((clients, 0))
+    return NodeFigures(row, row, row, none, none, number, y_N, distance_NJ, common_KF)
 
 
 def test_a_decided_round_is_read_as_it_was_written(finished: RunDirectory, tmp_path: Path) -> None:
@@ -133,6 +134,25 @@ def test_figures_of_other_classes_are_not_taken(finished: RunDirectory, tmp_path
     assert directory.record().accuracy_mean == 0
 
 
+def test_a_client_not_heard_from_has_no_figures_on_all_classes(
+    finished: RunDirectory, tmp_path: Path
+) -> None:
+    """Nor has a later round those of the one before it; figures of other classes are not taken."""
+    decided, _ = loaded(finished)
+    directory = begin(tmp_path)
+    columns = 3 * (4 + 10)
+    directory.certify(replace(decided, round=1, uploads={}))
+    for client, accuracy, width in ((0, 40.0, columns), (1, 80.0, columns), (2, 20.0, 5)):
+        known = replace(figures(1, 50.0), common_KF=np.full((1, width), accuracy))
+        directory.hear([NodeAnswer((client,), figures=known)])
+    record = directory.record()
+    assert (record.accuracy_all, record.accuracy_all_worst) == (60, 40)
+    assert record.recall == [60.0] * 10
+    directory.certify(replace(decided, round=2, uploads={}))
+    directory.hear([NodeAnswer((0,), figures=figures(1, 50.0))])
+    assert directory.record().accuracy_all is None
+
+
 def test_values_that_were_cut_are_counted(finished: RunDirectory, tmp_path: Path) -> None:
     decided, _ = loaded(finished)
     directory = begin(tmp_path)
@@ -156,6 +176,7 @@ def test_prototype_failure_is_over_the_samples_of_all_nodes(
             *(column[k : k + 1] for column in list(vars(whole).values())[:6]),
             whole.y_N[2 * k : 2 * k + 2],
             rows,
+            whole.common_KF[k : k + 1],
         )
         for k, rows in enumerate(np.split(whole.distance_NJ, 4))
     ]

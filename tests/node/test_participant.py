@@ -65,6 +65,7 @@ def nothing(experiment: Experiment, dataset: Dataset) -> Globals:
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {"clients": 3},
     "augmented, lean": {"clients": 2, "data": {"augment": True}, "method": {"name": "fedrfq-lean"}},
+    "anchors": {"clients": 2, "method": {"name": "fedsa", "inertia": 0.5}},
     "validated, same start": {"clients": 3, "validation": 0.3, "init": "same"},
     "cohorts": {
         "clients": 3,
@@ -90,7 +91,7 @@ def test_a_participant_is_the_client_of_a_run_alone_to_the_byte(
             assert all(torch.equal(p, state.params[k][name]) for name, p in own.params.items())
             globals_ = state.globals_[0]
             row = outcome.clients[k]
-            accuracies = own.test(globals_)
+            accuracies = own.test(number, globals_)
             assert (accuracies.head, accuracies.prototype) == (
                 row["accuracy"],
                 row["prototype_accuracy"],

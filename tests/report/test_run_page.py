@@ -5,6 +5,7 @@ import html
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ import torch
 
 from fedrfq.errors import UserError
 from fedrfq.files import tensors
+from fedrfq.learning.common_test import COMMON_COLUMNS
 from fedrfq.report import client_figures, projection, run_page, vega
 from fedrfq.report.clients_csv import Clients
 from fedrfq.report.figure import Figure
@@ -52,13 +54,15 @@ def test_it_says_what_was_run_and_how_to_run_it_again(whole):
 
 
 def test_there_is_a_figure_for_everything_that_happened(whole, attacked, tmp_path):
-    always = ["accuracy", "clients", "partition", "prototypes", "traffic"]
+    always = ["accuracy", "clients", "known", "partition", "prototypes", "recall", "traffic"]
     assert sorted(figures(whole)) == always
     assert sorted(figures(attacked)) == sorted([*always, "filtered", "committee", "agreeing"])
     assert sorted(figures(ran(tmp_path, "method.name=local"))) == [
         "accuracy",
         "clients",
+        "known",
         "partition",
+        "recall",
     ]
 
 
@@ -90,6 +94,29 @@ def test_clients_are_as_after_the_last_round(attacked):
     last = [row for row in clients(attacked) if row["round"] == "3"]
     assert [row["accuracy"] for row in rows] == [float(row["accuracy"]) for row in last]
     assert [row["role"] == "malicious" for row in rows] == [row["malicious"] == "1" for row in last]
+
+
+def test_clients_on_all_classes_are_as_tested_last(whole, tmp_path):
+    """A run that has gone on since, up to a round without that test, shows the same."""
+    rows = figures(whole)["known"].rows
+    last = [row for row in clients(whole) if row["round"] == "8"]
+    for name, column in (
+        ("classes it holds", "accuracy_held"),
+        ("classes it does not hold", "accuracy_unheld"),
+    ):
+        found = [row["accuracy"] for row in rows if row["series"] == name]
+        assert found == [float(row[column]) for row in last if row[column]]
+    recall = [row["recall"] for row in figures(whole)["recall"].rows]
+    assert recall == records(whole)[-1]["recall"]
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(whole, unfinished)
+    for file, lines in (("rounds.jsonl", 7), ("clients.csv", 1 + 7 * 6)):
+        kept = (unfinished / file).read_text().splitlines(keepends=True)[:lines]
+        (unfinished / file).write_text("".join(kept))
+    tested = records(whole)[5]
+    assert tested["recall"] == [row["recall"] for row in figures(unfinished)["recall"].rows]
+    assert "after round 6" in figures(unfinished)["known"].caption
+    assert f"{tested['accuracy_all']:.2f} %" in rendered(unfinished)
 
 
 def test_names_of_classes_are_those_of_the_data(whole, tmp_path):
@@ -264,7 +291,8 @@ def test_a_diverged_run_says_so(whole, tmp_path):
 
 def test_a_run_from_before_there_were_committees_or_snapshots(whole, tmp_path):
     lines = [json.loads(line) for line in (whole / "rounds.jsonl").read_text().splitlines()]
-    gone = ("view", "leader", "committee_messages", "committee_bytes", "evidence")
+    gone = ("view", "leader", "committee_messages", "committee_bytes", "evidence", "recall")
+    gone += COMMON_COLUMNS
     older = [
         json.dumps({key: value for key, value in line.items() if key not in gone}) + "\n"
         for line in lines
@@ -272,6 +300,9 @@ def test_a_run_from_before_there_were_committees_or_snapshots(whole, tmp_path):
     copy = damaged(whole, tmp_path, "rounds.jsonl", "".join(older))
     for name in ("partition.csv", "prototypes.safetensors"):
         (copy / name).unlink()
+    # The first 14 columns are those from before there was a test on all classes.
+    rows = [line.split(",")[:14] for line in (copy / "clients.csv").read_text().splitlines()]
+    (copy / "clients.csv").write_text("".join(",".join(row) + "\n" for row in rows))
     assert sorted(figures(copy)) == ["accuracy", "clients", "partition", "prototypes", "traffic"]
 
 
@@ -305,6 +336,9 @@ def test_what_cannot_be_read_is_one_line(whole, tmp_path, name, content):
         ("filtered", "3"),
         ("refused", '{"<b>": "x"}'),
         ("refused", '{"1": 2}'),
+        ("recall", '["<b>"]'),
+        ("recall", "3"),
+        ("accuracy_all", '"<b>"'),
         ("bytes_up", "null"),
         ("bytes_up", "true"),
         ("bytes_up", "1.5"),

@@ -16,6 +16,7 @@ import torch
 
 from fedrfq import experiment
 from fedrfq.cli import main
+from fedrfq.learning.common_test import COMMON_COLUMNS
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session
 
@@ -58,6 +59,15 @@ def only_run(out: Path) -> RunDirectory:
 def records(path: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
+
+
+def of_every_round(path: Path) -> list[dict[str, Any]]:
+    """Return the records without the figures that only rounds with a checkpoint have."""
+    sometimes = ("accuracy_all_worst", "recall", *COMMON_COLUMNS)
+    return [
+        {key: value for key, value in record.items() if key not in sometimes}
+        for record in records(path)
+    ]
 
 
 def clients(path: Path) -> list[dict[str, str]]:

@@ -59,6 +59,14 @@ def client_data(
     """
     train_indices = [index for partition in partitions for index in partition.train]
     train = _held(train_indices, labels, dataset.train_x, dataset, device)
+    if augment:
+        black_C11 = normalised(torch.zeros(dataset.shape[0], 1, 1), dataset.mean, dataset.std)
+        train = replace(train, black_C=black_C11.flatten().to(device))
+    return train, tests_of(partitions, dataset, device)
+
+
+def tests_of(partitions: Sequence[Partition], dataset: Dataset, device: torch.device) -> ClientData:
+    """Return what the clients of one or more runs are tested on, run after run."""
     test_x = dataset.test_x
     test_y = dataset.test_y
     # Held-out samples are training samples: those are put behind the test samples.
@@ -70,11 +78,7 @@ def client_data(
         index + offset * partition.held_out for partition in partitions for index in partition.test
     ]
     test_labels = [test_y[index] for index in test_indices]
-    test = _held(test_indices, test_labels, test_x, dataset, device)
-    if augment:
-        black_C11 = normalised(torch.zeros(dataset.shape[0], 1, 1), dataset.mean, dataset.std)
-        train = replace(train, black_C=black_C11.flatten().to(device))
-    return train, test
+    return _held(test_indices, test_labels, test_x, dataset, device)
 
 
 def _held(

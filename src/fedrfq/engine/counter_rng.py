@@ -27,6 +27,9 @@ class Purpose(IntEnum):
     POISON = 8
     CORRUPT = 9
     VALIDATION = 10
+    COMMON_TEST = 11
+    SERVER = 12
+    TARGETS = 13
 
 
 def _signed(word: int) -> int:

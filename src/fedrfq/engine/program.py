@@ -68,7 +68,8 @@ class Program:
     def batch(self, params: Params, x: Tensor, y_KB: Tensor, step: TrainingStep) -> Batch:
         """Return a step's samples with what the clients' models make of them."""
         c_KBD, logits_KBJ = self.model.forward(LAYOUTS[x.device.type], params, x, step)
-        return Batch(logits_KBJ, c_KBD, self.pool(c_KBD), y_KB, step.weight_KB, params)
+        head = tuple(name for name in params if self.model.head(name))
+        return Batch(logits_KBJ, c_KBD, self.pool(c_KBD), y_KB, step.weight_KB, params, head)
 
     def epochs(self) -> int:
         """Return the passes over the data in a round, in all its phases."""

@@ -22,6 +22,7 @@ from fedrfq.methods import METHODS, Method
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.models import MODELS, Model
 from fedrfq.models.cnn import CNN
+from fedrfq.models.public_maps import NoMap, PublicMap
 from fedrfq.prototypes.fixed_point import MAX_VALUES
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.robust.attacks import ATTACKS, Attack
@@ -101,6 +102,10 @@ class Experiment:
         help="The servers that turn a round's uploads into the next global prototypes",
         factory=Direct,
     )
+    public: PublicMap = option(
+        help="The public feature map on which clients exchange statistics of their classes",
+        factory=NoMap,
+    )
 
     def __post_init__(self) -> None:
         for key, least in (("rounds", 1), ("clients", 1), ("checkpoint", 1), ("seed", 0)):
@@ -139,14 +144,20 @@ class Experiment:
             )
 
     def _check_method(self) -> None:
-        """Refuse what needs prototypes where the method exchanges none."""
+        """Refuse what needs prototypes, or servers that agree, where the method has none."""
         method = name_of(METHODS, self.method)
         if self.pool.name != "none" and not self.method.pools:
             raise UserError(
                 f"method '{method}' does not pool prototypes: "
                 'set pool.name = "none" or method.name = "fedrfq"'
             )
-        if self.method.exchanges:
+        if self.method.trains_server and not isinstance(self.committee, Direct):
+            raise UserError(
+                f"method '{method}' trains one trusted server in floating point on single "
+                "uploads, which a committee cannot agree on to the bit: "
+                'set committee.name = "direct"'
+            )
+        if self.method.exchanges or self.public.used:
             return
         if self.attack.on_uploads:
             raise UserError(
@@ -161,7 +172,7 @@ class Experiment:
         if not isinstance(self.committee, Direct):
             raise UserError(
                 f"a committee agrees on prototypes, but method '{method}' uploads none: "
-                'set committee.name = "direct"'
+                'set committee.name = "direct", or public.name = "random"'
             )
 
     def _check_cohorts(self) -> None:
@@ -206,6 +217,10 @@ class Experiment:
                 f"more than the {MAX_VALUES} an upload can hold: choose a smaller model"
             )
 
+    def at_checkpoint(self, number: int) -> bool:
+        """Return whether a checkpoint, and the test on all classes, are made after this round."""
+        return number % self.checkpoint == 0 or number == self.rounds
+
     def models(self) -> tuple[Cohort, ...]:
         """Return what one program computes: a cohort each, or, if they train alone, each client."""
         if not self.train.alone:
@@ -248,6 +263,9 @@ class Experiment:
         for key, kinds in KINDS.items():
             value = getattr(self, key)
             table[key] = {"name": name_of(kinds, value), **vars(value)}
+        if not self.public.used:
+            # Experiments from before there were public maps keep their hashes, too.
+            del table["public"]
         if self.cohorts:
             table["cohorts"] = [_cohort_table(cohort) for cohort in self.cohorts]
         return table

@@ -9,6 +9,7 @@ from fedrfq.committee import COMMITTEES
 from fedrfq.data.partition import PARTITIONS
 from fedrfq.methods import METHODS
 from fedrfq.models import MODELS
+from fedrfq.models.public_maps import PUBLIC_MAPS
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
 
@@ -21,6 +22,7 @@ KINDS: Mapping[str, Mapping[str, type[Any]]] = {
     "attack": ATTACKS,
     "detector": DETECTORS,
     "committee": COMMITTEES,
+    "public": PUBLIC_MAPS,
 }
 DEFAULT_KINDS: Mapping[str, str] = {
     "partition": "classes",
@@ -29,6 +31,7 @@ DEFAULT_KINDS: Mapping[str, str] = {
     "attack": "none",
     "detector": "none",
     "committee": "direct",
+    "public": "none",
 }
 # Sections without a choice of kinds: their keys are the fields of one dataclass.
 PLAIN_SECTIONS = ("data", "pool", "train")

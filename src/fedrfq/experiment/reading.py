@@ -107,6 +107,7 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
         "attack": _kind("attack", given, suits),
         "detector": _kind("detector", given, suits),
         "committee": _kind("committee", given, suits),
+        "public": _kind("public", given, suits),
     }
     top = {key: value for key, value in given.items() if key not in SECTIONS}
     name = _automatic_name(data, name_of(METHODS, method))

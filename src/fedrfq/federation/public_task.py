@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedrfq.errors import UserError
+from fedrfq.prototypes.exchange_rounds import exchange_due
 from fedrfq.prototypes.fixed_point import MAX_VALUES, Globals, Precision
 from fedrfq.prototypes.norm_bound import NormBound
 
@@ -68,9 +69,7 @@ class PublicTask:
 
     def due(self, round_: int) -> bool:
         """Return whether clients upload statistics in this round, and not prototypes."""
-        if self.every:
-            return (round_ - 1) % self.every == 0
-        return round_ == 1
+        return exchange_due(round_, self.every)
 
     def nothing(self) -> Globals:
         """Return the statistics before the first exchange: there are none."""

@@ -173,6 +173,12 @@ def check_experiment(experiment: Experiment) -> None:
             f"method '{method}' averages models, but the Flower app carries prototypes: "
             "use fedrfq, fedproto or local"
         )
+    if experiment.method.trains_server:
+        method = name_of(METHODS, experiment.method)
+        raise UserError(
+            f"method '{method}' trains one trusted server on single uploads, "
+            "but clients on Flower accept only what a committee certified: use `fedrfq run`"
+        )
     if experiment.attack.on_uploads:
         attack = name_of(ATTACKS, experiment.attack)
         raise UserError(

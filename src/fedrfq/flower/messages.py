@@ -21,7 +21,7 @@ from fedrfq.errors import UserError
 
 # The key of the record in a message, and the version of its layout.
 NAME = "fedrfq"
-VERSION = 1
+VERSION = 2
 # Bounds of what a hostile message can make its reader allocate or loop over.
 MAX_CLIENTS = 1 << 20
 MAX_ROUNDS = 1 << 31
@@ -87,6 +87,9 @@ class NodeFigures:
     Prototype failure compares the samples of all clients with each other. So each test sample's
     label and its distances to all global prototypes are here, `samples_K` of them for each client,
     as `metrics.prototype_failure` takes them.
+
+    `common_KF` has what each client knows of all classes, as `CommonFigures.packed` writes it. It
+    has no columns in rounds without that test, and where clients have data of their own.
     """
 
     head_K: Floats
@@ -97,6 +100,7 @@ class NodeFigures:
     samples_K: Ints
     y_N: Ints
     distance_NJ: Singles
+    common_KF: Floats
 
     def write(self) -> bytes:
         """Return the figures as bytes."""
@@ -107,6 +111,7 @@ class NodeFigures:
             counts.astype("<i8"),
             self.y_N.astype("<i8"),
             self.distance_NJ.astype("<f4"),
+            self.common_KF.astype("<f8"),
         )
         return b"".join(sized(column.tobytes()) for column in columns)
 
@@ -118,6 +123,7 @@ class NodeFigures:
         counts_3K = _rows(reader, "<i8", 3, clients)
         y_N = _array(reader, "<i8")
         distances = _array(reader, "<f4")
+        common = _array(reader, "<f8")
         _check(not reader.left(), "figures: too many bytes")
         _check_counts(counts_3K, len(y_N))
         classes = 0
@@ -129,6 +135,9 @@ class NodeFigures:
         _check(bool(((known >= 0) & (known <= 100)).all()), "figures: accuracy")
         _check(bool((y_N >= 0).all() and (y_N < (classes or MAX_CLASSES)).all()), "figures: label")
         _check(not (distances < 0).any(), "figures: distance")
+        _check(len(common) % max(clients, 1) == 0, "figures: number of those on all classes")
+        # Those that a client does not have are nan.
+        _check(not ((common < 0) | (common > 100)).any(), "figures: accuracy on all classes")
         head_K, prototype_K, prototype_own_K = accuracies_3K
         collapsed_K, saturated_K, samples_K = counts_3K
         return NodeFigures(
@@ -140,6 +149,7 @@ class NodeFigures:
             samples_K=samples_K,
             y_N=y_N,
             distance_NJ=distances.reshape(len(y_N), classes),
+            common_KF=common.reshape(clients, len(common) // max(clients, 1)),
         )
 
 

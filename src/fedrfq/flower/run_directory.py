@@ -26,11 +26,12 @@ from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import unpack
 from fedrfq.files.strict_json import to_json
 from fedrfq.flower.decided_round import DecidedRound
-from fedrfq.flower.messages import Ints, NodeAnswer, NodeFigures, Singles
+from fedrfq.flower.messages import Floats, Ints, NodeAnswer, NodeFigures, Singles
 from fedrfq.flower.sample_knowledge import SampleKnowledge
 from fedrfq.learning import metrics
+from fedrfq.learning.common_test import ALL_WAYS, COMMON_MEASURES, CommonFigures
 from fedrfq.learning.evaluation import Round, RoundOutcome, RoundRecord, RunAccuracies, outcome
-from fedrfq.learning.round_loop import attackers
+from fedrfq.learning.round_loop import attackers, targets
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import Verdict
@@ -71,6 +72,8 @@ class FlowerRunDirectory:
         self._figures = np.zeros((5, plan.experiment.clients))
         # For each client heard from, its test samples' labels and distances to the prototypes.
         self._samples: dict[int, tuple[Ints, Singles]] = {}
+        # For each client heard from in this round, what it knows of all classes.
+        self._common: dict[int, Floats] = {}
         # The uploads and global prototypes of the round recorded last.
         self._last: tuple[Uploads, Globals] | None = None
         self.decided: DecidedRound | None = None
@@ -131,6 +134,7 @@ class FlowerRunDirectory:
         self.run.sync()
         decided.save(self.run.path, self._figures)
         self.decided = decided
+        self._common = {}
         if decided.report is not None:
             self.run.prove(decided.report)
 
@@ -174,8 +178,11 @@ class FlowerRunDirectory:
             )
 
     def _fits(self, figures: NodeFigures) -> bool:
-        """Whether the samples have a distance to each prototype, where these are exchanged."""
-        if not self.experiment.method.exchanges:
+        """Whether there are as many figures of each client and sample as classes ask for."""
+        columns = len(ALL_WAYS) * (len(COMMON_MEASURES) + self._plan.task.classes)
+        if figures.common_KF.shape[1] not in (0, columns):
+            return False
+        if not self.experiment.method.predicts:
             return True
         return bool(figures.distance_NJ.shape[1] == self._plan.task.classes)
 
@@ -191,6 +198,8 @@ class FlowerRunDirectory:
         ends = np.cumsum(figures.samples_K)[:-1]
         samples = zip(np.split(figures.y_N, ends), np.split(figures.distance_NJ, ends), strict=True)
         self._samples |= dict(zip(clients, samples, strict=True))
+        if figures.common_KF.shape[1]:
+            self._common |= dict(zip(clients, figures.common_KF, strict=True))
 
     def _outcome(self) -> RoundOutcome:
         decided = self.decided
@@ -217,7 +226,8 @@ class FlowerRunDirectory:
             seconds_train=decided.seconds_train,
             seconds=decided.seconds,
         )
-        return outcome(round_, self._accuracies(decision.globals_))
+        known = targets(self.experiment, decided.round, decision.globals_)
+        return outcome(round_, self._accuracies(known))
 
     def _sent(self, decided: DecidedRound) -> Uploads:
         """Return all uploads that were sent, and why others were refused or are missing."""
@@ -249,9 +259,18 @@ class FlowerRunDirectory:
     def _accuracies(self, globals_: Globals) -> RunAccuracies:
         head_K, all_K, own_K, collapsed_K, _ = self._figures
         collapsed = int(collapsed_K.sum())
-        if self._plan.federation is None:
-            return RunAccuracies(head_K, collapsed, None, None, None)
-        return RunAccuracies(head_K, collapsed, all_K, own_K, self._failure(globals_))
+        common = self._common_figures()
+        if not self.experiment.method.predicts:
+            return RunAccuracies(head_K, collapsed, None, None, None, common)
+        return RunAccuracies(head_K, collapsed, all_K, own_K, self._failure(globals_), common)
+
+    def _common_figures(self) -> CommonFigures | None:
+        """Return what the clients know of all classes; None in a round where nobody was tested."""
+        if not self._common:
+            return None
+        unheard_F = np.full_like(next(iter(self._common.values())), np.nan)
+        rows = [self._common.get(client, unheard_F) for client in range(self.experiment.clients)]
+        return CommonFigures.unpacked(np.stack(rows))
 
     def _failure(self, globals_: Globals) -> float:
         """Return the prototype failure over the samples of all clients ever heard from."""

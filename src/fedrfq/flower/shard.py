@@ -8,7 +8,7 @@ bounded however many clients there are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -17,22 +17,26 @@ import torch
 from torch import Tensor
 
 from fedrfq.data import Dataset
-from fedrfq.data.client_data import client_data
-from fedrfq.data.partition import Ints, Partition
+from fedrfq.data.client_data import client_data, tests_of
+from fedrfq.data.partition import Ints
 from fedrfq.engine import counter_rng
 from fedrfq.engine.engine import Engine, Program
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
-from fedrfq.flower.messages import Losses, NodeFigures
+from fedrfq.flower.messages import Floats, Losses, NodeFigures
 from fedrfq.learning import metrics
+from fedrfq.learning.common_test import GlobalPrototypes, evaluate
 from fedrfq.learning.evaluation import Tested
 from fedrfq.learning.round_loop import (
     attackers,
     believed_labels,
+    common_test,
     deal,
     held,
+    own_means,
     participants,
     start,
+    targets,
     tested,
 )
 from fedrfq.models.stacked import Params, stack
@@ -64,13 +68,9 @@ class ShardData:
         malicious = [] if honest else attackers(experiment)
         labels = believed_labels(experiment, partition, malicious, dataset)
         # Attackers are chosen among all clients, so labels are made before clients are picked.
-        own = Partition(
-            tuple(partition.train[client] for client in clients),
-            tuple(partition.test[client] for client in clients),
-            tuple(partition.classes[client] for client in clients),
-            partition.held_out,
-        )
-        return ShardData(LocalDataset(dataset, own), tuple(labels[client] for client in clients))
+        common = common_test(experiment, partition, dataset)
+        local = LocalDataset(dataset, partition.only(clients), common.only(clients))
+        return ShardData(local, tuple(labels[client] for client in clients))
 
     @staticmethod
     def own(local: LocalDataset) -> ShardData:
@@ -111,6 +111,9 @@ class Shard:
         self._train_data, self._test_data = client_data(
             [partition], data.labels, self.dataset, experiment.data.augment, device
         )
+        self._common_data = None
+        if data.local.common is not None:
+            self._common_data = tests_of([data.local.common], self.dataset, device)
         self._held_KJ = held([partition], len(self.dataset.classes)).to(device)
         self.programs = self._divide()
 
@@ -129,7 +132,10 @@ class Shard:
             params = self._on_device(params)
             numbers_K = torch.tensor(list(clients))
             keys_K = counter_rng.key(experiment.seed, numbers_K, number).to(self.device)
-            guide = self._on_device(experiment.method.guide(number, globals_, params))
+            known = self._targets(number - 1, globals_)
+            guide = self._on_device(experiment.method.guide(number, known, params))
+            if experiment.method.own_means:
+                guide |= own_means(engine, params, len(self.dataset.classes), number - 1)
             rows = [clients.index(client) for client in who]
             trained, losses_K3 = engine.train(params, guide, keys_K, rows)
             losses = dict(zip(who, map(_losses, losses_K3.tolist()), strict=True))
@@ -144,10 +150,34 @@ class Shard:
     ) -> NodeFigures:
         """Measure a program with the result of round `number`; `saturated_K` is left at 0."""
         with self.experiment.train.kernels(), torch.no_grad():
-            outputs = tested(self._engine(clients), self._on_device(params))
+            engine = self._engine(clients)
+            params = self._on_device(params)
+            outputs = tested(engine, params)
             largest_K = outputs.logits_KNJ.abs().amax((1, 2))
             self._check_finite("prediction", clients, largest_K, number)
-            return self._figures(clients, outputs, globals_)
+            known = self._targets(number, globals_)
+            figures = self._figures(clients, outputs, known)
+            if not self.experiment.at_checkpoint(number):
+                return figures
+            return replace(figures, common_KF=self._common(engine, clients, params, known))
+
+    def _common(
+        self, engine: Engine, clients: Sequence[int], params: Params, globals_: Globals
+    ) -> Floats:
+        """Return what a program knows of all classes; nothing where there is no common test set."""
+        if self._common_data is None or not any(self._common_data.counts):
+            return np.zeros((len(clients), 0))
+        rows = [self._rows[client] for client in clients]
+        known = GlobalPrototypes.of([globals_], self.device).rows([0 for _ in clients])
+        tests = self._common_data.of(rows)
+        return evaluate(engine, params, tests, self._held_KJ[rows], known).packed()
+
+    def _targets(self, rounds: int, globals_: Globals) -> Globals:
+        """Return the prototypes that clients use, given what was decided after so many rounds."""
+        if not self.experiment.method.exchanges:
+            # Then nothing was decided, and what came does not even say how many classes there are.
+            globals_ = Globals.none(len(self.dataset.classes), self.experiment.prototype_size())
+        return targets(self.experiment, rounds, globals_)
 
     def _figures(self, clients: Sequence[int], outputs: Tested, globals_: Globals) -> NodeFigures:
         held_KJ = self._held_KJ[[self._rows[client] for client in clients]]
@@ -155,11 +185,11 @@ class Shard:
         weight_KN = outputs.weight_KN
         collapsed_K = metrics.collapsed(outputs.c_KND, outputs.p_KNV, weight_KN, held_KJ.sum(1))
         y_N = y_KN[weight_KN.bool()].cpu().numpy()
-        # Where nothing is exchanged, there are no prototypes to be near to.
+        # Without prototypes there is nothing to be near to.
         prototype_K = np.full(len(clients), np.nan)
         prototype_own_K = prototype_K
         distance_NJ = np.zeros((len(y_N), 0), np.float32)
-        if self.experiment.method.exchanges:
+        if self.experiment.method.predicts:
             prototypes_JV = torch.from_numpy(globals_.floats()).to(outputs.p_KNV)
             distance_KNJ = metrics.distances(outputs.p_KNV, prototypes_JV)
             present_KJ = torch.from_numpy(globals_.present_J).to(self.device).expand_as(held_KJ)
@@ -177,6 +207,7 @@ class Shard:
             samples_K=weight_KN.sum(1).long().cpu().numpy(),
             y_N=y_N,
             distance_NJ=distance_NJ,
+            common_KF=np.zeros((len(clients), 0)),
         )
 
     def _uploads(

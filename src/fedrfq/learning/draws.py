@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,10 +11,15 @@ from numpy.random import Generator
 
 from fedrfq.data import Dataset
 from fedrfq.data.partition import Ints, Partition
+from fedrfq.data.partition.dealing import piles
 from fedrfq.engine import counter_rng
 from fedrfq.engine.counter_rng import Purpose
 from fedrfq.experiment import Experiment
 from fedrfq.models.stacked import Params
+from fedrfq.prototypes.fixed_point import Globals
+
+# Samples of each class in the common test set: FedProto tests clients on as many of each class.
+_COMMON_SHOTS = 40
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> Partition:
@@ -31,6 +37,29 @@ def validated(experiment: Experiment, partition: Partition, dataset: Dataset) ->
     return partition.validated(experiment.validation, dataset.train_y, rng)
 
 
+def common_test(experiment: Experiment, partition: Partition, dataset: Dataset) -> Partition:
+    """Return the partition with all clients tested on one set of samples, of all classes.
+
+    Nobody trains on them. They are test samples or, with validation, samples that clients hold
+    back: as many of each class, or all there are of a rare one.
+    """
+    candidates = np.arange(len(dataset.test_y))
+    labels = dataset.test_y
+    if experiment.validation:
+        # Settings are chosen by these figures: not even here may they see a test sample.
+        held_back = np.concatenate(partition.test)
+        # Clients may share samples: what one holds back another may train on.
+        candidates = np.setdiff1d(held_back, np.concatenate(partition.train))
+        labels = dataset.train_y[candidates]
+    rng = generator(experiment, Purpose.COMMON_TEST)
+    by_class = [
+        rng.permutation(pile)[:_COMMON_SHOTS] for pile in piles(labels, len(dataset.classes))
+    ]
+    common = np.sort(candidates[np.concatenate(by_class)])
+    test = (common,) * len(partition.train)
+    return replace(partition, test=test, held_out=bool(experiment.validation))
+
+
 def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:
     """Return a client's random model before the first round.
 
@@ -46,7 +75,12 @@ def start(experiment: Experiment, client: int, dataset: Dataset) -> Params:
 
 
 def participants(experiment: Experiment, number: int) -> list[int]:
-    """Return who trains in a round: a random share of the clients, in ascending order."""
+    """Return who trains in a round: a random share of the clients, in ascending order.
+
+    When statistics on a public map are exchanged, everybody takes part.
+    """
+    if experiment.public.due(number):
+        return list(range(experiment.clients))
     size = max(1, round(experiment.participation * experiment.clients))
     return _drawn(experiment, Purpose.PARTICIPATION, size, number)
 
@@ -65,6 +99,12 @@ def believed_labels(
         rng = generator(experiment, Purpose.POISON, k)
         labels[k] = experiment.attack.poison(labels[k], len(dataset.classes), rng)
     return labels
+
+
+def targets(experiment: Experiment, rounds: int, globals_: Globals) -> Globals:
+    """Return the prototypes that clients use, given those decided after so many rounds."""
+    rng = generator(experiment, Purpose.TARGETS)
+    return experiment.method.targets(rounds, globals_, rng)
 
 
 def generator(experiment: Experiment, purpose: Purpose, *more: int) -> Generator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,10 @@ from torch import Tensor
 from fedrfq.committee import AgreementReport
 from fedrfq.data.partition import Partition
 from fedrfq.experiment import Experiment
+from fedrfq.federation.public_task import PublicTask
 from fedrfq.learning import metrics
+from fedrfq.learning.common_test import COMMON_COLUMNS, CommonFigures
+from fedrfq.learning.draws import targets
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision
 
@@ -67,6 +70,29 @@ class RoundRecord:
     collapsed_clients: int
     seconds_train: float
     seconds: float
+    # On the common test set, which has samples of all classes; means over clients, in percent. None
+    # in rounds without that test, and where clients have data of their own. First, of the final
+    # prediction: on all classes, on those a client holds and on those it does not hold (None if
+    # all clients hold all), and the calibration error.
+    accuracy_all: float | None = None
+    accuracy_held: float | None = None
+    accuracy_unheld: float | None = None
+    ece: float | None = None
+    accuracy_all_worst: float | None = None  # of the worst client that is not malicious
+    recall: list[float | None] | None = None  # of each class
+    # The same of each way to predict.
+    head_accuracy_all: float | None = None
+    head_accuracy_held: float | None = None
+    head_accuracy_unheld: float | None = None
+    head_ece: float | None = None
+    prototype_accuracy_all: float | None = None
+    prototype_accuracy_held: float | None = None
+    prototype_accuracy_unheld: float | None = None
+    prototype_ece: float | None = None
+    public_accuracy_all: float | None = None
+    public_accuracy_held: float | None = None
+    public_accuracy_unheld: float | None = None
+    public_ece: float | None = None
 
 
 @dataclass(frozen=True)
@@ -136,23 +162,34 @@ class Round:
     values: int  # parameters that a client sends, where parameters are exchanged
     seconds_train: float
     seconds: float
+    # What was exchanged on a public map; None in a round in which nothing was.
+    public: PublicTask | None = None
 
 
 @dataclass(frozen=True)
 class RunAccuracies:
-    """One run's accuracies, client by client; None where no prototypes are exchanged."""
+    """One run's accuracies, client by client; None where there are no prototypes to predict by."""
 
     head_K: Floats  # by the client's own decision layer
     collapsed: int  # number of clients
     all_K: Floats | None  # by the nearest global prototype among all classes
     own_K: Floats | None  # … and among the classes the client holds
     failure: float | None
+    common: CommonFigures | None = None
 
 
-def measure(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[RoundOutcome]:
+def measure(
+    rounds: Sequence[Round],
+    tested: Tested,
+    held_KJ: Tensor,
+    common: Sequence[CommonFigures | None],
+) -> list[RoundOutcome]:
     """Return each run's outcome of a round; all runs' samples are evaluated at once."""
     accuracies = _accuracies(rounds, tested, held_KJ)
-    return [outcome(done, run) for done, run in zip(rounds, accuracies, strict=True)]
+    return [
+        outcome(done, replace(run, common=figures))
+        for done, run, figures in zip(rounds, accuracies, common, strict=True)
+    ]
 
 
 def _accuracies(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> list[RunAccuracies]:
@@ -165,12 +202,12 @@ def _accuracies(rounds: Sequence[Round], tested: Tested, held_KJ: Tensor) -> lis
     heads = by_run(tested.logits_KNJ.argmax(-1))
     collapsed_K = metrics.collapsed(tested.c_KND, tested.p_KNV, tested.weight_KN, held_KJ.sum(1))
     collapsed = collapsed_K.view(runs, -1).sum(1).tolist()
-    if not rounds[0].experiment.method.exchanges:
+    if not rounds[0].experiment.method.predicts:
         return [
             RunAccuracies(heads[r], collapsed[r], all_K=None, own_K=None, failure=None)
             for r in range(runs)
         ]
-    globals_ = [done.decision.globals_ for done in rounds]
+    globals_ = [targets(done.experiment, done.number, done.decision.globals_) for done in rounds]
     values_RJV = torch.from_numpy(np.stack([g.floats() for g in globals_])).to(tested.p_KNV)
     present_RJ = torch.from_numpy(np.stack([g.present_J for g in globals_])).to(held_KJ.device)
     clients = len(held_KJ) // runs
@@ -206,6 +243,7 @@ def outcome(done: Round, figures: RunAccuracies) -> RoundOutcome:
         collapsed_clients=figures.collapsed,
         seconds_train=done.seconds_train,
         seconds=done.seconds,
+        **_common(done, figures.common),
     )
     rows = {client: row for row, client in enumerate(done.decision.uploads.clients)}
     clients = [_client(done, k, figures, rows.get(k)) for k in range(len(figures.head_K))]
@@ -220,7 +258,7 @@ def _samples(done: Round) -> int:
 
 def _losses(done: Round) -> dict[str, Any]:
     total, classification, prototype = done.losses_K3[done.who].mean(0).tolist()
-    if not done.experiment.method.exchanges:
+    if not done.experiment.method.predicts:
         prototype = None
     return {
         "loss": total,
@@ -250,8 +288,19 @@ def _prototypes(figures: RunAccuracies) -> dict[str, Any]:
     }
 
 
+def _common(done: Round, common: CommonFigures | None) -> dict[str, Any]:
+    if common is None:
+        return {}
+    return common.record(_honest_K(done))
+
+
+def _honest_K(done: Round) -> NDArray[np.bool_]:
+    """Return which clients are not malicious."""
+    return ~np.isin(np.arange(done.experiment.clients), done.malicious)
+
+
 def _honest(done: Round, figures: RunAccuracies) -> dict[str, Any]:
-    honest_K = ~np.isin(np.arange(len(figures.head_K)), done.malicious)
+    honest_K = _honest_K(done)
     by_prototype = None
     if figures.all_K is not None:
         by_prototype = _mean(figures.all_K[honest_K])
@@ -276,22 +325,21 @@ def _traffic(done: Round) -> dict[str, Any]:
     Parameters travel as float32.
     """
     receivers = len(done.who)
-    globals_ = done.decision.globals_
-    method = done.experiment.method
-    if not method.exchanges:
-        values = done.values * receivers
-        return {
-            "parameters_up": values,
-            "parameters_down": values,
-            "bytes_up": 4 * values,
-            "bytes_down": 4 * values,
-            "saturated": 0,
-        }
+    # Parameters go both ways alike; where prototypes are exchanged there are none.
+    shared = done.values * receivers
+    values_down = 0
+    bytes_down = 0
+    if done.public is not None and done.decision.public is not None:
+        values_down = done.decision.public.parameters()
+        bytes_down = done.decision.public.length(done.public.precision)
+    elif done.experiment.method.exchanges:
+        values_down = done.decision.globals_.parameters()
+        bytes_down = done.decision.globals_.length(done.experiment.method.precision())
     return {
-        "parameters_up": done.sent.parameters(),
-        "parameters_down": globals_.parameters() * receivers,
-        "bytes_up": done.sent.length(),
-        "bytes_down": globals_.length(method.precision()) * receivers,
+        "parameters_up": shared + done.sent.parameters(),
+        "parameters_down": shared + values_down * receivers,
+        "bytes_up": 4 * shared + done.sent.length(),
+        "bytes_down": 4 * shared + bytes_down * receivers,
         "saturated": done.sent.saturated,
     }
 
@@ -333,7 +381,7 @@ def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dic
     prototype = None
     if k in done.who:
         classification = float(done.losses_K3[k, 1])
-        if done.experiment.method.exchanges:
+        if done.experiment.method.predicts:
             prototype = float(done.losses_K3[k, 2])
     score = None
     if row is not None:
@@ -353,7 +401,15 @@ def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dic
         "verdict": _verdict(done, k, row),
         "score": score,
         "reason": done.decision.uploads.refused.get(k, ""),
+        **_common_client(figures.common, k),
     }
+
+
+def _common_client(common: CommonFigures | None, k: int) -> dict[str, float | None]:
+    nothing: dict[str, float | None] = dict.fromkeys(COMMON_COLUMNS)
+    if common is None:
+        return nothing
+    return nothing | common.client(k)
 
 
 def _verdict(done: Round, k: int, row: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Measures of a round: accuracy, prototype failure, collapse and silhouette.
+"""Measures of a round: accuracy, recall, calibration, prototype failure, collapse, silhouette.
 
 Every function takes plain arrays and returns numbers.
 """
@@ -16,12 +16,39 @@ _NEAR_ZERO = 1e-2
 _ALIKE = 0.05
 # The silhouette compares every pair: of more samples it takes these many at random.
 _SILHOUETTE_SAMPLES = 5000
+# Bins of the calibration error: the usual number.
+_BINS = 15
 
 
 def accuracies(guess_KN: Tensor, y_KN: Tensor, weight_KN: Tensor) -> NDArray[np.float64]:
     """Return each client's share of right guesses, in percent."""
     right_K = ((guess_KN == y_KN).float() * weight_KN).sum(1)
     return (100 * right_K.double() / weight_KN.sum(1)).cpu().numpy()
+
+
+def recalls(right_KN: Tensor, y_KN: Tensor, weight_KN: Tensor, classes: int) -> NDArray[np.float64]:
+    """Return each client's share of right guesses in each class, in percent; NaN without samples.
+
+    `right_KN` is 1 where the guess is right and 0 where it is wrong.
+    """
+    member_KNJ = torch.nn.functional.one_hot(y_KN, classes) * weight_KN[..., None]
+    right_KJ = (member_KNJ * right_KN[..., None]).sum(1)
+    return (100 * right_KJ.double() / member_KNJ.sum(1)).cpu().numpy()
+
+
+def calibration_error(
+    right_KN: Tensor, confidence_KN: Tensor, weight_KN: Tensor
+) -> NDArray[np.float64]:
+    """Return each client's expected calibration error (ECE), in percent.
+
+    Samples are put into 15 bins of equal width by the probability of the class that is guessed. A
+    bin's gap is between its share of right guesses and its mean probability, and the error is the
+    mean of the gaps, weighted by the samples of their bins.
+    """
+    bin_KN = (confidence_KN * _BINS).ceil().long().clamp(1, _BINS) - 1
+    member_KNB = torch.nn.functional.one_hot(bin_KN, _BINS) * weight_KN[..., None]
+    gap_KB = (member_KNB * (right_KN - confidence_KN)[..., None]).sum(1).abs()
+    return (100 * gap_KB.sum(1).double() / weight_KN.sum(1)).cpu().numpy()
 
 
 def running_std(accuracy_K: NDArray[np.float64], counts_K: NDArray[np.int64]) -> float:

@@ -9,40 +9,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedrfq.committee import AgreedRound, CommitteeSettings, PreviousRound
 from fedrfq.data import Dataset
-from fedrfq.data.client_data import client_data
+from fedrfq.data.client_data import client_data, tests_of
 from fedrfq.data.partition import Partition
 from fedrfq.engine import averaging, counter_rng
 from fedrfq.engine.counter_rng import Purpose
 from fedrfq.engine.engine import Engine
 from fedrfq.engine.program import Program
+from fedrfq.engine.threads import one_thread
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.learning import metrics
+from fedrfq.learning.common_test import CommonFigures, CommonTest
 from fedrfq.learning.draws import (
     attackers,
     believed_labels,
+    common_test,
     deal,
     generator,
     participants,
     start,
+    targets,
     validated,
 )
 from fedrfq.learning.evaluation import Round, RoundOutcome, Tested, measure, side_by_side
+from fedrfq.learning.public.exchange import PublicExchange, public_task
+from fedrfq.learning.public.features import vectors
 from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, stack
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust import detectors
+from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.attacks import Scene
 
 __all__ = [
@@ -53,11 +62,14 @@ __all__ = [
     "believed_labels",
     "check_stackable",
     "committee_settings",
+    "common_test",
     "deal",
     "held",
+    "own_means",
     "participants",
     "program_key",
     "start",
+    "targets",
     "tested",
     "validated",
 ]
@@ -77,6 +89,10 @@ class LoopState:
     # Global models, with a row for each run and centre; empty where none are averaged.
     centres: Params
     agreed: tuple[bytes, ...]  # what each run's committee goes on from
+    # What a server that trains has learned, one for each run; empty where it does not train.
+    server: tuple[Params, ...]
+    # Statistics on the public map, one for each run; None before the first are decided.
+    public: tuple[Globals | None, ...]
 
 
 class Diverged(UserError):
@@ -124,10 +140,24 @@ class RoundLoop:
         )
         engines = []
         for cohort, clients in zip(first.models(), self.cohorts, strict=True):
-            rows = [r * first.clients + k for r in range(len(self.experiments)) for k in clients]
+            rows = self._stacked_rows(clients)
             program = Program(cohort.model, first.method, first.pool, first.train)
             engines.append(Engine(program, train.of(rows), test.of(rows)))
         return engines
+
+    def _stacked_rows(self, clients: range) -> list[int]:
+        """Return the rows of some clients of every run, where all clients lie run after run."""
+        first = self.experiments[0]
+        return [r * first.clients + k for r in range(len(self.experiments)) for k in clients]
+
+    @cached_property
+    def common(self) -> CommonTest:
+        """The common tests of all runs; made when first used, which not every round does."""
+        dealt = zip(self.experiments, self.partitions, strict=True)
+        sets = [common_test(experiment, own, self.dataset) for experiment, own in dealt]
+        tests = tests_of(sets, self.dataset, self.device)
+        cohorts = [self._stacked_rows(clients) for clients in self.cohorts]
+        return CommonTest(tests, self.held_KJ, cohorts, len(self.experiments))
 
     def start(self) -> LoopState:
         """Return the state before the first round: random models and no global prototypes.
@@ -152,7 +182,12 @@ class RoundLoop:
         )
         nothing = tuple(Globals.none(classes, size) for _ in memory)
         agreed = tuple(b"" for _ in memory)
-        return LoopState(0, params, nothing, memory, centres, agreed)
+        server = tuple(
+            experiment.method.server_start(classes, size, generator(experiment, Purpose.SERVER))
+            for experiment in self.experiments
+        )
+        unknown = tuple(None for _ in memory)
+        return LoopState(0, params, nothing, memory, centres, agreed, server, unknown)
 
     def federations(self) -> list[Federation | None]:
         """Return each run's federation, by which its committee can be checked; None without one."""
@@ -171,13 +206,15 @@ class RoundLoop:
         params, losses = self._train(state, number, who)
         seconds_train = self._elapsed(began)
         self._check_finite("loss", losses, number)
-        honest = self._upload(params, who)
+        honest = self._upload(number, params, who)
         sent = [self._attacked(r, state, uploads) for r, uploads in enumerate(honest)]
         agreed = [self._decided(r, state, uploads) for r, uploads in enumerate(sent)]
+        served = [self._served(r, state, a.decision) for r, a in enumerate(agreed)]
         params, centres = self._averaged(state, params, who)
         tested = self._test(params)
         largest = tested.logits_KNJ.abs().amax((1, 2)).cpu().view(len(who), -1)
         self._check_finite("prediction", list(largest), number)
+        common = self._test_common(number, params, [decision for _, decision in served])
         seconds = self._elapsed(began)
         # Each run's part of the time that all runs took together.
         share = 1 / len(self.experiments)
@@ -191,9 +228,10 @@ class RoundLoop:
                 who=who[r],
                 losses_K3=losses[r],
                 sent=sent[r],
-                decision=agreed[r].decision,
+                decision=served[r][1],
                 report=agreed[r].report,
                 values=values,
+                public=self.settings[r].task.public_in(number),
                 seconds_train=seconds_train * share,
                 seconds=seconds * share,
             )
@@ -202,12 +240,14 @@ class RoundLoop:
         after = LoopState(
             round=number,
             params=params,
-            globals_=tuple(a.decision.globals_ for a in agreed),
-            memory=tuple(a.decision.state for a in agreed),
+            globals_=tuple(decision.globals_ for _, decision in served),
+            memory=tuple(decision.state for _, decision in served),
             centres=centres,
             agreed=tuple(a.last for a in agreed),
+            server=tuple(server for server, _ in served),
+            public=tuple(decision.public for _, decision in served),
         )
-        return after, measure(rounds, tested, self.held_KJ)
+        return after, measure(rounds, tested, self.held_KJ, common)
 
     def silhouettes(self, state: LoopState) -> list[tuple[float, float]]:
         """Return the silhouettes of each run's test prototypes, by class: pooled, and unpooled."""
@@ -224,6 +264,11 @@ class RoundLoop:
     def rows(self, run: int, clients: range) -> slice:
         """Return where a run's clients are in their cohort's stack."""
         return slice(run * len(clients), (run + 1) * len(clients))
+
+    def held_of(self, run: int) -> Tensor:
+        """Return which classes each client of a run holds."""
+        clients = self.experiments[0].clients
+        return self.held_KJ[run * clients : (run + 1) * clients]
 
     def _models(self, clients: range) -> list[Params]:
         """Return the random models of a cohort's clients, run after run."""
@@ -262,10 +307,15 @@ class RoundLoop:
         guides = []
         for r, experiment in enumerate(self.experiments):
             own = {name: p[self.rows(r, clients)] for name, p in params.items()}
-            guides.append(experiment.method.guide(state.round + 1, state.globals_[r], own))
-        return {
+            known = targets(experiment, state.round, state.globals_[r])
+            guides.append(experiment.method.guide(state.round + 1, known, own))
+        guide = {
             name: torch.cat([guide[name] for guide in guides]).to(self.device) for name in guides[0]
         }
+        if self.experiments[0].method.own_means:
+            engine = self.engines[self.cohorts.index(clients)]
+            guide |= own_means(engine, params, len(self.dataset.classes), state.round)
+        return guide
 
     def keys(self, number: int, clients: range) -> Tensor:
         """Return the key of each client's randomness in a round, of all runs."""
@@ -273,14 +323,36 @@ class RoundLoop:
         keys = [counter_rng.key(e.seed, ids, number) for e in self.experiments]
         return torch.cat(keys).to(self.device)
 
-    def _upload(self, params: tuple[Params, ...], who: list[list[int]]) -> list[Uploads]:
-        """Return each run's uploads: P̄ of every class a participant holds, in fixed point."""
+    @cached_property
+    def public(self) -> list[PublicExchange]:
+        """Each run's clients on its public map."""
+        exchanges = []
+        for run in zip(self.experiments, self.partitions, self.malicious, strict=True):
+            experiment, partition, _ = run
+            labels = believed_labels(*run, self.dataset)
+            exchanges.append(
+                PublicExchange.of(experiment.public, partition, labels, self.dataset, self.device)
+            )
+        return exchanges
+
+    def _upload(
+        self, number: int, params: tuple[Params, ...], who: list[list[int]]
+    ) -> list[Uploads]:
+        """Return each run's uploads, in fixed point: prototypes, or statistics on a public map."""
+        due = [settings.task.public_in(number) is not None for settings in self.settings]
+        prototypes: list[Uploads] = []
+        if not all(due):
+            prototypes = self._prototypes(params, who)
+        return [
+            self.public[r].uploads(who[r]) if due[r] else prototypes[r] for r in range(len(due))
+        ]
+
+    def _prototypes(self, params: tuple[Params, ...], who: list[list[int]]) -> list[Uploads]:
+        """Return each run's prototypes: P̄ of every class a participant holds."""
         first = self.experiments[0]
         classes = len(self.dataset.classes)
         if not first.method.exchanges:
-            counts_KJ = np.zeros((0, classes), np.int64)
-            values_KJV = np.zeros((0, classes, first.prototype_size()), np.int64)
-            return [Uploads((), counts_KJ, values_KJV) for _ in who]
+            return [self._nothing(r, clients) for r, clients in enumerate(who)]
         found = [
             engine.class_means(p, classes) for engine, p in zip(self.engines, params, strict=True)
         ]
@@ -310,6 +382,22 @@ class RoundLoop:
             )
         return uploads
 
+    def _nothing(self, r: int, clients: list[int]) -> Uploads:
+        """Return uploads without any class.
+
+        Servers that agree must hear from clients in every round; one that is trusted need not.
+        """
+        experiment = self.experiments[r]
+        senders: list[int] = []
+        if experiment.committee.federation(self.settings[r]) is not None:
+            senders = clients
+        classes = len(self.dataset.classes)
+        counts_KJ = np.zeros((len(senders), classes), np.int64)
+        values_KJV = np.zeros((len(senders), classes, experiment.prototype_size()), np.int64)
+        return Uploads(
+            tuple(senders), counts_KJ, values_KJV, precision=experiment.method.precision()
+        )
+
     def _attacked(self, r: int, state: LoopState, uploads: Uploads) -> Uploads:
         """Return run `r`'s uploads as they are sent, after its attackers have seen everyone's."""
         experiment = self.experiments[r]
@@ -317,15 +405,36 @@ class RoundLoop:
         if number < experiment.attack.start_round or not self.malicious[r]:
             return uploads
         malicious_K = np.isin(np.array(uploads.clients, np.int64), self.malicious[r])
-        scene = Scene(uploads, malicious_K, state.globals_[r], experiment.detector, state.memory[r])
+        known = state.globals_[r]
+        memory = state.memory[r]
+        public = self.settings[r].task.public_in(number)
+        if public is not None:
+            known = state.public[r] or public.nothing()
+            memory = experiment.detector.start(experiment.clients)
+        scene = Scene(uploads, malicious_K, known, experiment.detector, memory)
         return experiment.attack.corrupt(scene, generator(experiment, Purpose.CORRUPT, number))
 
     def _decided(self, r: int, state: LoopState, sent: Uploads) -> AgreedRound:
         """Return what run `r`'s committee makes of the uploads."""
         committee = self.experiments[r].committee
         number = state.round + 1
-        before = PreviousRound(state.agreed[r], state.memory[r], state.globals_[r])
+        before = PreviousRound(state.agreed[r], state.memory[r], state.globals_[r], state.public[r])
         return committee.decide(self.settings[r], number, before, sent)
+
+    def _served(self, r: int, state: LoopState, decision: Decision) -> tuple[Params, Decision]:
+        """Return what run `r`'s server has learned from a round, and the decision with its result.
+
+        Only one trusted server trains; others leave the decision as it is.
+        """
+        experiment = self.experiments[r]
+        kept = decision.uploads.only(decision.verdict.kept_K)
+        rng = generator(experiment, Purpose.SERVER, state.round + 1)
+        # Steps on a few prototypes are small: threads would mostly wait for each other.
+        with one_thread():
+            server, globals_ = experiment.method.server_step(
+                state.server[r], kept, decision.globals_, rng
+            )
+        return server, replace(decision, globals_=globals_)
 
     def _averaged(
         self, state: LoopState, params: tuple[Params, ...], who: list[list[int]]
@@ -361,6 +470,43 @@ class RoundLoop:
         """Evaluate all runs' test samples: run after run, with each run's cohorts together."""
         found = [tested(engine, p) for engine, p in zip(self.engines, params, strict=True)]
         return side_by_side(found, len(self.experiments))
+
+    def _test_common(
+        self, number: int, params: tuple[Params, ...], decisions: Sequence[Decision]
+    ) -> Sequence[CommonFigures | None]:
+        """Return each run's figures on its common test set; None in rounds that have none."""
+        if not self.experiments[0].at_checkpoint(number) or not any(self.common.tests.counts):
+            return [None for _ in self.experiments]
+        pairs = zip(self.experiments, decisions, strict=True)
+        known = [targets(experiment, number, decision.globals_) for experiment, decision in pairs]
+        return self.common.measure(self.engines, params, known, self.public_chances(decisions))
+
+    def public_chances(self, decisions: Sequence[Decision]) -> Tensor | None:
+        """Return what each client's public classifier makes of its common test, K × N × J."""
+        if not self.experiments[0].public.used:
+            return None
+        chances = []
+        longest = self.common.tests.index_KN.shape[1]
+        for r, decision in enumerate(decisions):
+            task = self.settings[r].task.public
+            assert task is not None
+            known = decision.public or task.nothing()
+            z_NV = self._public_tests[r]
+            for made in self.public[r].classifiers(known):
+                chance_NJ = made.log_probabilities(z_NV)
+                chances.append(F.pad(chance_NJ, (0, 0, 0, longest - len(z_NV))))
+        return torch.stack(chances)
+
+    @cached_property
+    def _public_tests(self) -> list[Tensor]:
+        """The vectors of each run's common test samples on its public map."""
+        found = []
+        for experiment, partition in zip(self.experiments, self.partitions, strict=True):
+            common = common_test(experiment, partition, self.dataset)
+            part = "train" if common.held_out else "test"
+            own = common.test[0]
+            found.append(vectors(experiment.public, self.dataset, part, own, self.device))
+        return found
 
     def _check_finite(self, what: str, values: Sequence[Tensor], number: int) -> None:
         """Raise Diverged where an honest client's value is not a number.
@@ -406,6 +552,7 @@ def program_key(experiment: Experiment) -> Hashable:
         e.rounds,
         e.checkpoint,
         e.method.program(),
+        e.public.used,
         only,
     )
 
@@ -425,9 +572,25 @@ def committee_settings(experiment: Experiment, classes: int) -> CommitteeSetting
     """Return the run's committee settings: what it asks of its committee."""
     e = experiment
     task = Task(
-        e.detector, e.method.rule(), e.method.precision(), e.clients, classes, e.prototype_size()
+        e.detector,
+        e.method.rule(),
+        e.method.precision(),
+        e.clients,
+        classes,
+        e.prototype_size(),
+        public_task(e.public, classes),
     )
     return CommitteeSettings(task, e.seed, experiment_digest(e.table()))
+
+
+def own_means(engine: Engine, params: Params, classes: int, rounds: int) -> Guide:
+    """Return clients' own class means as the targets of their guide, after so many rounds.
+
+    Before the first round there are none: a model that has not been trained has nothing to keep.
+    """
+    means_KJV, counts_KJ = engine.class_means(params, classes)
+    present_KJ = (counts_KJ > 0) & (rounds > 0)
+    return {"values_KJV": means_KJV, "present_KJ": present_KJ.float()}
 
 
 def tested(engine: Engine, params: Params) -> Tested:

@@ -36,7 +36,7 @@ class FedProx(FedAvg):
         if not 0 <= self.mu <= MAX_WEIGHT:
             raise UserError(f"method.mu must be a number from 0 to {MAX_WEIGHT:g}, not {self.mu}")
 
-    def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
+    def guide(self, number: int, targets: Globals, own: Params) -> Guide:
         """Return μ and the parameters at the start of the round, which the loss compares with."""
         clients = len(next(iter(own.values())))
         return {

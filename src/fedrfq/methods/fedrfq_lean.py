@@ -78,8 +78,8 @@ class FedRFQLean(FedRFQ):
         if self.warmup < 0:
             raise UserError(f"method.warmup must be at least 0, not {self.warmup}")
 
-    def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
-        guide = super().guide(number, globals_, own)
+    def guide(self, number: int, targets: Globals, own: Params) -> Guide:
+        guide = super().guide(number, targets, own)
         share = 1.0
         if self.warmup:
             share = min(1.0, (number - 1) / self.warmup)

@@ -1,8 +1,10 @@
 """The interface of a method: the clients' loss, what they exchange, and how that is combined.
 
 A method exchanges pooled prototypes (`exchanges`), or parameters (`shared` says which), or nothing.
-Prototypes go to the committee as integers. Parameters go to one trusted server, which averages them
-in float64.
+Prototypes go to the committee as integers. What comes back may be changed before it is used: by the
+clients (`targets`), so that the committee need not know, or by one trusted server that trains on
+the single uploads (`server_step`). Parameters go to one trusted server, which averages them in
+float64.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from numpy.random import Generator
 from torch import Tensor
 
 from fedrfq.models.stacked import Params
-from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Precision
+from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Precision, Uploads
 
 # The largest weight of a part of the loss: float32 holds it.
 MAX_WEIGHT = 1e38
@@ -34,6 +37,7 @@ class Batch:
     y_KB: Tensor
     weight_KB: Tensor  # 1 for a sample, 0 for padding
     params: Params
+    head: tuple[str, ...] = ()  # names of the decision layer's parameters
 
     def mean(self, values_KB: Tensor) -> Tensor:
         """Return each client's mean over its real samples."""
@@ -51,6 +55,12 @@ class Method:
     pool: ClassVar[Mapping[str, Any]] = {"name": "none"}
     pools: ClassVar[bool] = False  # whether `pool` may be anything but none
     exchanges: ClassVar[bool] = False  # whether prototypes leave the clients
+    # Whether clients predict by the nearest prototype, of those exchanged or agreed on beforehand.
+    predicts: ClassVar[bool] = False
+    # Whether clients train toward their own class means; these then replace the guide's targets.
+    own_means: ClassVar[bool] = False
+    # Whether one trusted server trains on single uploads, so that no committee can take its place.
+    trains_server: ClassVar[bool] = False
     centres: ClassVar[int] = 0  # number of global models that the server holds
 
     def shared(self, head: bool) -> bool:
@@ -65,7 +75,16 @@ class Method:
         """Return whether the decision layer (`head`), or all below it, is trained in a pass."""
         return True
 
-    def guide(self, number: int, globals_: Globals, own: Params) -> Guide:
+    def targets(self, rounds: int, globals_: Globals, rng: Generator) -> Globals:
+        """Return the prototypes that clients train toward and predict by.
+
+        `globals_` are those decided after so many `rounds`. Every client computes the targets for
+        itself, so they may depend on nothing else; `rng` gives every client the same numbers in
+        every round.
+        """
+        return globals_
+
+    def guide(self, number: int, targets: Globals, own: Params) -> Guide:
         """Return what some clients of one run know before round `number`.
 
         `own` has their parameters at its start.
@@ -87,6 +106,20 @@ class Method:
     def precision(self) -> Precision:
         """Return the precision of the prototypes exchanged."""
         return FULL_PRECISION
+
+    def server_start(self, classes: int, values: int, rng: Generator) -> Params:
+        """Return what a server that trains has before the first round."""
+        return {}
+
+    def server_step(
+        self, server: Params, uploads: Uploads, globals_: Globals, rng: Generator
+    ) -> tuple[Params, Globals]:
+        """Train the server on a round's uploads, those that were kept.
+
+        `globals_` is what one server decided by the method's rule. Return the server's new
+        parameters, and the prototypes that clients get instead of these.
+        """
+        return server, globals_
 
     def assign(self, centres: Params, sent: Params, weight_RK: Tensor, first: bool) -> Tensor:
         """Return the centre of each client, R × K.

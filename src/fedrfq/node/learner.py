@@ -100,7 +100,7 @@ class Learner:
 
     async def _record(self, news: News) -> None:
         """Test the model against this result, and write the round into the history."""
-        accuracies = await asyncio.to_thread(self._participant.test, news.globals_)
+        accuracies = await asyncio.to_thread(self._participant.test, news.round, news.globals_)
         self.accuracies = accuracies
         # The losses belong to the round the client trained in last, if it did in this one.
         losses = None

@@ -11,15 +11,20 @@ from fedrfq.data import DATASETS, Dataset
 from fedrfq.data.partition import Partition
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
-from fedrfq.learning.round_loop import deal, validated
+from fedrfq.learning.round_loop import common_test, deal, validated
 
 
 @dataclass(frozen=True)
 class LocalDataset:
-    """A dataset, and which of its samples are the client's: the partition has one row."""
+    """A dataset, and which of its samples are the client's: the partition has one row.
+
+    `common` is tested on the samples of all classes that all clients are tested on. There are none
+    where clients have samples of their own.
+    """
 
     dataset: Dataset
     partition: Partition
+    common: Partition | None = None
 
 
 def find(experiment: Experiment, client: int, classes: int, name_or_path: str) -> LocalDataset:
@@ -53,10 +58,8 @@ def _check_name(experiment: Experiment, name: str) -> None:
 def share(experiment: Experiment, client: int, dataset: Dataset) -> LocalDataset:
     """Return a client's share of the experiment's partition of this dataset."""
     dealt = deal(experiment, dataset)
-    partition = Partition(
-        (dealt.train[client],), (dealt.test[client],), (dealt.classes[client],), dealt.held_out
-    )
-    return LocalDataset(dataset, partition)
+    common = common_test(experiment, dealt, dataset)
+    return LocalDataset(dataset, dealt.only([client]), common.only([client]))
 
 
 def own(experiment: Experiment, client: int, dataset: Dataset) -> LocalDataset:

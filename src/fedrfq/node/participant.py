@@ -22,7 +22,7 @@ from fedrfq.experiment import Experiment, name_of
 from fedrfq.files import tensors
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning import metrics
-from fedrfq.learning.round_loop import held, participants, start, tested
+from fedrfq.learning.round_loop import held, participants, start, targets, tested
 from fedrfq.methods import METHODS
 from fedrfq.models.stacked import Params, stack
 from fedrfq.node.local_dataset import LocalDataset
@@ -129,12 +129,13 @@ class Participant:
         """Give up training that is under way; callable from another thread."""
         self.engine.interrupt()
 
-    def test(self, globals_: Globals) -> ClientAccuracies:
-        """Test the model on the client's test samples."""
+    def test(self, number: int, globals_: Globals) -> ClientAccuracies:
+        """Test the model on the client's test samples, given the globals of round `number`."""
         with self.experiment.train.kernels():
             tests = tested(self.engine, self.params)
-            values_JV = torch.from_numpy(globals_.floats()).to(tests.p_KNV)
-            present_1J = torch.from_numpy(globals_.present_J).to(self.device)[None]
+            known = targets(self.experiment, self.before + number, globals_)
+            values_JV = torch.from_numpy(known.floats()).to(tests.p_KNV)
+            present_1J = torch.from_numpy(known.present_J).to(self.device)[None]
             distance_1NJ = metrics.distances(tests.p_KNV, values_JV)
 
             def accuracy(guess_1N: Tensor) -> float:
@@ -149,7 +150,8 @@ class Participant:
     def _train(self, number: int, globals_: Globals) -> tuple[Params, Losses]:
         # Randomness and schedules follow the rounds of the experiment, not those of this run.
         total = self.before + number
-        guide = self.experiment.method.guide(total, globals_, self.params)
+        known = targets(self.experiment, total - 1, globals_)
+        guide = self.experiment.method.guide(total, known, self.params)
         keys_1 = counter_rng.key(self.experiment.seed, torch.tensor([self.client]), total)
         try:
             params, losses_13 = self.engine.train(

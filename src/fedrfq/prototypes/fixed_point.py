@@ -92,6 +92,13 @@ class Precision:
 FULL_PRECISION = Precision()
 
 
+def fixed(values: NDArray[np.float64]) -> Ints:
+    """Return numbers in fixed point, cut to its range; what is not a number becomes 0."""
+    scaled = np.nan_to_num(np.rint(values * 2.0**FRACTION_BITS))
+    cut: Ints = np.clip(scaled, 1 - LIMIT, LIMIT - 1).astype(np.int64)
+    return cut
+
+
 class Bound(Protocol):
     """A further condition on the values of an upload."""
 

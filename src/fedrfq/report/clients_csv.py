@@ -37,6 +37,10 @@ class ClientRow:
     prototype_accuracy: float | None
     malicious: bool
     verdict: str  # kept, filtered, refused, or empty if the client did not take part
+    # On the common test set; None in rounds without that test.
+    accuracy_all: float | None
+    accuracy_held: float | None
+    accuracy_unheld: float | None
 
     @staticmethod
     def of(row: dict[str, str]) -> ClientRow:
@@ -53,15 +57,23 @@ class ClientRow:
             _number(row["prototype_accuracy"]),
             row["malicious"] == "1",
             verdict,
+            # Runs from before there was that test lack the columns.
+            _number(row.get("accuracy_all")),
+            _number(row.get("accuracy_held")),
+            _number(row.get("accuracy_unheld")),
         )
 
 
 @dataclass(frozen=True)
 class Clients:
-    """Clients after the last round (`last`), and their dropped or malicious uploads (`events`)."""
+    """Clients after the last round (`last`), and their dropped or malicious uploads (`events`).
 
-    last: tuple[ClientRow, ...]
-    events: tuple[ClientRow, ...]
+    `tested` are the clients after the last round that tested them on all classes.
+    """
+
+    last: tuple[ClientRow, ...] = ()
+    events: tuple[ClientRow, ...] = ()
+    tested: tuple[ClientRow, ...] = ()
 
     @staticmethod
     def read(path: Path) -> Clients:
@@ -81,6 +93,7 @@ class Clients:
 
 def _read(rows: csv.DictReader[str]) -> Clients:
     last: dict[int, ClientRow] = {}
+    tested: dict[int, ClientRow] = {}
     events: list[ClientRow] = []
     missing = set(_COLUMNS) - set(rows.fieldnames or ())
     if missing:
@@ -89,6 +102,8 @@ def _read(rows: csv.DictReader[str]) -> Clients:
         client = ClientRow.of(row)
         # Rounds are in order, so the last row of a client stays.
         last[client.number] = client
+        if client.accuracy_all is not None:
+            tested[client.number] = client
         dropped = client.verdict in ("filtered", "refused")
         if dropped or (client.malicious and client.verdict):
             events.append(client)
@@ -96,11 +111,15 @@ def _read(rows: csv.DictReader[str]) -> Clients:
             raise ValueError(
                 f"it lists more than {_MAX_EVENTS:,} uploads that were malicious or dropped"
             )
-    return Clients(tuple(last[number] for number in sorted(last)), tuple(events))
+    return Clients(_in_order(last), tuple(events), _in_order(tested))
 
 
-def _number(text: str) -> float | None:
-    """Parse a number; an empty cell, nan and infinity are None."""
+def _in_order(clients: dict[int, ClientRow]) -> tuple[ClientRow, ...]:
+    return tuple(clients[number] for number in sorted(clients))
+
+
+def _number(text: str | None) -> float | None:
+    """Parse a number; a missing or empty cell, nan and infinity are None."""
     if text and math.isfinite(value := float(text)):
         return value
     return None

@@ -65,7 +65,7 @@ class RunData:
             text=(path / "experiment.toml").read_text(encoding="utf-8"),
             environment=environment,
             records=records,
-            clients=_try(lambda: Clients.read(path / "clients.csv"), Clients((), ()), notes),
+            clients=_try(lambda: Clients.read(path / "clients.csv"), Clients(), notes),
             shares=_try(lambda: _shares(run, experiment, environment), [], notes),
             prototypes=_try(lambda: _prototypes(run), None, notes),
             facts=_facts(run),
@@ -103,10 +103,12 @@ def records_of(run: RunDirectory) -> list[RoundRecord]:
 
 def _fits(value: Any, kind: str) -> bool:
     """Whether a record's value is of this kind, written as a type annotation."""
-    if kind.startswith("list"):
+    if kind.startswith("list[int]"):
         return isinstance(value, list) and all(
             type(item) is int and 0 <= item <= MAX_COUNT for item in value
         )
+    if kind.startswith("list[float") and value is not None:
+        return isinstance(value, list) and all(_fits(item, "float") for item in value)
     if kind.startswith("dict"):
         return isinstance(value, dict) and all(
             key.isdecimal() and isinstance(item, str) for key, item in value.items()

@@ -10,12 +10,13 @@ from fedrfq.data import DATASETS
 from fedrfq.experiment import name_of
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
-from fedrfq.report import client_figures, committee_figures, curves, markup
+from fedrfq.report import all_classes, client_figures, committee_figures, curves, markup
 from fedrfq.report.dropped import dropped
 from fedrfq.report.figure import Figure
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.projection import projection
 from fedrfq.report.run_data import RunData
+from fedrfq.runs.summary import last_tested
 
 
 def page(path: Path) -> ReportPage:
@@ -26,6 +27,7 @@ def page(path: Path) -> ReportPage:
         Section("What was run", markup.facts(run.facts)),
         _section("Accuracy", curves.accuracy(run)),
         _section("Clients", client_figures.accuracies(run)),
+        _section("All classes", all_classes.known(run), all_classes.recall(run)),
         _section("Classes and clients", client_figures.partition(run)),
         _section("Prototypes", projection(run)),
         _section("Filtered clients", dropped(run)),
@@ -67,6 +69,10 @@ def _tiles(records: list[RoundRecord]) -> list[tuple[str, str, str]]:
     if last.prototype_accuracy_mean is not None:
         spread = f"± {last.prototype_accuracy_std or 0:.2f} over clients"
         tiles.append(("by nearest prototype", points(last.prototype_accuracy_mean), spread))
+    tested = last_tested(records)
+    if tested is not None:
+        unheld = f"{points(tested.accuracy_unheld)} on classes a client does not hold"
+        tiles.append(("on all classes", points(tested.accuracy_all), unheld))
     values = f"{last.parameters_up:,} values from all clients"
     tiles.append(("uploaded per round", length(last.bytes_up), values))
     agreed = [record for record in records if record.view is not None]

@@ -19,6 +19,7 @@ from fedrfq.files import tensors
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning import metrics
+from fedrfq.learning.draws import targets
 from fedrfq.models import Model
 from fedrfq.models.stacked import LAYOUTS, Params
 from fedrfq.prototypes.fixed_point import Globals
@@ -97,7 +98,8 @@ class ClientModel:
                 own = {name: p[client - first].clone() for name, p in params.items()}
                 module = TrainedModule(cohort.model, own).eval()
                 facts = DataFacts.of(run)
-                return ClientModel(module, own, state.globals_[0], experiment.pool, facts)
+                prototypes = targets(experiment, state.round, state.globals_[0])
+                return ClientModel(module, own, prototypes, experiment.pool, facts)
             first += cohort.clients
         raise AssertionError("the cohorts cover all clients")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrfq.experiment import Experiment, name_of
+from fedrfq.learning.common_test import COMMON_COLUMNS
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.runs.run_directory import RunDirectory
@@ -33,6 +34,7 @@ def summary(
         "prototype_failure": last.prototype_failure,
         "honest_accuracy_mean": last.honest_accuracy_mean,
         "honest_prototype_accuracy_mean": last.honest_prototype_accuracy_mean,
+        **{name: getattr(last, name) for name in (*COMMON_COLUMNS, "accuracy_all_worst", "recall")},
         **detection(records),
         "silhouette": silhouettes[0],
         "silhouette_unpooled": silhouettes[1],

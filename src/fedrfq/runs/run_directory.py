@@ -40,6 +40,7 @@ from fedrfq.federation.federation_file import Federation
 from fedrfq.files import hash_chain, tensors, toml
 from fedrfq.files.atomic import reporting_write_errors, write_atomically
 from fedrfq.files.strict_json import to_json
+from fedrfq.learning.common_test import COMMON_COLUMNS
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import LoopState
 from fedrfq.prototypes.fixed_point import Globals
@@ -59,7 +60,12 @@ CLIENT_COLUMNS = (
     "verdict",
     "score",
     "reason",
+    # Last, so that a file from before there was a common test set has the first columns.
+    *COMMON_COLUMNS,
 )
+
+# Those of a file that a run may be resumed with: all, or those from before the common test.
+_KNOWN_COLUMNS = (CLIENT_COLUMNS, CLIENT_COLUMNS[: -len(COMMON_COLUMNS)])
 
 # The files that only a run with a committee has, besides federation.toml.
 AUDITED = ("audit.log", "bodies.bin")
@@ -176,7 +182,10 @@ class RunDirectory:
         if outcome.report is not None:
             self.prove(outcome.report)
         table = io.StringIO()
-        csv.DictWriter(table, CLIENT_COLUMNS, lineterminator="\n").writerows(outcome.clients)
+        # A run from before there were all these columns goes on with those it has.
+        columns = self._client_columns()
+        rows = csv.DictWriter(table, columns, extrasaction="ignore", lineterminator="\n")
+        rows.writerows(outcome.clients)
         self._append("clients.csv", table.getvalue())
         self._append("rounds.jsonl", to_json(asdict(outcome.record)) + "\n")
 
@@ -197,7 +206,7 @@ class RunDirectory:
             )
         clients = self._lines("clients.csv")
         size = 1 + number * self.experiment().clients
-        if clients[:1] != [",".join(CLIENT_COLUMNS)] or len(clients) < size:
+        if len(clients) < size or tuple(clients[0].split(",")) not in _KNOWN_COLUMNS:
             raise UserError(
                 f"{self.path / 'clients.csv'} does not have the clients of {number} rounds: "
                 "restore the file or start the run again"
@@ -207,6 +216,11 @@ class RunDirectory:
             self._rewind_proofs(number)
         self.write("rounds.jsonl", "".join(f"{line}\n" for line in rounds))
         self.write("clients.csv", "".join(f"{line}\n" for line in clients[:size]))
+
+    def _client_columns(self) -> list[str]:
+        """Return the columns of clients.csv."""
+        with (self.path / "clients.csv").open(encoding="utf-8") as file:
+            return file.readline().rstrip("\n").split(",")
 
     def _rewind_proofs(self, number: int) -> None:
         federation = self.path / "federation.toml"
@@ -252,6 +266,11 @@ class RunDirectory:
             named[f"memory/{name}"] = torch.from_numpy(array)
         for name, p in state.centres.items():
             named[f"centres/{name}"] = p
+        for name, p in state.server[0].items():
+            named[f"server/{name}"] = p
+        if state.public[0] is not None:
+            named["public/values"] = torch.from_numpy(state.public[0].values_JV)
+            named["public/present"] = torch.from_numpy(state.public[0].present_J)
         if state.agreed[0]:
             certified = bytearray(state.agreed[0])
             named["committee/last"] = torch.frombuffer(certified, dtype=torch.uint8)
@@ -292,7 +311,16 @@ class RunDirectory:
         agreed = b""
         if "committee/last" in named:
             agreed = named["committee/last"].numpy().tobytes()
-        return LoopState(int(metadata["round"]), params, (globals_,), (memory,), centres, (agreed,))
+        return LoopState(
+            round=int(metadata["round"]),
+            params=params,
+            globals_=(globals_,),
+            memory=(memory,),
+            centres=centres,
+            agreed=(agreed,),
+            server=(_under(named, "server"),),
+            public=(_statistics(named),),
+        )
 
     def last(self, device: torch.device) -> LoopState:
         """Return the state at the newest checkpoint."""
@@ -353,6 +381,14 @@ def _under(named: Mapping[str, Tensor], folder: str) -> dict[str, Tensor]:
 
 def _on(device: torch.device, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.to(device) for name, tensor in named.items()}
+
+
+def _statistics(named: Mapping[str, Tensor]) -> Globals | None:
+    """Return a checkpoint's statistics on the public map, if it has any."""
+    if not {"public/present", "public/values"} <= set(named):
+        return None
+    present_J = named["public/present"].numpy().astype(np.bool_)
+    return Globals(present_J, named["public/values"].numpy())
 
 
 def common_round(runs: Sequence[RunDirectory]) -> int:

@@ -54,6 +54,7 @@ def _rows(
             f"{last.accuracy_mean:.2f} % ± {last.accuracy_std:.2f} over clients",
         ),
         ("accuracy, nearest prototype", _accuracy(last)),
+        *_all_classes(experiment, records),
         ("prototype failure", _share(last.prototype_failure)),
     ]
     if result:
@@ -83,6 +84,33 @@ def _rows(
             )
         )
     return rows
+
+
+def _all_classes(experiment: Experiment, records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
+    """Return rows on the newest test on all classes, of the final prediction and by prototype."""
+    label = "accuracy, all classes"
+    tested = last_tested(records)
+    if tested is None:
+        reason = "no common test set"
+        if len(records) < min(experiment.checkpoint, experiment.rounds):
+            reason = "not tested yet"
+        return [(label, f"– ({reason})")]
+    held = f"held {_points(tested.accuracy_held)}, not held {_points(tested.accuracy_unheld)}"
+    worst = f"worst client {_points(tested.accuracy_all_worst)}"
+    rows = [(label, f"{_points(tested.accuracy_all)} ({held}; {worst})")]
+    if tested.prototype_accuracy_all is not None:
+        by_prototype = (
+            f"{_points(tested.prototype_accuracy_all)} "
+            f"(held {_points(tested.prototype_accuracy_held)}, "
+            f"not held {_points(tested.prototype_accuracy_unheld)})"
+        )
+        rows.append(("… by nearest prototype", by_prototype))
+    return rows
+
+
+def last_tested(records: Sequence[RoundRecord]) -> RoundRecord | None:
+    """Return the newest record that has figures of the test on all classes."""
+    return next((record for record in reversed(records) if record.accuracy_all is not None), None)
 
 
 def _defence(

@@ -37,6 +37,15 @@ class Partition:
         classes = tuple(np.unique(dataset.train_y[indices]) for indices in train)
         return Partition(tuple(train), tuple(test), classes, held_out)
 
+    def only(self, clients: Sequence[int]) -> Partition:
+        """Return the part of some clients."""
+        return Partition(
+            tuple(self.train[client] for client in clients),
+            tuple(self.test[client] for client in clients),
+            tuple(self.classes[client] for client in clients),
+            self.held_out,
+        )
+
     def validated(self, share: float, y: Ints, rng: Generator) -> Partition:
         """Return a partition that is tested on held-back training samples.
 

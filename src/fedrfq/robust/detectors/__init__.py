@@ -7,6 +7,7 @@ from fedrfq.robust.detectors.detector import Detector, State, Verdict
 from fedrfq.robust.detectors.median import Median
 from fedrfq.robust.detectors.medoid import Medoid
 from fedrfq.robust.detectors.none import NoDetection
+from fedrfq.robust.detectors.sampling import Sampling
 from fedrfq.robust.detectors.trimmed import Trimmed
 
 DETECTORS: dict[str, type[Detector]] = {
@@ -17,6 +18,7 @@ DETECTORS: dict[str, type[Detector]] = {
     "trimmed": Trimmed,
     "medoid": Medoid,
     "adaptive": AdaptiveDetector,
+    "sampling": Sampling,
 }
 
 __all__ = ["DETECTORS", "Detector", "State", "Verdict"]

@@ -1,0 +1,1 @@
+"""Learning of classes that others hold, from statistics on a public feature map."""

@@ -1,0 +1,41 @@
+"""One prediction from a client's own model and the public classifier.
+
+The public classifier says how likely a sample is of a class that the client holds. If so, the
+client's own head and the public classifier decide together which (their probabilities among the
+held classes are multiplied). If not, the public classifier decides among the others. Where nothing
+is known of a held class on the public map, the own head speaks for it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# The log-probability of what cannot be; unlike −∞ it gives no NaN.
+_NEVER = -1e9
+OWN = "own model"
+PUBLIC = "public map"
+UNKNOWN = -1
+
+
+def combined(own_NJ: Tensor, public_NJ: Tensor, held_J: Tensor) -> Tensor:
+    """Return log-probabilities of all classes, from the head's logits and the public ones.
+
+    All may have more dimensions in front, if they are broadcast to each other.
+    """
+    public_NJ = public_NJ.to(own_NJ)
+    # Among the classes held, both have a say: multiplied, the surer one wins.
+    within_NJ = _among(_among(own_NJ, held_J) + _among(public_NJ, held_J), held_J)
+    held_N1 = public_NJ.masked_fill(~held_J, _NEVER).logsumexp(-1, keepdim=True)
+    return torch.where(held_J, held_N1 + within_NJ, public_NJ).log_softmax(-1)
+
+
+def answers(chance_NJ: Tensor, threshold: float) -> Tensor:
+    """Return the most likely class, or UNKNOWN where its probability is below the threshold."""
+    best_N, guess_N = chance_NJ.max(-1)
+    return guess_N.where(best_N.exp() >= threshold, UNKNOWN)
+
+
+def _among(chance_NJ: Tensor, allowed_J: Tensor) -> Tensor:
+    """Return the log-probabilities among some classes."""
+    return chance_NJ.masked_fill(~allowed_J, _NEVER).log_softmax(-1)

@@ -1,0 +1,83 @@
+"""Drops uploads whose class means are farther off than their numbers of samples explain.
+
+Ours, for statistics on a public feature map. There the means of honest clients for one class differ
+by sampling: n samples' mean lies about √(t/n) from the class's true mean, where t is the spread of
+single samples. So n·d², with d the distance from the median of the class's uploads, is about t for
+every honest upload. What is `limit` times as much as usual is dropped.
+
+A liar can buy room by claiming few samples, but then its weight is small as well: with n samples it
+may pull the sum of the class by √(n·limit·t) at most. Counts need no clipping for that reason.
+
+What is usual is the median over clients of each one's own median, so that a client who claims many
+classes has one vote like everybody else. A class of fewer than three holders is not judged: of two
+that differ, nobody can say which one lies. Sites whose samples really differ look like liars, the
+more samples they have: raise `limit` for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedrfq.errors import UserError
+from fedrfq.files.options import option
+from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
+from fedrfq.robust.centres import median
+from fedrfq.robust.detectors.detector import Detector, State, Verdict
+
+_MIN_HOLDERS = 3
+# Squares lose so many bits, which are far below a value's rounding, to leave room for counts.
+_SPARE_BITS = 16
+_PERCENT = 100
+_MAX_LIMIT = 1_000_000
+_MAX_SCORE = 2**62
+
+
+@dataclass(frozen=True)
+class Sampling(Detector):
+    """Drops a client if one of its classes is too far off; the score is the ratio in percent."""
+
+    clip: bool = option(
+        False, "Whether claimed sample counts are cut to the median of the class's holders"
+    )
+    limit: int = option(
+        500,
+        "How far off a class mean may be: squared distance times samples, in percent of the usual",
+        f"101 to {_MAX_LIMIT}",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not _PERCENT < self.limit <= _MAX_LIMIT:
+            raise UserError(f"detector.limit must be 101 to {_MAX_LIMIT}, not {self.limit}")
+
+    def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
+        spread_KJ = _spreads(uploads)
+        judged_KJ = uploads.held_KJ & (uploads.held_KJ.sum(0) >= _MIN_HOLDERS)
+        usual = _usual(spread_KJ, judged_KJ)
+        worst = np.where(judged_KJ, spread_KJ, 0).max(1, initial=0).tolist()
+        # Python's whole numbers have no end: a spread may have 62 bits before it is multiplied.
+        scores = [min(_PERCENT * spread // max(usual, 1), _MAX_SCORE) for spread in worst]
+        score_K = np.array(scores, np.int64)
+        return state, Verdict(score_K <= self.limit, score_K)
+
+
+def _spreads(uploads: Uploads) -> Ints:
+    """Return n·d² of every upload and class; 0 for classes that a client does not hold."""
+    difference_KJV = uploads.values_KJV - median(uploads)
+    square_KJ = np.einsum("kjv,kjv->kj", difference_KJV, difference_KJV)
+    spread_KJ: Ints = (square_KJ >> _SPARE_BITS) * uploads.counts_KJ
+    return spread_KJ
+
+
+def _usual(spread_KJ: Ints, judged_KJ: Bools) -> int:
+    """Return the (lower) median over clients of each one's (lower) median."""
+    medians = []
+    for spread_J, judged_J in zip(spread_KJ, judged_KJ, strict=True):
+        own = np.sort(spread_J[judged_J])
+        if len(own):
+            medians.append(int(own[(len(own) - 1) // 2]))
+    if not medians:
+        return 0
+    return sorted(medians)[(len(medians) - 1) // 2]

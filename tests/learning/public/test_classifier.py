@@ -1,0 +1,112 @@
+"""The classifier that a client makes from certified statistics, and its combination."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedrfq.learning.public.classifier import CertifiedStatistics, classifier
+from fedrfq.learning.public.combination import UNKNOWN, answers, combined
+from fedrfq.models.public_maps import RandomMap
+from fedrfq.prototypes.class_statistics import packed
+from fedrfq.prototypes.fixed_point import FRACTION_BITS, Globals
+
+NEAREST = RandomMap(classifier="nearest")
+
+
+def _known(rows: torch.Tensor, present: list[bool], classes: int = 0) -> CertifiedStatistics:
+    values = (rows.double() * 2**FRACTION_BITS).round().long().numpy()
+    globals_ = Globals(np.array(present), values)
+    return CertifiedStatistics.of(globals_, classes or len(present), torch.device("cpu"))
+
+
+def test_the_nearest_mean_by_hand() -> None:
+    known = _known(torch.tensor([[1.0, 0.0], [0.0, 1.0], [5.0, 5.0]]), [True, True, False])
+    own = torch.tensor([[1.0, 0.1], [0.9, 0.0]])
+    made = classifier(NEAREST, known, own, torch.tensor([0, 0]))
+    guess = made.log_probabilities(torch.tensor([[0.9, 0.3], [0.2, 0.8], [5.0, 5.0]])).argmax(1)
+    # Of the third class nothing is known: it is never an answer.
+    assert guess.tolist()[:2] == [0, 1]
+    assert guess[2] != 2
+
+
+def test_lda_with_the_federations_covariance_by_hand() -> None:
+    """Along the first value samples scatter widely, so only the second tells the classes apart."""
+    means = torch.tensor([[0.0, 0.0], [2.0, 1.0]])
+    spread = torch.tensor([[4.0, 0.0], [0.0, 0.01]])
+    known = _known(torch.cat([means, packed(spread)]), [True] * 4, classes=2)
+    sample = torch.tensor([[2.0, 0.1]])
+    own = torch.tensor([[0.0, 0.0], [0.1, 0.0]])
+    labels = torch.tensor([0, 0])
+    lda = RandomMap(moments="full", bits=16, shrinkage=0.001)
+    assert classifier(lda, known, own, labels).log_probabilities(sample).argmax() == 0
+    assert classifier(NEAREST, known, own, labels).log_probabilities(sample).argmax() == 1
+
+
+def test_lda_with_the_clients_own_covariance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(200, 2, generator=generator) * torch.tensor([2.0, 0.1])
+    known = _known(torch.tensor([[0.0, 0.0], [2.0, 1.0]]), [True, True])
+    made = classifier(RandomMap(shrinkage=0.01), known, noise, torch.zeros(200).long())
+    assert made.log_probabilities(torch.tensor([[2.0, 0.1]])).argmax() == 0
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_one_sample_of_each_class_leaves_the_nearest_mean(samples: int) -> None:
+    known = _known(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), [True, True])
+    own = torch.eye(2)[:samples]
+    made = classifier(RandomMap(), known, own, torch.arange(samples))
+    chances = made.log_probabilities(torch.eye(2))
+    assert chances.isfinite().all()
+    assert chances.argmax(1).tolist() == [0, 1]
+
+
+def test_confidence_follows_the_clients_own_samples() -> None:
+    """Where the client's own samples lie between the means, the classifier is less sure."""
+    known = _known(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), [True, True])
+    labels = torch.tensor([0, 1, 0, 1])
+    clear = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(2, 1)
+    vague = torch.tensor([[0.6, 0.4], [0.4, 0.6], [0.4, 0.6], [0.6, 0.4]])
+    sure = classifier(NEAREST, known, clear, labels)
+    unsure = classifier(NEAREST, known, vague, labels)
+    assert sure.temperature < unsure.temperature
+
+
+def _chances(*rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows).log()
+
+
+def test_the_own_head_and_the_map_decide_together_among_held_classes() -> None:
+    own = _chances([0.9, 0.1, 1e-6])
+    public = _chances([0.3, 0.6, 0.1])
+    held = torch.tensor([True, True, False])
+    chance = combined(own, public, held).exp()[0]
+    # 0.9 of it is held; within that 0.9·(1/3) against 0.1·(2/3).
+    assert chance.tolist() == pytest.approx([0.9 * 9 / 11, 0.9 * 2 / 11, 0.1], abs=1e-5)
+
+
+def test_the_map_alone_decides_on_classes_that_the_client_does_not_hold() -> None:
+    own = _chances([0.999, 0.001, 1e-9])
+    public = _chances([0.1, 0.1, 0.8])
+    held = torch.tensor([True, True, False])
+    chance = combined(own, public, held).exp()[0]
+    assert chance[2] == pytest.approx(0.8, abs=1e-5)
+
+
+def test_below_the_threshold_the_answer_is_that_it_does_not_know() -> None:
+    chances = _chances([0.6, 0.4], [0.9, 0.1])
+    assert answers(chances, 0.0).tolist() == [0, 0]
+    assert answers(chances, 0.7).tolist() == [UNKNOWN, 0]
+
+
+def test_what_is_no_covariance_becomes_the_nearest_one() -> None:
+    """Rounding, or a liar, may leave a negative eigenvalue: LDA would prefer what is far away."""
+    means = torch.tensor([[0.0, 0.0], [2.0, 1.0]])
+    wrong = torch.tensor([[1.0, 0.0], [0.0, -5.0]])
+    known = _known(torch.cat([means, packed(wrong)]), [True] * 4, classes=2)
+    assert known.covariance_VV is not None
+    assert torch.linalg.eigvalsh(known.covariance_VV).min() >= -1e-9
+    lda = RandomMap(moments="full", bits=16)
+    made = classifier(lda, known, torch.tensor([[0.0, 0.1], [0.1, 0.0]]), torch.tensor([0, 0]))
+    assert made.log_probabilities(torch.tensor([[2.0, 1.0]])).argmax() == 1
