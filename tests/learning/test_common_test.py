@@ -175,6 +175,18 @@ def test_of_a_rare_class_it_has_all_there_are_and_of_a_class_without_any_none(
     assert np.bincount(without.test_y[found], minlength=10)[7] == 0
 
 
+def test_writers_that_hold_back_samples_are_tested_on_test_samples(mnist: Dataset) -> None:
+    """Their writers have none, so each is tested on its own; the common ones are of others."""
+    writers = np.arange(len(mnist.train_y)) % 40
+    strangers = np.arange(len(mnist.test_y)) % 4 + 100
+    dataset = replace(mnist, train_groups=writers, test_groups=strangers)
+    experiment = from_table({"clients": 3, "partition": {"name": "groups"}})
+    assert deal(experiment, dataset).held_out
+    common, held_out = common_of(experiment, dataset)
+    assert not held_out
+    assert np.bincount(mnist.test_y[common]).tolist() == [40] * 10
+
+
 def test_it_is_drawn_by_the_seed(mnist: Dataset) -> None:
     one, again, other = (common_of(tiny(seed=seed), mnist)[0] for seed in (0, 0, 1))
     assert np.array_equal(one, again)

@@ -96,6 +96,10 @@ def test_a_participant_is_the_client_of_a_run_alone_to_the_byte(
                 row["prototype_accuracy"],
             )
             assert accuracies.prototype_own == row["prototype_accuracy_own"]
+            # The last round is tested on all classes, too.
+            assert (accuracies.accuracy_all is not None) == (number == experiment.rounds)
+            for name in ("accuracy_all", "accuracy_held", "accuracy_unheld"):
+                assert getattr(accuracies, name) == row[name]
             assert (own.losses.classification, own.losses.prototype) == (
                 row["loss_classification"],
                 row["loss_prototype"],
