@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from provenance import facts
 from torch import Tensor
 
 from fedrfq import data
@@ -215,7 +214,7 @@ def main() -> None:
         settings.setdefault(section, {})[name] = json.loads(value)
     dataset = data.load(args.data)
     kind: type[PublicMap] = {"random": RandomMap, "resnet18": ResNet18Map}[args.map]
-    result: dict[str, Any] = {"settings": settings, "map": args.map, **facts()}
+    result: dict[str, Any] = {"settings": settings, "map": args.map, "seeds": args.seeds}
     began = time.perf_counter()
     rows: dict[str, dict[str, float]] = {}
     for name, map_ in maps(kind, args.sizes):

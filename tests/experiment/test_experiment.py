@@ -100,12 +100,10 @@ def test_the_default_is_the_papers_mnist_on_the_data_at_hand() -> None:
 
 
 def test_methods_that_do_not_pool_need_not_say_so() -> None:
-    for method, kind in METHODS.items():
+    for method in METHODS:
         found = from_table({"method": {"name": method}})
         assert found.pool.name == {"fedrfq": "softpool", "fedrfq-lean": "avg"}.get(method, "none")
-        assert found.prototype_size() == (
-            {"fedrfq": 24, "fedrfq-lean": 12}[method] if kind.pools else 50
-        )
+        assert found.prototype_size() == {"fedrfq": 24, "fedrfq-lean": 12}.get(method, 50)
 
 
 def test_cohorts_are_laid_over_the_model() -> None:
@@ -282,7 +280,7 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         (["partition.alpha=3"], "unknown key partition.alpha"),
         (
             ["method.name=local", "method.lam=1"],
-            "unknown key method.lam of local: it belongs to method.name = fed",
+            "unknown key method.lam of local: it belongs to method.name = .*fed",
         ),
         (["method.name=local", "method.x=1"], "unknown key method.x; there are no keys here"),
         (
@@ -458,8 +456,16 @@ def test_more_ways_than_classes_are_refused_when_dealt() -> None:
 )
 @pytest.mark.parametrize("key", list(SWITCHED))
 def test_every_example_takes_every_kind_over_its_own(file: Path, key: str) -> None:
-    """Methods that average models are the exception: cohorts and committees exclude them."""
+    """Methods that average models or train a server are the exceptions.
+
+    Cohorts exclude the first, and committees both.
+    """
     for name, kind in SWITCHED[key].items():
+        if key == "method" and kind.trains_server and load(file).committee != Direct():
+            with pytest.raises(UserError, match="trains one trusted server"):
+                load(file, [f"{key}.name={name}"])
+            assert type(load(file, [f"{key}.name={name}", "committee.name=direct"]).method) is kind
+            continue
         if key == "method" and not kind().exchanges and load(file).committee != Direct():
             with pytest.raises(UserError, match="a committee agrees on prototypes"):
                 load(file, [f"{key}.name={name}"])

@@ -104,6 +104,7 @@ def test_a_run_leaves_the_bytes_that_a_run_without_flower_leaves(
         {"attack": {"name": "label-flip", "clients": 2}, "detector": {"name": "median"}},
         {"participation": 0.5},
         {"method": {"name": "fedproto"}},
+        {"method": {"name": "fedsa", "inertia": 0.5}},
         {"committee": {"faulty": 1, "network": "lossy"}},
     ],
 )
@@ -111,8 +112,9 @@ def test_whatever_the_experiment_is(tmp_path: Path, changes: dict[str, Any]) -> 
     same(run(tmp_path, Nodes(4), changes), direct(tmp_path, changes))
 
 
-def test_where_nothing_is_exchanged_there_is_no_committee(tmp_path: Path) -> None:
-    changes = {"method": {"name": "local"}, "committee": {"name": "direct"}}
+@pytest.mark.parametrize("method", ["local", "codes", "self"])
+def test_where_nothing_is_exchanged_there_is_no_committee(tmp_path: Path, method: str) -> None:
+    changes = {"method": {"name": method}, "committee": {"name": "direct"}}
     local = {key: value for key, value in SMALL.items() if key != "committee"}
     path = written(tmp_path, toml.merge(local, changes))
     main(Nodes(2), context(experiment=path, out=str(tmp_path / "flower")))

@@ -69,6 +69,10 @@ def other_verdicts(last: bytes) -> bytes:
     return pack([cert, globals_, unsigned(cert.run, empty)])
 
 
+def public_part(cert: Message) -> Message:
+    return unsigned(cert.run, Part(cert.body.round, PartKind.PUBLIC, b"made up"))
+
+
 def fewer_signatures(last: bytes) -> bytes:
     cert, *rest = messages(last)
     few = replace(cert.body.certificate, signatures=cert.body.certificate.signatures[:-1])
@@ -88,20 +92,30 @@ FORGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "one server for three": (a_server_twice, "not in ascending order"),
     "other globals": (other_globals, "not what was certified"),
     "other verdicts": (other_verdicts, "not what was certified"),
+    "public statistics of nobody": (
+        lambda last: pack([*messages(last), public_part(messages(last)[0])]),
+        "not what was certified",
+    ),
     "no certificate": (
         lambda last: pack(messages(last)[1:]),
         "does not begin with a certificate",
     ),
-    "no globals": (lambda last: pack([messages(last)[0], messages(last)[2]]), "0 times GLOBALS"),
+    "no globals": (
+        lambda last: pack([messages(last)[0], messages(last)[2]]),
+        "it has VERDICTS in 1 ",
+    ),
     "globals for verdicts": (
         lambda last: pack([*messages(last)[:2], messages(last)[1]]),
-        "2 times GLOBALS",
+        "it has GLOBALS, GLOBALS in 2 ",
     ),
     "globals twice": (
         lambda last: pack([*messages(last)[:2], *messages(last)[1:]]),
-        "2 times GLOBALS",
+        "it has GLOBALS, GLOBALS, VERDICTS in 3 ",
     ),
-    "more than that": (lambda last: pack([*messages(last), messages(last)[0]]), "among 3 parts"),
+    "more than that": (
+        lambda last: pack([*messages(last), messages(last)[0]]),
+        "VERDICTS in 3 messages",
+    ),
     "nothing": (lambda last: b"", "does not begin with a certificate"),
     "cut short": (lambda last: last[:-1], "refused"),
     "some bytes": (lambda last: sized(b"bytes"), "too few for a message"),

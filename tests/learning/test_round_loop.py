@@ -16,9 +16,16 @@ from fedrfq.engine import counter_rng
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.learning import metrics
-from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop, deal, participants
+from fedrfq.learning.round_loop import (
+    Diverged,
+    LoopState,
+    RoundLoop,
+    deal,
+    participants,
+    targets,
+)
 from fedrfq.methods import METHODS
-from fedrfq.prototypes.fixed_point import Uploads, encode
+from fedrfq.prototypes.fixed_point import Globals, Uploads, encode
 from support import reference
 from support.small import CPU, equal, rows_of, run, timeless, tiny
 
@@ -273,15 +280,21 @@ def test_figures_by_hand(mnist: Dataset) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_prototype_loss_begins_with_the_second_round(mnist: Dataset, method: str) -> None:
-    _, ((first,), (second,)) = run([tiny(method={"name": method})], mnist, 2)
-    exchanges = METHODS[method].exchanges
-    assert first.record.loss_prototype == (0 if exchanges else None)
-    assert (
-        second.record.loss_prototype is not None and second.record.loss_prototype > 0
-    ) == exchanges
+def test_prototype_loss_begins_with_the_first_prototypes(mnist: Dataset, method: str) -> None:
+    """That is the second round, or the first where prototypes are agreed on beforehand."""
+    experiment = tiny(method={"name": method})
+    _, ((first,), (second,)) = run([experiment], mnist, 2)
+    kind = METHODS[method]
+    agreed = targets(experiment, 0, Globals.none(10, 50)).present_J.all()
+    first_loss = first.record.loss_prototype
+    second_loss = second.record.loss_prototype
+    assert (first_loss is not None) == (second_loss is not None) == kind.predicts
+    assert ((first_loss or 0) > 0) == agreed
+    assert ((second_loss or 0) > 0) == kind.predicts
+    pulled = kind.predicts or kind.own_means
+    assert (first.record.loss > first.record.loss_classification) == (agreed or method == "fedprox")
     assert (second.record.loss > second.record.loss_classification > 0) == (
-        exchanges or method == "fedprox"
+        pulled or method == "fedprox"
     )
     assert (first.record.round, second.record.round) == (1, 2)
     assert 0 < second.record.seconds_train <= second.record.seconds
@@ -303,7 +316,7 @@ def test_it_learns(mnist: Dataset, method: str) -> None:
     assert found[-1].accuracy_mean > found[0].accuracy_mean
     assert found[-1].loss_classification < found[0].loss_classification / 2
     assert found[-1].collapsed_clients == 0
-    if METHODS[method].exchanges:
+    if METHODS[method].predicts:
         assert (found[-1].prototype_accuracy_own_mean or 0) > 80
 
 

@@ -30,6 +30,20 @@ WEIGHTS = {
     "temperature": 0.5,
     "warmup": 2,
     "aggregate": "median",
+    "norm": 3.0,
+    "learned": 0.2,
+    "ramp": 2,
+    "steps": 7,
+    "push": 0.02,
+    "contrast": 0.7,
+    "calibration": 0.6,
+    "margin": 2.0,
+    "inertia": 0.9,
+    "tau": 1.5,
+    "gamma": 2.0,
+    "server_epochs": 3,
+    "server_batch": 5,
+    "server_lr": 0.02,
 }
 PROTOTYPE_FIGURES = (
     "prototype_accuracy_mean",
@@ -82,15 +96,18 @@ def test_stacked_runs_are_each_as_alone(mnist: Dataset, name: str) -> None:
 
 
 @every_method
-def test_figures_of_prototypes_are_there_if_and_only_if_they_are_exchanged(
+def test_figures_of_prototypes_are_there_if_and_only_if_clients_predict_by_them(
     mnist: Dataset, name: str
 ) -> None:
     state, (_, (second,)) = run([tiny(method={"name": name}, model=MLP)], mnist, 2)
     exchanges = METHODS[name].exchanges
+    predicts = METHODS[name].predicts
     record = timeless(second)
-    assert [key for key in PROTOTYPE_FIGURES if (record[key] is not None) != exchanges] == []
-    columns = ("prototype_accuracy", "prototype_accuracy_own", "loss_prototype", "score")
-    assert all((row[key] is not None) == exchanges for row in record["clients"] for key in columns)
+    assert predicts or not exchanges
+    assert [key for key in PROTOTYPE_FIGURES if (record[key] is not None) != predicts] == []
+    columns = ("prototype_accuracy", "prototype_accuracy_own", "loss_prototype")
+    assert all((row[key] is not None) == predicts for row in record["clients"] for key in columns)
+    assert all((row["score"] is not None) == exchanges for row in record["clients"])
     assert all((row["verdict"] == "kept") == exchanges for row in record["clients"])
     travels = exchanges or METHODS[name]().centres > 0
     assert all(
@@ -99,8 +116,23 @@ def test_figures_of_prototypes_are_there_if_and_only_if_they_are_exchanged(
         for way in ("up", "down")
     )
     assert state.globals_[0].present_J.any() == exchanges
+    assert bool(state.server[0]) == METHODS[name].trains_server
     assert bool(state.centres) == (METHODS[name]().centres > 0)
     assert 0 < record["loss_classification"] <= record["loss"]
+
+
+@every_method
+def test_the_guide_keeps_its_shape(mnist: Dataset, name: str) -> None:
+    """On CUDA a step is recorded once, and later rounds are copied into the same memory."""
+    loop = RoundLoop([tiny(method={"name": name}, model=MLP)], mnist, CPU)
+    state = loop.start()
+    shapes = []
+    for _ in range(3):
+        guide = loop.guide(state, loop.cohorts[0], state.params[0])
+        shapes.append([(key, t.shape, t.dtype) for key, t in guide.items()])
+        assert all(len(t) == 6 for t in guide.values())
+        state, _ = loop.advance(state)
+    assert shapes[0] == shapes[1] == shapes[2]
 
 
 @every_method
@@ -213,6 +245,10 @@ def resumed(experiments: list[Experiment], folder: Path, dataset: Dataset) -> tu
     [
         {"method": {"name": "fesem"}, "participation": 0.5},
         {"method": {"name": "fedavg"}},
+        {"method": {"name": "fedtgp", "server_epochs": 3}, "participation": 0.5},
+        {"method": {"name": "fedorgp"}, "detector": {"name": "median"}},
+        {"method": {"name": "fedsa", "inertia": 0.9}},
+        {"method": {"name": "self"}},
         {"detector": {"name": "rota"}},
         {
             "detector": {"name": "adaptive"},
@@ -229,7 +265,7 @@ def resumed(experiments: list[Experiment], folder: Path, dataset: Dataset) -> tu
 def test_resumed_runs_end_in_the_same_bytes(
     mnist: Dataset, tmp_path: Path, changes: dict[str, Any], rota: None
 ) -> None:
-    """Of two stacked runs, each finds its own centres and detector state in the snapshot."""
+    """Of two stacked runs, each finds its own centres, detector state and server's parameters."""
     experiments = [tiny(seed=seed, model=MLP, **changes) for seed in (0, 1)]
     one, other = resumed(experiments, tmp_path, mnist)
     assert_same_run(one, other)

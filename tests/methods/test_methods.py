@@ -55,15 +55,20 @@ def start(clients: int) -> Params:
 
 def twice(one: Batch) -> Batch:
     """Two clients with the same batch and parameters."""
-    names = [f.name for f in fields(Batch) if f.name != "params"]
+    names = [f.name for f in fields(Batch) if f.name not in ("params", "head")]
     doubled = {name: torch.cat([getattr(one, name)] * 2) for name in names}
-    return replace(one, params={"w": torch.cat([one.params["w"]] * 2)}, **doubled)
+    params = {name: torch.cat([p] * 2) for name, p in one.params.items()}
+    return replace(one, params=params, **doubled)
 
 
 def batch(p: list[list[float]], y: list[int], weight: list[float], classes: int = 3) -> Batch:
     """One client's batch with all logits equal, so that the cross-entropy is log(classes)."""
     vectors = torch.tensor([p])
-    params = {"w": torch.tensor([[3.0, 4.0]])}
+    params = {
+        "w": torch.tensor([[3.0, 4.0]]),
+        "out.weight": torch.zeros(1, classes, vectors.shape[2]),
+        "out.bias": torch.zeros(1, classes),
+    }
     return Batch(
         torch.zeros(1, len(y), classes),
         vectors,
@@ -71,6 +76,7 @@ def batch(p: list[list[float]], y: list[int], weight: list[float], classes: int 
         torch.tensor([y]),
         torch.tensor([weight]),
         params,
+        ("out.weight", "out.bias"),
     )
 
 
@@ -151,10 +157,10 @@ def test_weights_grow_over_the_rounds_of_the_warmup() -> None:
 
 def test_cross_entropy_is_over_the_real_samples() -> None:
     logits = torch.tensor([[[2.0, -1.0, 0.5], [0.0, 1.0, 2.0], [99.0, -99.0, 0.0]]])
-    given = replace(batch([[0, 0]] * 3, [0, 1, 1], [1, 1, 0]), logits_KBJ=logits)
+    given = replace(batch([[0, 0, 0]] * 3, [0, 1, 1], [1, 1, 0]), logits_KBJ=logits)
     for kind in METHODS.values():
         _, classification, _ = kind().losses(
-            given, told(kind(), globals_(None, None, None), start(1))
+            given, told(kind(), globals_(None, None, None, values=3), start(1))
         )
         torch.testing.assert_close(
             classification[0], F.cross_entropy(logits[0, :2], torch.tensor([0, 1]))
@@ -212,10 +218,12 @@ def cnn_batch(method: Method) -> tuple[Params, Batch]:
     y = torch.tensor([[0, 1, 2, 0], [1, 1, 2, 0]])
     weight_KB = torch.tensor([[1.0, 1, 1, 1], [1, 1, 1, 0]])
     c, logits = model.forward(Grouped(), params, x, TrainingStep(weight_KB, None))
-    return params, Batch(logits, c, Pool(**method.pool)(c), y, weight_KB, params)
+    head = ("fc2.weight", "fc2.bias")
+    return params, Batch(logits, c, Pool(**method.pool)(c), y, weight_KB, params, head)
 
 
-@pytest.mark.parametrize("name", EXCHANGING)
+# Methods that have targets before anything was exchanged are told of prototypes in any case.
+@pytest.mark.parametrize("name", sorted(set(EXCHANGING) - {"fedsa", "fedrfq-coded"}))
 def test_prototype_loss_is_alive_where_there_are_globals_and_only_there(name: str) -> None:
     """It reaches the first layer, not the decision layer; with nothing received it is zero."""
     method = METHODS[name]()
@@ -240,7 +248,8 @@ def test_prototype_loss_is_alive_where_there_are_globals_and_only_there(name: st
 @pytest.mark.parametrize("name", METHODS)
 def test_without_its_weights_it_is_local_training(name: str) -> None:
     kind = METHODS[name]
-    method = kind(**{f.name: 0.0 for f in fields(kind) if f.name in ("lam", "mu", "separation")})
+    weights = ("lam", "mu", "separation", "contrast", "calibration")
+    method = kind(**{f.name: 0.0 for f in fields(kind) if f.name in weights})
     params, given = cnn_batch(method)
     row = (0.5,) * given.p_KBV.shape[2]
     own = {name: torch.ones_like(p) for name, p in params.items()}
@@ -369,6 +378,27 @@ def test_runs_share_a_program_if_the_guide_carries_their_difference() -> None:
         ("fedrfq-lean", {"temperature": 0.0}),
         ("fedrfq-lean", {"temperature": float("inf")}),
         ("fedrfq-lean", {"warmup": -1}),
+        ("codes", {"norm": 0.0}),
+        ("codes", {"norm": 65.0}),
+        ("codes", {"lam": -1.0}),
+        ("self", {"lam": float("nan")}),
+        ("protonorm", {"norm": float("nan")}),
+        ("protonorm", {"steps": -1}),
+        ("protonorm", {"push": -0.1}),
+        ("fedsa", {"contrast": -1.0}),
+        ("fedsa", {"calibration": float("inf")}),
+        ("fedsa", {"margin": -1.0}),
+        ("fedsa", {"inertia": 1.1}),
+        ("fedtgp", {"tau": -1.0}),
+        ("fedtgp", {"server_epochs": 0}),
+        ("fedtgp", {"server_batch": 0}),
+        ("fedtgp", {"server_lr": 0.0}),
+        ("fedorgp", {"gamma": -1.0}),
+        ("fedrfq-coded", {"norm": 0.0}),
+        ("fedrfq-coded", {"learned": 1.5}),
+        ("fedrfq-coded", {"ramp": -1}),
+        ("fedrfq-coded", {"steps": -1}),
+        ("fedrfq-coded", {"push": -1.0}),
     ],
 )
 def test_impossible_options_are_refused(name: str, wrong: dict[str, Any]) -> None:

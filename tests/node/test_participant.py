@@ -65,6 +65,7 @@ def nothing(experiment: Experiment, dataset: Dataset) -> Globals:
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {"clients": 3},
     "augmented, lean": {"clients": 2, "data": {"augment": True}, "method": {"name": "fedrfq-lean"}},
+    "anchors": {"clients": 2, "method": {"name": "fedsa", "inertia": 0.5}},
     "validated, same start": {"clients": 3, "validation": 0.3, "init": "same"},
     "cohorts": {
         "clients": 3,

@@ -20,13 +20,17 @@ from fedrfq.prototypes.class_means import class_means, quantise
 from fedrfq.prototypes.fixed_point import (
     FULL_PRECISION,
     LIMIT,
+    MAX_BITS,
     MAX_COUNT,
+    MIN_BITS,
     Globals,
     Precision,
     Uploads,
+    admit,
     decode,
     encode,
     refuses,
+    size,
 )
 from fedrfq.robust.aggregation import combine
 
@@ -82,6 +86,16 @@ def test_values_that_are_no_numbers_are_counted_by_client(bad: float) -> None:
     assert values[0].tolist() == [[ONE, 2 * ONE]]
 
 
+def test_the_grids_of_all_bits() -> None:
+    """Up to 18 bits they reach up to 8, at half the step for each further bit; then farther."""
+    for bits in range(4, 19):
+        precision = Precision(bits)
+        assert precision.step * (precision.most + 1) == 8 * ONE
+        assert precision.step == ONE >> (bits - 4)
+    reach = [(p.step, p.most) for p in map(Precision, range(19, 25))]
+    assert reach == [(1, 2**18 - 1), (1, 2**19 - 1), *[(1, LIMIT - 1)] * 4]
+
+
 def test_the_grids() -> None:
     assert [(p.step, p.most) for p in map(Precision, BITS)] == [
         (1024, 127),
@@ -109,7 +123,7 @@ def test_rounding_to_the_grid_by_hand() -> None:
 
 
 @settings(deadline=None)
-@given(st.sampled_from(BITS), st.lists(st.integers(-2 * LIMIT, 2 * LIMIT), min_size=1, max_size=9))
+@given(st.integers(4, 24), st.lists(st.integers(-2 * LIMIT, 2 * LIMIT), min_size=1, max_size=9))
 def test_rounding_finds_a_nearest_value_and_keeps_those_of_the_grid(
     bits: int, numbers: list[int]
 ) -> None:
@@ -135,12 +149,13 @@ def test_class_means_by_hand() -> None:
 # On the wire
 
 numbers = st.integers(1 - LIMIT, LIMIT - 1)
+all_bits = st.integers(MIN_BITS, MAX_BITS)
 Sent = tuple[int, int, NDArray[np.int64], NDArray[np.int64], Precision]
 
 
 @st.composite
 def uploads(draw: st.DrawFn) -> Sent:
-    precision = Precision(draw(st.sampled_from(BITS)))
+    precision = Precision(draw(all_bits))
     classes = draw(st.integers(1, 6))
     length = draw(st.integers(1, 5))
     counts = draw(
@@ -158,9 +173,8 @@ def uploads(draw: st.DrawFn) -> Sent:
 def test_what_is_encoded_is_decoded(sent: Sent) -> None:
     round_, client, counts, values, precision = sent
     message = encode(*sent)
-    assert len(message) == HEADER + int((counts > 0).sum()) * (
-        CLASS + precision.bits // 8 * values.shape[1]
-    )
+    row = CLASS + -(-precision.bits * values.shape[1] // 8)
+    assert len(message) == HEADER + int((counts > 0).sum()) * row
     found = decode(message, values.shape[0], values.shape[1], precision)
     assert found[:2] == (round_, client)
     assert np.array_equal(found[2], counts)
@@ -216,7 +230,7 @@ def test_what_is_refused_is_what_cannot_be_decoded(sent: Sent, data: st.DataObje
 
 
 @settings(deadline=None)
-@given(uploads(), st.sampled_from(BITS))
+@given(uploads(), all_bits)
 def test_a_message_of_other_bits_is_refused(sent: Sent, bits: int) -> None:
     classes, length = sent[3].shape
     if bits != sent[4].bits:
@@ -249,6 +263,42 @@ def test_the_bytes_of_fewer_bits_by_hand() -> None:
         b"FRFQ" + struct.pack("<BBIIHH", 2, 8, 7, 3, 1, 2) + struct.pack("<HI", 0, 2) + b"\x7f\xff"
     )
     assert encode(*sent, Precision(8)) == whole
+
+
+def test_the_bytes_of_bits_that_are_no_bytes_by_hand() -> None:
+    """The lowest bits come first, and zeros fill the last byte: 7, −7 and 1 at four bits."""
+    header = b"FRFQ" + struct.pack("<BBIIHH", 2, 4, 7, 3, 1, 3) + struct.pack("<HI", 0, 2)
+    sent = 7, 3, array([2]), array([[7, -7, 1]]) * ONE
+    # 0111, then 1001 above it; then 0001 and the filling.
+    assert encode(*sent, Precision(4)) == header + b"\x97\x01"
+    header = b"FRFQ" + struct.pack("<BBIIHH", 2, 12, 7, 3, 1, 3) + struct.pack("<HI", 0, 2)
+    sent = 7, 3, array([2]), array([[0x7FF, -1, 0x123]]) * 64
+    assert encode(*sent, Precision(12)) == header + b"\xff\xf7\xff\x23\x01"
+
+
+@settings(deadline=None)
+@given(uploads(), st.data())
+def test_bits_after_the_last_value_of_a_row_are_zero(sent: Sent, data: st.DataObject) -> None:
+    round_, client, counts, values, precision = sent
+    spare = -precision.bits * values.shape[1] % 8
+    if not counts.any() or not spare:
+        return
+    message = bytearray(encode(*sent))
+    bit = data.draw(st.integers(8 - spare, 7))
+    message[-1] ^= 1 << bit
+    with pytest.raises(UserError, match="after the last value"):
+        decode(bytes(message), *values.shape, precision)
+    assert client in admit(round_, {client: bytes(message)}, *values.shape, precision).refused
+
+
+@pytest.mark.parametrize("bits", [4, 8, 24])
+def test_an_upload_without_classes_is_admitted(bits: int) -> None:
+    precision = Precision(bits)
+    message = encode(7, 3, array([0, 0]), array([[0], [0]]), precision)
+    assert refuses(7, 3, message, 2, 1, precision=precision) is None
+    assert len(message) == HEADER == size(array([0]), 1, precision)
+    admitted = admit(7, {3: message}, 2, 1, precision)
+    assert (admitted.clients, admitted.counts_KJ.tolist()) == ((3,), [[0, 0]])
 
 
 def altered(at: int, new: bytes) -> bytes:

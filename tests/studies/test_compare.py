@@ -13,7 +13,11 @@ from fedrfq.studies.study_file import experiment as combined
 from support.command import fedrfq
 from support.grids import grid_file, refused, run_of, table
 
-TOP = 'seeds = [0, 1, 2]\ntarget = 60\nmethods = ["local", "fedproto", "fedrfq"]'
+TOP = """seeds = [0, 1, 2]
+target = 60
+controls = false
+tune = []
+methods = ["local", "fedproto", "fedrfq"]"""
 SETTINGS = "[settings.few]\npartition = {ways = 2}\n[settings.many]\npartition = {ways = 3}\n"
 
 
@@ -57,6 +61,10 @@ def test_the_table_is_that_of_the_records(compared):
         assert cell["seconds"] == pytest.approx(
             sum(r.seconds for records in runs for r in records) / 3
         )
+        for name, field in {"all_classes": "accuracy_all", "unheld": "accuracy_unheld"}.items():
+            assert cell[name]["mean"] == pytest.approx(
+                sum(getattr(records[-1], field) for records in runs) / 3
+            )
         if method == "local":
             assert cell["prototype"] is None
         else:
@@ -88,6 +96,13 @@ def test_differences_are_paired_over_seeds(compared):
         )
         assert pairs[setting, "fedproto", "fedrfq"]["own"]["mean"] == pytest.approx(-pair["mean"])
     assert pairs["few", "fedrfq", "local"]["prototype"] is None
+    for name, field in {"all_classes": "accuracy_all", "held": "accuracy_held"}.items():
+        accuracies = [
+            [getattr(last["few", method, seed], field) for seed in (0, 1, 2)]
+            for method in ("fedrfq", "local")
+        ]
+        expected = difference(*accuracies).mean
+        assert pairs["few", "fedrfq", "local"][name]["mean"] == pytest.approx(expected)
 
 
 def test_what_is_printed_and_written(compared):

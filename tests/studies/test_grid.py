@@ -20,19 +20,25 @@ from support.command import CPU, assert_same_run, command, fedrfq, records
 from support.grids import found, grid_file, table
 
 TOP = 'seeds = [0, 1]\nmethods = ["fedproto", "local"]'
+AS_ASKED = ("--no-controls", "--no-tune")
+
+
+def asked(file):
+    """Return the comparison of what the file names, with nothing beside it."""
+    return Comparison.load(file, controls=False, tune=False)
 
 
 def grid(file, out, most=200):
-    return Grid(Comparison.load(file).experiments.values(), out, CPU, most, True)
+    return Grid(asked(file).experiments.values(), out, CPU, most, True)
 
 
-def compare(file, out, *more):
-    return fedrfq("compare", file, "--out", out, "--device", "cpu", *more)
+def compare(file, out, *more, expect=0):
+    return fedrfq("compare", file, "--out", out, "--device", "cpu", *AS_ASKED, *more, expect=expect)
 
 
 def figures(file, ended):
     """Return the table without times and directories."""
-    whole = ComparisonFindings.of(Comparison.load(file), ended).table()
+    whole = ComparisonFindings.of(asked(file), ended).table()
     for row in (*whole["runs"], *whole["cells"]):
         for key in ("seconds", "directory"):
             row.pop(key, None)
@@ -111,7 +117,7 @@ def test_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, stop):
     file.write_text(file.read_text().replace("checkpoint = 2", "checkpoint = 1000"))
     out = tmp_path / "out"
     process = subprocess.Popen(
-        command("compare", file, "--out", out, "--device", "cpu"),
+        command("compare", file, "--out", out, "--device", "cpu", *AS_ASKED),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -123,7 +129,8 @@ def test_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, stop):
     process.send_signal(stop)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert f"continue with: {shlex.join(command('compare', file, '--out', out))}" in errors
+    again = shlex.join(command("compare", file, "--out", out, *AS_ASKED))
+    assert f"continue with: {again}" in errors
     for run in found(out).values():
         (checkpoint,) = run.checkpoints()
         # An interrupted round may have left its record.
@@ -234,7 +241,7 @@ def test_a_grid_that_another_process_works_on_is_left_alone(tmp_path, whole):
     (tmp_path / "grid").mkdir()
     (tmp_path / "grid" / ".lock").touch()
     lock = locks.acquire(tmp_path / "grid" / ".lock", "", "")
-    done = fedrfq("compare", file, "--out", tmp_path, "--device", "cpu", expect=2)
+    done = compare(file, tmp_path, expect=2)
     os.close(lock)
     assert f"{tmp_path / 'grid' / '.lock'} is in use by another process: wait for it" in done.stderr
     assert not found(tmp_path)
@@ -260,5 +267,5 @@ def test_a_finished_run_whose_records_are_not_whole_is_not_tabulated(tmp_path, w
     run = next(iter(found(tmp_path).values()))
     lines = (run.path / "rounds.jsonl").read_text().splitlines(keepends=True)
     (run.path / "rounds.jsonl").write_text("".join(lines[:-1]))
-    done = fedrfq("compare", file, "--out", tmp_path, "--device", "cpu", expect=2)
+    done = compare(file, tmp_path, expect=2)
     assert f"{run.path} lacks complete records of its 4 rounds" in done.stderr

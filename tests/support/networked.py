@@ -6,6 +6,7 @@ Messages are passed by hand.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedrfq.consensus.client import Client
@@ -13,6 +14,7 @@ from fedrfq.consensus.events import Decided, Effect, Persist, Start, Submit
 from fedrfq.consensus.messages import Message, PartKind, Upload
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
+from fedrfq.federation.application import PublicTask
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.reconfiguration import ReconfigurableApplication, reconfigurable
 from fedrfq.federation.signatures import Ed25519Signer
@@ -29,10 +31,10 @@ CLIENTS = 3
 class Networked(Cluster):
     """Four servers and three clients; their folders are server-0 … client-0 … in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, public: PublicTask | None = None) -> None:
         new_keys = keys(4, CLIENTS)
         self.folder = folder
-        federation = agreed(new_keys)
+        federation = agreed(new_keys, public)
         founding.found(folder, federation, new_keys)
         self.passes = lambda sender, receiver, message: True
         self.signers = {
@@ -60,11 +62,11 @@ class Networked(Cluster):
         for party in names:
             self.give(party, Start())
 
-    def succeed(self, round_: int, federation: Federation) -> None:
+    def succeed(self, round_: int, federation: Federation, contents: Sequence[bytes] = ()) -> None:
         """Decide in this round on another federation and go on with that one; keys are kept."""
         for server in range(3):
             self.give(server, Submit(round_, federation.text.encode()))
-        self.round(round_)
+        self.round(round_, contents)
         self.close()
         for party in self.parties:
             certificate, outcome, _ = self.decided[party][-1]
@@ -85,7 +87,8 @@ class Networked(Cluster):
         log = self.stores[party].messages
         if party >= 0:
             return Replica(self.rules, party, signer, application, log)
-        return Client(self.rules, ~party, signer, log, (PartKind.GLOBALS, PartKind.VERDICTS))
+        wants = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC)
+        return Client(self.rules, ~party, signer, log, wants, application.start().public)
 
     def _carry_out(self, party: int, effect: Effect) -> None:
         if isinstance(effect, Persist):
@@ -96,11 +99,10 @@ class Networked(Cluster):
             self.audit_writers[party].decided(effect)
         super()._carry_out(party, effect)
 
-    def round(self, number: int) -> None:
-        """Run one round with the messages that `passes` lets through."""
-        self.train(
-            number, uploads(some_settings(len(self.federation.clients)), number).encoded(number)
-        )
+    def round(self, number: int, contents: Sequence[bytes] = ()) -> None:
+        """Run a round on these uploads, or random ones, with the messages that `passes` lets by."""
+        asked = some_settings(len(self.federation.clients), public=self.federation.task.public)
+        self.train(number, contents or uploads(asked, number).encoded(number))
         self.settle()
 
     def upload(self, client: int, round_: int, content: bytes) -> Message:

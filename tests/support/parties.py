@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
-from fedrfq.federation.application import Task
+from fedrfq.federation.application import PublicTask, Task
 from fedrfq.federation.federation_file import Federation, Timings
 from fedrfq.federation.members import Member
 from fedrfq.federation.signatures import Ed25519Signer
@@ -28,10 +28,10 @@ NOW = datetime.now(UTC)
 SEED = bytes(range(32))
 
 
-def purpose(clients: int = 2) -> FoundingPurpose:
+def purpose(clients: int = 2, public: PublicTask | None = None) -> FoundingPurpose:
     return FoundingPurpose(
         toml.dump(TABLE),
-        Task(AdaptiveDetector(), "weighted", FULL_PRECISION, clients, CLASSES, VALUES),
+        Task(AdaptiveDetector(), "weighted", FULL_PRECISION, clients, CLASSES, VALUES, public),
     )
 
 
@@ -42,11 +42,10 @@ def keys(servers: int = 4, clients: int = 2, addresses: Sequence[str] = ()) -> l
     ]
 
 
-def agreed(made: Sequence[NewKeys]) -> Federation:
+def agreed(made: Sequence[NewKeys], public: PublicTask | None = None) -> Federation:
     requests = [each.request for each in made]
-    return founding.federation(
-        purpose(sum(not request.is_server for request in requests)), requests, Timings()
-    )
+    clients = sum(not request.is_server for request in requests)
+    return founding.federation(purpose(clients, public), requests, Timings())
 
 
 def founded(

@@ -64,30 +64,29 @@ def open_grid(
     return Grid(experiments, out, torch_device, limit, models, resume=resume)
 
 
-def train(grid: Grid, dry_run: bool, again: str) -> bool:
+def train(grid: Grid, dry_run: bool, again: str, what: str = "") -> bool:
     """Train the whole grid with a progress bar; return False if this is a dry run.
 
     Ctrl-C and SIGTERM leave a checkpoint, and `again` is printed as the command that continues.
+    Lines begin with `what`, which tells the grids of one command apart.
     """
     errors = Console(stderr=True)
     total = len(grid.wanted)
     left = total - len(grid.ended)
     say(
         errors,
-        f"{total} runs, {len(grid.ended)} of them done; "
+        f"{what}{total} runs, {len(grid.ended)} of them done; "
         f"{left} to train in {len(grid.stacks)} stacks",
     )
     if dry_run:
         return False
     with _locked(grid):
         try:
-            _advance(grid, errors)
+            _advance(grid, errors, what)
         except KeyboardInterrupt:
             grid.checkpoint()
-            say(
-                errors,
-                f"stopped with {len(grid.ended)} of {total} runs done; continue with: {again}",
-            )
+            done = f"{len(grid.ended)} of {total} runs done"
+            say(errors, f"{what}stopped with {done}; continue with: {again}")
             raise typer.Exit(INTERRUPTED) from None
     # A run that diverged is a result like any other, but must not go unnoticed.
     for ended in grid.ended.values():
@@ -96,12 +95,19 @@ def train(grid: Grid, dry_run: bool, again: str) -> bool:
     return True
 
 
-def _advance(grid: Grid, errors: Console) -> None:
+def _advance(grid: Grid, errors: Console, what: str) -> None:
     with terminated_as_interrupt(), progress(errors) as bar:
-        task = bar.add_task("training", total=grid.rounds, completed=grid.completed(), figures="")
+        task = bar.add_task(
+            f"{what}training", total=grid.rounds, completed=grid.completed(), figures=""
+        )
         for step in grid.advance():
-            bar.update(task, completed=step.completed, description=step.what, figures=step.figures)
-        bar.update(task, completed=grid.completed(), description="done", figures="")
+            bar.update(
+                task,
+                completed=step.completed,
+                description=f"{what}{step.what}",
+                figures=step.figures,
+            )
+        bar.update(task, completed=grid.completed(), description=f"{what}done", figures="")
 
 
 @contextmanager

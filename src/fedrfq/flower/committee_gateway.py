@@ -188,13 +188,19 @@ def check_experiment(experiment: Experiment) -> None:
 
 
 def result_for_clients(last: bytes) -> bytes:
-    """Return what clients learn of a round: the committee's state without the detector's memory."""
+    """Return what clients learn of a round: the committee's state without the detector's memory.
+
+    Public statistics are left out as long as there are none.
+    """
     messages = [placed.message for placed in unpack(last)]
-    return pack(
-        message
-        for message in messages
-        if not (isinstance(message.body, Part) and message.body.what == PartKind.STATE)
-    )
+    return pack(message for message in messages if not _is_hidden(message))
+
+
+def _is_hidden(message: Message) -> bool:
+    body = message.body
+    if not isinstance(body, Part):
+        return False
+    return body.what == PartKind.STATE or (body.what == PartKind.PUBLIC and not body.content)
 
 
 def public_in(last: bytes) -> bytes:

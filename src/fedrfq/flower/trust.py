@@ -131,23 +131,23 @@ class Trust:
             PartKind.VERDICTS: record.verdicts,
             PartKind.PUBLIC: record.public,
         }
-        contents = {kind: _part(messages[1:], kind) for kind in digests}
+        contents = {PartKind.PUBLIC: b"", **_contents(messages[1:])}
         # The signatures cover the digests alone.
         if any(part_digest(kind, contents[kind]) != digest for kind, digest in digests.items()):
             raise Refused("its content is not what was certified")
         return Outcome(*(contents.get(kind, b"") for kind in OUTCOME))
 
 
-def _part(messages: list[Message], kind: PartKind) -> bytes:
-    """Return the only part of this kind, among exactly three parts."""
-    contents = [
-        message.body.content
-        for message in messages
-        if isinstance(message.body, Part) and message.body.what == kind
-    ]
-    if len(contents) != 1 or len(messages) != 3:
-        raise Refused(f"it has {len(contents)} times {kind.name}, among {len(messages)} parts")
-    return contents[0]
+def _contents(messages: list[Message]) -> dict[PartKind, bytes]:
+    """Return GLOBALS, VERDICTS and, where there are public statistics, PUBLIC, in this order."""
+    bodies = [message.body for message in messages]
+    parts = [body for body in bodies if isinstance(body, Part)]
+    kinds = [part.what for part in parts]
+    expected = [PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC]
+    if len(parts) != len(messages) or kinds not in (expected, expected[:-1]):
+        found = ", ".join(kind.name for kind in kinds) or "no part"
+        raise Refused(f"it has {found} in {len(messages)} messages after its certificate")
+    return {part.what: part.content for part in parts}
 
 
 # Simulated federations

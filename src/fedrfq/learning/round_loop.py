@@ -265,6 +265,11 @@ class RoundLoop:
         """Return where a run's clients are in their cohort's stack."""
         return slice(run * len(clients), (run + 1) * len(clients))
 
+    def held_of(self, run: int) -> Tensor:
+        """Return which classes each client of a run holds."""
+        clients = self.experiments[0].clients
+        return self.held_KJ[run * clients : (run + 1) * clients]
+
     def _models(self, clients: range) -> list[Params]:
         """Return the random models of a cohort's clients, run after run."""
         return [

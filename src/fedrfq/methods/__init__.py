@@ -8,6 +8,7 @@ from fedrfq.methods.fedproto import FedProto
 from fedrfq.methods.fedprox import FedProx
 from fedrfq.methods.fedrep import FedRep
 from fedrfq.methods.fedrfq import FedRFQ
+from fedrfq.methods.fedrfq_coded import FedRFQCoded
 from fedrfq.methods.fedrfq_lean import FedRFQLean
 from fedrfq.methods.fedsa import FedSA
 from fedrfq.methods.fedtgp import FedTGP
@@ -33,6 +34,7 @@ METHODS: dict[str, type[Method]] = {
     "fedsa": FedSA,
     "fedrfq": FedRFQ,
     "fedrfq-lean": FedRFQLean,
+    "fedrfq-coded": FedRFQCoded,
 }
 
 __all__ = ["METHODS", "Method"]

@@ -13,8 +13,8 @@ A ← a · A + (1 − a) · mean, with a = `inertia`.
 
 Departures: clients compute the anchors, each for itself, from the first ones, the number of rounds
 t and the mean that was certified last: A = aᵗ · A₀ + (1 − aᵗ) · mean. That is the paper's average
-for a mean that stands still, and needs no memory that servers would have to certify. The margin is the largest, over the classes, of the distance to the nearest other anchor,
-at most `margin`.
+for a mean that stands still, and needs no memory that servers would have to certify. The margin is
+the largest, over the classes, of the distance to the nearest other anchor, at most `margin`.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class FedSA(FedProto):
 
         The layer is linear in all models: a weight and a bias.
         """
-        weight_KJV, bias_KJ = (batch.params[name] for name in batch.head)
-        values_KJV = guide["values_KJV"].to(weight_KJV.dtype)
-        chance_KJJ = linear(values_KJV, weight_KJV, bias_KJ).log_softmax(-1)
+        layer = {name.rpartition(".")[2]: batch.params[name] for name in batch.head}
+        values_KJV = guide["values_KJV"].to(layer["weight"].dtype)
+        chance_KJJ = linear(values_KJV, layer["weight"], layer["bias"]).log_softmax(-1)
         own_KJ = chance_KJJ.diagonal(dim1=1, dim2=2)
         return -(own_KJ * guide["present_KJ"]).sum(1) / guide["present_KJ"].sum(1).clamp_min(1)
 

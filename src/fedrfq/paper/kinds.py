@@ -8,12 +8,14 @@ from fedrfq.errors import UserError, did_you_mean
 from fedrfq.paper import bound, failures, lipschitz, security_recipe
 from fedrfq.paper.tables import TablePlan
 from fedrfq.studies.figure import FigurePlan
+from fedrfq.studies.frontier import frontier
 from fedrfq.studies.recipe import Plan, Recipe
 
 # A new kind is a file with such a function, and a line here.
 KINDS: dict[str, Callable[[Recipe], Plan]] = {
     "table": TablePlan.of,
     "figure": FigurePlan.of,
+    "frontier": frontier,
     "security": security_recipe.SecurityPlan.of,
     "lipschitz": lipschitz.LipschitzPlan.of,
     "bound": bound.BoundPlan.of,

@@ -23,8 +23,9 @@ from fedrfq.files.strict_json import to_json
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop
 from fedrfq.models.stacked import Params
-from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.runs.environment import described, differences, environment, here
+from fedrfq.runs.public_classifiers import save_classifiers
 from fedrfq.runs.result import agreement, detection, summary
 from fedrfq.runs.run_directory import RunDirectory, common_round
 from fedrfq.runs.snapshot import PrototypeSnapshot, save_shares, shares
@@ -177,14 +178,29 @@ class Session:
         """Write and return each run's result; write the last round's prototypes, too."""
         # `sent` is empty if a finished run was resumed; its prototypes were written before.
         for run, sent, globals_ in zip(self.runs, self.sent, self.state.globals_, strict=False):
-            if sent.clients:
-                PrototypeSnapshot.of(self.state.round, sent, globals_).save(run.path)
+            if sent.clients and globals_.present_J.any():
+                self._snapshot(sent, globals_).save(run.path)
+        self._save_classifiers()
         results = []
         for r, silhouettes in enumerate(self.loop.silhouettes(self.state)):
             result = summary(self.runs[r], self.loop.experiments[r], silhouettes)
             self.runs[r].write("result.json", to_json(result, indent=2) + "\n")
             results.append(result)
         return results
+
+    def _snapshot(self, sent: Uploads, globals_: Globals) -> PrototypeSnapshot:
+        """Return the last round's prototypes; what was sent may have been public statistics."""
+        if self.loop.experiments[0].public.due(self.state.round):
+            return PrototypeSnapshot.only_global(self.state.round, globals_)
+        return PrototypeSnapshot.of(self.state.round, sent, globals_)
+
+    def _save_classifiers(self) -> None:
+        """Write what clients made of the statistics on a public map, for `fedrfq predict`."""
+        for r, known in enumerate(self.state.public):
+            if known is None:
+                continue
+            made = self.loop.public[r].classifiers(known)
+            save_classifiers(self.runs[r].path, made, self.loop.held_of(r))
 
 
 def _lock_all(runs: Sequence[RunDirectory]) -> ExitStack:

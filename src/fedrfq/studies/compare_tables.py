@@ -8,21 +8,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.studies import plots
-from fedrfq.studies.compare import ComparedCell, Comparison, ComparisonFindings
+from fedrfq.studies.compare import CONTROLS, ComparedCell, Comparison, ComparisonFindings
 from fedrfq.studies.intervals import Difference, Spread
-from fedrfq.studies.sheets import NOTHING, Sheet, interval
+from fedrfq.studies.sheets import NOTHING, Sheet, interval, plus_minus
 
 # For each panel of a picture, the field of a round's record and that of a cell.
 _CURVES = {"own head": "accuracy_mean", "nearest global prototype": "prototype_accuracy_mean"}
-_FINALS = {"own head": "own", "nearest global prototype": "prototype"}
+_FINALS = {
+    "own head": "own",
+    "nearest global prototype": "prototype",
+    "final prediction, all classes": "all_classes",
+}
 
 
 def sheets(findings: ComparisonFindings) -> list[Sheet]:
-    """Return a table for each setting, and one of differences for each method in `against`."""
+    """Return a table for each setting, one of differences for each `against`, and one of λ."""
     comparison = findings.comparison
     settings = [_setting(findings, setting) for setting in comparison.settings]
     differences = [_differences(findings, other) for other in comparison.against]
-    return [*settings, *(sheet for sheet in differences if sheet.rows)]
+    tuning = []
+    if comparison.chosen:
+        tuning.append(_tuning(comparison))
+    return [*settings, *(sheet for sheet in differences if sheet.rows), *tuning]
 
 
 def _title(comparison: Comparison, setting: str) -> str:
@@ -33,18 +40,24 @@ def _title(comparison: Comparison, setting: str) -> str:
 
 def _setting(findings: ComparisonFindings, setting: str) -> Sheet:
     comparison = findings.comparison
-    header = ["method", "own head, %", "nearest prototype, %"]
+    header = ["method", "λ", "own head, %", "nearest prototype, %", "all classes, %"]
     if comparison.target is not None:
         header.append(f"rounds to {comparison.target:g} %")
     header += ["values per round", "bytes per round", "seconds"]
     rows = [_row(cell, comparison.target) for cell in findings.cells if cell.setting == setting]
     note = (
         f"Accuracies are means over {len(comparison.seeds)} seeds ± standard deviation over "
-        "clients (± standard deviation over seeds). Values and bytes are those that all clients "
+        "clients (± standard deviation over seeds), on the classes that a client holds; on all "
+        "classes ± standard deviation over seeds. Values and bytes are those that all clients "
         "together upload."
     )
     if comparison.target is not None:
         note += " Rounds to the target: mean over the runs that reach it (how many do / all runs)."
+    controls = [method for method in comparison.methods if method in CONTROLS]
+    if controls:
+        note += f" Controls, which send no prototypes and no models: {', '.join(controls)}."
+    if comparison.left_out:
+        note += f" Controls left out: {'; '.join(comparison.left_out)}."
     return Sheet(_title(comparison, setting), tuple(header), tuple(rows), note)
 
 
@@ -55,7 +68,11 @@ def _row(cell: ComparedCell, target: float | None) -> tuple[str, ...]:
     own = _accuracy(cell.own, cell.own_std)
     if cell.own is None:
         own = "diverged"
-    row = [label, own, _accuracy(cell.prototype, cell.prototype_std)]
+    lam = NOTHING
+    if cell.lam is not None:
+        lam = f"{cell.lam:g}"
+    prototype = _accuracy(cell.prototype, cell.prototype_std)
+    row = [label, lam, own, prototype, plus_minus(cell.all_classes)]
     if target is not None:
         row.append(f"{_number(cell.rounds_to_target, 1)} ({cell.reached}/{cell.runs})")
     return (*row, _number(cell.parameters), _number(cell.bytes), _number(cell.seconds, 1))
@@ -78,12 +95,16 @@ def _number(value: float | None, digits: int = 0) -> str:
 
 def _differences(findings: ComparisonFindings, other: str) -> Sheet:
     """Return the table of differences from one method, setting by setting."""
-    header = ["method", "own head, points", "verdict", "nearest prototype, points", "verdict"]
+    header = ["method"]
+    for title in ("own head", "nearest prototype", "all classes"):
+        header += [f"{title}, points", "verdict"]
     rows = []
     several_settings = len(findings.comparison.settings) > 1
     for pair in findings.pairs:
         if pair.other == other:
-            row = [pair.method, *_with_verdict(pair.own), *_with_verdict(pair.prototype)]
+            row = [pair.method]
+            for accuracy in (pair.own, pair.prototype, pair.all_classes):
+                row += _with_verdict(accuracy)
             if several_settings:
                 row.insert(0, pair.setting)
             rows.append(tuple(row))
@@ -103,6 +124,34 @@ def _with_verdict(difference: Difference | None) -> tuple[str, str]:
     if difference is None:
         return (NOTHING, "")
     return (interval(difference), difference.verdict)
+
+
+def _tuning(comparison: Comparison) -> Sheet:
+    """Return the accuracies on held-back samples from which λ was chosen."""
+    lams = sorted({one.lam for choice in comparison.chosen for one in choice.tried})
+    header = ["method", "chosen λ", *(f"λ = {lam:g}, %" for lam in lams)]
+    several_settings = len(comparison.settings) > 1
+    if several_settings:
+        header.insert(0, "setting")
+    rows = []
+    for choice in comparison.chosen:
+        accuracies = {one.lam: one.own for one in choice.tried}
+        row = [choice.method, f"{choice.lam:g}"]
+        row += [_number(accuracies.get(lam), 2) for lam in lams]
+        if several_settings:
+            row.insert(0, choice.setting)
+        rows.append(tuple(row))
+    shares = dict.fromkeys(f"{100 * choice.held_back:g} %" for choice in comparison.chosen)
+    seeds = ", ".join(map(str, comparison.tuning.seeds))
+    note = (
+        f"Accuracies of the clients' own heads on {' or '.join(shares)} of their training samples, "
+        f"which are held back, with seeds {seeds}; {NOTHING} where a run diverged or a λ was not "
+        "tried. The best λ is used above; a tie goes to the method's default. Test samples take no "
+        "part."
+    )
+    return Sheet(
+        "λ chosen on held-back samples", tuple(header), tuple(rows), note, 1 + several_settings
+    )
 
 
 def draw(folder: Path, findings: ComparisonFindings) -> list[Path]:
@@ -141,7 +190,12 @@ def _lines(
 
 
 def _finals(findings: ComparisonFindings, measure: str) -> dict[str, list[Spread | None]]:
+    cells = {(cell.setting, cell.method): cell for cell in findings.cells}
+    comparison = findings.comparison
+    # A control may have no cell in some of the settings.
     return {
-        method: [getattr(cell, measure) for cell in findings.cells if cell.method == method]
-        for method in findings.comparison.methods
+        method: [
+            getattr(cells.get((setting, method)), measure, None) for setting in comparison.settings
+        ]
+        for method in comparison.methods
     }

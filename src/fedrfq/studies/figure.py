@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 KEYS = ("measures", "x", "series", "panel", "claims", *grids.KEYS)
 ROUND = "round"
-_LOGARITHMIC = ("bytes", "parameters")
+_LOGARITHMIC = ("bytes", "parameters", "traffic")
 
 
 @dataclass(frozen=True)

@@ -66,9 +66,19 @@ def _draw_facet(axes: Any, facet: Facet, look: Mapping[str, Mapping[str, str]]) 
         axes.set_xticks(range(len(ticks)), ticks, **slanted)
         axes.margins(x=0.15)
     if facet.logarithmic:
-        axes.set_xscale("log")
+        _scale_logarithmically(axes, ticks)
     axes.set(title=facet.title, xlabel=facet.xlabel, ylabel=facet.ylabel)
     axes.grid(alpha=0.3)
+
+
+def _scale_logarithmically(axes: Any, places: Sequence[float]) -> None:
+    """Make the x axis logarithmic; where something costs nothing, it begins with a 0."""
+    above = [x for x in places if x > 0]
+    if len(above) == len(places):
+        axes.set_xscale("log")
+    elif above:
+        # Below the smallest cost the axis is linear, and so short that it holds only the 0.
+        axes.set_xscale("symlog", linthresh=min(above), linscale=0.5)
 
 
 def _draw_line(

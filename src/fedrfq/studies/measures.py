@@ -23,7 +23,8 @@ class Measure:
     """A figure of a run, read either from its rounds or from its summary.
 
     A figure of rounds is that of the last round, or the mean over all rounds if `mean_over_rounds`;
-    its values round by round make a curve.
+    its values round by round make a curve. A count of all clients together may be a
+    `total_per_client`: then the curve is what each client has had so far.
     """
 
     title: str
@@ -31,6 +32,7 @@ class Measure:
     of_round: RoundFigure | None = None
     summary_key: str = ""
     mean_over_rounds: bool = False
+    total_per_client: bool = False
 
 
 def _percent(share: float | None) -> float | None:
@@ -91,6 +93,12 @@ MEASURES: dict[str, Measure] = {
     "bytes": Measure(
         "bytes uploaded per round", 0, lambda r: float(r.bytes_up), mean_over_rounds=True
     ),
+    "traffic": Measure(
+        "bytes per client in all, up and down",
+        0,
+        lambda r: float(r.bytes_up + r.bytes_down),
+        total_per_client=True,
+    ),
     "silhouette": Measure("silhouette of the exchanged values", 3, summary_key="silhouette"),
     "silhouette_unpooled": Measure(
         "silhouette before pooling", 3, summary_key="silhouette_unpooled"
@@ -145,21 +153,35 @@ class MeasuredRuns:
             if summary is None or math.isnan(summary):
                 return None
             return float(summary)
-        values = [wanted.of_round(record) for record in self.records[place]]
+        values = self._by_round(wanted, wanted.of_round, place)
         if wanted.mean_over_rounds:
             return fmean(value for value in values if value is not None)
         return values[-1]
 
     def curve(self, measure: str, labels: Labels, seed: int) -> list[float] | None:
         """Return one run's figure round by round, or None if some round lacks it."""
-        of_round = MEASURES[measure].of_round
-        if of_round is None:
+        wanted = MEASURES[measure]
+        if wanted.of_round is None:
             return None
-        values = [of_round(record) for record in self.records.get((labels, seed), ())]
+        values = self._by_round(wanted, wanted.of_round, (labels, seed))
         present = [value for value in values if value is not None]
         if present and len(present) == len(values):
             return present
         return None
+
+    def _by_round(
+        self, wanted: Measure, of_round: RoundFigure, place: tuple[Labels, int]
+    ) -> list[float | None]:
+        values = [of_round(record) for record in self.records.get(place, ())]
+        if not wanted.total_per_client:
+            return values
+        clients = self.axes.experiments[place].clients
+        totals: list[float | None] = []
+        total = 0.0
+        for value in values:
+            total += (value or 0.0) / clients
+            totals.append(total)
+        return totals
 
     def values(self, measure: str, labels: Labels) -> list[float | None]:
         """Return the figure of each seed."""

@@ -1,7 +1,8 @@
 """A recipe: one file of `experiments/`, from which a table or figure is made.
 
 title = "Figure 8: accuracy against λ"
-kind = "figure"       how the rest is read: table, figure, security, lipschitz, bound or failures
+kind = "figure"       how the rest is read: table, figure, frontier, security, lipschitz, bound or
+                      failures
 claim = "…"           what the paper says, in one line
 seeds = 5             how many: 0, 1, … 4
 [quick]               what --quick changes, so that the recipe takes minutes on two cores

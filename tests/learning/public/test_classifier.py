@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedrfq.learning.public.classifier import classifier
+from fedrfq.learning.public.classifier import CertifiedStatistics, classifier
 from fedrfq.learning.public.combination import UNKNOWN, answers, combined
 from fedrfq.models.public_maps import RandomMap
 from fedrfq.prototypes.class_statistics import packed
@@ -15,14 +15,16 @@ from fedrfq.prototypes.fixed_point import FRACTION_BITS, Globals
 NEAREST = RandomMap(classifier="nearest")
 
 
-def _known(rows: torch.Tensor, present: list[bool]) -> Globals:
-    return Globals(np.array(present), (rows.double() * 2**FRACTION_BITS).round().long().numpy())
+def _known(rows: torch.Tensor, present: list[bool], classes: int = 0) -> CertifiedStatistics:
+    values = (rows.double() * 2**FRACTION_BITS).round().long().numpy()
+    globals_ = Globals(np.array(present), values)
+    return CertifiedStatistics.of(globals_, classes or len(present), torch.device("cpu"))
 
 
 def test_the_nearest_mean_by_hand() -> None:
     known = _known(torch.tensor([[1.0, 0.0], [0.0, 1.0], [5.0, 5.0]]), [True, True, False])
     own = torch.tensor([[1.0, 0.1], [0.9, 0.0]])
-    made = classifier(NEAREST, known, 3, own, torch.tensor([0, 0]))
+    made = classifier(NEAREST, known, own, torch.tensor([0, 0]))
     guess = made.log_probabilities(torch.tensor([[0.9, 0.3], [0.2, 0.8], [5.0, 5.0]])).argmax(1)
     # Of the third class nothing is known: it is never an answer.
     assert guess.tolist()[:2] == [0, 1]
@@ -33,20 +35,20 @@ def test_lda_with_the_federations_covariance_by_hand() -> None:
     """Along the first value samples scatter widely, so only the second tells the classes apart."""
     means = torch.tensor([[0.0, 0.0], [2.0, 1.0]])
     spread = torch.tensor([[4.0, 0.0], [0.0, 0.01]])
-    known = _known(torch.cat([means, packed(spread)]), [True] * 4)
+    known = _known(torch.cat([means, packed(spread)]), [True] * 4, classes=2)
     sample = torch.tensor([[2.0, 0.1]])
     own = torch.tensor([[0.0, 0.0], [0.1, 0.0]])
     labels = torch.tensor([0, 0])
     lda = RandomMap(moments="full", bits=16, shrinkage=0.001)
-    assert classifier(lda, known, 2, own, labels).log_probabilities(sample).argmax() == 0
-    assert classifier(NEAREST, known, 2, own, labels).log_probabilities(sample).argmax() == 1
+    assert classifier(lda, known, own, labels).log_probabilities(sample).argmax() == 0
+    assert classifier(NEAREST, known, own, labels).log_probabilities(sample).argmax() == 1
 
 
 def test_lda_with_the_clients_own_covariance() -> None:
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(200, 2, generator=generator) * torch.tensor([2.0, 0.1])
     known = _known(torch.tensor([[0.0, 0.0], [2.0, 1.0]]), [True, True])
-    made = classifier(RandomMap(shrinkage=0.01), known, 2, noise, torch.zeros(200).long())
+    made = classifier(RandomMap(shrinkage=0.01), known, noise, torch.zeros(200).long())
     assert made.log_probabilities(torch.tensor([[2.0, 0.1]])).argmax() == 0
 
 
@@ -54,7 +56,7 @@ def test_lda_with_the_clients_own_covariance() -> None:
 def test_one_sample_of_each_class_leaves_the_nearest_mean(samples: int) -> None:
     known = _known(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), [True, True])
     own = torch.eye(2)[:samples]
-    made = classifier(RandomMap(), known, 2, own, torch.arange(samples))
+    made = classifier(RandomMap(), known, own, torch.arange(samples))
     chances = made.log_probabilities(torch.eye(2))
     assert chances.isfinite().all()
     assert chances.argmax(1).tolist() == [0, 1]
@@ -66,8 +68,8 @@ def test_confidence_follows_the_clients_own_samples() -> None:
     labels = torch.tensor([0, 1, 0, 1])
     clear = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(2, 1)
     vague = torch.tensor([[0.6, 0.4], [0.4, 0.6], [0.4, 0.6], [0.6, 0.4]])
-    sure = classifier(NEAREST, known, 2, clear, labels)
-    unsure = classifier(NEAREST, known, 2, vague, labels)
+    sure = classifier(NEAREST, known, clear, labels)
+    unsure = classifier(NEAREST, known, vague, labels)
     assert sure.temperature < unsure.temperature
 
 
@@ -96,3 +98,15 @@ def test_below_the_threshold_the_answer_is_that_it_does_not_know() -> None:
     chances = _chances([0.6, 0.4], [0.9, 0.1])
     assert answers(chances, 0.0).tolist() == [0, 0]
     assert answers(chances, 0.7).tolist() == [UNKNOWN, 0]
+
+
+def test_what_is_no_covariance_becomes_the_nearest_one() -> None:
+    """Rounding, or a liar, may leave a negative eigenvalue: LDA would prefer what is far away."""
+    means = torch.tensor([[0.0, 0.0], [2.0, 1.0]])
+    wrong = torch.tensor([[1.0, 0.0], [0.0, -5.0]])
+    known = _known(torch.cat([means, packed(wrong)]), [True] * 4, classes=2)
+    assert known.covariance_VV is not None
+    assert torch.linalg.eigvalsh(known.covariance_VV).min() >= -1e-9
+    lda = RandomMap(moments="full", bits=16)
+    made = classifier(lda, known, torch.tensor([[0.0, 0.1], [0.1, 0.0]]), torch.tensor([0, 0]))
+    assert made.log_probabilities(torch.tensor([[2.0, 1.0]])).argmax() == 1

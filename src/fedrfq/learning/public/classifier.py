@@ -44,38 +44,65 @@ class PublicClassifier:
 
 
 def classifier(
-    map_: PublicMap, known: Globals, classes: int, z_NV: Tensor, y_N: Tensor
+    map_: PublicMap, known: CertifiedStatistics, z_NV: Tensor, y_N: Tensor
 ) -> PublicClassifier:
     """Return a client's classifier, given what was certified and its own training samples."""
-    rows_RV = torch.from_numpy(known.floats()).to(z_NV.device, torch.float64)
-    present_J = torch.from_numpy(known.present_J[:classes]).to(z_NV.device)
-    means_JV = rows_RV[:classes]
-    covariance_VV = _covariance(map_, rows_RV[classes:], known, classes, z_NV, y_N)
+    weight_VJ, bias_J = _discriminant(map_, known, z_NV, y_N)
+    scores_NJ = _scores(weight_VJ, bias_J, z_NV)
+    if map_.classifier == "lda" and known.covariance_VV is None:
+        # A covariance fits the samples it was estimated from: each half is scored by the other's.
+        odd_N = torch.arange(len(y_N), device=y_N.device) % 2 == 1
+        for half_N in (odd_N, ~odd_N):
+            others = _discriminant(map_, known, z_NV[~half_N], y_N[~half_N])
+            scores_NJ[half_N] = _scores(*others, z_NV[half_N])
+    return PublicClassifier(weight_VJ, bias_J, _temperature(scores_NJ, y_N, known.present_J))
+
+
+@dataclass(frozen=True)
+class CertifiedStatistics:
+    """What was certified: class means, which classes have one, and the covariance, if it was."""
+
+    means_JV: Tensor
+    present_J: Tensor
+    covariance_VV: Tensor | None
+
+    @staticmethod
+    def of(known: Globals, classes: int, device: torch.device) -> CertifiedStatistics:
+        """Return the statistics in these rows: those of the classes, then the second moments."""
+        rows_RV = torch.from_numpy(known.floats()).to(device, torch.float64)
+        present_R = torch.from_numpy(known.present_J).to(device)
+        covariance_VV = None
+        if len(rows_RV) > classes and bool(present_R[classes:].all()):
+            covariance_VV = _nearest_covariance(unpacked(rows_RV[classes:]))
+        return CertifiedStatistics(rows_RV[:classes], present_R[:classes], covariance_VV)
+
+
+def _discriminant(
+    map_: PublicMap, known: CertifiedStatistics, z_NV: Tensor, y_N: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the weights and biases of linear scores; of unknown classes nothing is expected."""
+    means_JV = known.means_JV
+    covariance_VV = _covariance(map_, known, z_NV, y_N)
     weight_VJ = torch.linalg.solve(covariance_VV, means_JV.mT)
     bias_J = -0.5 * (means_JV.mT * weight_VJ).sum(0)
-    bias_J = bias_J.where(present_J, _ABSENT)
-    weight_VJ = weight_VJ * present_J
-    temperature = _temperature(_scores(weight_VJ, bias_J, z_NV), y_N, present_J)
-    return PublicClassifier(weight_VJ, bias_J, temperature)
+    present_J = known.present_J
+    return weight_VJ * present_J, bias_J.where(present_J, _ABSENT)
 
 
 def _scores(weight_VJ: Tensor, bias_J: Tensor, z_NV: Tensor) -> Tensor:
     return z_NV.double() @ weight_VJ + bias_J
 
 
-def _covariance(
-    map_: PublicMap, rows_MV: Tensor, known: Globals, classes: int, z_NV: Tensor, y_N: Tensor
-) -> Tensor:
+def _covariance(map_: PublicMap, known: CertifiedStatistics, z_NV: Tensor, y_N: Tensor) -> Tensor:
     """Return the covariance of LDA, shrunk so that it can be inverted."""
     values = z_NV.shape[1]
     identity_VV = torch.eye(values, dtype=torch.float64, device=z_NV.device)
     if map_.classifier == "nearest":
         return identity_VV
-    if len(rows_MV) and known.present_J[classes:].all():
-        found_VV = unpacked(rows_MV)
-        shrinkage = map_.shrinkage or _FEDERATION_SHRINKAGE
-    else:
-        _, means_JV = class_rows(z_NV, y_N, classes)
+    found_VV = known.covariance_VV
+    shrinkage = map_.shrinkage or _FEDERATION_SHRINKAGE
+    if found_VV is None:
+        _, means_JV = class_rows(z_NV, y_N, len(known.means_JV))
         found_VV = covariance(z_NV, y_N, means_JV)
         shrinkage = map_.shrinkage or _OWN_SHRINKAGE
     spread = found_VV.diagonal().mean()
@@ -83,6 +110,15 @@ def _covariance(
     if not spread > 0:
         return identity_VV
     return (1 - shrinkage) * found_VV + shrinkage * spread * identity_VV
+
+
+def _nearest_covariance(found_VV: Tensor) -> Tensor:
+    """Return the nearest matrix that is a covariance; rounding, or a liar, may have made it none.
+
+    Its negative eigenvalues become 0.
+    """
+    values_V, vectors_VV = torch.linalg.eigh(found_VV)
+    return (vectors_VV * values_V.clamp_min(0)) @ vectors_VV.mT
 
 
 def _temperature(scores_NJ: Tensor, y_N: Tensor, present_J: Tensor) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedrfq.data import Dataset
 from fedrfq.data.partition import Ints, Partition
 from fedrfq.federation.public_task import PublicTask
-from fedrfq.learning.public.classifier import PublicClassifier, classifier
+from fedrfq.learning.public.classifier import CertifiedStatistics, PublicClassifier, classifier
 from fedrfq.learning.public.features import vectors
 from fedrfq.models.public_maps import PublicMap
 from fedrfq.prototypes.class_means import quantise
@@ -84,7 +84,9 @@ class PublicExchange:
 
     def classifiers(self, known: Globals) -> list[PublicClassifier]:
         """Return each client's classifier of all classes, from what was certified."""
+        device = self.vectors[0].device
+        certified = CertifiedStatistics.of(known, self.classes, device)
         return [
-            classifier(self.map_, known, self.classes, z_NV, y_N)
+            classifier(self.map_, certified, z_NV, y_N)
             for z_NV, y_N in zip(self.vectors, self.labels, strict=True)
         ]

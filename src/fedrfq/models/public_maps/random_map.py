@@ -33,7 +33,7 @@ class RandomMap(PublicMap):
     """Two layers of random filters, drawn from `filter_seed`."""
 
     filter_seed: int = option(0, "Seed of the random filters, the same for all", "0 or more")
-    first: int = option(32, "Filters of the first layer", "1 or more")
+    first: int = option(64, "Filters of the first layer", "1 or more")
     second: int = option(32, "Filters of the second layer", "1 or more")
 
     source: ClassVar[str] = "drawn from public.filter_seed by SHAKE-256: anybody can draw it again"

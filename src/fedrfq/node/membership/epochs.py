@@ -239,7 +239,11 @@ def _decode_last(rules: Rules, last: bytes) -> tuple[Certificate, Outcome]:
             continue
         if kind not in parts or part_digest(kind, parts[kind]) != digest:
             raise Refused(f"{kind.name} is not what was certified")
-    return first.certificate, Outcome(*(parts.get(kind, b"") for kind in OUTCOME))
+    outcome = Outcome(*(parts.get(kind, b"") for kind in OUTCOME))
+    # Byte for byte, so that nothing uncertified (a round, a run) is hidden in the envelopes.
+    if encode_last(rules, first.certificate, outcome) != last:
+        raise Refused("it has more than the certificate and what was certified")
+    return first.certificate, outcome
 
 
 def inherited_outcome(folder: Path, federation: Federation) -> Outcome | None:

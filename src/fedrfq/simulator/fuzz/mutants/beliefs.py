@@ -11,8 +11,10 @@ from fedrfq.consensus.messages import (
     Evidence,
     Kind,
     Message,
+    PartKind,
     Prepare,
     Receipt,
+    Record,
     UploadList,
     author,
 )
@@ -119,3 +121,11 @@ class ClientBelievesAnything(Client):
             super()._on_cert(peer, body)
         else:
             self._settle(peer, body.certificate)
+
+
+@breaks("validity")
+class PublicPartKept(Client):
+    """A client keeps the public part that it has when another one is certified."""
+
+    def _unchanged_parts(self, record: Record) -> dict[PartKind, bytes]:
+        return {what: part for what, part in self.parts.items() if what == PartKind.PUBLIC}

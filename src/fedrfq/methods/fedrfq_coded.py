@@ -1,0 +1,92 @@
+"""fedrfq-coded is FedRFQ with prototypes between agreed codes and what the clients learned. Ours.
+
+Fixed codes that nobody has to send (`codes.py`) are hard to beat: they are far apart and the same
+for all from the first round on. Exchange is left to add what a code cannot know, how the classes
+lie to each other. So the target of a class is of length `norm`, in the direction of
+
+    (1 − w) · code + w · unit(certified mean),
+
+where w is `learned`, reached over the first `ramp` rounds; a class without a certified mean has its
+code. Then, in `steps` steps, targets repel each other as in ProtoNorm. All of it is the clients'
+own work on what was certified. The loss is that of fedrfq-lean with the squared distance: λ times
+the mean squared error to the target, and `separation` times the cross-entropy over the negative
+distances to all targets. Prototypes are not pooled, unless the experiment says so, and travel in
+`bits` bits.
+
+With `learned = 0` and `separation = 0` clients train as with `codes`. Settings are chosen on
+samples held back from training (`bench/variant_search.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.random import Generator
+
+from fedrfq.errors import UserError
+from fedrfq.files.options import option
+from fedrfq.methods.codes import check_norm, codes
+from fedrfq.methods.fedrfq_lean import FedRFQLean
+from fedrfq.methods.method import MAX_WEIGHT
+from fedrfq.methods.protonorm import spread, unit
+from fedrfq.methods.prototype_loss import check_weights
+from fedrfq.prototypes.fixed_point import Globals, fixed
+
+
+@dataclass(frozen=True)
+class FedRFQCoded(FedRFQLean):
+    """Targets of one length, partly an agreed code and partly the clients' mean."""
+
+    lam: float = option(4.0, "Weight of the prototype loss (λ)", f"0 to {MAX_WEIGHT:g}")
+    power: int = option(
+        2, "Distance in the prototype loss: 1 is the L2 norm, 2 the mean squared error", "1 or 2"
+    )
+    norm: float = option(4.0, "Length of every target, as a vector", "above 0, at most 64")
+    learned: float = option(
+        0.5, "Share of the clients' mean in a target; the rest is its code", "0 to 1"
+    )
+    ramp: int = option(0, "Rounds over which the learned share grows from 0", "0 or more")
+    steps: int = option(0, "Steps in which targets repel each other", "0 or more")
+    push: float = option(0.1, "Size of the first steps", f"0 to {MAX_WEIGHT:g}")
+
+    pool: ClassVar[Mapping[str, Any]] = {"name": "none"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_norm(self.norm)
+        check_weights(self, "push")
+        if not 0 <= self.learned <= 1:
+            raise UserError(f"method.learned must be a number from 0 to 1, not {self.learned}")
+        for name in ("ramp", "steps"):
+            if getattr(self, name) < 0:
+                raise UserError(f"method.{name} must be at least 0, not {getattr(self, name)}")
+
+    def targets(self, rounds: int, globals_: Globals, rng: Generator) -> Globals:
+        classes, values = globals_.values_JV.shape
+        share = self.learned
+        if self.ramp:
+            share *= min(1.0, rounds / self.ramp)
+        share_J1 = np.where(globals_.present_J, share, 0.0)[:, None]
+        mean_JV = unit(globals_.floats().astype(np.float64))
+        mixed_JV = (1 - share_J1) * codes(classes, values, rng) + share_J1 * mean_JV
+        apart_JV = spread(unit(mixed_JV), self.steps, self.push)
+        return Globals(np.ones(classes, np.bool_), fixed(self.norm * apart_JV))
+
+    def program(self) -> Hashable:
+        # What the targets carry is no part of the program.
+        return replace(
+            self,
+            lam=0.0,
+            aggregate="mean",
+            separation=0.0,
+            temperature=1.0,
+            warmup=0,
+            norm=1.0,
+            learned=0.0,
+            ramp=0,
+            steps=0,
+            push=0.0,
+        )

@@ -1,0 +1,157 @@
+"""Tuning: λ is chosen for every method in every setting, on samples held back from training.
+
+tune = [0.1, 0.3, 1, 4]         the λ to try beside each method's default; [] to tune nothing
+
+The best λ of one method is not that of another, so methods that are compared with one λ for all are
+compared by how well that λ suits them. Each λ is tried with the first seeds of the comparison, on
+clients that hold back some of their training samples and are tested on these. Test samples take no
+part. A λ that the file sets itself is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment
+from fedrfq.methods.method import MAX_WEIGHT
+from fedrfq.studies.grid import EndedRun
+
+LAMS = (0.1, 0.3, 1.0, 4.0)
+MAX_SEEDS = 2  # each λ is tried with at most this many seeds
+HELD_BACK = 0.2  # the share of the training samples, where the experiment itself says none
+_DIGITS = 6  # accuracies that agree to so many digits are equal: the rest is rounding
+Place = tuple[str, str, int]  # setting, method, seed
+
+
+@dataclass(frozen=True)
+class TriedLam:
+    """A λ and the accuracy (%) of the clients' own heads with it; None if a run diverged."""
+
+    lam: float
+    own: float | None
+
+
+@dataclass(frozen=True)
+class ChosenLam:
+    """The λ of a method in a setting, and all that were tried on the held-back samples."""
+
+    setting: str
+    method: str
+    default: float
+    lam: float
+    held_back: float  # the share of the training samples
+    tried: tuple[TriedLam, ...]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The runs from which λ is chosen: each λ for each of the places to tune."""
+
+    seeds: tuple[int, ...]
+    lams: tuple[float, ...]
+    tuned: Mapping[Place, Experiment]  # with each method's default λ
+
+    @staticmethod
+    def of(
+        seeds: Sequence[int], lams: Sequence[float], experiments: Mapping[Place, Experiment]
+    ) -> Tuning:
+        """Return the tuning of those experiments whose method has a λ."""
+        first = tuple(seeds[:MAX_SEEDS])
+        tuned = {
+            place: experiment
+            for place, experiment in experiments.items()
+            if lams and place[2] in first and lam_of(experiment) is not None
+        }
+        return Tuning(first, tuple(lams), tuned)
+
+    @property
+    def experiments(self) -> list[Experiment]:
+        """The runs, which lie beside those of the comparison in a folder of their own."""
+        return [
+            _trial(experiment, lam)
+            for experiment in self.tuned.values()
+            for lam in self._tried(experiment)
+        ]
+
+    def _tried(self, experiment: Experiment) -> list[float]:
+        """Return the λ to try: what a method's authors chose is one of them, on its own scale."""
+        return sorted({*self.lams, _default(experiment)})
+
+    def choose(self, ended: Mapping[str, EndedRun]) -> tuple[ChosenLam, ...]:
+        """Choose the best λ for each setting and method; runs are given by experiment hash."""
+        cells = dict.fromkeys((setting, method) for setting, method, _ in self.tuned)
+        return tuple(self._choice(setting, method, ended) for setting, method in cells)
+
+    def _choice(self, setting: str, method: str, ended: Mapping[str, EndedRun]) -> ChosenLam:
+        experiments = [self.tuned[setting, method, seed] for seed in self.seeds]
+        default = _default(experiments[0])
+        tried = [
+            TriedLam(lam, _accuracy([ended[_trial(e, lam).hash()] for e in experiments]))
+            for lam in self._tried(experiments[0])
+        ]
+        held_back = _trial(experiments[0], default).validation
+        return ChosenLam(setting, method, default, best(tried, default), held_back, tuple(tried))
+
+
+def best(tried: Sequence[TriedLam], default: float) -> float:
+    """Return the λ with the highest accuracy; the default in a tie, or where all diverged."""
+    accuracies = [one.own for one in tried if one.own is not None]
+    winners = [one.lam for one in tried if accuracies and one.own == max(accuracies)]
+    if default in winners or not winners:
+        return default
+    return winners[0]
+
+
+def lam_of(experiment: Experiment) -> float | None:
+    """Return the λ of an experiment's method, if it has one."""
+    return getattr(experiment.method, "lam", None)
+
+
+def _default(experiment: Experiment) -> float:
+    default = lam_of(experiment)
+    assert default is not None  # `Tuning.of` takes only methods that have a λ
+    return default
+
+
+def with_lam(experiment: Experiment, lam: float) -> Experiment:
+    """Return the same experiment with another λ; its method must have one."""
+    changes: dict[str, Any] = {"lam": lam}
+    return replace(experiment, method=replace(experiment.method, **changes))
+
+
+def _trial(experiment: Experiment, lam: float) -> Experiment:
+    """Return the run that tries a λ on held-back samples."""
+    return replace(
+        with_lam(experiment, lam),
+        name=f"{experiment.name}-tuning",
+        validation=experiment.validation or HELD_BACK,
+    )
+
+
+def _accuracy(runs: Sequence[EndedRun]) -> float | None:
+    """Return the mean accuracy after the last round, or None if a run diverged."""
+    if any(run.diverged is not None for run in runs):
+        return None
+    return round(fmean(run.records()[-1].accuracy_mean for run in runs), _DIGITS)
+
+
+def read_lams(given: Any) -> tuple[float, ...]:
+    """Check the list under `tune` of a comparison file; without one, the usual λ are tried."""
+    if given is None:
+        return LAMS
+    # type() and not isinstance(): True is an int too, and no λ.
+    if (
+        not isinstance(given, list)
+        or any(type(lam) not in (int, float) for lam in given)
+        or any(not 0 <= lam <= MAX_WEIGHT for lam in given)
+        or len(set(given)) < len(given)
+    ):
+        raise UserError(
+            f"tune must be a list of different λ from 0 to {MAX_WEIGHT:g}, such as "
+            f"{list(LAMS)}, or [] to tune nothing, not {given!r}"
+        )
+    return tuple(map(float, given))

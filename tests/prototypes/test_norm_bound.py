@@ -1,0 +1,97 @@
+"""Statistics on a public feature map are refused if they are longer than clipped features allow."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedrfq.prototypes.class_means import quantise
+from fedrfq.prototypes.fixed_point import Precision, Uploads, admit, encode, refuses
+from fedrfq.prototypes.norm_bound import NormBound
+
+ONE = 2**14
+FINE = Precision(24)
+# One class and two rows of moments, of two values each; the norm is 5.
+BOUND = NormBound.of(5.0, 1, 2, 2, FINE)
+
+
+def rows(mean: tuple[int, int], *moments: tuple[int, int]) -> np.ndarray:
+    return np.array([mean, *moments, *[(0, 0)] * (2 - len(moments))], np.int64)
+
+
+def test_the_edge_of_a_class_mean_by_hand() -> None:
+    """3² + 4² = 5², and rounding two values adds √2 halves of a step, counted as one step."""
+    assert BOUND.largest_mean == (5 * ONE + 1) ** 2
+    assert BOUND.problem(rows((3 * ONE, 4 * ONE))) is None
+    assert BOUND.problem(rows((0, 5 * ONE + 1))) is None
+    why = BOUND.problem(rows((0, 5 * ONE + 2)))
+    assert why is not None
+    assert "the mean of class 0 has the norm 5.00012: features are clipped to 5" in why
+
+
+def test_the_edge_of_the_second_moments_by_hand() -> None:
+    """Four values of 12.5 have the norm 25 = 5², and rounding four values adds one step."""
+    part = 25 * ONE // 2
+    assert BOUND.problem(rows((0, 0), (part, part), (part, part))) is None
+    assert BOUND.problem(rows((0, 0), (25 * ONE + 1, 0))) is None
+    why = BOUND.problem(rows((0, 0), (25 * ONE + 2, 0)))
+    assert why is not None
+    assert "second moments have the norm" in why
+    assert "at most 25" in why
+
+
+def test_moments_are_summed_beyond_64_bits() -> None:
+    """The rows fit into 64 bits one by one, and their sum does not."""
+    huge = np.full((300, 2**16 - 1), 2**20 - 1, np.int64)
+    assert NormBound.of(1.0, 0, 300, 2**16 - 1, FINE).problem(huge) is not None
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.integers(4, 24),
+    st.integers(1, 12),
+    st.floats(0.5, 4),
+    st.integers(0, 2**32 - 1),
+)
+def test_what_an_honest_client_sends_is_admitted(
+    bits: int, values: int, norm: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    precision = Precision(bits)
+    x_NV = rng.normal(size=(9, values))
+    # Float32 features, clipped in float32, are at most a rounding error too long.
+    x_NV *= norm * (1 - 1e-6) / np.linalg.norm(x_NV, axis=1, keepdims=True)
+    mean_V = torch.from_numpy(x_NV.mean(0)).float()[None, None]
+    values_KJV, _, _ = quantise(mean_V, precision)
+    bound = NormBound.of(norm, 1, 0, values, precision)
+    assert bound.problem(values_KJV[0]) is None
+
+
+@pytest.mark.parametrize("bits", [8, 12, 24])
+def test_one_edge_for_messages_and_for_numbers(bits: int) -> None:
+    """`refuses`, `admit` and `checked` draw the line at the same step."""
+    precision = Precision(bits)
+    bound = NormBound.of(3.0, 2, 0, 1, precision)
+    longest = math.isqrt(bound.largest_mean) // precision.step
+    for steps, refused in ((longest, False), (-longest, False), (longest + 1, True)):
+        values_JV = np.array([[0], [steps]], np.int64) * precision.step
+        counts_J = np.array([0, 9], np.int64)
+        message = encode(1, 4, counts_J, values_JV, precision)
+        why = refuses(1, 4, message, 2, 1, precision=precision, bound=bound)
+        assert (why is not None) == refused
+        admitted = admit(1, {4: message}, 2, 1, precision, bound)
+        checked = Uploads((4,), counts_J[None], values_JV[None], precision=precision).checked(bound)
+        for found in (admitted, checked):
+            assert dict(found.refused) == ({4: why} if refused else {})
+            assert found.clients == (() if refused else (4,))
+
+
+def test_a_row_that_is_not_sent_is_not_measured() -> None:
+    values_KJV = np.array([[[9 * ONE, 0], [0, 0], [0, 0]]], np.int64)
+    uploads = Uploads((0,), np.array([[0, 1, 1]]), values_KJV)
+    assert not uploads.checked(BOUND).refused
