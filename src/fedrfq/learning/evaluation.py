@@ -160,9 +160,10 @@ class Round:
     decision: Decision
     report: AgreementReport | None
     values: int  # parameters that a client sends, where parameters are exchanged
-    public: PublicTask | None  # what was exchanged on a public map, in a round in which it was
     seconds_train: float
     seconds: float
+    # What was exchanged on a public map; None in a round in which nothing was.
+    public: PublicTask | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ def _progress(missing: Ints) -> Iterator[Ints]:
     yield from track(chunks, "public map", console=console, disable=len(chunks) < 2, transient=True)
 
 
-def _rows(stem: Path, images: int, width: int) -> NDArray[np.float32]:
+def _rows(stem: Path, images: int, width: int) -> np.memmap[Any, Any]:
     """Return the file of all rows, as an array on the disk; rows not yet computed are 0."""
     path = stem.with_suffix(".npy")
     with cache.reporting_disk_errors(path):
@@ -83,18 +84,14 @@ def _rows(stem: Path, images: int, width: int) -> NDArray[np.float32]:
                 return rows
         # Damaged, or not there: begin anew.
         stem.with_suffix(".done").unlink(missing_ok=True)
-        created: NDArray[np.float32] = np.lib.format.open_memmap(
-            path, mode="w+", dtype=np.float32, shape=(images, width)
-        )
-        return created
+        return np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(images, width))
 
 
-def _opened(path: Path) -> NDArray[np.float32] | None:
+def _opened(path: Path) -> np.memmap[Any, Any] | None:
     try:
-        opened: NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r+")
+        return np.lib.format.open_memmap(path, mode="r+")
     except (ValueError, OSError):
         return None
-    return opened
 
 
 def _done(stem: Path, images: int) -> NDArray[np.bool_]:
