@@ -101,6 +101,13 @@ def test_curves_and_ends_are_means_over_seeds_with_their_deviation(folder):
     assert [row["round"] for row in curve] == [1, 2]
 
 
+def test_the_table_has_the_final_prediction_on_all_classes(folder):
+    text = comparison_page.page(runs_in([folder])).render("")
+    for field in ("accuracy_all", "accuracy_unheld"):
+        means = [last(path, field) for path in runs_in([folder / "mnist5k-fedrfq"])]
+        assert f">{np.mean(means):.2f} %<" in text
+
+
 def picture(series):
     """Return the lines of so many series, and those in the legend, as (colour, dashes)."""
     names = [f"series {k}" for k in range(series)]
