@@ -22,7 +22,7 @@ from fedrfq.experiment import Experiment, name_of
 from fedrfq.files import tensors
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import GlobalPrototypes, evaluate
+from fedrfq.learning.all_classes import GlobalPrototypes, evaluate
 from fedrfq.learning.round_loop import held, participants, start, targets, tested
 from fedrfq.methods import METHODS
 from fedrfq.models.stacked import Params, stack
