@@ -31,7 +31,7 @@ from fedrfq.experiment import Experiment
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import CommonFigures, CommonTest
+from fedrfq.learning.all_classes import CommonFigures, CommonTest
 from fedrfq.learning.draws import (
     attackers,
     believed_labels,
