@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from fedrfq import data
-from fedrfq.committee import AgreedRound, Direct
 from fedrfq.data import Dataset
 from fedrfq.data.cache import folder
 from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.robust.aggregation import Decision, decide
 from support.command import SMALL, fedrfq, only_run, sets
 
 
@@ -51,11 +51,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Uploads]:
     """Return a list that collects what the servers decide on, run by run and round by round."""
     collected: list[Uploads] = []
 
-    decide = Direct.decide
-
-    def spy(*arguments: Any) -> AgreedRound:
+    def spy(*arguments: Any) -> Decision:
         collected.append(arguments[-1])
         return decide(*arguments)
 
-    monkeypatch.setattr(Direct, "decide", spy)
+    monkeypatch.setattr("fedrfq.federation.application.decide", spy)
     return collected
