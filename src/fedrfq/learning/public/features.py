@@ -89,6 +89,8 @@ def _rows(stem: Path, images: int, width: int) -> np.memmap[Any, Any]:
 
 def _opened(path: Path) -> np.memmap[Any, Any] | None:
     try:
+        # First for reading alone: writing, numpy fills a file that was cut short with zeros.
+        np.lib.format.open_memmap(path, mode="r")
         return np.lib.format.open_memmap(path, mode="r+")
     except (ValueError, OSError):
         return None
