@@ -47,11 +47,11 @@ TASKS: dict[str, Settings] = {
     "mnist": ("data.name=mnist",),
     "mnist, 5 ± 2": ("data.name=mnist", "partition.ways=5"),
     "mnist, 8 shots": ("data.name=mnist", "partition.shots=8"),
-    "femnist, 20 ± 5, 28 shots": (
+    "femnist, 20 ± 5, 24 shots": (
         "data.name=femnist",
         "partition.ways=20",
         "partition.spread=5",
-        "partition.shots=28",
+        "partition.shots=24",
     ),
     # The data that come with the program, for a try without any download.
     "mnist5k": ("data.name=mnist5k",),

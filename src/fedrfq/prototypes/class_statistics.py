@@ -37,7 +37,7 @@ def statistics(z_NV: Tensor, y_N: Tensor, classes: int, moments: bool) -> tuple[
     if not moments:
         return counts_R, values_RV
     rows_MV = packed(covariance(z_NV, y_N, values_RV))
-    samples_M = torch.full((len(rows_MV),), len(y_N))
+    samples_M = counts_R.new_full((len(rows_MV),), len(y_N))
     return torch.cat([counts_R, samples_M]), torch.cat([values_RV, rows_MV])
 
 
