@@ -62,9 +62,8 @@ GRIDS: dict[str, dict[str, Sequence[object]]] = {
         "bits": (8,),
         "norm": (4.0, 8.0),
         "lam": (1.0, 4.0),
-        "learned": (0.0, 0.3, 0.6, 1.0),
-        "steps": (0, 30),
-        "separation": (0.0, 0.1, 0.3),
+        "learned": (0.0, 0.3, 0.7),
+        "separation": (0.0, 0.1),
         "temperature": (0.2,),
     },
     "local": {},
@@ -72,7 +71,7 @@ GRIDS: dict[str, dict[str, Sequence[object]]] = {
     "codes": {"norm": (4.0, 8.0), "lam": (1.0, 4.0)},
     "fedproto": {"lam": (1.0, 4.0)},
     "protonorm": {"norm": (4.0, 8.0), "lam": (1.0, 4.0), "steps": (100,)},
-    "fedtgp": {"lam": (1.0, 4.0), "server_epochs": (100,)},
+    "fedtgp": {"lam": (1.0,), "server_epochs": (30,)},
     "fedrfq-lean": {"lam": (1.0,)},
 }
 # What the finalists of our own are tried with besides.
