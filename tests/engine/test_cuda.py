@@ -45,6 +45,8 @@ def after(dataset: Dataset, settings: list[str], device: str, rounds: int, doubl
             engine.shares, engine.tests = (
                 replace(own, x=own.x.double()) for own in (engine.shares, engine.tests)
             )
+        common = loop.common.tests
+        loop.common = replace(loop.common, tests=replace(common, x=common.x.double()))
         params = tuple({name: p.double() for name, p in own.items()} for own in state.params)
         state = replace(
             state, params=params, centres={name: p.double() for name, p in state.centres.items()}

@@ -9,7 +9,10 @@ import torch
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.learning.round_loop import RoundLoop, targets
+from fedrfq.methods import Method
 from fedrfq.methods.codes import Codes, codes
+from fedrfq.methods.fedrfq_coded import FedRFQCoded
+from fedrfq.methods.protonorm import ProtoNorm
 from fedrfq.prototypes.fixed_point import Globals
 from support.small import CPU, run, tiny
 
@@ -56,6 +59,14 @@ def test_codes_follow_from_the_seed_and_from_nothing_else() -> None:
 def test_the_norm_is_the_options() -> None:
     found = Codes(norm=3.0).targets(0, Globals.none(10, 50), rng()).floats()
     assert np.linalg.norm(found, axis=1) == pytest.approx(3, abs=1e-3)
+
+
+@pytest.mark.parametrize("method", [Codes(), ProtoNorm(norm=0.0), FedRFQCoded()])
+@pytest.mark.parametrize(("values", "norm"), [(50, 4.0), (200, 8.0), (20000, 64.0)])
+def test_a_norm_that_is_not_set_suits_the_values(method: Method, values: int, norm: float) -> None:
+    known = Globals(np.ones(2, np.bool_), np.eye(2, values, dtype=np.int64))
+    found = method.targets(1, known, rng()).floats()
+    assert np.linalg.norm(found, axis=1) == pytest.approx(norm, rel=5e-3)
 
 
 def test_clients_predict_by_codes_and_send_nothing(mnist: Dataset) -> None:

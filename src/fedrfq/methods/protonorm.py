@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
-from fedrfq.methods.codes import check_norm
+from fedrfq.methods.codes import check_norm, norm_of
 from fedrfq.methods.fedproto import FedProto
 from fedrfq.methods.method import MAX_WEIGHT
 from fedrfq.methods.prototype_loss import check_weights
@@ -42,7 +42,9 @@ _NEAREST = 1e-6
 class ProtoNorm(FedProto):
     """FedProto whose clients spread the global prototypes over a sphere."""
 
-    norm: float = option(8.0, "Length of every prototype (the paper's s)", "above 0, at most 64")
+    norm: float = option(
+        8.0, "Length of every prototype (the paper's s); 0 chooses by its values", "0 to 64"
+    )
     steps: int = option(500, "Steps in which prototypes repel each other", "0 or more")
     push: float = option(0.1, "Size of the first steps (η)", f"0 to {MAX_WEIGHT:g}")
 
@@ -58,7 +60,8 @@ class ProtoNorm(FedProto):
         present_J = globals_.present_J
         spread_JV = np.zeros_like(units_JV)
         spread_JV[present_J] = spread(units_JV[present_J], self.steps, self.push)
-        return Globals(present_J, fixed(self.norm * spread_JV))
+        length = norm_of(self.norm, spread_JV.shape[1])
+        return Globals(present_J, fixed(length * spread_JV))
 
     def program(self) -> Hashable:
         return type(self).__name__
