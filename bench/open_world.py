@@ -28,7 +28,7 @@ from fedrfq.data import Dataset
 from fedrfq.experiment import Experiment
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
-from fedrfq.learning.common_test import CommonFigures
+from fedrfq.learning.all_classes import CommonFigures
 from fedrfq.learning.draws import targets
 from fedrfq.learning.round_loop import LoopState, RoundLoop
 from fedrfq.models.public_maps import PublicMap, RandomMap, ResNet18Map
