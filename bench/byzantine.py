@@ -122,7 +122,7 @@ def judged(cluster: Cluster, crowd: Crowd, rounds: int) -> Found:
             if isinstance(message.body, Evidence):
                 proofs.add(accusation(message.body))
     records = [[certificate.record for certificate in log] for log in logs]
-    outcomes = [[(r.globals_, r.verdicts, r.state) for r in log] for log in records]
+    outcomes = [[r.outcome() for r in log] for log in records]
     values = [{r.round: r.value(run) for r in log} for log in records]
     return Found(
         rounds=len(records[0]),

@@ -21,6 +21,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +54,7 @@ def codecs() -> dict[str, Codec]:
 
     from fedrfq.consensus import messages
     from fedrfq.federation import codec, round_log
+    from fedrfq.federation.public_task import PublicTask
     from fedrfq.prototypes import fixed_point
     from fedrfq.robust.detectors.detector import Verdict
 
@@ -74,6 +76,12 @@ def codecs() -> dict[str, Codec]:
         if successor:
             return codec.append_successor(again, successor)
         return again
+
+    few_bits = fixed_point.Precision(5)
+    public = PublicTask("random:1", 2.0, few_bits, classes=3, moments=1, values=3)
+
+    def statistics(data: bytes) -> bytes:
+        return codec.encode_public(codec.decode_public(data, public) or public.nothing(), public)
 
     return {
         "messages.decode": Codec(message, wires),
@@ -103,6 +111,14 @@ def codecs() -> dict[str, Codec]:
         "prototypes.decode": Codec(
             lambda data: fixed_point.encode(*fixed_point.decode(data, 4, 3)),
             [fixed_point.encode(1, 2, np.array([3, 0, 1, 9]), values - 5)],
+        ),
+        "prototypes.decode, 5 bits": Codec(
+            lambda data: fixed_point.encode(*fixed_point.decode(data, 4, 3, few_bits), few_bits),
+            [fixed_point.encode(1, 2, np.array([3, 0, 1, 9]), values * few_bits.step, few_bits)],
+        ),
+        "codec.decode_public": Codec(
+            statistics,
+            [codec.encode_public(replace(held, values_JV=held.values_JV * few_bits.step), public)],
         ),
     }
 
