@@ -181,7 +181,7 @@ def test_uploads_are_what_a_federation_s_clients_send(mnist: Dataset) -> None:
     walks = [descent._walk(client, w, client.guide(nothing), 1, rng()) for client, w in pairs]
     mine = descent._uploads(clients, walks, 10)
     loop = RoundLoop([experiment], mnist, torch.device("cpu"))
-    own = loop._upload(loop.start().params, [[0, 1, 2]])[0]
+    own = loop._upload(1, loop.start().params, [[0, 1, 2]])[0]
     assert np.array_equal(mine.counts_KJ, own.counts_KJ)
     assert np.abs(mine.values_KJV - own.values_KJV).max() <= 1
     assert own.values_KJV.any()

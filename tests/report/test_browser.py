@@ -16,8 +16,10 @@ FIGURES = [
     "clients",
     "committee",
     "filtered",
+    "known",
     "partition",
     "prototypes",
+    "recall",
     "traffic",
 ]
 MARKS = (

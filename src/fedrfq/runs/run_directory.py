@@ -4,11 +4,12 @@ experiment.toml   the resolved experiment
 environment.json  versions, device, data hash, revision, partition
 rounds.jsonl      one line per round, flushed as it is written
 clients.csv       one line per round and client
-checkpoints/      parameters, global prototypes and models, the detector's memory (safetensors);
-                  only the newest one is kept
+checkpoints/      parameters, global prototypes and models, statistics on a public map, the
+                  detector's memory (safetensors); only the newest one is kept
 result.json       the summary of a finished run
 partition.csv     how many samples of each class each client holds
 prototypes.safetensors  what the clients of a finished run sent in the last round, and the result
+public.safetensors  with a public map: every client's classifier of all classes
 
 With a committee, so that `fedrfq verify` can check every decision:
 federation.toml   its public keys and what it computes; the run's id is this file's hash

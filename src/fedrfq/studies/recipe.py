@@ -64,7 +64,7 @@ class Recipe:
         if not isinstance(quick_changes, Mapping):
             raise UserError(f"{name}: quick must be a section, [quick], with what it changes")
         if quick:
-            table = toml.merge(table, quick_changes)
+            table = _quickened(table, quick_changes)
         # After [quick], which may have its own `only`: the caller's choice counts.
         if only:
             labels = {axis: list(chosen) for axis, chosen in only.items()}
@@ -80,6 +80,18 @@ class Recipe:
             seeds=_seeds(table, seeds, name),
             table={key: value for key, value in table.items() if key not in _COMMON_KEYS},
         )
+
+
+def _quickened(table: Table, changes: Mapping[str, Any]) -> Table:
+    """Return a recipe's table with what [quick] changes, such as one model for another."""
+    # Imported here: those who look only at a recipe's title need no PyTorch.
+    from fedrfq.experiment.reading import without_replaced_kinds
+
+    before = table.get("experiment")
+    after = changes.get("experiment")
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        table = {**table, "experiment": without_replaced_kinds(dict(before), after)}
+    return toml.merge(table, changes)
 
 
 def _text(table: Table, key: str, name: str) -> str:

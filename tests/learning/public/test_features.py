@@ -42,6 +42,13 @@ class SlowMap(RandomMap):
         return super().raw(pixels_NCHW)
 
 
+@dataclass(frozen=True)
+class FastMap(SlowMap):
+    """The same, but kept in memory alone."""
+
+    slow: ClassVar[bool] = False
+
+
 class BrokenMap(RandomMap):
     """A map with broken weights."""
 
@@ -61,7 +68,8 @@ def slow(mnist: Dataset, index_N: Ints, part: str = "train") -> Tensor:
 
 
 def fast(mnist: Dataset, index_N: Ints, part: str = "train") -> Tensor:
-    """Return what nothing on the disk has touched."""
+    """Return what nothing on the disk, or in memory, has touched."""
+    features._memory.cache_clear()
     return vectors(RandomMap(first=4, second=2), mnist, part, index_N, CPU)
 
 
@@ -73,6 +81,16 @@ def test_every_image_passes_the_map_once(mnist: Dataset) -> None:
     assert torch.equal(slow(mnist, again), fast(mnist, again))
     assert SlowMap.passes == [20, 20, 10, 5]
     assert slow(mnist, SOME[:0]).shape == (0, 32)
+
+
+def test_a_fast_map_is_kept_in_memory_alone(mnist: Dataset, tmp_path: Path) -> None:
+    features._memory.cache_clear()
+    for index_N in (SOME, SOME[::-1], SOME[3:9]):
+        found = vectors(FastMap(), mnist, "train", index_N, CPU)
+        assert torch.equal(found, slow(mnist, index_N))
+    # Once from memory, and once for the comparison.
+    assert sum(SlowMap.passes) == 2 * len(SOME)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_parts_and_maps_are_kept_apart(mnist: Dataset) -> None:

@@ -14,7 +14,9 @@ from fedrfq.federation import codec
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.public.features import vectors
 from fedrfq.learning.round_loop import LoopState, RoundLoop
-from fedrfq.prototypes.fixed_point import Globals
+from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.robust.attacks import ATTACKS, Scene
+from fedrfq.robust.attacks.sign_flip import SignFlip
 from support.small import CPU, run, tiny
 
 MAP: dict[str, Any] = {"name": "random", "first": 8, "second": 4}
@@ -206,3 +208,42 @@ def test_the_next_committee_round_does_not_need_statistics(mnist: Dataset) -> No
     assert [record.view for record in records(rows)] == [0, 0, 0]
     assert [outcomes[0].sent.parameters() for outcomes in rows][1:] == [0, 0]
     assert decided(state).present_J.any()
+
+
+def test_every_attack_meets_statistics(mnist: Dataset) -> None:
+    """All in one stack; in the second exchange attackers know what came of the first."""
+    public = {**MAP, "projection": 12, "moments": "full", "bits": 16, "every": 1}
+    setting: dict[str, Any] = {"public": public, "detector": {"name": "adaptive"}}
+    attacks = [{"name": name, "clients": 2} for name in ATTACKS]
+    state, rows = run([mapped(**setting, attack=attack) for attack in attacks], mnist, 2)
+    honest = decided(state, list(ATTACKS).index("none"))
+    for r, kind in enumerate(ATTACKS.values()):
+        assert decided(state, r).values_JV.shape == honest.values_JV.shape
+        assert (records(rows, r)[1].public_accuracy_all or 0) > 20
+        assert records(rows, r)[1].attackers == 2 * kind.harms
+
+
+def test_attackers_know_the_statistics_and_that_the_detector_starts_afresh(
+    mnist: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenes: list[Scene] = []
+
+    def spy(attack: SignFlip, scene: Scene, rng: np.random.Generator) -> Uploads:
+        scenes.append(scene)
+        return scene.uploads
+
+    monkeypatch.setattr(SignFlip, "corrupt", spy)
+    experiment = mapped(
+        method={"name": "fedproto"},
+        public={**MAP, "every": 2},
+        detector={"name": "adaptive"},
+        attack={"name": "sign-flip", "clients": 2},
+    )
+    state, _ = run([experiment], mnist, 3)
+    known = [scene.globals_ for scene in scenes]
+    assert [one.values_JV.shape for one in known] == [(10, 64), (10, 50), (10, 64)]
+    assert not known[0].present_J.any()
+    assert written(known[2]) == written(decided(state))
+    fresh = codec.encode_state(experiment.detector.start(6))
+    assert [codec.encode_state(scene.state) for scene in scenes] == [fresh] * 3
+    assert codec.encode_state(state.memory[0]) != fresh

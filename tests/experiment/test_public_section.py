@@ -1,0 +1,74 @@
+"""The section public of an experiment: what it allows and refuses, and whose hash it changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrfq.errors import UserError
+from fedrfq.experiment import load
+from fedrfq.models.public_maps import NoMap, RandomMap
+
+MAP = "public.name=random"
+# From before there were public maps. Runs are found and resumed by it.
+OLD_HASH = "3c8a12108d6ad26cf356f89d1b5c0869dbdfb61a4c5261064f2e3da671b07ad9"
+
+
+def test_experiments_without_a_map_keep_their_hashes() -> None:
+    assert load().public == NoMap()
+    assert load().hash() == OLD_HASH
+    assert load(sets=["public.name=none"]).hash() == OLD_HASH
+
+
+def test_a_map_and_its_settings_are_part_of_the_hash() -> None:
+    changes = [[], [MAP], [MAP, "public.bits=6"], [MAP, "public.every=3"], [MAP, "public.second=8"]]
+    assert len({load(sets=sets).hash() for sets in changes}) == len(changes)
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        ["committee.name=simulated"],
+        ["detector.name=median"],
+        ["attack.name=sign-flip", "attack.clients=2"],
+    ],
+    ids=lambda needs: needs[0],
+)
+@pytest.mark.parametrize("method", ["local", "fedavg", "codes"])
+def test_who_exchanges_statistics_may_have_what_prototypes_have(
+    method: str, needs: list[str]
+) -> None:
+    with pytest.raises(UserError, match="uploads none"):
+        load(sets=[f"method.name={method}", *needs])
+    found = load(sets=[f"method.name={method}", *needs, MAP])
+    assert isinstance(found.public, RandomMap)
+
+
+def test_a_server_that_trains_is_refused_with_a_map_too() -> None:
+    with pytest.raises(UserError, match="trains one trusted server"):
+        load(sets=["method.name=fedtgp", "committee.name=simulated", MAP])
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        (["public.name=rand"], r"public.name must be one of .* \(did you mean random\?\)"),
+        (["public.second=8"], "unknown key public.second of none: it belongs to .* = random"),
+        ([MAP, "public.size=64"], "unknown key public.size of random: .* = resnet18"),
+        ([MAP, "public.bits=3"], "public.bits must be 4 to 24, not 3"),
+        ([MAP, "public.norm=0"], "public.norm must be above 0"),
+        ([MAP, "public.norm=nan"], "public.norm must be above 0"),
+        ([MAP, "public.projection=513"], "at most the 512 values of the map, not 513"),
+        ([MAP, "public.moments=full"], "needs public.bits of 12 or more, not 8"),
+        ([MAP, "public.moments=half"], "public.moments must be one of none, full, not 'half'"),
+        ([MAP, "public.classifier=knn"], "public.classifier must be one of lda, nearest"),
+        ([MAP, "public.shrinkage=2"], "public.shrinkage must be 0 to 1"),
+        ([MAP, "public.threshold=1"], "public.threshold must be at least 0 and below 1"),
+        ([MAP, "public.every=-1"], "public.every must not be negative"),
+        ([MAP, "public.filter_seed=-1"], "public.filter_seed must not be negative"),
+        (["public.name=resnet18", "public.size=16"], "public.size must be 32 to 512, not 16"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_what_cannot_be_is_refused(sets: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load(sets=sets)
