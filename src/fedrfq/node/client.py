@@ -253,6 +253,12 @@ def _open_log(identity: Identity) -> WriteAheadLog:
         ) from error
 
 
+def place(identity: Identity) -> tuple[Experiment, int]:
+    """Return the experiment of a client's federation, and the client's number in it."""
+    experiment = _experiment(identity)
+    return experiment, _place(identity, experiment, "")
+
+
 def participant(identity: Identity, data: str, device: torch.device) -> Participant:
     """Return the learning of a client, on `data`: the name of a dataset, or a path."""
     folder = identity.folder
