@@ -301,6 +301,9 @@ def test_own_samples_are_all_its_own_under_the_federations_classes(
     own.train(1, nothing(experiment, mnist))
     assert own.engine.shares.counts == (12,)
     assert own.held_1J[0].nonzero().flatten().tolist() == [2, 7]
+    # No other client has these test samples, and so there is no test on all classes.
+    last = own.test(experiment.rounds, nothing(experiment, mnist))
+    assert (last.accuracy_all, last.accuracy_unheld) == (None, None)
 
 
 def test_own_samples_of_other_classes_are_refused(mnist: Dataset, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from fedrfq.experiment import Experiment, name_of
 from fedrfq.files import tensors
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import GlobalPrototypes, evaluate
+from fedrfq.learning.all_classes import GlobalPrototypes, evaluate
 from fedrfq.learning.evaluation import Tested
 from fedrfq.learning.public.combination import combined
 from fedrfq.learning.round_loop import held, own_means, participants, start, targets, tested
