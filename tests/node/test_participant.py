@@ -22,7 +22,7 @@ from fedrfq.learning.round_loop import LoopState, RoundLoop, check_stackable, pr
 from fedrfq.node import local_dataset
 from fedrfq.node.participant import Interrupted, Participant
 from fedrfq.node.public_knowledge import PublicKnowledge
-from fedrfq.prototypes.fixed_point import Globals
+from fedrfq.prototypes.fixed_point import Globals, Precision, admit
 from support.small import CPU, tiny
 
 ROUNDS = 3
@@ -366,6 +366,33 @@ def test_what_it_learned_on_the_map_is_kept_and_learned_once(
     again = participant(experiment, 1, mnist, tmp_path)
     assert again.test(1, nothing(experiment, mnist), known) == before
     assert (tmp_path / CLASSIFIERS).exists()
+    # One that comes late has no model on its disk yet.
+    late = participant(experiment, 1, mnist, tmp_path / "late")
+    assert late.test(1, nothing(experiment, mnist), known).combined is not None
+    assert (tmp_path / "late" / CLASSIFIERS).exists()
+
+
+def test_an_empty_folder_is_a_class_that_the_client_does_not_hold(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    from PIL import Image
+
+    for digit in range(3):
+        folder = tmp_path / "scans" / str(digit)
+        folder.mkdir(parents=True)
+        # Of the class 1 there are none.
+        for row in np.flatnonzero(mnist.train_y == digit)[: 5 * (digit != 1)]:
+            Image.fromarray(mnist.train_x[row, 0]).save(folder / f"{row}.png")
+    experiment = tiny(data={"name": str(tmp_path / "scans")}, public=MAP)
+    local = local_dataset.find(experiment, 0, 3, experiment.data.name)
+    own = Participant(experiment, 0, local, CPU, tmp_path / "model")
+    assert own.held_1J[0].tolist() == [True, False, True]
+    sent = admit(
+        1, {0: own.train(1, Globals.none(3, experiment.prototype_size()))}, 3, 64, Precision(8)
+    )
+    assert sent.counts_KJ.tolist() == [[4, 0, 4]]
+    with pytest.raises(UserError, match="3 classes, the federation 4, which are fixed"):
+        local_dataset.find(experiment, 0, 4, experiment.data.name)
 
 
 def test_everybody_takes_part_in_an_exchange_also_after_a_change_of_the_federation(

@@ -66,9 +66,9 @@ def predict(
 ) -> None:
     """Classify images with the model that one client has trained.
 
-    Each image is classified twice: by the client and by the nearest global prototype. With a public
-    map, the client also knows classes that only others hold. The table then says who spoke, its own
-    model or the public map, and whether the client ever saw the class.
+    Each image is classified twice: by the client's own head and by the nearest global prototype.
+    With a public map, the client also knows classes that only others hold: its answer then says who
+    spoke, its own model or the public map, and whether the client ever saw the class.
 
     Example: fedrfq predict runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c 3 digit.png
     """
@@ -76,8 +76,7 @@ def predict(
     predictions = model.predict(files, threshold)
     table = Table("file", "class", "probability", "nearest prototype")
     if model.public is not None:
-        table.add_column("who spoke")
-        table.add_column("note")
+        table = Table("file", "class", "probability", "who spoke", "note")
     for row in predictions:
         table.add_row(*_cells(row))
     Console(markup=False).print(table)
@@ -112,19 +111,20 @@ def _client_model(path: Path, client: int) -> ClientModel:
 
 
 def _cells(row: Mapping[str, object]) -> list[str]:
-    """Return a prediction as cells of the table; what was said with a public map comes last."""
-    # A method without prototypes has no nearest one.
-    nearest = row["nearest_prototype"] or "–"
-    cells = [row["file"], row["class"], row["probability"], nearest]
-    if "spoke" in row:
-        note = ""
-        if not row["seen"]:
-            note = f"never saw class {row['most_likely']}"
-        if row["class"] is None:
-            cells[1] = "I do not know"
-            note = f"perhaps {row['most_likely']}; {note}".removesuffix("; ")
-        cells += [row["spoke"], note]
-    return [str(cell) for cell in cells]
+    """Return a prediction as cells of the table."""
+    file = str(row["file"])
+    class_ = row["class"]
+    probability = str(row["probability"])
+    if "spoke" not in row:
+        # A method without prototypes has no nearest one.
+        return [file, str(class_), probability, str(row["nearest_prototype"] or "–")]
+    notes = []
+    if class_ is None:
+        class_ = "I do not know"
+        notes.append(f"perhaps {row['most_likely']}")
+    if not row["seen"]:
+        notes.append(f"never saw class {row['most_likely']}")
+    return [file, str(class_), probability, str(row["spoke"]), "; ".join(notes)]
 
 
 def export(
