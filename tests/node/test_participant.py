@@ -439,3 +439,14 @@ def test_images_that_are_none_of_the_maps_are_refused(mnist: Dataset, tmp_path: 
     np.savez(tmp_path / "nan.npz", **(arrays | broken))
     with pytest.raises(UserError, match="convert it"):
         local_dataset.find(experiment, 0, 10, str(tmp_path / "nan.npz"))
+
+
+def test_without_a_sample_that_nobody_trains_on_there_is_no_common_test(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = tiny(public=MAP, checkpoint=1)
+    local = local_dataset.share(experiment, 0, mnist)
+    assert local.common is not None
+    empty = replace(local.common, test=(np.zeros(0, np.int64),))
+    own = Participant(experiment, 0, replace(local, common=empty), CPU, tmp_path)
+    assert own.test(1, nothing(experiment, mnist)).accuracy_all is None

@@ -107,7 +107,8 @@ class Participant:
             [local.partition], labels, local.dataset, experiment.data.augment, device
         )
         self._common = None
-        if local.common is not None:
+        # Where clients share samples, there may be none that nobody trains on.
+        if local.common is not None and len(local.common.test[0]):
             self._common = tests_of([local.common], local.dataset, device)
         program = Program(
             experiment.place(client)[1], experiment.method, experiment.pool, self.experiment.train
