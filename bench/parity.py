@@ -6,8 +6,9 @@
 The first has 4 servers, 20 clients and 20 rounds; the second is a quick look. Servers and clients
 run as processes on this machine. Then `fedrfq run` trains the same clients with the same seed, each
 alone (`train.alone`), with a simulated committee of that size. Every upload, global prototype,
-verdict and detector memory of every round, and every client's last model, are compared. Finally the
-simulated committee gets the uploads that the real servers recorded, and must decide the same.
+verdict, detector memory and public statistic of every round, and every client's last model, are
+compared. Finally the simulated committee gets the uploads that the real servers recorded, and must
+decide the same.
 """
 
 from __future__ import annotations
@@ -28,16 +29,15 @@ import torch
 from fedrfq import data
 from fedrfq.committee import PreviousRound, Simulated
 from fedrfq.consensus.events import Outcome
-from fedrfq.consensus.messages import Upload
+from fedrfq.consensus.messages import OUTCOME, Part, PartKind, Upload
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation.application import PrototypeApplication
-from fedrfq.federation.round_log import outcome, unpack
+from fedrfq.federation.round_log import unpack
 from fedrfq.files import hash_chain, tensors, toml
 from fedrfq.learning.round_loop import LoopState, RoundLoop, committee_settings
 from fedrfq.node.client import MODEL
 from fedrfq.node.membership import founding
 from fedrfq.node.ops.local_cluster import Cluster, Size, free_ports
-from fedrfq.prototypes.fixed_point import admit
 from testbed import record
 
 _POLL_S = 0.2
@@ -78,21 +78,29 @@ def held(folder: Path, size: Size, sets: Sequence[str], limit_s: float) -> Clust
 
 def recorded(path: Path, run: bytes) -> list[Recorded]:
     """Return the rounds in a bodies.bin."""
-    return [_round(entry.payload) for entry in hash_chain.entries(path, run)]
+    return _rounds([entry.payload for entry in hash_chain.entries(path, run)])
 
 
-def _round(payload: bytes) -> Recorded:
+def _rounds(payloads: Sequence[bytes]) -> list[Recorded]:
+    rounds = []
+    public = b""
+    for payload in payloads:
+        rounds.append(_round(payload, public))
+        public = rounds[-1].outcome.public
+    return rounds
+
+
+def _round(payload: bytes, public: bytes) -> Recorded:
+    """Return a round; `public` is the public part before it, which is recorded when it changes."""
     uploads = {}
-    others = []
+    contents = {PartKind.PUBLIC: public}
     for placed in unpack(payload):
         body = placed.message.body
         if isinstance(body, Upload):
             uploads[body.client] = body.content
-        else:
-            others.append(placed.message)
-    result = outcome(others)
-    assert result is not None, "a server that saw every round has all of its outcome"
-    return Recorded(uploads, result)
+        elif isinstance(body, Part):
+            contents[body.what] = body.content
+    return Recorded(uploads, Outcome(*(contents[what] for what in OUTCOME)))
 
 
 def simulated(experiment: Experiment) -> tuple[LoopState, list[Recorded]]:
@@ -103,12 +111,12 @@ def simulated(experiment: Experiment) -> tuple[LoopState, list[Recorded]]:
     alone = replace(experiment, train=replace(experiment.train, alone=True))
     loop = RoundLoop([alone], data.load(experiment.data.name), _CPU)
     state = loop.start()
-    rounds = []
+    bodies = []
     for _ in range(experiment.rounds):
         state, (result,) = loop.advance(state)
         assert result.report is not None, "the experiment of a federation has a committee"
-        rounds.append(_round(result.report.bodies))
-    return state, rounds
+        bodies.append(result.report.bodies)
+    return state, _rounds(bodies)
 
 
 def decided(experiment: Experiment, classes: int, rounds: Sequence[Recorded]) -> Iterator[Outcome]:
@@ -120,12 +128,12 @@ def decided(experiment: Experiment, classes: int, rounds: Sequence[Recorded]) ->
     last = b""
     before = application.start()
     for number, recorded_round in enumerate(rounds, start=1):
-        globals_, memory = application.memory(before)
-        uploads = admit(number, recorded_round.uploads, task.classes, task.values, task.precision)
-        previous = PreviousRound(last, memory, globals_)
+        known = application.memory(before)
+        uploads = task.form(number).admit(number, recorded_round.uploads)
+        previous = PreviousRound(last, known.state, known.globals_, known.public)
         agreed = experiment.committee.decide(settings, number, previous, uploads)
         assert agreed.report is not None
-        before = _round(agreed.report.bodies).outcome
+        before = _round(agreed.report.bodies, before.public).outcome
         last = agreed.last
         yield before
 

@@ -24,7 +24,9 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.files import tensors, toml
+from fedrfq.learning.public.classifier_file import load_classifier
 from fedrfq.learning.round_loop import LoopState, RoundLoop
+from fedrfq.models.public_maps import RandomMap
 from fedrfq.node import logs
 from fedrfq.node.client import MODEL, ClientEnded, ClientProcess, attend, participant
 from fedrfq.node.learner import Learner, News
@@ -176,6 +178,77 @@ def test_samples_of_its_own(tmp_path: Path, mnist: Dataset) -> None:
     )
     assert lines(folder / "client-0")[0]["verdict"] == "kept"
     assert tensors.load(folder / "client-0" / MODEL / "model.safetensors")[1]["round"] == "1"
+
+
+OPEN = [
+    "method.name=local",
+    "public.name=random",
+    "public.first=8",
+    "public.second=4",
+    "checkpoint=1",
+]
+
+
+def test_without_prototypes_it_learns_on_the_public_map_and_keeps_it_over_restarts(
+    tmp_path: Path, mnist: Dataset
+) -> None:
+    """The statistics of round 1 are still known in round 3, by a process that did not hear them."""
+    folder = new_federation(tmp_path / "f", 2, 3, *OPEN, minimum=2)
+
+    async def work() -> None:
+        for _ in range(3):
+            await asyncio.gather(*(process(folder / f"client-{k}").run(True) for k in range(2)))
+
+    together(folder, work)
+    state = run_alone(experiment(folder), mnist)
+    for k in range(2):
+        own = folder / f"client-{k}"
+        found = lines(own)
+        assert [(line["round"], line["verdict"]) for line in found] == [
+            (number, "kept") for number in (1, 2, 3)
+        ]
+        # Nothing but the public map tells classes that a client does not hold.
+        assert all(line["accuracy_unheld"] > 0 for line in found)
+        assert all(line["prototype_accuracy"] is None for line in found)
+        assert same_model(own, state, k)
+        assert load_classifier(own / MODEL, 0) is not None
+        assert "3 of 3" in fedrfq("verify", own).stdout
+
+
+def test_samples_of_its_own_and_a_public_map(
+    tmp_path: Path, mnist: Dataset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = mnist.train_y[::10] < 3
+    few_tests = mnist.test_y[::10] < 3
+    np.savez(
+        tmp_path / "own.npz",
+        train_x=mnist.train_x[::10][few],
+        train_y=mnist.train_y[::10][few],
+        test_x=mnist.test_x[::10][few_tests],
+        test_y=mnist.test_y[::10][few_tests],
+        classes=np.array(["0", "1", "2"]),
+    )
+    folder = new_federation(tmp_path / "f", 1, 1, *OPEN)
+    logs.begin("text", "info")
+    together(
+        folder, lambda: process(folder / "client-0", str(tmp_path / "own.npz")).run(once=False)
+    )
+    (line_,) = lines(folder / "client-0")
+    assert (line_["verdict"], line_["accuracy_all"]) == ("kept", None)
+    assert line_["accuracy_combined"] > 50
+    assert "no test on all classes" in capsys.readouterr().err
+
+
+def test_another_public_map_than_the_federations_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Like one that a later release draws in another way."""
+    folder = new_federation(tmp_path / "f", 1, 1, *OPEN)
+    own = identity.load(folder / "client-0")
+    participant(own, "mnist5k", CPU)
+    monkeypatch.setattr(RandomMap, "fingerprint", lambda self: "random:other")
+    with pytest.raises(UserError, match=r"public\.map = random:[0-9a-f]+, and .* random:other"):
+        participant(own, "mnist5k", CPU)
 
 
 def test_whose_folder_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,7 +490,9 @@ class Pretender:
     def interrupt(self) -> None:
         self.interrupted.set()
 
-    def test(self, number: int, globals_: Globals) -> ClientAccuracies:
+    def test(
+        self, number: int, globals_: Globals, public: Globals | None = None
+    ) -> ClientAccuracies:
         return ClientAccuracies(90.0, 80.0, 85.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,11 @@ _SETS = [
     "partition.shots=7",
     "partition.test_shots=5",
     "detector.name=adaptive",
+    # The first round exchanges statistics on a public map, the second one prototypes.
+    "public.name=random",
+    "public.first=8",
+    "public.second=4",
+    "checkpoint=1",
 ]
 
 
@@ -59,5 +65,8 @@ def test_the_comparison_sees_a_difference(parity: Any, cluster: Cluster) -> None
 def test_each_client_has_seen_the_same_as_the_servers(parity: Any, cluster: Cluster) -> None:
     for client in range(3):
         own = cluster.own(~client)
-        assert (own / "rounds.jsonl").read_text().count("\n") == 2
+        lines = [json.loads(line) for line in (own / "rounds.jsonl").read_text().splitlines()]
+        assert [line["round"] for line in lines] == [1, 2]
+        # Taught by the others, it tells classes that it does not hold.
+        assert all(line["accuracy_unheld"] > 0 for line in lines)
         assert tensors.load(own / "model" / "model.safetensors")[1]["round"] == "2"

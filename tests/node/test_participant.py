@@ -16,10 +16,13 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.files import tensors
 from fedrfq.learning.evaluation import RoundOutcome
+from fedrfq.learning.public.classifier_file import CLASSIFIERS, load_classifier
+from fedrfq.learning.public.features import vectors
 from fedrfq.learning.round_loop import LoopState, RoundLoop, check_stackable, program_key
 from fedrfq.node import local_dataset
 from fedrfq.node.participant import Interrupted, Participant
-from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.node.public_knowledge import PublicKnowledge
+from fedrfq.prototypes.fixed_point import Globals, Precision, admit
 from support.small import CPU, tiny
 
 ROUNDS = 3
@@ -62,6 +65,14 @@ def nothing(experiment: Experiment, dataset: Dataset) -> Globals:
     return Globals.none(len(dataset.classes), experiment.prototype_size())
 
 
+MAP = {"name": "random", "first": 8, "second": 4}
+# With a committee, which hears from clients in every round.
+OPEN: dict[str, Any] = {
+    "clients": 2,
+    "method": {"name": "local"},
+    "public": MAP,
+    "committee": {"name": "simulated", "servers": 1},
+}
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {"clients": 3},
     "augmented, lean": {"clients": 2, "data": {"augment": True}, "method": {"name": "fedrfq-lean"}},
@@ -73,12 +84,16 @@ CHANGES: dict[str, dict[str, Any]] = {
         "cohorts": [{"clients": 2, "hidden": 40}, {"clients": 1, "channels": 12, "hidden": 40}],
     },
     "larger batches than shares": {"clients": 3, "train": {"batch_size": 32, "epochs": 2}},
+    "public map every other round": {"clients": 2, "public": {**MAP, "every": 2}, "checkpoint": 1},
+    "public map, no prototypes": {**OPEN, "checkpoint": 1, "validation": 0.3},
+    "public map, codes": {**OPEN, "method": {"name": "codes"}},
+    "public map, own means": {**OPEN, "method": {"name": "self"}},
 }
 
 
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 def test_a_participant_is_the_client_of_a_run_alone_to_the_byte(
-    changes: dict[str, Any], mnist: Dataset, sent: list[Uploads], tmp_path: Path, threads: int
+    changes: dict[str, Any], mnist: Dataset, tmp_path: Path, threads: int
 ) -> None:
     experiment = alone(**changes)
     run = rounds(experiment, mnist)
@@ -87,24 +102,23 @@ def test_a_participant_is_the_client_of_a_run_alone_to_the_byte(
         globals_ = nothing(experiment, mnist)
         for number, (state, outcome) in enumerate(run, start=1):
             content = own.train(number, globals_)
-            assert content == sent[number - 1].encoded(number)[k]
+            assert content == outcome.sent.encoded(number)[k]
             assert all(torch.equal(p, state.params[k][name]) for name, p in own.params.items())
             globals_ = state.globals_[0]
             row = outcome.clients[k]
-            accuracies = own.test(number, globals_)
+            accuracies = own.test(number, globals_, state.public[0])
             assert (accuracies.head, accuracies.prototype) == (
                 row["accuracy"],
                 row["prototype_accuracy"],
             )
             assert accuracies.prototype_own == row["prototype_accuracy_own"]
-            # The last round is tested on all classes, too.
-            assert (accuracies.accuracy_all is not None) == (number == experiment.rounds)
+            # Rounds with a checkpoint are tested on all classes, too.
+            assert (accuracies.accuracy_all is not None) == experiment.at_checkpoint(number)
+            assert (accuracies.combined is not None) == experiment.public.used
             for name in ("accuracy_all", "accuracy_held", "accuracy_unheld"):
                 assert getattr(accuracies, name) == row[name]
-            assert (own.losses.classification, own.losses.prototype) == (
-                row["loss_classification"],
-                row["loss_prototype"],
-            )
+            assert own.losses.classification == row["loss_classification"]
+            assert own.losses.prototype == (row["loss_prototype"] or own.losses.prototype)
 
 
 def test_alone_the_number_of_threads_is_nothing_to_a_run(mnist: Dataset) -> None:
@@ -244,12 +258,13 @@ def test_who_takes_part_is_drawn_by_the_experiment(mnist: Dataset, tmp_path: Pat
     assert len({tuple(row) for row in drawn}) > 1
 
 
-@pytest.mark.parametrize("method", ["local", "fedavg"])
-def test_methods_without_prototypes_are_refused(
-    method: str, mnist: Dataset, tmp_path: Path
+@pytest.mark.parametrize(("method", "map_"), [("local", "none"), ("fedavg", "random")])
+def test_methods_that_exchange_something_else_or_nothing_are_refused(
+    method: str, map_: str, mnist: Dataset, tmp_path: Path
 ) -> None:
+    experiment = tiny(method={"name": method}, public={"name": map_})
     with pytest.raises(UserError, match="exchanges none"):
-        participant(tiny(method={"name": method}), 0, mnist, tmp_path)
+        participant(experiment, 0, mnist, tmp_path)
 
 
 def test_training_that_fails_says_so_and_leaves_the_model(mnist: Dataset, tmp_path: Path) -> None:
@@ -314,3 +329,124 @@ def test_own_samples_need_tests_of_what_they_train(mnist: Dataset, tmp_path: Pat
     np.savez(tmp_path / "own.npz", **arrays)
     with pytest.raises(UserError):
         local_dataset.find(tiny(), 0, 10, str(tmp_path / "own.npz"))
+
+
+# The public map
+
+
+def test_what_it_learned_on_the_map_is_kept_and_learned_once(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = alone(**OPEN)
+    known = rounds(experiment, mnist)[0][0].public[0]
+    assert known is not None
+    own = participant(experiment, 1, mnist, tmp_path)
+    own.train(1, nothing(experiment, mnist))
+    # Nothing was certified yet: the own head speaks alone.
+    assert own.test(1, nothing(experiment, mnist)).combined is None
+    assert load_classifier(tmp_path, 0) is None
+    before = own.test(1, nothing(experiment, mnist), known)
+    found = load_classifier(tmp_path, 0)
+    assert found is not None
+    made, held_J = found
+    assert held_J.tolist() == own.held_1J[0].tolist()
+    # An image of every class: others have taught it those that it does not hold.
+    z_NV = vectors(experiment.public, mnist, "test", np.arange(len(mnist.test_y)), CPU)
+    guess_N = made.log_probabilities(z_NV).argmax(-1).numpy()
+    assert len(set(guess_N[guess_N == mnist.test_y])) > held_J.sum()
+    (tmp_path / CLASSIFIERS).unlink()
+    same = Globals(known.present_J.copy(), known.values_JV.copy())
+    assert own.test(1, nothing(experiment, mnist), same) == before
+    assert not (tmp_path / CLASSIFIERS).exists()
+    # Other statistics are learned anew, and so are all after a restart.
+    fewer = Globals(known.present_J & (np.arange(len(known.present_J)) > 4), known.values_JV)
+    own.test(1, nothing(experiment, mnist), fewer)
+    assert (tmp_path / CLASSIFIERS).exists()
+    (tmp_path / CLASSIFIERS).unlink()
+    again = participant(experiment, 1, mnist, tmp_path)
+    assert again.test(1, nothing(experiment, mnist), known) == before
+    assert (tmp_path / CLASSIFIERS).exists()
+    # One that comes late has no model on its disk yet.
+    late = participant(experiment, 1, mnist, tmp_path / "late")
+    assert late.test(1, nothing(experiment, mnist), known).combined is not None
+    assert (tmp_path / "late" / CLASSIFIERS).exists()
+
+
+def test_an_empty_folder_is_a_class_that_the_client_does_not_hold(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    from PIL import Image
+
+    for digit in range(3):
+        folder = tmp_path / "scans" / str(digit)
+        folder.mkdir(parents=True)
+        # Of the class 1 there are none.
+        for row in np.flatnonzero(mnist.train_y == digit)[: 5 * (digit != 1)]:
+            Image.fromarray(mnist.train_x[row, 0]).save(folder / f"{row}.png")
+    experiment = tiny(data={"name": str(tmp_path / "scans")}, public=MAP)
+    local = local_dataset.find(experiment, 0, 3, experiment.data.name)
+    own = Participant(experiment, 0, local, CPU, tmp_path / "model")
+    assert own.held_1J[0].tolist() == [True, False, True]
+    sent = admit(
+        1, {0: own.train(1, Globals.none(3, experiment.prototype_size()))}, 3, 64, Precision(8)
+    )
+    assert sent.counts_KJ.tolist() == [[4, 0, 4]]
+    with pytest.raises(UserError, match="3 classes, the federation 4, which are fixed"):
+        local_dataset.find(experiment, 0, 4, experiment.data.name)
+
+
+def test_everybody_takes_part_in_an_exchange_also_after_a_change_of_the_federation(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = tiny(**{**OPEN, "clients": 6}, participation=0.34)
+    for before in (0, 2):
+        clients = [
+            Participant(
+                experiment,
+                k,
+                local_dataset.share(experiment, k, mnist),
+                CPU,
+                tmp_path / str(k),
+                before=before,
+            )
+            for k in range(6)
+        ]
+        assert [sum(own.takes_part(n) for own in clients) for n in (1, 2)] == [6, 2]
+
+
+def test_missing_weights_are_reported_at_the_start(
+    mnist: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDRFQ_DATA", str(tmp_path / "empty"))
+    experiment = tiny(public={"name": "resnet18"})
+    with pytest.raises(UserError, match="run: fedrfq data get resnet18"):
+        participant(experiment, 0, mnist, tmp_path)
+
+
+def test_images_that_are_none_of_the_maps_are_refused(mnist: Dataset, tmp_path: Path) -> None:
+    experiment = tiny(public=MAP)
+    arrays = some(mnist, [1, 2])
+    colour = {name: np.repeat(arrays[name], 3, 1) for name in ("train_x", "test_x")}
+    np.savez(tmp_path / "colour.npz", **(arrays | colour))
+    with pytest.raises(UserError, match=r"3 channels, and on the federation's public map.* 1"):
+        local_dataset.find(experiment, 0, 10, str(tmp_path / "colour.npz"))
+    small = {name: arrays[name][:, :, :12, :12] for name in ("train_x", "test_x")}
+    np.savez(tmp_path / "small.npz", **(arrays | small))
+    local = local_dataset.find(experiment, 0, 10, str(tmp_path / "small.npz"))
+    with pytest.raises(UserError, match="at least 14 pixels"):
+        PublicKnowledge(experiment.public, local, torch.ones(1, 10).bool(), CPU, tmp_path)
+    broken = {"train_x": np.full(arrays["train_x"].shape, np.nan)}
+    np.savez(tmp_path / "nan.npz", **(arrays | broken))
+    with pytest.raises(UserError, match="convert it"):
+        local_dataset.find(experiment, 0, 10, str(tmp_path / "nan.npz"))
+
+
+def test_without_a_sample_that_nobody_trains_on_there_is_no_common_test(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    experiment = tiny(public=MAP, checkpoint=1)
+    local = local_dataset.share(experiment, 0, mnist)
+    assert local.common is not None
+    empty = replace(local.common, test=(np.zeros(0, np.int64),))
+    own = Participant(experiment, 0, replace(local, common=empty), CPU, tmp_path)
+    assert own.test(1, nothing(experiment, mnist)).accuracy_all is None

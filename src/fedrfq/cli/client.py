@@ -39,7 +39,8 @@ def client(
 ) -> None:
     """Run one client of a federation.
 
-    The client trains, sends its prototypes to every server, and continues from each result that a
+    The client trains, sends its prototypes (or, when they are due, statistics on the federation's
+    public map) to every server, and continues from each result that a
     quorum of servers has certified. Its model is kept in DIR/model. SIGTERM and Ctrl-C stop it
     cleanly; started again, it continues where it stopped.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +16,9 @@ from fedrfq.cli.options import Json, RunPath
 from fedrfq.cli.terminal import say
 from fedrfq.errors import UserError
 from fedrfq.files.strict_json import to_json
+
+if TYPE_CHECKING:
+    from fedrfq.runs.inference import ClientModel
 
 ClientNumber = Annotated[int, typer.Argument(help="The client whose model to use, from 0.")]
 
@@ -37,31 +41,90 @@ def show(path: RunPath) -> None:
 
 
 def predict(
-    path: RunPath,
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="The run directory, as printed when the run ended, or a network client's folder.",
+        ),
+    ],
     client: ClientNumber,
     files: Annotated[
         list[Path],
         typer.Argument(metavar="FILE…", help="Images of the size that the model was trained on."),
     ],
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help='With a public map: the probability below which the answer is "I do not know". '
+            "Default: public.threshold of the experiment.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Classify images with the model that one client has trained.
 
     Each image is classified twice: by the client's own head and by the nearest global prototype.
+    With a public map, the client also knows classes that only others hold: its answer then says who
+    spoke, its own model or the public map, and whether the client ever saw the class.
 
     Example: fedrfq predict runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c 3 digit.png
     """
-    from fedrfq.runs.inference import ClientModel
-    from fedrfq.runs.run_directory import RunDirectory
-
-    predictions = ClientModel.load(RunDirectory.open(path), client).predict(files)
+    model = _client_model(path, client)
+    predictions = model.predict(files, threshold)
     table = Table("file", "class", "probability", "nearest prototype")
-    # A method without prototypes has no nearest one.
+    if model.public is not None:
+        table = Table("file", "class", "probability", "who spoke", "note")
     for row in predictions:
-        table.add_row(*("–" if value is None else str(value) for value in row.values()))
+        table.add_row(*_cells(row))
     Console(markup=False).print(table)
     if json:
         sys.stdout.write(to_json({"client": client, "predictions": predictions}) + "\n")
+
+
+def _client_model(path: Path, client: int) -> ClientModel:
+    """Return a client's model, from a run directory or from a network client's folder."""
+    from fedrfq.node.client import MODEL, place
+    from fedrfq.node.membership.identity import load
+    from fedrfq.runs.inference import ClientModel
+    from fedrfq.runs.run_directory import RunDirectory
+
+    if (path / MODEL).is_dir():
+        identity = load(path)
+        if client != ~identity.party:
+            raise UserError(f"{path} is the folder of client {~identity.party}: give that number")
+        experiment, number = place(identity)
+        model = ClientModel.of_party(path / MODEL, experiment, number)
+    else:
+        run = RunDirectory.open(path)
+        experiment = run.experiment()
+        model = ClientModel.load(run, client)
+    if experiment.public.used and model.public is None:
+        say(
+            Console(stderr=True),
+            "note: this client has learned nothing on the public map yet, so its own model speaks"
+            " alone; a run writes what its clients learned when it ends",
+        )
+    return model
+
+
+def _cells(row: Mapping[str, object]) -> list[str]:
+    """Return a prediction as cells of the table."""
+    file = str(row["file"])
+    class_ = row["class"]
+    probability = str(row["probability"])
+    if "spoke" not in row:
+        # A method without prototypes has no nearest one.
+        return [file, str(class_), probability, str(row["nearest_prototype"] or "–")]
+    notes = []
+    if class_ is None:
+        class_ = "I do not know"
+        notes.append(f"perhaps {row['most_likely']}")
+    if not row["seen"]:
+        notes.append(f"never saw class {row['most_likely']}")
+    return [file, str(class_), probability, str(row["spoke"]), "; ".join(notes)]
 
 
 def export(

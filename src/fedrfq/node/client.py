@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from fedrfq.data import DATASETS
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
 from fedrfq.federation import codec
+from fedrfq.federation.public_task import PublicTask
 from fedrfq.files import toml
+from fedrfq.learning.public.exchange import public_task
 from fedrfq.node import hosting, local_dataset
 from fedrfq.node.driver import Driver
 from fedrfq.node.learner import Learner, News
@@ -251,6 +253,12 @@ def _open_log(identity: Identity) -> WriteAheadLog:
         ) from error
 
 
+def place(identity: Identity) -> tuple[Experiment, int]:
+    """Return the experiment of a client's federation, and the client's number in it."""
+    experiment = _experiment(identity)
+    return experiment, _place(identity, experiment, "")
+
+
 def participant(identity: Identity, data: str, device: torch.device) -> Participant:
     """Return the learning of a client, on `data`: the name of a dataset, or a path."""
     folder = identity.folder
@@ -262,9 +270,12 @@ def participant(identity: Identity, data: str, device: torch.device) -> Particip
             " name a client's folder"
         )
     experiment = _experiment(identity)
+    _check_public(identity, experiment)
     client = _place(identity, experiment, data)
     classes = identity.federation.task.classes
     local = local_dataset.find(experiment, client, classes, data)
+    if local.common is None:
+        log_event("no test on all classes: this client has test samples of its own classes only")
     return Participant(
         experiment,
         client,
@@ -299,6 +310,21 @@ def _place(identity: Identity, experiment: Experiment, data: str) -> int:
 def _experiment(identity: Identity) -> Experiment:
     assert identity.federation.network is not None
     return from_table(toml.strict(identity.federation.network.experiment))
+
+
+def _check_public(identity: Identity, experiment: Experiment) -> None:
+    """Check that this program makes of the experiment the public map that the members agreed on."""
+    agreed = identity.federation.task.public
+    found = public_task(experiment.public, identity.federation.task.classes)
+    for field in fields(PublicTask):
+        expected = getattr(agreed, field.name, None)
+        here = getattr(found, field.name, None)
+        if here != expected:
+            raise UserError(
+                f"the federation agreed on public.{field.name} = {expected}, and this program makes"
+                f" {here} of its experiment: install the release that founded the federation,"
+                " or get federation.toml from another member again"
+            )
 
 
 def attend(

@@ -100,7 +100,9 @@ class Learner:
 
     async def _record(self, news: News) -> None:
         """Test the model against this result, and write the round into the history."""
-        accuracies = await asyncio.to_thread(self._participant.test, news.round, news.globals_)
+        accuracies = await asyncio.to_thread(
+            self._participant.test, news.round, news.globals_, news.public
+        )
         self.accuracies = accuracies
         # The losses belong to the round the client trained in last, if it did in this one.
         losses = None
@@ -117,6 +119,7 @@ class Learner:
             verdict=news.verdict,
             score=news.score,
             seconds=time.monotonic() - self._since,
+            accuracy_combined=accuracies.combined,
             accuracy_all=accuracies.accuracy_all,
             accuracy_held=accuracies.accuracy_held,
             accuracy_unheld=accuracies.accuracy_unheld,

@@ -42,7 +42,8 @@ def find(experiment: Experiment, client: int, classes: int, name_or_path: str) -
     if len(local.dataset.classes) != classes:
         raise UserError(
             f"--data {name_or_path} has {len(local.dataset.classes)} classes, the federation"
-            f" {classes}: give data with the federation's classes"
+            f" {classes}, which are fixed when it is founded: give data with these classes,"
+            " or found a new federation with yours"
         )
     return local
 
@@ -86,7 +87,8 @@ def _adapt(experiment: Experiment, dataset: Dataset) -> Dataset:
     if foreign:
         raise UserError(
             f"the class {foreign[0]!r} of {dataset.name} is none of the federation's"
-            f" ({', '.join(known.classes)}): rename or remove it"
+            f" ({', '.join(known.classes)}), which are fixed when it is founded:"
+            " rename or remove it, or found a new federation with it"
         )
     place_J = np.array([known.classes.index(name) for name in dataset.classes])
     adapted = replace(
@@ -97,5 +99,11 @@ def _adapt(experiment: Experiment, dataset: Dataset) -> Dataset:
     )
     # Mean and deviation are per channel, so they only fit images with as many channels.
     if len(known.mean) == len(dataset.mean):
-        adapted = replace(adapted, mean=known.mean, std=known.std)
+        return replace(adapted, mean=known.mean, std=known.std)
+    if experiment.public.used:
+        # A map of colour images is another one than that of grey images: means would not compare.
+        raise UserError(
+            f"{dataset.name} has images of {len(dataset.mean)} channels, and on the federation's"
+            f" public map they have {len(known.mean)}, like {experiment.data.name}: convert them"
+        )
     return adapted

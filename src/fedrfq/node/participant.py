@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,12 +24,15 @@ from fedrfq.files import tensors
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning import metrics
 from fedrfq.learning.all_classes import GlobalPrototypes, evaluate
-from fedrfq.learning.round_loop import held, participants, start, targets, tested
+from fedrfq.learning.evaluation import Tested
+from fedrfq.learning.public.combination import combined
+from fedrfq.learning.round_loop import held, own_means, participants, start, targets, tested
 from fedrfq.methods import METHODS
 from fedrfq.models.stacked import Params, stack
 from fedrfq.node.local_dataset import LocalDataset
+from fedrfq.node.public_knowledge import PublicKnowledge
 from fedrfq.prototypes.class_means import quantise
-from fedrfq.prototypes.fixed_point import Globals, encode
+from fedrfq.prototypes.fixed_point import Globals, Ints, Precision, encode
 
 # What a model's file may have besides the tensors: names, shapes and metadata.
 _MAX_HEADER_BYTES = 1 << 24
@@ -51,16 +55,19 @@ class ClientAccuracies:
     """Accuracies on the client's test samples, in percent.
 
     `head` is by the client's own classifier; `prototype` by the nearest global prototype of all
-    classes; `prototype_own` by the nearest of the classes that the client holds.
+    classes; `prototype_own` by the nearest of the classes that the client holds; both are missing
+    where a method has no prototypes to predict by. `combined` is by the own classifier together
+    with the one on the public map, if there is a map.
 
-    The others are on the common test set: on all classes, on those the client holds, and on those
-    it does not. There are none in rounds without that test, and where the client has samples of its
-    own.
+    The others are of the final prediction on the common test set: on all classes, on those the
+    client holds, and on those it does not. There are none in rounds without that test, and where
+    the client has samples of its own.
     """
 
     head: float
-    prototype: float
-    prototype_own: float
+    prototype: float | None
+    prototype_own: float | None
+    combined: float | None = None
     accuracy_all: float | None = None
     accuracy_held: float | None = None
     accuracy_unheld: float | None = None
@@ -86,12 +93,7 @@ class Participant:
         member: int | None = None,
         before: int = 0,
     ) -> None:
-        if not experiment.method.exchanges:
-            name = name_of(METHODS, experiment.method)
-            raise UserError(
-                f"clients of a federation exchange prototypes, and '{name}' exchanges none:"
-                " use `fedrfq run`, or a method with prototypes"
-            )
+        _check_method(experiment)
         self.experiment = replace(experiment, train=replace(experiment.train, alone=True))
         self.client = client
         self.device = device
@@ -105,21 +107,32 @@ class Participant:
             [local.partition], labels, local.dataset, experiment.data.augment, device
         )
         self._common = None
-        if local.common is not None:
+        # Where clients share samples, there may be none that nobody trains on.
+        if local.common is not None and len(local.common.test[0]):
             self._common = tests_of([local.common], local.dataset, device)
         program = Program(
             experiment.place(client)[1], experiment.method, experiment.pool, self.experiment.train
         )
         self.engine = Engine(program, train, test)
         self.held_1J = held([local.partition], len(local.dataset.classes)).to(device)
+        self._public = self._make_public(local, folder)
         self.round = 0
         self.losses = Losses(0.0, 0.0, 0.0)
         self.params = self._on_device(stack([start(experiment, client, local.dataset)]))
         if self.path.exists():
             self._load()
 
+    def _make_public(self, local: LocalDataset, folder: Path) -> PublicKnowledge | None:
+        if not self.experiment.public.used:
+            return None
+        with self.experiment.train.kernels():
+            return PublicKnowledge(self.experiment.public, local, self.held_1J, self.device, folder)
+
     def takes_part(self, number: int) -> bool:
         """Tell whether the experiment selects this client for a round."""
+        # By the round of this run, as servers count: a new run begins with such an exchange.
+        if self.experiment.public.due(number):
+            return True
         return self.client in participants(self.experiment, self.before + number)
 
     def train(self, number: int, globals_: Globals) -> bytes:
@@ -140,37 +153,69 @@ class Participant:
         """Give up training that is under way; callable from another thread."""
         self.engine.interrupt()
 
-    def test(self, number: int, globals_: Globals) -> ClientAccuracies:
-        """Test the model on the client's test samples, given the globals of round `number`."""
+    def test(
+        self, number: int, globals_: Globals, public: Globals | None = None
+    ) -> ClientAccuracies:
+        """Test the model on the client's test samples, given what was certified in round `number`.
+
+        This is where the client learns from the statistics on the public map, if there are any.
+        """
         with self.experiment.train.kernels():
+            if self._public is not None:
+                self._public.learn(public)
             tests = tested(self.engine, self.params)
             known = targets(self.experiment, self.before + number, globals_)
-            values_JV = torch.from_numpy(known.floats()).to(tests.p_KNV)
-            present_1J = torch.from_numpy(known.present_J).to(self.device)[None]
-            distance_1NJ = metrics.distances(tests.p_KNV, values_JV)
-
-            def accuracy(guess_1N: Tensor) -> float:
-                return float(metrics.accuracies(guess_1N, tests.y_KN, tests.weight_KN)[0])
-
-            common: dict[str, float | None] = {}
-            if self._common is not None and self.experiment.at_checkpoint(self.before + number):
-                own = GlobalPrototypes.of([known], self.device)
-                found = evaluate(self.engine, self.params, self._common, self.held_1J, own)
-                common = found.client(0)
             return ClientAccuracies(
-                head=accuracy(tests.logits_KNJ.argmax(-1)),
-                prototype=accuracy(metrics.nearest(distance_1NJ, present_1J)),
-                prototype_own=accuracy(metrics.nearest(distance_1NJ, present_1J & self.held_1J)),
-                accuracy_all=common.get("accuracy_all"),
-                accuracy_held=common.get("accuracy_held"),
-                accuracy_unheld=common.get("accuracy_unheld"),
+                head=_accuracy(tests, tests.logits_KNJ.argmax(-1)),
+                **self._by_prototype(tests, known),
+                combined=self._combined(tests),
+                **self._on_all_classes(number, known),
             )
+
+    def _by_prototype(self, tests: Tested, known: Globals) -> dict[str, float | None]:
+        if not self.experiment.method.predicts:
+            return {"prototype": None, "prototype_own": None}
+        values_JV = torch.from_numpy(known.floats()).to(tests.p_KNV)
+        present_1J = torch.from_numpy(known.present_J).to(self.device)[None]
+        distance_1NJ = metrics.distances(tests.p_KNV, values_JV)
+        nearest_1N = metrics.nearest(distance_1NJ, present_1J)
+        nearest_own_1N = metrics.nearest(distance_1NJ, present_1J & self.held_1J)
+        return {
+            "prototype": _accuracy(tests, nearest_1N),
+            "prototype_own": _accuracy(tests, nearest_own_1N),
+        }
+
+    def _combined(self, tests: Tested) -> float | None:
+        public_1NJ = None
+        if self._public is not None:
+            public_1NJ = self._public.tests()
+        if public_1NJ is None:
+            return None
+        chance_1NJ = combined(tests.logits_KNJ, public_1NJ, self.held_1J[:, None])
+        return _accuracy(tests, chance_1NJ.argmax(-1))
+
+    def _on_all_classes(self, number: int, known: Globals) -> dict[str, float | None]:
+        """Return the accuracies on the common test set, in rounds in which there is that test."""
+        if self._common is None or not self.experiment.at_checkpoint(self.before + number):
+            return {}
+        public_1NJ = None
+        if self._public is not None:
+            public_1NJ = self._public.common()
+        prototypes = GlobalPrototypes.of([known], self.device)
+        figures = evaluate(
+            self.engine, self.params, self._common, self.held_1J, prototypes, public_1NJ
+        ).client(0)
+        names = ("accuracy_all", "accuracy_held", "accuracy_unheld")
+        return {name: figures[name] for name in names}
 
     def _train(self, number: int, globals_: Globals) -> tuple[Params, Losses]:
         # Randomness and schedules follow the rounds of the experiment, not those of this run.
         total = self.before + number
         known = targets(self.experiment, total - 1, globals_)
         guide = self.experiment.method.guide(total, known, self.params)
+        if self.experiment.method.own_means:
+            classes = len(self._dataset.classes)
+            guide |= own_means(self.engine, self.params, classes, total - 1)
         keys_1 = counter_rng.key(self.experiment.seed, torch.tensor([self.client]), total)
         try:
             params, losses_13 = self.engine.train(
@@ -183,11 +228,22 @@ class Participant:
         return params, Losses(*losses_13[0].tolist())
 
     def _upload(self) -> bytes:
-        means_1JV, counts_1J = self.engine.class_means(self.params, len(self._dataset.classes))
-        self._check_finite(means_1JV, self.round)
+        if self._public is not None and self.experiment.public.due(self.round):
+            return self._public.upload(self.round, self.member)
         precision = self.experiment.method.precision()
+        counts_J, values_JV = self._prototypes(precision)
+        return encode(self.round, self.member, counts_J, values_JV, precision)
+
+    def _prototypes(self, precision: Precision) -> tuple[Ints, Ints]:
+        """Return the sample counts and the prototypes that are sent; none without exchange."""
+        classes = len(self._dataset.classes)
+        if not self.experiment.method.exchanges:
+            size = self.experiment.prototype_size()
+            return np.zeros(classes, np.int64), np.zeros((classes, size), np.int64)
+        means_1JV, counts_1J = self.engine.class_means(self.params, classes)
+        self._check_finite(means_1JV, self.round)
         values_1JV, _, _ = quantise(means_1JV, precision)
-        return encode(self.round, self.member, counts_1J[0].cpu().numpy(), values_1JV[0], precision)
+        return counts_1J[0].cpu().numpy(), values_1JV[0]
 
     def _check_finite(self, values: Tensor, number: int) -> None:
         if not values.isfinite().all():
@@ -229,3 +285,17 @@ class Participant:
             raise UserError(
                 f"{self.path} does not say in which round it was trained: restore it, or remove it"
             ) from error
+
+
+def _check_method(experiment: Experiment) -> None:
+    """Refuse methods that average models, and those that leave servers nothing to decide."""
+    method = experiment.method
+    if method.centres or not (method.exchanges or experiment.public.used):
+        raise UserError(
+            "clients of a federation exchange prototypes, or statistics on a public map, and"
+            f" '{name_of(METHODS, method)}' exchanges none: use `fedrfq run`, or another method"
+        )
+
+
+def _accuracy(tests: Tested, guess_1N: Tensor) -> float:
+    return float(metrics.accuracies(guess_1N, tests.y_KN, tests.weight_KN)[0])

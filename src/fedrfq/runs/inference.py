@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from fedrfq.data.client_data import normalised
 from fedrfq.data.image_decoding import pixels
 from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment
 from fedrfq.files import tensors
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
@@ -24,6 +26,7 @@ from fedrfq.models import Model
 from fedrfq.models.stacked import LAYOUTS, Params
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.prototypes.pooling import Pool
+from fedrfq.runs.public_answers import PublicAnswers
 from fedrfq.runs.run_directory import RunDirectory
 
 _MAX_PIXELS = 1 << 24
@@ -75,13 +78,17 @@ class DataFacts:
 
 @dataclass(frozen=True)
 class ClientModel:
-    """A client's model as the newest checkpoint of its run has it; the data are not needed."""
+    """A client's model as the newest checkpoint of its run has it; the data are not needed.
+
+    `public` is what the client knows on the public map; None without a map, or before a run ended.
+    """
 
     module: TrainedModule
     params: Params
     globals_: Globals
     pool: Pool
     facts: DataFacts
+    public: PublicAnswers | None = None
 
     @staticmethod
     def load(run: RunDirectory, client: int) -> ClientModel:
@@ -99,21 +106,61 @@ class ClientModel:
                 module = TrainedModule(cohort.model, own).eval()
                 facts = DataFacts.of(run)
                 prototypes = targets(experiment, state.round, state.globals_[0])
-                return ClientModel(module, own, prototypes, experiment.pool, facts)
+                public = PublicAnswers.load(run.path, client, experiment.public, len(facts.classes))
+                return ClientModel(module, own, prototypes, experiment.pool, facts, public)
             first += cohort.clients
         raise AssertionError("the cohorts cover all clients")
 
+    @staticmethod
+    def of_party(folder: Path, experiment: Experiment, client: int) -> ClientModel:
+        """Return the model in the model folder of a network client.
+
+        `client` is its number in the experiment. Prototypes that were exchanged are not there.
+        """
+        path = folder / "model.safetensors"
+        params, about = tensors.load(path)
+        model = experiment.place(client)[1]
+        try:
+            facts = DataFacts(
+                *(tuple(json.loads(about[key])) for key in ("classes", "shape", "mean", "std"))
+            )
+            expected = model.start(facts.shape, len(facts.classes), torch.Generator())
+        except (KeyError, ValueError, TypeError):
+            expected = {}
+        shapes = {name: p.shape for name, p in expected.items()}
+        if not shapes or {name: p.shape for name, p in params.items()} != shapes:
+            raise UserError(f"{path} is not a model of this federation's experiment: restore it")
+        classes = len(facts.classes)
+        nothing = Globals.none(classes, experiment.prototype_size())
+        # Codes are known without any exchange.
+        prototypes = targets(experiment, 0, nothing)
+        public = PublicAnswers.load(folder, 0, experiment.public, classes)
+        module = TrainedModule(model, params).eval()
+        return ClientModel(module, params, prototypes, experiment.pool, facts, public)
+
+    def pixels(self, files: Sequence[Path]) -> Tensor:
+        """Return images in the data's colours and size, of values 0 to 255."""
+        return torch.from_numpy(np.stack([_image(path, self.facts.shape) for path in files]))
+
     def images(self, files: Sequence[Path]) -> Tensor:
         """Return images as the model takes them: in the data's colours and size, normalised."""
-        pixels_NCHW = np.stack([_image(path, self.facts.shape) for path in files])
-        return normalised(torch.from_numpy(pixels_NCHW), self.facts.mean, self.facts.std)
+        return normalised(self.pixels(files), self.facts.mean, self.facts.std)
 
     @torch.no_grad()
-    def predict(self, files: Sequence[Path]) -> list[dict[str, object]]:
-        """Return two predictions for each image: the head's, and the nearest prototype's.
+    def predict(
+        self, files: Sequence[Path], threshold: float | None = None
+    ) -> list[dict[str, object]]:
+        """Return two predictions for each image: the client's, and the nearest prototype's.
 
-        The head's class comes with its probability; the prototypes are the global ones.
+        The client's class comes with its probability; it is its own head's or, with a public map,
+        that of both together, with who decided (see `PublicAnswers.answers`). The prototypes are
+        the global ones.
         """
+        if threshold is not None and self.public is None:
+            raise UserError(
+                "a threshold needs what the client knows on a public map, and there is nothing:"
+                " leave --threshold out, or run an experiment with public.name to its end"
+            )
         logits, c = self.module(self.images(files))
         probabilities, head_classes = logits.softmax(-1).max(-1)
         present = torch.from_numpy(self.globals_.present_J)[None]
@@ -132,6 +179,10 @@ class ClientModel:
                     "nearest_prototype": nearest,
                 }
             )
+        if self.public is not None:
+            found = self.public.answers(self.pixels(files), logits, names, threshold)
+            for row, answer in zip(predictions, found, strict=True):
+                row.update(answer)
         return predictions
 
     def export(self, path: Path, kind: str) -> Path:

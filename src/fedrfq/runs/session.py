@@ -21,11 +21,11 @@ from fedrfq.files.atomic import raise_open_file_limit
 from fedrfq.files.locks import exclusive
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
+from fedrfq.learning.public.classifier_file import save_classifiers
 from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.runs.environment import described, differences, environment, here
-from fedrfq.runs.public_classifiers import save_classifiers
 from fedrfq.runs.result import agreement, detection, summary
 from fedrfq.runs.run_directory import RunDirectory, common_round
 from fedrfq.runs.snapshot import PrototypeSnapshot, save_shares, shares

@@ -98,6 +98,7 @@ def test_without_a_file_the_experiment_is_the_quickstarts() -> None:
         (["--port", 65533], "host:port"),
         (["--host", "a", "--host", "b"], "once for each of the 4"),
         (["--set", "method.name=fedavg"], "prototypes"),
+        (["--set", "method.name=fedavg", "--set", "public.name=random"], "averages"),
         (["--experiment", "nowhere.toml"], "nowhere.toml"),
     ],
 )

@@ -93,6 +93,11 @@ def purpose(
     from fedrfq.learning.round_loop import committee_settings
 
     chosen = replace(experiment.load(file, sets, clients=clients), committee=Simulated(servers))
+    if chosen.method.centres:
+        raise UserError(
+            "clients of a federation keep their models, and the experiment's method averages them:"
+            " use `fedrfq run`, or another method"
+        )
     # A known dataset need not be downloaded to count its classes.
     dataset = DATASETS.get(chosen.data.name) or load(chosen.data.name)
     task = committee_settings(chosen, len(dataset.classes)).task

@@ -19,25 +19,28 @@ NAME = "rounds.jsonl"
 class HistoryLine:
     """What a client records of one round.
 
-    Accuracies are in percent, on the client's own test samples. The losses are missing if the
-    client did not train in the round, the verdict ("kept" or "filtered") and the score if its
-    upload came too late. `seconds` counts from the moment the client knew the previous round.
+    Accuracies are in percent, on the client's own test samples; those by prototypes are missing
+    where a method has none to predict by. The losses are missing if the client did not train in the
+    round, the verdict ("kept" or "filtered") and the score if its upload came too late. `seconds`
+    counts from the moment the client knew the previous round.
 
-    The last three are on the common test set, which has all classes: the classes that the client
-    holds, and those it does not. They are missing in rounds without that test, and where the client
-    has samples of its own.
+    `accuracy_combined` is by the client's own model together with its classifier on the public map,
+    and is missing without a map. The last three are of the final prediction on the common test set,
+    which has all classes: on all, on those that the client holds, and on those it does not. They
+    are missing in rounds without that test, and where the client has samples of its own.
     """
 
     round: int
     accuracy: float
-    prototype_accuracy: float
-    prototype_accuracy_own: float
+    prototype_accuracy: float | None
+    prototype_accuracy_own: float | None
     loss: float | None
     loss_classification: float | None
     loss_prototype: float | None
     verdict: str
     score: int | None
     seconds: float
+    accuracy_combined: float | None = None
     accuracy_all: float | None = None
     accuracy_held: float | None = None
     accuracy_unheld: float | None = None

@@ -1,4 +1,4 @@
-"""The public classifiers of a run's clients, on the disk."""
+"""Clients' public classifiers on the disk: those of a run, or the one of a network client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def load_classifier(folder: Path, client: int) -> tuple[PublicClassifier, Tensor
     named, _ = tensors.load(path, _MAX_BYTES)
     if {name: (t.dim(), t.dtype) for name, t in named.items()} != _KINDS or not _fits(named):
         raise UserError(
-            f"{path} does not have the classifiers of a run's clients: restore it, or remove it"
+            f"{path} does not have the classifiers of clients: restore it, or remove it"
         )
     if client >= len(named["held"]):
         raise UserError(f"{path} has no client {client}: restore it, or remove it")
