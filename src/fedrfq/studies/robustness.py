@@ -39,14 +39,24 @@ from fedrfq.runs.run_directory import CLIENT_COLUMNS
 from fedrfq.studies import study_file
 from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread, spread
+from fedrfq.studies.sheets import spread_columns
 
 KEYS = ("name", "seeds", "attackers", "attacks", "detectors", "experiment")
 # Detectors with a memory need some rounds to learn; late recall counts from this round on.
 LATE = 5
 # Points: if less is lost without a detector, the share that one wins back is mostly noise.
 MIN_LOSS = 0.5
+# The accuracies of honest clients that are compared, and their columns in clients.csv. On all
+# classes it is the final prediction's, and that of the public classifier alone where there is one.
+ACCURACIES = {
+    "own": "accuracy",
+    "prototype": "prototype_accuracy",
+    "all_classes": "accuracy_all",
+    "public": "public_accuracy_all",
+}
 Place = tuple[str, str, int, int]  # attack, detector, number of attackers, seed
-Accuracies = tuple[float | None, float | None]  # by the own head, by the nearest global prototype
+# By the names of ACCURACIES; None where a run has no such figure.
+Accuracies = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -207,27 +217,45 @@ class AttackedRun:
     seed: int
     directory: str
     diverged: str | None
-    own: float | None
-    prototype: float | None
-    clean_own: float | None
-    clean_prototype: float | None
+    accuracies: Accuracies
+    clean: Accuracies
     detected: Detected | None
 
-    @property
-    def own_loss(self) -> float | None:
-        """Points that honest clients' own heads lose against the clean run."""
-        return _loss(self.clean_own, self.own)
+    def loss(self, name: str) -> float | None:
+        """Return the points that honest clients lose in an accuracy against the clean run."""
+        here = self.accuracies[name]
+        clean = self.clean[name]
+        if clean is None or here is None:
+            return None
+        return clean - here
 
-    @property
-    def prototype_loss(self) -> float | None:
-        """Points that honest clients lose by the nearest prototype against the clean run."""
-        return _loss(self.clean_prototype, self.prototype)
+    def row(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        whole = asdict(self)
+        accuracies = whole.pop("accuracies")
+        clean = {f"clean_{name}": value for name, value in whole.pop("clean").items()}
+        detected = whole.pop("detected")
+        return {**whole, **accuracies, **clean, "detected": detected}
 
 
-def _loss(clean: float | None, attacked: float | None) -> float | None:
-    if clean is None or attacked is None:
-        return None
-    return clean - attacked
+@dataclass(frozen=True)
+class AttackCost:
+    """What honest clients have of one accuracy under an attack, over seeds."""
+
+    accuracy: Spread | None
+    loss: Spread | None  # in points, against the clean run
+    won_back: float | None  # as a share of the loss without a detector
+
+    @staticmethod
+    def of(name: str, runs: Sequence[AttackedRun], undefended: Sequence[AttackedRun]) -> AttackCost:
+        """Summarise an accuracy over runs; `undefended` are those without a detector."""
+        loss = spread([run.loss(name) for run in runs])
+        undefended_loss = spread([run.loss(name) for run in undefended])
+        return AttackCost(
+            accuracy=spread([run.accuracies[name] for run in runs]),
+            loss=loss,
+            won_back=won_back(loss, undefended_loss),
+        )
 
 
 @dataclass(frozen=True)
@@ -242,12 +270,7 @@ class AttackedCell:
     attackers: int
     runs: int
     diverged: int
-    own: Spread | None
-    prototype: Spread | None
-    own_loss: Spread | None  # in points, against the clean run
-    prototype_loss: Spread | None
-    own_won_back: float | None  # as a share of the loss without a detector
-    prototype_won_back: float | None
+    costs: Mapping[str, AttackCost]  # by the names of ACCURACIES
     precision: float | None
     recall: float | None
     recall_late: float | None
@@ -256,10 +279,6 @@ class AttackedCell:
     @staticmethod
     def of(runs: Sequence[AttackedRun], undefended: Sequence[AttackedRun]) -> AttackedCell:
         """Summarise the runs of one cell; `undefended` are those of its attack with no detector."""
-        own_loss = spread([run.own_loss for run in runs])
-        prototype_loss = spread([run.prototype_loss for run in runs])
-        undefended_own_loss = spread([run.own_loss for run in undefended])
-        undefended_prototype_loss = spread([run.prototype_loss for run in undefended])
         detected = Detected.together([run.detected for run in runs if run.detected is not None])
         return AttackedCell(
             attack=runs[0].attack,
@@ -267,14 +286,28 @@ class AttackedCell:
             attackers=runs[0].attackers,
             runs=len(runs),
             diverged=sum(run.diverged is not None for run in runs),
-            own=spread([run.own for run in runs]),
-            prototype=spread([run.prototype for run in runs]),
-            own_loss=own_loss,
-            prototype_loss=prototype_loss,
-            own_won_back=won_back(own_loss, undefended_own_loss),
-            prototype_won_back=won_back(prototype_loss, undefended_prototype_loss),
+            costs={name: AttackCost.of(name, runs, undefended) for name in ACCURACIES},
             **detected.shares(),
         )
+
+    def row(self) -> dict[str, Any]:
+        """Return everything as plain values, for table.json."""
+        row = asdict(self)
+        for name, cost in row.pop("costs").items():
+            row[name] = cost["accuracy"]
+            row[f"{name}_loss"] = cost["loss"]
+            row[f"{name}_won_back"] = cost["won_back"]
+        return row
+
+    def columns(self) -> dict[str, Any]:
+        """Return the same as columns, for table.csv."""
+        row = asdict(self)
+        del row["costs"]
+        for name, cost in self.costs.items():
+            row |= spread_columns(name, cost.accuracy)
+            row |= spread_columns(f"{name}_loss", cost.loss)
+            row[f"{name}_won_back"] = cost.won_back
+        return row
 
 
 def won_back(loss: Spread | None, undefended: Spread | None) -> float | None:
@@ -318,9 +351,17 @@ class RobustnessFindings:
         return {
             "name": self.study.name,
             "seeds": list(self.study.seeds),
-            "runs": [asdict(run) for run in self.runs],
-            "cells": [asdict(cell) for cell in self.cells],
+            "runs": [run.row() for run in self.runs],
+            "cells": [cell.row() for cell in self.cells],
         }
+
+    def measured(self) -> list[str]:
+        """Return the accuracies that any run has; of a method without prototypes, none by them."""
+        return [
+            name
+            for name in ACCURACIES
+            if any(run.accuracies[name] is not None for run in self.runs)
+        ]
 
 
 def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[AttackedRun]:
@@ -339,17 +380,8 @@ def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[Attacke
     for (attack, detector, number, seed), experiment in study.experiments.items():
         end = ended[experiment.hash()]
         detected = None
-        own: float | None = None
-        prototype: float | None = None
         if end.diverged is None:
-            records = end.records()
-            detected = Detected.of(records)
-            own = records[-1].honest_accuracy_mean
-            prototype = records[-1].honest_prototype_accuracy_mean
-            if not experiment.attack.clients:
-                # Nobody attacks. Take the clients that are honest in the attacked runs beside it.
-                own, prototype = accuracies(end, honest_clients[number, seed])
-        clean_own, clean_prototype = clean[number, seed]
+            detected = Detected.of(end.records())
         runs.append(
             AttackedRun(
                 attack=attack,
@@ -358,10 +390,9 @@ def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[Attacke
                 seed=seed,
                 directory=end.run.path.name,
                 diverged=end.diverged,
-                own=own,
-                prototype=prototype,
-                clean_own=clean_own,
-                clean_prototype=clean_prototype,
+                # Where nobody attacks, too: the clients that are honest in the runs beside it.
+                accuracies=accuracies(end, honest_clients[number, seed]),
+                clean=clean[number, seed],
                 detected=detected,
             )
         )
@@ -377,7 +408,7 @@ def honest(experiment: Experiment, number: int) -> list[int]:
 def accuracies(ended: EndedRun, clients: Sequence[int]) -> Accuracies:
     """Return some clients' mean accuracies after the last round; none if the run diverged."""
     if ended.diverged is not None:
-        return None, None
+        return dict.fromkeys(ACCURACIES)
     path = ended.run.path / "clients.csv"
     try:
         return _last_accuracies(path, ended.run.experiment(), clients)
@@ -390,12 +421,13 @@ def accuracies(ended: EndedRun, clients: Sequence[int]) -> Accuracies:
 def _last_accuracies(path: Path, experiment: Experiment, clients: Sequence[int]) -> Accuracies:
     lines = path.read_text(encoding="utf-8").splitlines()[-experiment.clients :]
     rows = {int(row["client"]): row for row in csv.DictReader(lines, CLIENT_COLUMNS)}
-    own = fmean(float(rows[k]["accuracy"]) for k in clients)
-    prototype_texts = [rows[k]["prototype_accuracy"] for k in clients]
-    prototype = None
-    # A method without prototypes leaves the column empty.
-    if all(prototype_texts):
-        prototype = fmean(map(float, prototype_texts))
     if any(int(row["round"]) != experiment.rounds for row in rows.values()):
         raise ValueError("it does not end with the last round")
-    return own, prototype
+    return {name: _mean([rows[k][column] for k in clients]) for name, column in ACCURACIES.items()}
+
+
+def _mean(texts: Sequence[str]) -> float | None:
+    """Return the mean of a column; None where a client has no such figure."""
+    if all(texts):
+        return fmean(map(float, texts))
+    return None
