@@ -1,7 +1,7 @@
 """How the default limit of the detector `sampling` was chosen, on seeds that no study uses.
 
-Scores of honest uploads on a public map, for several partitions: which share of them each limit would
-drop in peace, and which share of swapping attackers it would catch. No model is trained.
+Scores of honest uploads on a public map, for several partitions: which share of them each limit
+would drop in peace, and which share of swapping attackers it would catch. No model is trained.
 
 Example: python bench/sampling_limit.py --out results/public/sampling-limit.json
 """

@@ -25,7 +25,7 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.flower.messages import Floats, Losses, NodeFigures
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import GlobalPrototypes, evaluate
+from fedrfq.learning.all_classes import GlobalPrototypes, evaluate
 from fedrfq.learning.evaluation import Tested
 from fedrfq.learning.round_loop import (
     attackers,

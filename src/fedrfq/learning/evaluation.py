@@ -17,7 +17,7 @@ from fedrfq.data.partition import Partition
 from fedrfq.experiment import Experiment
 from fedrfq.federation.public_task import PublicTask
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import COMMON_COLUMNS, CommonFigures
+from fedrfq.learning.all_classes import COMMON_COLUMNS, CommonFigures
 from fedrfq.learning.draws import targets
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision
@@ -160,9 +160,10 @@ class Round:
     decision: Decision
     report: AgreementReport | None
     values: int  # parameters that a client sends, where parameters are exchanged
-    public: PublicTask | None  # what was exchanged on a public map, in a round in which it was
     seconds_train: float
     seconds: float
+    # What was exchanged on a public map; None in a round in which nothing was.
+    public: PublicTask | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from fedrfq.studies.sheets import NOTHING, Sheet, plus_minus
 _WORDS = {
     "own": ("own head", "by their own heads"),
     "prototype": ("prototype", "by the nearest prototype"),
-    "all_classes": ("all classes", "on all classes"),
+    "all_classes": ("all classes", "on all classes by their final prediction"),
     "public": ("public map", "on all classes by the public map alone"),
 }
 _ACCURACY_NOTE = "Mean over seeds ± standard deviation over seeds."

@@ -24,7 +24,7 @@ from fedrfq.prototypes.fixed_point import Globals
 _FEDERATION_SHRINKAGE = 0.1
 _OWN_SHRINKAGE = 0.8
 # Temperatures that are tried, from very sure to very unsure.
-_TEMPERATURES = tuple(2.0 ** (step / 4) for step in range(-8, 33))
+_TEMPERATURES: tuple[float, ...] = tuple(2.0 ** (step / 4) for step in range(-8, 33))
 # The log-probability of a class of which nothing is known; unlike −∞ it gives no NaN.
 _ABSENT = -1e9
 
@@ -118,7 +118,8 @@ def _nearest_covariance(found_VV: Tensor) -> Tensor:
     Its negative eigenvalues become 0.
     """
     values_V, vectors_VV = torch.linalg.eigh(found_VV)
-    return (vectors_VV * values_V.clamp_min(0)) @ vectors_VV.mT
+    nearest_VV: Tensor = (vectors_VV * values_V.clamp_min(0)) @ vectors_VV.mT
+    return nearest_VV
 
 
 def _temperature(scores_NJ: Tensor, y_N: Tensor, present_J: Tensor) -> float:

@@ -31,6 +31,7 @@ MOMENTS = ("none", "full")
 MIN_MOMENT_BITS = 12
 # float32 holds the square of a vector's norm.
 _MAX_NORM = 8.0
+_ALMOST_0 = 1e-12
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ class PublicMap(ABC):
             vectors = raw_NW @ self._projection(raw_NW.shape[1])
         length_N1 = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
         limit = self.norm * vectors.shape[1] ** 0.5
-        return vectors * (limit / length_N1.clamp_min(1e-12))
+        scaled_NV: Tensor = vectors * (limit / length_N1.clamp_min(_ALMOST_0))
+        return scaled_NV
 
     def _projection(self, width: int) -> Tensor:
         """Return a matrix of random signs, which hardly changes the angles between vectors."""

@@ -65,7 +65,7 @@ class RandomMap(PublicMap):
         filters_1 = self._filters("first", self.first, pixels_NCHW.shape[1])
         filters_2 = self._filters("second", self.second, self.first)
         vectors = []
-        for batch_NCHW in pixels_NCHW.split(_BATCH):
+        for batch_NCHW in torch.split(pixels_NCHW, _BATCH):
             h = F.conv2d(batch_NCHW.float() / 255, filters_1)
             h = F.conv2d(F.relu(F.max_pool2d(h, 2)), filters_2)
             vectors.append(F.relu(F.adaptive_max_pool2d(h, _SIDE)).flatten(1))
@@ -75,4 +75,5 @@ class RandomMap(PublicMap):
         """Return a layer's filters, scaled so that values keep their size from layer to layer."""
         shape = (outputs, inputs, _KERNEL, _KERNEL)
         numbers = torch.from_numpy(drawn(f"{self.fingerprint()} {layer}", shape).copy())
-        return numbers.float() / (_DEVIATION * (inputs * _KERNEL**2) ** 0.5)
+        filters: Tensor = numbers.float() / (_DEVIATION * (inputs * _KERNEL**2) ** 0.5)
+        return filters

@@ -62,7 +62,7 @@ class ResNet18Map(PublicMap):
     @torch.no_grad()
     def raw(self, pixels_NCHW: Tensor) -> Tensor:
         params = _weights(pixels_NCHW.device)
-        batches = pixels_NCHW.split(_BATCH[pixels_NCHW.device.type])
+        batches = torch.split(pixels_NCHW, _BATCH[pixels_NCHW.device.type])
         return torch.cat([self._batch(images, params) for images in batches])
 
     def _batch(self, pixels_NCHW: Tensor, params: Params) -> Tensor:
