@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from fedrfq.models.public_maps import RandomMap
 from fedrfq.report import run_page
@@ -82,6 +83,15 @@ def test_the_report_says_who_vouches_for_the_map(exchanged: RunDirectory) -> Non
 def test_the_accuracy_figure_has_all_classes(exchanged: RunDirectory) -> None:
     rows = [row for row in figures(exchanged.path)["accuracy"].rows if "all" in row["series"]]
     assert [(row["round"], row["mean"]) for row in rows] == [(2, result(exchanged)["accuracy_all"])]
+
+
+def test_the_plot_has_all_classes(exchanged: RunDirectory) -> None:
+    axes = Figure().subplots()
+    summary.draw(axes, exchanged.rounds())
+    lines = {line.get_label(): line for line in axes.lines}
+    curve = lines["all classes, final prediction"]
+    assert list(curve.get_xdata()) == [2]
+    assert list(curve.get_ydata()) == [result(exchanged)["accuracy_all"]]
 
 
 def test_several_exchanges_beside_a_method_that_exchanges(tmp_path: Path) -> None:

@@ -220,6 +220,20 @@ def plot(run: RunDirectory) -> Path:
     records = run.rounds()
     path = run.path / "accuracy.png"
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    draw(axes, records)
+    axes.set(title=title(run.experiment()), xlabel="round", ylabel="test accuracy over clients (%)")
+    axes.set_ylim(top=101)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format="png")
+    plt.close(figure)
+    write_atomically(path, drawn.getvalue())
+    return path
+
+
+def draw(axes: Any, records: Sequence[RoundRecord]) -> None:
+    """Draw the curves of accuracy: on held classes by head and by prototype, and on all classes."""
     _curve(axes, records, "accuracy_mean", "accuracy_std", label="own head", colour="C0")
     if records and records[-1].prototype_accuracy_mean is not None:
         _curve(
@@ -230,16 +244,12 @@ def plot(run: RunDirectory) -> Path:
             label="nearest global prototype",
             colour="C1",
         )
-    _tested_curve(axes, records)
-    axes.set(title=title(run.experiment()), xlabel="round", ylabel="test accuracy over clients (%)")
-    axes.set_ylim(top=101)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150, format="png")
-    plt.close(figure)
-    write_atomically(path, drawn.getvalue())
-    return path
+    # Only some rounds have the test on all classes: each of them gets a mark.
+    tested = [record for record in records if record.accuracy_all is not None]
+    if tested:
+        rounds = [record.round for record in tested]
+        accuracies = [record.accuracy_all for record in tested]
+        axes.plot(rounds, accuracies, color="C2", marker="o", label="all classes, final prediction")
 
 
 def _curve(
@@ -252,12 +262,3 @@ def _curve(
     high = [min(100.0, m + s) for m, s in zip(middle, spread, strict=True)]
     axes.plot(rounds, middle, color=colour, label=f"{label} (± std over clients)")
     axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
-
-
-def _tested_curve(axes: Any, records: Sequence[RoundRecord]) -> None:
-    """Draw the accuracy on all classes, with a mark for each of the rounds that have the test."""
-    tested = [record for record in records if record.accuracy_all is not None]
-    if tested:
-        rounds = [record.round for record in tested]
-        accuracies = [record.accuracy_all for record in tested]
-        axes.plot(rounds, accuracies, color="C2", marker="o", label="all classes, final prediction")
