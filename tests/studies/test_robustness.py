@@ -166,6 +166,30 @@ def test_without_none_the_clean_run_is_still_there(tmp_path):
     assert cell["own_won_back"] is None
 
 
+def test_attacks_on_a_public_map_are_measured_on_all_classes(tmp_path):
+    top = 'seeds = [0]\nattackers = [2]\nattacks = ["sign-flip"]\ndetectors = ["none"]'
+    public = 'method = {name = "local"}\npublic = {name = "random", first = 8, second = 4}'
+    file = grid_file(tmp_path, top, more=public, rounds=1)
+    # The map needs larger images than those of the tiny dataset.
+    text = file.read_text().replace(str(tmp_path / "tiny.npz"), "mnist5k")
+    file.write_text(text)
+    fedrfq("robustness", file, "--out", tmp_path / "out", "--device", "cpu")
+    study = RobustnessStudy.load(file)
+    (experiment,) = study.experiments.values()
+    bad = attackers(experiment)
+    who = [k for k in range(5) if k not in bad]
+    attacked = over(run_of(tmp_path / "out", experiment), who, "public_accuracy_all")
+    clean = over(run_of(tmp_path / "out", study.clean[0]), who, "public_accuracy_all")
+    assert attacked < clean
+    (cell,) = table(tmp_path / "out")["cells"]
+    assert cell["public"]["mean"] == pytest.approx(attacked)
+    assert cell["public_loss"]["mean"] == pytest.approx(clean - attacked)
+    # A method without prototypes has no tables of them.
+    tables = (tmp_path / "out" / "grid" / "table.md").read_text()
+    assert "on all classes by the public map alone" in tables
+    assert "nearest prototype" not in tables
+
+
 GOOD = 'seeds = [0]\nattackers = [1]\nattacks = ["none"]\ndetectors = ["none"]'
 BAD = {
     GOOD.replace("attackers", "atackers"): "did you mean attackers?",

@@ -145,6 +145,6 @@ def robustness(
     result = findings.table()
     folder = out / study.name
     sheets = robustness_tables.sheets(findings)
-    write(folder, study.name, sheets, result, [flat(cell) for cell in findings.cells])
+    write(folder, study.name, sheets, result, [cell.columns() for cell in findings.cells])
     pictures = robustness_tables.draw(folder, findings)
     show(folder, sheets, pictures, result if json else None)

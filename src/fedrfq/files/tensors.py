@@ -121,6 +121,9 @@ def _header(tensors: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> b
 
 
 def _raw(tensor: Tensor) -> memoryview:
+    # PyTorch may give a tensor without values a stride of 0, which cannot be seen as bytes.
+    if not tensor.numel():
+        return memoryview(b"")
     # As bytes, because numpy has no bfloat16.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     # Without elements, strides are anything, and PyTorch would refuse to view it.

@@ -12,6 +12,7 @@ from fedrfq.report.run_data import RunData
 
 HEAD = "own head"
 PROTOTYPE = "nearest prototype"
+ALL_CLASSES = "all classes, final prediction"
 _HONEST = {
     f"{HEAD} (honest only)": "honest_accuracy_mean",
     f"{PROTOTYPE} (honest only)": "honest_prototype_accuracy_mean",
@@ -30,6 +31,7 @@ def accuracy(run: RunData) -> Figure | None:
     """Draw the clients' mean accuracies with bands; under an attack, honest clients' means too."""
     rows = _banded(run.records, HEAD, "accuracy")
     rows += _banded(run.records, PROTOTYPE, "prototype_accuracy")
+    rows += _plain(run.records, ALL_CLASSES, "accuracy_all")
     if run.experiment.attack.clients:
         for name, field in _HONEST.items():
             rows += _plain(run.records, name, field)
@@ -43,7 +45,8 @@ def accuracy(run: RunData) -> Figure | None:
         "Mean test accuracy over clients after each round. The band is one standard deviation "
         "over clients, cut off at 100 %. With its own head, a client predicts with its whole "
         "model; by the nearest prototype, it predicts from its features and the global "
-        "prototypes alone."
+        "prototypes alone. These are tested on the classes that a client holds; on all classes, "
+        "what a client finally predicts is tested, at checkpoints only."
     )
     return Figure("accuracy", "Accuracy", caption, rows, marks.curves(names, y, tooltip, band=True))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrfq.data import DATASETS
-from fedrfq.experiment import name_of
+from fedrfq.experiment import Experiment, name_of
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.report import all_classes, client_figures, committee_figures, curves, markup
@@ -16,6 +16,7 @@ from fedrfq.report.figure import Figure
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.projection import projection
 from fedrfq.report.run_data import RunData
+from fedrfq.runs.public_summary import origin_rows, other_rounds
 from fedrfq.runs.summary import last_tested
 
 
@@ -25,6 +26,7 @@ def page(path: Path) -> ReportPage:
     experiment = run.experiment
     sections = [
         Section("What was run", markup.facts(run.facts)),
+        _public_map(experiment),
         _section("Accuracy", curves.accuracy(run)),
         _section("Clients", client_figures.accuracies(run)),
         _section("All classes", all_classes.known(run), all_classes.recall(run)),
@@ -40,7 +42,7 @@ def page(path: Path) -> ReportPage:
     return ReportPage(
         title=_title(run),
         subtitle=f"{experiment.name}, seed {experiment.seed} · {rounds} rounds · {path.name}",
-        head=markup.tiles(_tiles(run.records)) + markup.notes(run.notes),
+        head=markup.tiles(_tiles(experiment, run.records)) + markup.notes(run.notes),
         sections=[section for section in sections if section is not None],
     )
 
@@ -59,7 +61,15 @@ def _section(title: str, *figures: Figure | None) -> Section | None:
     return Section(title, figures=drawn)
 
 
-def _tiles(records: list[RoundRecord]) -> list[tuple[str, str, str]]:
+def _public_map(experiment: Experiment) -> Section | None:
+    """Return who vouches for the public map, its licence and its hash; None without a map."""
+    rows = origin_rows(experiment.public)
+    if not rows:
+        return None
+    return Section("Public map", markup.facts(rows))
+
+
+def _tiles(experiment: Experiment, records: list[RoundRecord]) -> list[tuple[str, str, str]]:
     """Return the key figures of the last round: label, value and remark."""
     if not records:
         return []
@@ -73,13 +83,28 @@ def _tiles(records: list[RoundRecord]) -> list[tuple[str, str, str]]:
     if tested is not None:
         unheld = f"{points(tested.accuracy_unheld)} on classes a client does not hold"
         tiles.append(("on all classes", points(tested.accuracy_all), unheld))
-    values = f"{last.parameters_up:,} values from all clients"
-    tiles.append(("uploaded per round", length(last.bytes_up), values))
+    tiles += _uploaded(experiment, records)
     agreed = [record for record in records if record.view is not None]
     if agreed:
         changes = sum(record.view or 0 for record in agreed)
         proofs = sum(record.evidence or 0 for record in agreed)
         tiles.append(("view changes", f"{changes:,}", f"{proofs:,} proofs of misbehaviour"))
+    return tiles
+
+
+def _uploaded(experiment: Experiment, records: list[RoundRecord]) -> list[tuple[str, str, str]]:
+    """Return a tile on what the method uploads, and one on the statistics on a public map."""
+    tiles = []
+    exchanges = [record for record in records if experiment.public.due(record.round)]
+    if exchanges:
+        last = exchanges[-1]
+        values = f"{last.parameters_up:,} values from all clients, in round {last.round}"
+        tiles.append(("uploaded for the public map", length(last.bytes_up), values))
+    others = other_rounds(experiment, records)
+    if others:
+        last = others[-1]
+        values = f"{last.parameters_up:,} values from all clients"
+        tiles.append(("uploaded per round", length(last.bytes_up), values))
     return tiles
 
 

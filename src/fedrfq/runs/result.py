@@ -40,6 +40,10 @@ def summary(
         "silhouette_unpooled": silhouettes[1],
         "parameters_per_round": last.parameters_up,
         "bytes_per_round": last.bytes_up,
+        # Of all clients in all rounds, statistics on a public map included.
+        "bytes_up_total": sum(record.bytes_up for record in records),
+        "bytes_down_total": sum(record.bytes_down for record in records),
+        "public_map": experiment.public.identity() or None,
         "collapsed_clients": last.collapsed_clients,
         **agreement(records),
         "samples_per_second": sum(record.samples for record in records) / seconds_train,

@@ -15,6 +15,7 @@ from fedrfq.methods import METHODS
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.none import NoDetection
+from fedrfq.runs.public_summary import exchange_rows, other_rounds
 from fedrfq.runs.run_directory import RunDirectory
 
 
@@ -61,10 +62,10 @@ def _rows(
         pooled = _number(result.get("silhouette"))
         unpooled = _number(result.get("silhouette_unpooled"))
         rows.append(("silhouette", f"{pooled} (unpooled {unpooled})"))
-    up = f"{last.parameters_up:,} values, {last.bytes_up:,} bytes from all clients"
     train = sum(r.samples for r in records) / sum(r.seconds_train for r in records)
     rows += [
-        ("uploaded per round", up if last.parameters_up else "nothing"),
+        *exchange_rows(experiment, records),
+        ("uploaded per round", _uploaded(experiment, records)),
         ("trained", f"{train:,.0f} samples a second"),
         ("took", f"{sum(r.seconds for r in records):.1f} s"),
     ]
@@ -87,7 +88,7 @@ def _rows(
 
 
 def _all_classes(experiment: Experiment, records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
-    """Return rows on the newest test on all classes, of the final prediction and by prototype."""
+    """Return rows on the newest test on all classes, of every way to predict."""
     label = "accuracy, all classes"
     tested = last_tested(records)
     if tested is None:
@@ -98,14 +99,28 @@ def _all_classes(experiment: Experiment, records: Sequence[RoundRecord]) -> list
     held = f"held {_points(tested.accuracy_held)}, not held {_points(tested.accuracy_unheld)}"
     worst = f"worst client {_points(tested.accuracy_all_worst)}"
     rows = [(label, f"{_points(tested.accuracy_all)} ({held}; {worst})")]
-    if tested.prototype_accuracy_all is not None:
-        by_prototype = (
-            f"{_points(tested.prototype_accuracy_all)} "
-            f"(held {_points(tested.prototype_accuracy_held)}, "
-            f"not held {_points(tested.prototype_accuracy_unheld)})"
-        )
-        rows.append(("… by nearest prototype", by_prototype))
+    ways = {"prototype": "… by nearest prototype"}
+    if experiment.public.used:
+        # Without a map the final prediction is the head's, which need not be said twice.
+        ways = {"public": "… by public map alone", "head": "… by own head alone", **ways}
+    for way, name in ways.items():
+        figures = [getattr(tested, f"{way}_accuracy_{part}") for part in ("all", "held", "unheld")]
+        if figures[0] is not None:
+            on_all, on_held, on_unheld = map(_points, figures)
+            rows.append((name, f"{on_all} (held {on_held}, not held {on_unheld})"))
     return rows
+
+
+def _uploaded(experiment: Experiment, records: Sequence[RoundRecord]) -> str:
+    """Return what all clients uploaded in the last round without an exchange on a public map."""
+    others = other_rounds(experiment, records)
+    if others and others[-1].parameters_up:
+        return (
+            f"{others[-1].parameters_up:,} values, {others[-1].bytes_up:,} bytes from all clients"
+        )
+    if experiment.public.used:
+        return "nothing but the statistics on the public map"
+    return "nothing"
 
 
 def last_tested(records: Sequence[RoundRecord]) -> RoundRecord | None:
@@ -205,6 +220,20 @@ def plot(run: RunDirectory) -> Path:
     records = run.rounds()
     path = run.path / "accuracy.png"
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    draw(axes, records)
+    axes.set(title=title(run.experiment()), xlabel="round", ylabel="test accuracy over clients (%)")
+    axes.set_ylim(top=101)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=150, format="png")
+    plt.close(figure)
+    write_atomically(path, drawn.getvalue())
+    return path
+
+
+def draw(axes: Any, records: Sequence[RoundRecord]) -> None:
+    """Draw the curves of accuracy: on held classes by head and by prototype, and on all classes."""
     _curve(axes, records, "accuracy_mean", "accuracy_std", label="own head", colour="C0")
     if records and records[-1].prototype_accuracy_mean is not None:
         _curve(
@@ -215,15 +244,12 @@ def plot(run: RunDirectory) -> Path:
             label="nearest global prototype",
             colour="C1",
         )
-    axes.set(title=title(run.experiment()), xlabel="round", ylabel="test accuracy over clients (%)")
-    axes.set_ylim(top=101)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=150, format="png")
-    plt.close(figure)
-    write_atomically(path, drawn.getvalue())
-    return path
+    # Only some rounds have the test on all classes: each of them gets a mark.
+    tested = [record for record in records if record.accuracy_all is not None]
+    if tested:
+        rounds = [record.round for record in tested]
+        accuracies = [record.accuracy_all for record in tested]
+        axes.plot(rounds, accuracies, color="C2", marker="o", label="all classes, final prediction")
 
 
 def _curve(

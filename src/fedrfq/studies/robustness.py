@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
@@ -39,24 +39,24 @@ from fedrfq.runs.run_directory import CLIENT_COLUMNS
 from fedrfq.studies import study_file
 from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread, spread
+from fedrfq.studies.sheets import spread_columns
 
 KEYS = ("name", "seeds", "attackers", "attacks", "detectors", "experiment")
 # Detectors with a memory need some rounds to learn; late recall counts from this round on.
 LATE = 5
 # Points: if less is lost without a detector, the share that one wins back is mostly noise.
 MIN_LOSS = 0.5
+# The accuracies of honest clients that are compared, and their columns in clients.csv. On all
+# classes it is the final prediction's, and that of the public classifier alone where there is one.
+ACCURACIES = {
+    "own": "accuracy",
+    "prototype": "prototype_accuracy",
+    "all_classes": "accuracy_all",
+    "public": "public_accuracy_all",
+}
 Place = tuple[str, str, int, int]  # attack, detector, number of attackers, seed
-
-
-class Accuracies(NamedTuple):
-    """Accuracies in percent by the own head, by the nearest global prototype, and on all classes.
-
-    The last is that of the final prediction, on the common test set.
-    """
-
-    own: float | None = None
-    prototype: float | None = None
-    all_classes: float | None = None
+# By the names of ACCURACIES; None where a run has no such figure.
+Accuracies = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -217,34 +217,45 @@ class AttackedRun:
     seed: int
     directory: str
     diverged: str | None
-    own: float | None
-    prototype: float | None
-    all_classes: float | None
-    clean_own: float | None
-    clean_prototype: float | None
-    clean_all_classes: float | None
+    accuracies: Accuracies
+    clean: Accuracies
     detected: Detected | None
 
-    @property
-    def own_loss(self) -> float | None:
-        """Points that honest clients' own heads lose against the clean run."""
-        return _loss(self.clean_own, self.own)
+    def loss(self, name: str) -> float | None:
+        """Return the points that honest clients lose in an accuracy against the clean run."""
+        here = self.accuracies[name]
+        clean = self.clean[name]
+        if clean is None or here is None:
+            return None
+        return clean - here
 
-    @property
-    def prototype_loss(self) -> float | None:
-        """Points that honest clients lose by the nearest prototype against the clean run."""
-        return _loss(self.clean_prototype, self.prototype)
-
-    @property
-    def all_classes_loss(self) -> float | None:
-        """Points that honest clients' final predictions lose on all classes."""
-        return _loss(self.clean_all_classes, self.all_classes)
+    def row(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        whole = asdict(self)
+        accuracies = whole.pop("accuracies")
+        clean = {f"clean_{name}": value for name, value in whole.pop("clean").items()}
+        detected = whole.pop("detected")
+        return {**whole, **accuracies, **clean, "detected": detected}
 
 
-def _loss(clean: float | None, attacked: float | None) -> float | None:
-    if clean is None or attacked is None:
-        return None
-    return clean - attacked
+@dataclass(frozen=True)
+class AttackCost:
+    """What honest clients have of one accuracy under an attack, over seeds."""
+
+    accuracy: Spread | None
+    loss: Spread | None  # in points, against the clean run
+    won_back: float | None  # as a share of the loss without a detector
+
+    @staticmethod
+    def of(name: str, runs: Sequence[AttackedRun], undefended: Sequence[AttackedRun]) -> AttackCost:
+        """Summarise an accuracy over runs; `undefended` are those without a detector."""
+        loss = spread([run.loss(name) for run in runs])
+        undefended_loss = spread([run.loss(name) for run in undefended])
+        return AttackCost(
+            accuracy=spread([run.accuracies[name] for run in runs]),
+            loss=loss,
+            won_back=won_back(loss, undefended_loss),
+        )
 
 
 @dataclass(frozen=True)
@@ -259,15 +270,7 @@ class AttackedCell:
     attackers: int
     runs: int
     diverged: int
-    own: Spread | None
-    prototype: Spread | None
-    all_classes: Spread | None
-    own_loss: Spread | None  # in points, against the clean run
-    prototype_loss: Spread | None
-    all_classes_loss: Spread | None
-    own_won_back: float | None  # as a share of the loss without a detector
-    prototype_won_back: float | None
-    all_classes_won_back: float | None
+    costs: Mapping[str, AttackCost]  # by the names of ACCURACIES
     precision: float | None
     recall: float | None
     recall_late: float | None
@@ -276,12 +279,6 @@ class AttackedCell:
     @staticmethod
     def of(runs: Sequence[AttackedRun], undefended: Sequence[AttackedRun]) -> AttackedCell:
         """Summarise the runs of one cell; `undefended` are those of its attack with no detector."""
-        own_loss = spread([run.own_loss for run in runs])
-        prototype_loss = spread([run.prototype_loss for run in runs])
-        all_classes_loss = spread([run.all_classes_loss for run in runs])
-        undefended_own_loss = spread([run.own_loss for run in undefended])
-        undefended_prototype_loss = spread([run.prototype_loss for run in undefended])
-        undefended_all_classes_loss = spread([run.all_classes_loss for run in undefended])
         detected = Detected.together([run.detected for run in runs if run.detected is not None])
         return AttackedCell(
             attack=runs[0].attack,
@@ -289,17 +286,28 @@ class AttackedCell:
             attackers=runs[0].attackers,
             runs=len(runs),
             diverged=sum(run.diverged is not None for run in runs),
-            own=spread([run.own for run in runs]),
-            prototype=spread([run.prototype for run in runs]),
-            all_classes=spread([run.all_classes for run in runs]),
-            own_loss=own_loss,
-            prototype_loss=prototype_loss,
-            all_classes_loss=all_classes_loss,
-            own_won_back=won_back(own_loss, undefended_own_loss),
-            prototype_won_back=won_back(prototype_loss, undefended_prototype_loss),
-            all_classes_won_back=won_back(all_classes_loss, undefended_all_classes_loss),
+            costs={name: AttackCost.of(name, runs, undefended) for name in ACCURACIES},
             **detected.shares(),
         )
+
+    def row(self) -> dict[str, Any]:
+        """Return everything as plain values, for table.json."""
+        row = asdict(self)
+        for name, cost in row.pop("costs").items():
+            row[name] = cost["accuracy"]
+            row[f"{name}_loss"] = cost["loss"]
+            row[f"{name}_won_back"] = cost["won_back"]
+        return row
+
+    def columns(self) -> dict[str, Any]:
+        """Return the same as columns, for table.csv."""
+        row = asdict(self)
+        del row["costs"]
+        for name, cost in self.costs.items():
+            row |= spread_columns(name, cost.accuracy)
+            row |= spread_columns(f"{name}_loss", cost.loss)
+            row[f"{name}_won_back"] = cost.won_back
+        return row
 
 
 def won_back(loss: Spread | None, undefended: Spread | None) -> float | None:
@@ -343,9 +351,17 @@ class RobustnessFindings:
         return {
             "name": self.study.name,
             "seeds": list(self.study.seeds),
-            "runs": [asdict(run) for run in self.runs],
-            "cells": [asdict(cell) for cell in self.cells],
+            "runs": [run.row() for run in self.runs],
+            "cells": [cell.row() for cell in self.cells],
         }
+
+    def measured(self) -> list[str]:
+        """Return the accuracies that any run has; of a method without prototypes, none by them."""
+        return [
+            name
+            for name in ACCURACIES
+            if any(run.accuracies[name] is not None for run in self.runs)
+        ]
 
 
 def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[AttackedRun]:
@@ -364,17 +380,8 @@ def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[Attacke
     for (attack, detector, number, seed), experiment in study.experiments.items():
         end = ended[experiment.hash()]
         detected = None
-        # Where nobody attacks, these are the clients that are honest in the attacked runs beside.
-        found = accuracies(end, honest_clients[number, seed])
         if end.diverged is None:
-            records = end.records()
-            detected = Detected.of(records)
-            if experiment.attack.clients:
-                found = found._replace(
-                    own=records[-1].honest_accuracy_mean,
-                    prototype=records[-1].honest_prototype_accuracy_mean,
-                )
-        before = clean[number, seed]
+            detected = Detected.of(end.records())
         runs.append(
             AttackedRun(
                 attack=attack,
@@ -383,12 +390,9 @@ def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[Attacke
                 seed=seed,
                 directory=end.run.path.name,
                 diverged=end.diverged,
-                own=found.own,
-                prototype=found.prototype,
-                all_classes=found.all_classes,
-                clean_own=before.own,
-                clean_prototype=before.prototype,
-                clean_all_classes=before.all_classes,
+                # Where nobody attacks, too: the clients that are honest in the runs beside it.
+                accuracies=accuracies(end, honest_clients[number, seed]),
+                clean=clean[number, seed],
                 detected=detected,
             )
         )
@@ -404,7 +408,7 @@ def honest(experiment: Experiment, number: int) -> list[int]:
 def accuracies(ended: EndedRun, clients: Sequence[int]) -> Accuracies:
     """Return some clients' mean accuracies after the last round; none if the run diverged."""
     if ended.diverged is not None:
-        return Accuracies()
+        return dict.fromkeys(ACCURACIES)
     path = ended.run.path / "clients.csv"
     try:
         return _last_accuracies(path, ended.run.experiment(), clients)
@@ -419,14 +423,11 @@ def _last_accuracies(path: Path, experiment: Experiment, clients: Sequence[int])
     rows = {int(row["client"]): row for row in csv.DictReader(lines, CLIENT_COLUMNS)}
     if any(int(row["round"]) != experiment.rounds for row in rows.values()):
         raise ValueError("it does not end with the last round")
-    # A method without prototypes leaves their column empty; an older run has no other classes.
-    columns = ("accuracy", "prototype_accuracy", "accuracy_all")
-    return Accuracies(*(_mean_of([rows[k][column] for k in clients]) for column in columns))
+    return {name: _mean([rows[k][column] for k in clients]) for name, column in ACCURACIES.items()}
 
 
-def _mean_of(texts: Sequence[str | None]) -> float | None:
-    """Return the mean of a column's cells; None if some are empty."""
-    present = [float(text) for text in texts if text]
-    if len(present) < len(texts):
-        return None
-    return fmean(present)
+def _mean(texts: Sequence[str]) -> float | None:
+    """Return the mean of a column; None where a client has no such figure."""
+    if all(texts):
+        return fmean(map(float, texts))
+    return None

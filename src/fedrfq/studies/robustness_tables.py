@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -10,14 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.studies import plots
-from fedrfq.studies.intervals import Spread
 from fedrfq.studies.plots import Panel
 from fedrfq.studies.robustness import LATE, MIN_LOSS, AttackedCell, RobustnessFindings
 from fedrfq.studies.sheets import NOTHING, Sheet, plus_minus
 
-_OWN = "honest clients' accuracy by their own heads, %"
-_PROTOTYPE = "honest clients' accuracy by the nearest prototype, %"
-_ALL_CLASSES = "honest clients' accuracy on all classes, by their final prediction, %"
+# What each accuracy is called: as a column, and in a sentence.
+_WORDS = {
+    "own": ("own head", "by their own heads"),
+    "prototype": ("prototype", "by the nearest prototype"),
+    "all_classes": ("all classes", "on all classes by their final prediction"),
+    "public": ("public map", "on all classes by the public map alone"),
+}
 _ACCURACY_NOTE = "Mean over seeds ± standard deviation over seeds."
 _LOSS_NOTE = (
     "Points lost against the run without attack and detector, over the same clients and seeds. In "
@@ -50,26 +54,18 @@ def _sheets_of_number(findings: RobustnessFindings, number: int) -> list[Sheet]:
         header = ("attack", *study.detectors)
         return Sheet(f"{_attackers(number)}: {title}", header, tuple(rows), note)
 
+    accuracy_sheets = []
+    for name in findings.measured():
+        _, words = _WORDS[name]
+        accuracy = partial(_accuracy, name=name)
+        loss = partial(_loss, name=name)
+        accuracy_sheets += [
+            matrix(f"honest clients' accuracy {words}, %", accuracy, _ACCURACY_NOTE),
+            matrix(f"points that honest clients lose {words}", loss, _LOSS_NOTE),
+        ]
     return [
         _detectors(findings, number),
-        matrix(_OWN, lambda cell: _accuracy(cell, cell.own), _ACCURACY_NOTE),
-        matrix(
-            "points lost by own heads",
-            lambda cell: _loss(cell.own_loss, cell.own_won_back),
-            _LOSS_NOTE,
-        ),
-        matrix(_PROTOTYPE, lambda cell: _accuracy(cell, cell.prototype), _ACCURACY_NOTE),
-        matrix(
-            "points lost by the nearest prototype",
-            lambda cell: _loss(cell.prototype_loss, cell.prototype_won_back),
-            _LOSS_NOTE,
-        ),
-        matrix(_ALL_CLASSES, lambda cell: _accuracy(cell, cell.all_classes), _ACCURACY_NOTE),
-        matrix(
-            "points lost on all classes",
-            lambda cell: _loss(cell.all_classes_loss, cell.all_classes_won_back),
-            _LOSS_NOTE,
-        ),
+        *accuracy_sheets,
         matrix("precision / recall / late recall", _detection, _DETECTION_NOTE),
         matrix("honest uploads dropped, %", lambda cell: _percent(cell.honest_dropped)),
     ]
@@ -77,16 +73,10 @@ def _sheets_of_number(findings: RobustnessFindings, number: int) -> list[Sheet]:
 
 def _detectors(findings: RobustnessFindings, number: int) -> Sheet:
     """Return a table of each detector's mean over all attacks, and of its worst attack."""
-    header = (
-        "detector",
-        "own head, mean",
-        "own head, worst",
-        "prototype, mean",
-        "prototype, worst",
-        "precision",
-        "recall",
-        "honest dropped, %",
-    )
+    names = findings.measured()
+    short = [_WORDS[name][0] for name in names]
+    accuracies = [f"{word}, {what}" for word in short for what in ("mean", "worst")]
+    header = ("detector", *accuracies, "precision", "recall", "honest dropped, %")
     rows = []
     for detector in findings.study.detectors:
         # Only where there are attackers is there a recall: the attack "none" is left out.
@@ -95,12 +85,9 @@ def _detectors(findings: RobustnessFindings, number: int) -> Sheet:
             for cell in findings.cells
             if (cell.detector, cell.attackers) == (detector, number) and cell.recall is not None
         ]
-        own = [cell.own.mean for cell in cells if cell.own]
-        prototype = [cell.prototype.mean for cell in cells if cell.prototype]
         row = (
             detector,
-            *_mean_and_worst(own),
-            *_mean_and_worst(prototype),
+            *(text for name in names for text in _mean_and_worst(cells, name)),
             _number(_mean([cell.precision for cell in cells])),
             _number(_mean([cell.recall for cell in cells])),
             _percent(_mean([cell.honest_dropped for cell in cells])),
@@ -118,7 +105,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return None
 
 
-def _mean_and_worst(values: Sequence[float]) -> tuple[str, str]:
+def _mean_and_worst(cells: Sequence[AttackedCell], name: str) -> tuple[str, str]:
+    costs = [cell.costs[name].accuracy for cell in cells]
+    values = [accuracy.mean for accuracy in costs if accuracy]
     if values:
         return (f"{fmean(values):.2f}", f"{min(values):.2f}")
     return (NOTHING, NOTHING)
@@ -130,7 +119,8 @@ def _attackers(number: int) -> str:
     return f"{number} attackers"
 
 
-def _accuracy(cell: AttackedCell, accuracy: Spread | None) -> str:
+def _accuracy(cell: AttackedCell, name: str) -> str:
+    accuracy = cell.costs[name].accuracy
     if accuracy is None and cell.diverged:
         return "diverged"
     text = plus_minus(accuracy)
@@ -139,12 +129,13 @@ def _accuracy(cell: AttackedCell, accuracy: Spread | None) -> str:
     return text
 
 
-def _loss(loss: Spread | None, won_back: float | None) -> str:
-    if loss is None:
+def _loss(cell: AttackedCell, name: str) -> str:
+    cost = cell.costs[name]
+    if cost.loss is None:
         return NOTHING
-    text = f"{loss.mean:.2f}"
-    if won_back is not None:
-        text += f" ({100 * won_back:.0f} %)"
+    text = f"{cost.loss.mean:.2f}"
+    if cost.won_back is not None:
+        text += f" ({100 * cost.won_back:.0f} %)"
     return text
 
 
@@ -170,8 +161,7 @@ def draw(folder: Path, findings: RobustnessFindings) -> list[Path]:
     paths = []
     for number in study.attackers:
         panels = [
-            _accuracy_panel(findings, number, _OWN, lambda cell: cell.own),
-            _accuracy_panel(findings, number, _PROTOTYPE, lambda cell: cell.prototype),
+            *(_accuracy_panel(findings, number, name) for name in findings.measured()),
             Panel("precision", _values(findings, number, lambda cell: cell.precision), 0, 1, 2),
             Panel("recall", _values(findings, number, lambda cell: cell.recall), 0, 1, 2),
         ]
@@ -181,13 +171,10 @@ def draw(folder: Path, findings: RobustnessFindings) -> list[Path]:
     return paths
 
 
-def _accuracy_panel(
-    findings: RobustnessFindings,
-    number: int,
-    title: str,
-    accuracy: Callable[[AttackedCell], Spread | None],
-) -> Panel:
-    values = _values(findings, number, lambda cell: getattr(accuracy(cell), "mean", None))
+def _accuracy_panel(findings: RobustnessFindings, number: int, name: str) -> Panel:
+    values = _values(
+        findings, number, lambda cell: getattr(cell.costs[name].accuracy, "mean", None)
+    )
     present = values[~np.isnan(values)]
     low = 0.0
     high = 100.0
@@ -195,6 +182,7 @@ def _accuracy_panel(
         low = float(present.min())
         high = float(present.max())
     # At least a point between the ends, or noise would fill the scale of colours.
+    title = f"honest clients' accuracy {_WORDS[name][1]}, %"
     return Panel(title, values, low, max(high, low + 1), 1)
 
 

@@ -80,11 +80,18 @@ def flat(cell: Any) -> dict[str, Any]:
         # By the annotation, which is text here, and not by the value: a missing spread is None,
         # and must give the same three columns.
         if f.type == "Spread | None":
-            for name, column in _SPREAD_COLUMNS.items():
-                row[f"{f.name}_{column}"] = getattr(value, name, None)
+            row |= spread_columns(f.name, value)
         else:
             row[f.name] = value
     return row
+
+
+def spread_columns(name: str, sample: Spread | None) -> dict[str, float | None]:
+    """Return the columns of a spread, which are there even if it is missing."""
+    return {
+        f"{name}_{column}": getattr(sample, field, None)
+        for field, column in _SPREAD_COLUMNS.items()
+    }
 
 
 def plus_minus(sample: Spread | None, digits: int = 2) -> str:

@@ -42,7 +42,7 @@ class Sampling(Detector):
         False, "Whether claimed sample counts are cut to the median of the class's holders"
     )
     limit: int = option(
-        500,
+        700,
         "How far off a class mean may be: squared distance times samples, in percent of the usual",
         f"101 to {_MAX_LIMIT}",
     )
