@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -74,6 +75,13 @@ def test_special_values_keep_their_bits(tmp_path: Path) -> None:
 def test_no_tensors(tmp_path: Path) -> None:
     save(tmp_path / "t", {})
     assert load(tmp_path / "t") == ({}, {})
+
+
+def test_an_empty_array_of_numpy_has_no_stride_and_is_saved(tmp_path: Path) -> None:
+    path = tmp_path / "empty"
+    save(path, {"none": torch.from_numpy(np.zeros(0, np.int64))})
+    tensors, _ = load(path)
+    assert tensors["none"].shape == (0,)
 
 
 def test_loaded_tensors_can_be_changed_one_by_one(tmp_path: Path) -> None:

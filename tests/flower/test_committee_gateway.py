@@ -17,8 +17,9 @@ from fedrfq.errors import UserError
 from fedrfq.federation import signatures
 from fedrfq.federation.application import Task
 from fedrfq.federation.round_log import unpack
-from fedrfq.flower.committee_gateway import SimulatedGateway, result_for_clients
+from fedrfq.flower.committee_gateway import SimulatedGateway
 from fedrfq.flower.decided_round import by_client
+from fedrfq.flower.packed_result import result_for_clients
 from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS
 

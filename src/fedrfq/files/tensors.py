@@ -123,6 +123,9 @@ def _header(tensors: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> b
 def _raw(tensor: Tensor) -> memoryview:
     # As bytes, because numpy has no bfloat16.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
+    # Without elements, strides are anything, and PyTorch would refuse to view it.
+    if not flat.numel():
+        return memoryview(b"")
     return flat.view(torch.uint8).numpy().data
 
 
