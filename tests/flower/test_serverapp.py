@@ -43,6 +43,7 @@ OPEN: dict[str, dict[str, Any]] = {
     "prototypes, again and again": {
         "rounds": 4,
         "participation": 0.5,
+        "validation": 0.3,
         "public": {"name": "random", "second": 8, "every": 3},
     },
     "moments, labels poisoned": {
@@ -152,9 +153,10 @@ def test_statistics_on_a_public_map_and_what_clients_learn_from_them(
 ) -> None:
     found = run(tmp_path, Nodes(3), changes)
     other = direct(tmp_path, changes)
-    written_by_both = tuple(name for name in FILES if (other.path / name).exists())
-    same(found, other, written_by_both)
-    assert "audit.log" in written_by_both
+    files = tuple(name for name in FILES if (other.path / name).exists())
+    same(found, other, files)
+    assert files == tuple(name for name in FILES if (found.path / name).exists())
+    assert "audit.log" in files
     last = found.rounds()[-1]
     assert last.accuracy_all is not None
     assert last.public_accuracy_unheld is not None

@@ -151,7 +151,7 @@ class Trust:
                     f"the result of round {round_} is refused: it came without the public "
                     "statistics, and those that this node has kept are not its"
                 )
-            raise Refused(f"its {kind.name} is not what was certified")
+            raise Refused("its content is not what was certified")
         return Outcome(*(contents.get(kind, b"") for kind in OUTCOME))
 
 
