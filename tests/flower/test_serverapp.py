@@ -64,7 +64,7 @@ def run(
     """Run the small experiment, with changes, on the app."""
     path = written(folder, toml.merge(SMALL, changes or {}))
     defaults: dict[str, str | float] = {"experiment": path, "out": str(folder / "flower")}
-    main(grid, context(**{**defaults, "deadline_s": 5.0, **settings}))
+    main(grid, context(**{**defaults, "deadline_s": 5.0, "patience_s": 60.0, **settings}))
     return only(folder / "flower")
 
 
@@ -209,6 +209,7 @@ def test_a_line_a_round_says_how_it_went(tmp_path: Path, caplog: pytest.LogCaptu
     for line, record in zip(lines, found.rounds(), strict=True):
         assert f"round {record.round}/3: accuracy {record.accuracy_mean:.2f}" in line
         assert "4 clients, 0 filtered, view 0" in line
+    assert f"on all classes {found.rounds()[-1].accuracy_all:.2f}" in lines[-1]
 
 
 def test_the_collector_leaves_alone_what_was_loaded_before_the_first_round(tmp_path: Path) -> None:
