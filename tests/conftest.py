@@ -55,5 +55,5 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[Uploads]:
         collected.append(arguments[-1])
         return decide(*arguments)
 
-    monkeypatch.setattr("fedrfq.committee.direct.decide", spy)
+    monkeypatch.setattr("fedrfq.federation.application.decide", spy)
     return collected

@@ -21,9 +21,10 @@ from fedrfq.committee import (
 from fedrfq.consensus.messages import Message, Part, PartKind, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.federation import signatures
+from fedrfq.federation.application import PrototypeApplication
 from fedrfq.federation.round_log import unpack
 from fedrfq.files import hash_chain
-from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Precision, Uploads
+from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Precision, Uploads, encode
 from fedrfq.robust.aggregation import decide_public
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.none import NoDetection
@@ -83,6 +84,21 @@ def test_detectors_compare_class_means_and_drop_moments_with_them() -> None:
     assert verdict.kept_K.tolist() == [True, True, True, True, False, True]
     honest_KV = values_KJV[[0, 1, 2, 3, 5], 2]
     assert public.values_JV[2].tolist() == (honest_KV.sum(0) // 5).tolist()
+
+
+def test_the_last_statistics_have_a_vote() -> None:
+    """Two clients contradict each other about a class, and one agrees with what was certified."""
+    counts_KJ = np.full((2, 2), 10)
+    values_KJV = np.zeros((2, 2, 8), np.int64)
+    values_KJV[:, 1] = 8 * ONE
+    values_KJV[1, 0, 0] = 4 * ONE
+    sent = Uploads((0, 1), counts_KJ, values_KJV)
+    detector = DETECTORS["adaptive"]()
+    _, even, _ = decide_public(detector, 2, 2, Globals.none(2, 8), sent)
+    assert even.score_K[0] == even.score_K[1]
+    last = Globals(np.array([True, True]), values_KJV[0])
+    _, verdict, _ = decide_public(detector, 2, 2, last, sent)
+    assert verdict.score_K[0] < verdict.score_K[1]
 
 
 # Which rounds
@@ -169,6 +185,9 @@ def test_a_mean_that_is_too_long_does_not_count(committee: Committee) -> None:
         asked, 1, before, replace(sent, counts_KJ=counts_KJ, values_KJV=values_KJV)
     )
     assert "the mean of class 0 has the norm 4.47" in found.decision.uploads.refused[2]
+    message = encode(1, 2, counts_KJ[2], values_KJV[2], PUBLIC.precision)
+    refused = PrototypeApplication(asked.task).refuses(Upload(1, 2, message))
+    assert refused == found.decision.uploads.refused[2]
     without = committee.decide(asked, 1, before, sent.only(np.arange(4) != 2))
     assert same(statistics(found), statistics(without))
 
@@ -195,6 +214,19 @@ def test_uploads_that_clients_signed_are_carried_in_the_form_of_the_round() -> N
     assert "not an upload" in second.decision.uploads.refused[0]
     assert second.decision.uploads.clients == (1, 2, 3)
     assert same(statistics(second), statistics(first))
+
+
+def test_of_signed_uploads_a_mean_that_is_too_long_is_refused_with_its_reason() -> None:
+    asked = some_settings(4, public=PUBLIC)
+    sent = uploads(asked, 1)
+    counts_KJ = sent.counts_KJ.copy()
+    values_KJV = sent.values_KJV.copy()
+    counts_KJ[2, 0] = 3
+    values_KJV[2, 0] = 2 * ONE
+    long = replace(sent, counts_KJ=counts_KJ, values_KJV=values_KJV)
+    found = Simulated().carry(asked, 1, b"", signed(asked, 1, long))
+    assert "the mean of class 0 has the norm 4.47" in found.decision.uploads.refused[2]
+    assert found.decision.uploads.clients == (0, 1, 3)
 
 
 # One server alone

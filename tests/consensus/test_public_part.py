@@ -8,8 +8,18 @@ import pytest
 
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.compaction import compacted
-from fedrfq.consensus.events import Outcome, Start, Timer
-from fedrfq.consensus.messages import Fetch, Message, Part, PartKind, Upload
+from fedrfq.consensus.events import Outcome, Received, Start, Timer
+from fedrfq.consensus.messages import (
+    Cert,
+    Fetch,
+    Message,
+    Part,
+    PartKind,
+    PrePrepare,
+    Record,
+    Upload,
+    UploadList,
+)
 from fedrfq.consensus.replica import Replica
 from support import cluster as clusters
 from support.cluster import Cluster, among, key, signer
@@ -197,6 +207,33 @@ def test_what_came_before_the_other_parts_is_not_lost(cluster: Cluster) -> None:
     cluster.settle()
     assert replica(cluster, 3).outcome is not None
     assert len(publics(cluster.logs[3])) == 1
+    cluster.restart(3)
+    outcome = replica(cluster, 3).outcome
+    assert outcome is not None
+    assert outcome.public == b"public 1"
+
+
+def test_what_was_computed_for_another_set_is_stored_if_it_is_certified(cluster: Cluster) -> None:
+    """A server computes round 1 on four uploads and does not vote; three are decided on."""
+    cluster.passes = lambda sender, receiver, message: (
+        among(0, 1, 2)(sender, receiver, message) and (sender != ~3 or receiver == 3)
+    )
+    cluster.train(1)
+    cluster.settle()
+    cluster.expire(Timer.DEADLINE, 0, 1, 2)
+    cluster.settle()
+    entries = replica(cluster, 3).upload_pool.entries()
+    assert len(entries) == 4
+    lists = tuple(cluster.say(server, UploadList(1, server, entries)) for server in range(3))
+    wrong = Record(1, cluster.rules.run, *[bytes(32)] * 5)
+    cluster.give(3, Received(1, cluster.say(1, PrePrepare(1, 0, 1, wrong, lists, ()))))
+    assert publics(cluster.logs[3]) == []
+    cluster.passes = lambda sender, receiver, message: True
+    decided = cluster.rules.unsigned(Cert(1, replica(cluster, 0).chain[1]))
+    cluster.give(3, Received(0, decided))
+    cluster.settle()
+    assert asked(cluster, 3) == 0
+    assert publics(cluster.logs[3]) == [(1, b"public 1")]
     cluster.restart(3)
     outcome = replica(cluster, 3).outcome
     assert outcome is not None

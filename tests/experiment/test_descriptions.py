@@ -15,6 +15,7 @@ from fedrfq.experiment.reference import ConfigKey, all_options, sections
 from fedrfq.files.options import described
 from fedrfq.methods import METHODS
 from fedrfq.models import MODELS
+from fedrfq.models.public_maps import PUBLIC_MAPS
 from fedrfq.prototypes.pooling import POOLS, Pool
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
@@ -28,6 +29,7 @@ REGISTRIES: dict[str, dict[str, Any]] = {
     "attack": ATTACKS,
     "detector": DETECTORS,
     "committee": COMMITTEES,
+    "public": PUBLIC_MAPS,
 }
 PLAIN: dict[str, type[Any]] = {"data": Data, "pool": Pool, "train": TrainingOptions}
 CLASSES = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,18 +10,20 @@ import pytest
 
 from fedrfq.committee import AgreedRound, CommitteeSettings, PreviousRound, Simulated
 from fedrfq.committee.round_result import FORGED, LEFT_OUT
-from fedrfq.consensus.messages import Message, PartKind, Upload
+from fedrfq.consensus.messages import Cert, Message, Part, PartKind, Upload
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation import signatures
 from fedrfq.federation.application import Task
-from fedrfq.federation.round_log import unpack
-from fedrfq.flower.committee_gateway import SimulatedGateway
+from fedrfq.federation.round_log import pack, unpack
+from fedrfq.flower.committee_gateway import NetworkGateway, SimulatedGateway
 from fedrfq.flower.decided_round import by_client
-from fedrfq.flower.packed_result import result_for_clients
+from fedrfq.flower.packed_result import public_in, result_for_clients
+from fedrfq.node.courier import Carried
 from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS
+from support.committees import PUBLIC, rounds, some_settings, uploads
 
 CLIENTS = 6
 CLASSES = 3
@@ -143,6 +145,61 @@ def test_clients_are_not_told_what_the_detector_remembers() -> None:
     ]
     assert kinds == [None, PartKind.GLOBALS, PartKind.VERDICTS]
     assert result_for_clients(b"") == b""
+
+
+def test_clients_are_told_public_statistics_and_the_proofs_have_them_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A courier brings what simulated servers decide: one public round, then one of prototypes."""
+    asked = some_settings(4, public=PUBLIC)
+    committee = Simulated()
+    federation = committee.federation(asked)
+    decided = rounds(committee, asked, 2)
+    gateway = NetworkGateway.__new__(NetworkGateway)
+    gateway.federation = federation
+    last = b""
+    proofs = []
+    for number, agreed in enumerate(decided, 1):
+        monkeypatch.setattr(gateway, "_carried", bringing(agreed, last))
+        found = gateway.carry(number, last, own_uploads(asked, number))
+        assert agreed.decision.public is not None
+        assert found.decision.public is not None
+        assert np.array_equal(found.decision.public.values_JV, agreed.decision.public.values_JV)
+        told = part_kinds(result_for_clients(found.last))
+        assert told == [PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC]
+        assert found.report is not None
+        proofs.append(part_kinds(found.report.bodies))
+        last = found.last
+    both = [PartKind.GLOBALS, PartKind.VERDICTS]
+    assert proofs == [[*both, PartKind.PUBLIC], both]
+
+
+def bringing(agreed: AgreedRound, last: bytes) -> Callable[..., Awaitable[Carried]]:
+    """Return a courier's work: it must be told the last public part, and brings this decision."""
+    cert, globals_, verdicts, _, public = (placed.message for placed in unpack(agreed.last))
+    assert isinstance(cert.body, Cert)
+    contents = [m.body.content for m in (globals_, verdicts, public) if isinstance(m.body, Part)]
+    carried = Carried(cert.body.certificate, *contents, pack([cert, globals_, verdicts, public]))
+
+    async def work(number: int, uploads: list[Message], known: bytes) -> Carried:
+        assert known == public_in(last)
+        return carried
+
+    return work
+
+
+def own_uploads(asked: CommitteeSettings, number: int) -> dict[int, Message]:
+    rules = Rules(Simulated().federation(asked).roster)
+    contents = uploads(asked, number).encoded(number)
+    return {
+        k: rules.signed(Upload(number, k, content), signatures.simulated(asked.seed, "client", k))
+        for k, content in enumerate(contents)
+    }
+
+
+def part_kinds(packed: bytes) -> list[PartKind]:
+    bodies = [placed.message.body for placed in unpack(packed)]
+    return [body.what for body in bodies if isinstance(body, Part)]
 
 
 def test_of_two_uploads_of_a_client_the_first_is_carried() -> None:

@@ -22,7 +22,7 @@ from fedrfq.flower.messages import NAME, NodeAnswer
 from fedrfq.flower.node_state import KEPT, NodeState
 from fedrfq.flower.packed_result import public_in, without_public
 from fedrfq.flower.shard import Shard
-from fedrfq.learning.common_test import CommonFigures
+from fedrfq.learning.all_classes import CommonFigures
 from support.flowered import NOTHING, Done, experiment, node_of, order, rounds, sent_to
 
 CLIENTS = "clients-0-1"

@@ -19,7 +19,7 @@ from fedrfq.flower.messages import NodeAnswer, NodeFigures
 from fedrfq.flower.run_directory import FlowerRunDirectory, RunPlan
 from fedrfq.flower.sample_knowledge import DealtSamples, ReportedSamples
 from fedrfq.flower.serverapp import main
-from fedrfq.learning.common_test import ALL_WAYS
+from fedrfq.learning.all_classes import ALL_WAYS
 from fedrfq.learning.round_loop import committee_settings
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.runs.run_directory import AUDITED, RunDirectory

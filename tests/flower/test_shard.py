@@ -19,7 +19,7 @@ from fedrfq.flower import shard
 from fedrfq.flower.messages import NodeAnswer
 from fedrfq.flower.shard import Shard, ShardData, joined
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import CommonFigures
+from fedrfq.learning.all_classes import CommonFigures
 from fedrfq.learning.draws import deal
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.prototypes.fixed_point import Globals

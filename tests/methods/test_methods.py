@@ -372,7 +372,7 @@ def test_runs_share_a_program_if_the_guide_carries_their_difference() -> None:
         ("fesem", {"clusters": 0}),
         ("fedrfq-lean", {"lam": -1.0}),
         ("fedrfq-lean", {"power": 3}),
-        ("fedrfq-lean", {"bits": 12}),
+        ("fedrfq-lean", {"bits": 3}),
         ("fedrfq-lean", {"separation": -1.0}),
         ("fedrfq-lean", {"separation": float("nan")}),
         ("fedrfq-lean", {"temperature": 0.0}),

@@ -58,5 +58,5 @@ def test_targets_are_as_long_as_the_option_says_and_absent_classes_push_nobody()
 
 def test_prototypes_at_one_place_stay_numbers() -> None:
     known = globals_([[1, 0], [1, 0], [0, 0]], [True] * 3)
-    found = ProtoNorm().targets(1, known, np.random.default_rng(0))
-    assert np.isfinite(found.floats()).all()
+    found = ProtoNorm().targets(1, known, np.random.default_rng(0)).floats()
+    assert np.linalg.norm(found, axis=1) == pytest.approx(ProtoNorm().norm, abs=1e-3)

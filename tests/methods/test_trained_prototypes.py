@@ -92,12 +92,24 @@ def test_passes_and_batches_are_steps() -> None:
     assert ways[0] < ways[1] < ways[2]
 
 
+def test_uploads_are_shuffled_by_the_rounds_randomness() -> None:
+    uploads = Uploads((0, 1), np.ones((2, 2), np.int64), np.array([[[3, 4], [4, 3]]] * 2) * ONE)
+    known = Globals(np.ones(2, np.bool_), uploads.values_KJV[0])
+    method = FedTGP(server_batch=1, server_epochs=3)
+    one, same, other = (
+        method.server_step(server(), uploads, known, np.random.default_rng(seed))[0]["out.weight"]
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
 def test_fedorgps_losses_by_hand() -> None:
-    """At 45° from its own P̂, 0° from the second and 90° from the third."""
+    """At 45° from its own P̂, 0° from the second, and at a cosine of −0.6 from the third."""
     p = points((1, 0))
-    prototypes = points((1, 1), (2, 0), (0, 5))
+    prototypes = points((1, 1), (2, 0), (-3, 4))
     loss = FedORGP(gamma=3.0).server_loss(p, classes(0), prototypes, 0.0)
-    assert float(loss) == pytest.approx(1 - sqrt(0.5) + 3 * (1 + 0) / 2)
+    assert float(loss) == pytest.approx(1 - sqrt(0.5) + 3 * (1 + 0.6) / 2)
     pull = FedORGP().pull(torch.tensor([[[3.0, 4.0]]]), torch.tensor([[[2.0, 0.0]]]))
     assert pull.tolist() == [[pytest.approx(0.4)]]
 

@@ -417,7 +417,7 @@ class Pretender:
     def interrupt(self) -> None:
         self.interrupted.set()
 
-    def test(self, globals_: Globals) -> ClientAccuracies:
+    def test(self, number: int, globals_: Globals) -> ClientAccuracies:
         return ClientAccuracies(90.0, 80.0, 85.0)
 
 

@@ -40,7 +40,7 @@ from fedrfq.node.server import Server
 from fedrfq.node.transport.budget import client_pace, courier_pace
 from fedrfq.node.transport.fair_queue import FairQueue
 from support.command import fedrfq
-from support.committees import rounds, some_settings, uploads
+from support.committees import PUBLIC, rounds, some_settings, uploads
 from support.federations import PATIENCE_S, Servers, founded, process, signed, status, until, upload
 
 CLIENTS = 3
@@ -402,6 +402,53 @@ def test_the_latest_round_is_found_whatever_one_server_says(
                     await courier.latest(0.5)
 
     assert federation.roster.n - federation.roster.f == 3
+    run(test())
+
+
+def test_public_statistics_are_brought_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real servers, and statistics longer than any other message of this federation."""
+    public = replace(PUBLIC, moments=100, values=300, every=0, norm=16.0)
+    founded(tmp_path, couriers=1, public=public, **PATIENT)
+    asked = []
+    found = Replica._find
+
+    def counted(replica: Replica, fetch: Fetch) -> Message | None:
+        if fetch.what is PartKind.PUBLIC:
+            asked.append(fetch.round)
+        return found(replica, fetch)
+
+    monkeypatch.setattr(Replica, "_find", counted)
+
+    async def test() -> None:
+        async with at_work(tmp_path) as (servers, courier):
+            results = [
+                await courier.carry(number, signed(tmp_path, number), PATIENCE_S)
+                for number in (1, 2, 3)
+            ]
+            assert set(asked) == {1}
+            await until(
+                lambda: all(server._tracker.decided == 3 for server, _ in servers.running.values())
+            )
+        contents = {result.public for result in results}
+        assert len(contents) == 1
+        content = contents.pop()
+        expected = rounds(Simulated(4), some_settings(CLIENTS, public=public), 1)[0].decision
+        assert expected.public is not None
+        assert content == codec.encode_public(expected.public, public)
+        assert len(content) > 20_000
+        before = len(asked)
+        servers = Servers(tmp_path)
+        await servers.start(*range(4))
+        for known, again in ((content, False), (b"", True)):
+            async with Courier.open(tmp_path / "courier-0", known) as courier:
+                latest = await courier.latest(PATIENCE_S)
+            assert latest is not None
+            assert latest.public == content
+            assert (len(asked) > before) == again
+        await servers.stop()
+
     run(test())
 
 

@@ -97,6 +97,10 @@ def test_a_participant_is_the_client_of_a_run_alone_to_the_byte(
                 row["prototype_accuracy"],
             )
             assert accuracies.prototype_own == row["prototype_accuracy_own"]
+            # The last round is tested on all classes, too.
+            assert (accuracies.accuracy_all is not None) == (number == experiment.rounds)
+            for name in ("accuracy_all", "accuracy_held", "accuracy_unheld"):
+                assert getattr(accuracies, name) == row[name]
             assert (own.losses.classification, own.losses.prototype) == (
                 row["loss_classification"],
                 row["loss_prototype"],
@@ -282,6 +286,9 @@ def test_own_samples_are_all_its_own_under_the_federations_classes(
     own.train(1, nothing(experiment, mnist))
     assert own.engine.shares.counts == (12,)
     assert own.held_1J[0].nonzero().flatten().tolist() == [2, 7]
+    # No other client has these test samples, and so there is no test on all classes.
+    last = own.test(experiment.rounds, nothing(experiment, mnist))
+    assert (last.accuracy_all, last.accuracy_unheld) == (None, None)
 
 
 def test_own_samples_of_other_classes_are_refused(mnist: Dataset, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,9 +16,11 @@ from fedrfq.consensus.events import Timer
 from fedrfq.consensus.messages import Fetch, Message, Part, PartKind
 from fedrfq.consensus.replica import Replica
 from fedrfq.errors import UserError
+from fedrfq.federation import codec
 from fedrfq.federation.reconfiguration import read_successor
 from fedrfq.federation.round_log import unpack
 from fedrfq.files import hash_chain
+from fedrfq.node.client import ClientProcess
 from fedrfq.node.ended_runs import EndedRuns
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.change import changed
@@ -125,6 +129,21 @@ def test_a_client_that_was_away_has_it_in_its_next_entry(tmp_path: Path) -> None
     assert [one.round for one in Audit(network.home(~0), recompute=True).rounds()] == [2]
 
 
+def test_a_servers_round_is_recomputed_after_rounds_that_it_only_heard_of(tmp_path: Path) -> None:
+    """It fetched the outcomes of rounds 1 and 2; only the first has brought public statistics."""
+    network = Networked(tmp_path, PUBLIC)
+    for number in (1, 2):
+        network.passes = lambda sender, receiver, message: 3 not in (sender, receiver)
+        network.round(number)
+        network.passes = lambda sender, receiver, message: True
+        network.expire(Timer.RESEND, 3)
+        network.settle()
+    network.round(3)
+    assert written(network, 3) == [1]
+    found = list(Audit(network.home(3), recompute=True).rounds())
+    assert [one.recomputed for one in found] == [False, False, True]
+
+
 def test_a_change_of_the_federation_keeps_it(network: Networked) -> None:
     before = public_of(network, 0)
     old = network.federation
@@ -198,6 +217,28 @@ def test_a_last_file_with_another_public_part_is_refused(network: Networked) -> 
 def public_of_file(content: bytes) -> bytes:
     bodies = [placed.message.body for placed in unpack(content)]
     return next(b.content for b in bodies if isinstance(b, Part) and b.what == PartKind.PUBLIC)
+
+
+def test_a_client_process_hears_the_statistics_with_every_result(network: Networked) -> None:
+    """In the first run, and before the first round of the next."""
+    own = SimpleNamespace(
+        _federation=network.federation,
+        _identity=SimpleNamespace(party=~0),
+        _rounds=9,
+        _inherited=None,
+    )
+    process = cast(ClientProcess, own)
+    assert ClientProcess._start_news(process).public is None
+    certificate, outcome, _ = network.decided[~0][-1]
+    assert outcome is not None
+    news = ClientProcess._news(process, certificate, outcome)
+    expected = codec.decode_public(outcome.public, PUBLIC)
+    own._inherited = outcome
+    for found in (news, ClientProcess._start_news(process)):
+        assert found.public is not None
+        assert expected is not None
+        assert np.array_equal(found.public.values_JV, expected.values_JV)
+    assert (news.round, news.verdict != "") == (5, True)
 
 
 def test_a_server_restarts_with_it(network: Networked) -> None:

@@ -29,6 +29,7 @@ from fedrfq.prototypes.fixed_point import (
     admit,
     decode,
     encode,
+    fixed,
     refuses,
     size,
 )
@@ -65,6 +66,12 @@ def test_fewer_bits_are_a_coarser_grid_up_to_eight(bits: int, step: float, most:
     values, cut, _ = quantise(numbers, Precision(bits))
     assert (values[0, 0] / ONE).tolist() == [1, -1, 0, step, -step, 0, most, most, -most]
     assert cut.tolist() == [2]
+
+
+def test_numbers_in_fixed_point_are_cut_to_its_range() -> None:
+    numbers = np.array([0.5, -0.25, 100.0, -100.0, np.nan, np.inf])
+    end = LIMIT - 1
+    assert fixed(numbers).tolist() == [2**13, -(2**12), end, -end, 0, end]
 
 
 def test_values_out_of_range_are_cut_and_counted_by_client() -> None:

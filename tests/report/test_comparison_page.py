@@ -101,6 +101,13 @@ def test_curves_and_ends_are_means_over_seeds_with_their_deviation(folder):
     assert [row["round"] for row in curve] == [1, 2]
 
 
+def test_the_table_has_the_final_prediction_on_all_classes(folder):
+    text = comparison_page.page(runs_in([folder])).render("")
+    for field in ("accuracy_all", "accuracy_unheld"):
+        means = [last(path, field) for path in runs_in([folder / "mnist5k-fedrfq"])]
+        assert f">{np.mean(means):.2f} %<" in text
+
+
 def picture(series):
     """Return the lines of so many series, and those in the legend, as (colour, dashes)."""
     names = [f"series {k}" for k in range(series)]
@@ -174,7 +181,10 @@ def test_runs_without_rounds_or_prototypes_are_compared_as_far_as_they_go(folder
     drawn = {figure.name: figure for figure in page.figures()}
     assert "local, rounds=3" in {row["setting"] for row in drawn["final"].rows}
     assert "local, rounds=3" not in {row["series"] for row in drawn["accuracy-prototype"].rows}
-    assert page.sections[0].body.count('<td class="number">–</td><td class="number">–</td>') == 3
+    dash = '<td class="number">–</td>'
+    # Two accuracies of the run that has begun, each with its difference, two on all classes and
+    # what it uploads; and what the other lacks by prototype.
+    assert page.sections[0].body.count(dash) == 7 + 2
     assert "nan" not in comparison_page.page([local, *runs_in([folder])]).sections[0].body
     assert comparison_page.page([begun, begun / "."]).figures() == []
 

@@ -16,7 +16,7 @@ import torch
 
 from fedrfq.errors import UserError
 from fedrfq.files import tensors
-from fedrfq.learning.common_test import COMMON_COLUMNS
+from fedrfq.learning.all_classes import COMMON_COLUMNS
 from fedrfq.report import client_figures, projection, run_page, vega
 from fedrfq.report.clients_csv import Clients
 from fedrfq.report.figure import Figure

@@ -107,3 +107,11 @@ def test_clients_that_exchange_no_prototypes_are_shown_and_predict_by_their_head
     found = json.loads(done.stdout.splitlines()[-1])["predictions"]
     assert all(row["class"] in "0123456789" and row["nearest_prototype"] is None for row in found)
     assert "accuracy, own head" in fedrfq("show", result["run_dir"]).stdout
+
+
+def test_clients_predict_by_the_codes_they_agreed_on(tmp_path, pictures):
+    sets_ = sets([*SMALL, "rounds=2", "method.name=codes", "model.name=mlp"])
+    result = json.loads(fedrfq("run", *sets_, "--out", tmp_path, "--json").stdout.splitlines()[-1])
+    done = fedrfq("predict", result["run_dir"], 2, *pictures, "--json")
+    found = json.loads(done.stdout.splitlines()[-1])["predictions"]
+    assert all(row["nearest_prototype"] in list("0123456789") for row in found)

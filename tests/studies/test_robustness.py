@@ -56,7 +56,12 @@ def test_all_run_in_one_stack_and_no_attack_runs_once(tried):
 
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize(
-    ("measure", "column"), [("own", "accuracy"), ("prototype", "prototype_accuracy")]
+    ("measure", "column"),
+    [
+        ("own", "accuracy"),
+        ("prototype", "prototype_accuracy"),
+        ("all_classes", "accuracy_all"),
+    ],
 )
 def test_losses_are_from_the_clean_run_over_the_same_clients(tried, number, measure, column):
     study, out, _ = tried

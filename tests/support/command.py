@@ -16,7 +16,7 @@ import torch
 
 from fedrfq import experiment
 from fedrfq.cli import main
-from fedrfq.learning.common_test import COMMON_COLUMNS
+from fedrfq.learning.all_classes import COMMON_COLUMNS
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session
 

@@ -20,7 +20,7 @@ from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import Decided, Submit
 from fedrfq.consensus.messages import Message, Upload
 from fedrfq.consensus.rules import Rules
-from fedrfq.federation.application import Task
+from fedrfq.federation.application import PublicTask, Task
 from fedrfq.federation.federation_file import Federation, Timings
 from fedrfq.files import toml
 from fedrfq.node.driver import Driver
@@ -41,6 +41,7 @@ def founded(
     clients: int = 3,
     rounds: int = 3,
     couriers: int = 0,
+    public: PublicTask | None = None,
     **timings: int,
 ) -> Federation:
     """Create the folders of all parties."""
@@ -49,7 +50,7 @@ def founded(
         "clients": clients,
         "committee": {"name": "simulated", "servers": servers},
     }
-    task = Task(AdaptiveDetector(), "weighted", FULL_PRECISION, clients, CLASSES, VALUES)
+    task = Task(AdaptiveDetector(), "weighted", FULL_PRECISION, clients, CLASSES, VALUES, public)
     made = [
         founding.NewKeys.new(f"server-{k}", f"127.0.0.1:{port}")
         for k, port in enumerate(free_ports(servers))
@@ -67,7 +68,8 @@ def founded(
 
 def signed(folder: Path, round_: int, clients: Sequence[int] = range(3)) -> list[Message]:
     """Return what some of three clients send in a round."""
-    contents = uploads(some_settings(3), round_).encoded(round_)
+    public = identity.load(folder / "client-0").federation.task.public
+    contents = uploads(some_settings(3, public=public), round_).encoded(round_)
     return [upload(folder / f"client-{k}", round_, k, contents[k]) for k in clients]
 
 

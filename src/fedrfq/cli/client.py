@@ -57,7 +57,8 @@ def client(
         if ended.accuracies is None or not (ended.finished or once):
             logs.log_event("stopped", after_round=ended.round)
             return
-        figures = {key: round(value, 2) for key, value in vars(ended.accuracies).items()}
+        known = vars(ended.accuracies).items()
+        figures = {key: round(value, 2) for key, value in known if value is not None}
         logs.log_event("finished", "info", round=ended.round, model=folder / MODEL, **figures)
 
 

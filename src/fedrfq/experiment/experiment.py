@@ -75,7 +75,9 @@ class Experiment:
         "Whether each client starts from its own random model or all from one",
         one_of(STARTS),
     )
-    checkpoint: int = option(10, "Number of rounds between two snapshots of the run", "1 or more")
+    checkpoint: int = option(
+        10, "Number of rounds between two snapshots, and two tests on all classes", "1 or more"
+    )
     validation: float = option(
         0.0,
         "Share of each client's training samples held back and tested on instead of test samples",

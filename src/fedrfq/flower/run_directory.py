@@ -29,7 +29,7 @@ from fedrfq.flower.decided_round import DecidedRound
 from fedrfq.flower.messages import Floats, Ints, NodeAnswer, NodeFigures, Singles
 from fedrfq.flower.sample_knowledge import SampleKnowledge
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import ALL_WAYS, COMMON_MEASURES, CommonFigures
+from fedrfq.learning.all_classes import ALL_WAYS, COMMON_MEASURES, CommonFigures
 from fedrfq.learning.evaluation import Round, RoundOutcome, RoundRecord, RunAccuracies, outcome
 from fedrfq.learning.round_loop import attackers, targets
 from fedrfq.prototypes.fixed_point import Globals, Uploads

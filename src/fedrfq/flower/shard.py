@@ -26,7 +26,7 @@ from fedrfq.experiment import Experiment
 from fedrfq.flower.messages import Floats, Losses, NodeFigures
 from fedrfq.flower.public_shard import PublicShard
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import GlobalPrototypes, evaluate
+from fedrfq.learning.all_classes import GlobalPrototypes, evaluate
 from fedrfq.learning.evaluation import Tested
 from fedrfq.learning.public.classifier import PublicClassifier
 from fedrfq.learning.round_loop import (

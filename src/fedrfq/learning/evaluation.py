@@ -17,7 +17,7 @@ from fedrfq.data.partition import Partition
 from fedrfq.experiment import Experiment
 from fedrfq.federation.public_task import PublicTask
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import COMMON_COLUMNS, CommonFigures
+from fedrfq.learning.all_classes import COMMON_COLUMNS, CommonFigures
 from fedrfq.learning.draws import targets
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision

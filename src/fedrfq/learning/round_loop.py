@@ -31,7 +31,7 @@ from fedrfq.experiment import Experiment
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.learning import metrics
-from fedrfq.learning.common_test import CommonFigures, CommonTest
+from fedrfq.learning.all_classes import CommonFigures, CommonTest
 from fedrfq.learning.draws import (
     attackers,
     believed_labels,
@@ -424,9 +424,11 @@ class RoundLoop:
     def _served(self, r: int, state: LoopState, decision: Decision) -> tuple[Params, Decision]:
         """Return what run `r`'s server has learned from a round, and the decision with its result.
 
-        Only one trusted server trains; others leave the decision as it is.
+        Only one trusted server trains, on prototypes; others leave the decision as it is.
         """
         experiment = self.experiments[r]
+        if self.settings[r].task.public_in(state.round + 1) is not None:
+            return state.server[r], decision
         kept = decision.uploads.only(decision.verdict.kept_K)
         rng = generator(experiment, Purpose.SERVER, state.round + 1)
         # Steps on a few prototypes are small: threads would mostly wait for each other.
@@ -479,9 +481,9 @@ class RoundLoop:
             return [None for _ in self.experiments]
         pairs = zip(self.experiments, decisions, strict=True)
         known = [targets(experiment, number, decision.globals_) for experiment, decision in pairs]
-        return self.common.measure(self.engines, params, known, self._public_chances(decisions))
+        return self.common.measure(self.engines, params, known, self.public_chances(decisions))
 
-    def _public_chances(self, decisions: Sequence[Decision]) -> Tensor | None:
+    def public_chances(self, decisions: Sequence[Decision]) -> Tensor | None:
         """Return what each client's public classifier makes of its common test, K × N × J."""
         if not self.experiments[0].public.used:
             return None

@@ -28,6 +28,8 @@ from fedrfq.prototypes.fixed_point import Globals, fixed
 
 # Ones in a code whose places are random.
 _RANDOM_ONES = 10
+# Fixed point ends here.
+MAX_NORM = 64.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,9 @@ class Codes(PrototypeLoss):
     """Cross-entropy plus λ times the distance to the fixed code of the sample's class."""
 
     lam: float = option(4.0, "Weight of the prototype loss (λ)", f"0 to {MAX_WEIGHT:g}")
-    norm: float = option(4.0, "Length of a code, as a vector", "above 0, at most 64")
+    norm: float = option(
+        0.0, "Length of a code, as a vector; 0 chooses by its number of values", "0 to 64"
+    )
 
     predicts: ClassVar[bool] = True
 
@@ -46,7 +50,8 @@ class Codes(PrototypeLoss):
     def targets(self, rounds: int, globals_: Globals, rng: Generator) -> Globals:
         classes, values = globals_.values_JV.shape
         codes_JV = codes(classes, values, rng)
-        return Globals(np.ones(classes, np.bool_), fixed(self.norm * codes_JV))
+        length = norm_of(self.norm, values)
+        return Globals(np.ones(classes, np.bool_), fixed(length * codes_JV))
 
 
 def codes(classes: int, values: int, rng: Generator) -> NDArray[np.float64]:
@@ -77,7 +82,15 @@ def _distinct_places(classes: int, values: int, ones: int, rng: Generator) -> ND
     return np.array(list(drawn))
 
 
+def norm_of(norm: float, values: int) -> float:
+    """Return the norm that was set or, for 0, one that suits vectors of so many values.
+
+    4 suits the 50 values of the CNN; vectors of more values are longer, each value being alike.
+    """
+    return norm or min(4.0 * (values / 50) ** 0.5, MAX_NORM)
+
+
 def check_norm(norm: float) -> None:
     """Raise UserError where no prototype of this length can be written in fixed point."""
-    if not 0 < norm <= 64:
-        raise UserError(f"method.norm must be above 0 and at most 64, not {norm}")
+    if not 0 <= norm <= MAX_NORM:
+        raise UserError(f"method.norm must be 0 to {MAX_NORM:g}, not {norm}")

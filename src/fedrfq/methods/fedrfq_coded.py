@@ -28,7 +28,7 @@ from numpy.random import Generator
 
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
-from fedrfq.methods.codes import check_norm, codes
+from fedrfq.methods.codes import check_norm, codes, norm_of
 from fedrfq.methods.fedrfq_lean import FedRFQLean
 from fedrfq.methods.method import MAX_WEIGHT
 from fedrfq.methods.protonorm import spread, unit
@@ -44,7 +44,9 @@ class FedRFQCoded(FedRFQLean):
     power: int = option(
         2, "Distance in the prototype loss: 1 is the L2 norm, 2 the mean squared error", "1 or 2"
     )
-    norm: float = option(4.0, "Length of every target, as a vector", "above 0, at most 64")
+    norm: float = option(
+        0.0, "Length of every target, as a vector; 0 chooses by its number of values", "0 to 64"
+    )
     learned: float = option(
         0.5, "Share of the clients' mean in a target; the rest is its code", "0 to 1"
     )
@@ -73,7 +75,7 @@ class FedRFQCoded(FedRFQLean):
         mean_JV = unit(globals_.floats().astype(np.float64))
         mixed_JV = (1 - share_J1) * codes(classes, values, rng) + share_J1 * mean_JV
         apart_JV = spread(unit(mixed_JV), self.steps, self.push)
-        return Globals(np.ones(classes, np.bool_), fixed(self.norm * apart_JV))
+        return Globals(np.ones(classes, np.bool_), fixed(norm_of(self.norm, values) * apart_JV))
 
     def program(self) -> Hashable:
         # What the targets carry is no part of the program.

@@ -62,7 +62,8 @@ class FedRFQLean(FedRFQ):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Precision(self.bits)  # refuses other numbers of bits
+        if not MIN_BITS <= self.bits <= MAX_BITS:
+            raise UserError(f"method.bits must be {MIN_BITS} to {MAX_BITS}, not {self.bits}")
         if self.power not in (1, 2):
             raise UserError(f"method.power must be 1 or 2, not {self.power}")
         if not 0 <= self.separation <= MAX_WEIGHT:

@@ -83,9 +83,8 @@ def spread(units_JV: NDArray[np.float64], steps: int, push: float) -> NDArray[np
 
 def _repulsion(units_JV: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return Σ_j (u − u_j) / ‖u − u_j‖² for each u."""
-    # Of unit vectors, ‖u − u_j‖² = 2 − 2 u·u_j.
+    # Of unit vectors, ‖u − u_j‖² = 2 − 2 u·u_j. What a vector does to itself cancels out.
     strength_JJ = 1 / np.maximum(2 - 2 * units_JV @ units_JV.T, _NEAREST)
-    np.fill_diagonal(strength_JJ, 0)
     forces_JV: NDArray[np.float64] = (
         strength_JJ.sum(1, keepdims=True) * units_JV - strength_JJ @ units_JV
     )

@@ -117,6 +117,9 @@ class Learner:
             verdict=news.verdict,
             score=news.score,
             seconds=time.monotonic() - self._since,
+            accuracy_all=accuracies.accuracy_all,
+            accuracy_held=accuracies.accuracy_held,
+            accuracy_unheld=accuracies.accuracy_unheld,
         )
         self._history.write(line)
         log_event("round completed", "info", **line.facts())

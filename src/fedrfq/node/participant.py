@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedrfq.data.client_data import client_data
+from fedrfq.data.client_data import client_data, tests_of
 from fedrfq.engine import counter_rng
 from fedrfq.engine.engine import Engine, Program
 from fedrfq.errors import UserError
@@ -22,6 +22,7 @@ from fedrfq.experiment import Experiment, name_of
 from fedrfq.files import tensors
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning import metrics
+from fedrfq.learning.all_classes import GlobalPrototypes, evaluate
 from fedrfq.learning.round_loop import held, participants, start, targets, tested
 from fedrfq.methods import METHODS
 from fedrfq.models.stacked import Params, stack
@@ -51,11 +52,18 @@ class ClientAccuracies:
 
     `head` is by the client's own classifier; `prototype` by the nearest global prototype of all
     classes; `prototype_own` by the nearest of the classes that the client holds.
+
+    The others are on the common test set: on all classes, on those the client holds, and on those
+    it does not. There are none in rounds without that test, and where the client has samples of its
+    own.
     """
 
     head: float
     prototype: float
     prototype_own: float
+    accuracy_all: float | None = None
+    accuracy_held: float | None = None
+    accuracy_unheld: float | None = None
 
 
 class Participant:
@@ -96,6 +104,9 @@ class Participant:
         train, test = client_data(
             [local.partition], labels, local.dataset, experiment.data.augment, device
         )
+        self._common = None
+        if local.common is not None:
+            self._common = tests_of([local.common], local.dataset, device)
         program = Program(
             experiment.place(client)[1], experiment.method, experiment.pool, self.experiment.train
         )
@@ -141,10 +152,18 @@ class Participant:
             def accuracy(guess_1N: Tensor) -> float:
                 return float(metrics.accuracies(guess_1N, tests.y_KN, tests.weight_KN)[0])
 
+            common: dict[str, float | None] = {}
+            if self._common is not None and self.experiment.at_checkpoint(self.before + number):
+                own = GlobalPrototypes.of([known], self.device)
+                found = evaluate(self.engine, self.params, self._common, self.held_1J, own)
+                common = found.client(0)
             return ClientAccuracies(
                 head=accuracy(tests.logits_KNJ.argmax(-1)),
                 prototype=accuracy(metrics.nearest(distance_1NJ, present_1J)),
                 prototype_own=accuracy(metrics.nearest(distance_1NJ, present_1J & self.held_1J)),
+                accuracy_all=common.get("accuracy_all"),
+                accuracy_held=common.get("accuracy_held"),
+                accuracy_unheld=common.get("accuracy_unheld"),
             )
 
     def _train(self, number: int, globals_: Globals) -> tuple[Params, Losses]:

@@ -15,6 +15,7 @@ from fedrfq.report.find_runs import MAX_RUNS
 from fedrfq.report.groups import Brief, Group, differing, grouped
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.run_page import length, points
+from fedrfq.runs.summary import last_tested
 
 # The series of a figure, and the prefix of the RoundRecord fields that it shows.
 _FIELDS = {HEAD: "accuracy", PROTOTYPE: "prototype_accuracy"}
@@ -176,6 +177,8 @@ def _table(groups: Sequence[Group]) -> str:
         "difference",
         PROTOTYPE,
         "difference",
+        "all classes",
+        "classes not held",
         "uploaded per round",
     ]
     rows = [
@@ -185,15 +188,28 @@ def _table(groups: Sequence[Group]) -> str:
             max(len(run.records) for run in group.runs),
             *_result(group, groups, "accuracy"),
             *_result(group, groups, "prototype_accuracy"),
+            _tested(group, "accuracy_all"),
+            _tested(group, "accuracy_unheld"),
             _uploaded(group),
         ]
         for group in groups
     ]
     caption = markup.text(
         "Test accuracy in % after the last round: mean over clients and seeds, ± one standard "
-        "deviation over seeds. Differences are relative to the first row that has a value."
+        "deviation over seeds. Differences are relative to the first row that has a value. The "
+        "final prediction is tested on all classes, and on those that a client does not hold."
     )
-    return markup.table(header, rows, numbers=7) + f"<figcaption>{caption}</figcaption>"
+    return markup.table(header, rows, numbers=9) + f"<figcaption>{caption}</figcaption>"
+
+
+def _tested(group: Group, field: str) -> str:
+    """Return a figure of the runs' last tests on all classes, as the mean over runs."""
+    records = [last_tested(run.records) for run in group.runs]
+    values = [getattr(record, field) for record in records if record is not None]
+    present = [value for value in values if value is not None]
+    if not present:
+        return "–"
+    return points(float(np.mean(present)))
 
 
 def _uploaded(group: Group) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrfq.experiment import Experiment, name_of
-from fedrfq.learning.common_test import COMMON_COLUMNS
+from fedrfq.learning.all_classes import COMMON_COLUMNS
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.runs.run_directory import RunDirectory

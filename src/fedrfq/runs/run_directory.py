@@ -40,7 +40,7 @@ from fedrfq.federation.federation_file import Federation
 from fedrfq.files import hash_chain, tensors, toml
 from fedrfq.files.atomic import reporting_write_errors, write_atomically
 from fedrfq.files.strict_json import to_json
-from fedrfq.learning.common_test import COMMON_COLUMNS
+from fedrfq.learning.all_classes import COMMON_COLUMNS
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import LoopState
 from fedrfq.prototypes.fixed_point import Globals

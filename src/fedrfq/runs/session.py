@@ -23,7 +23,7 @@ from fedrfq.files.strict_json import to_json
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop
 from fedrfq.models.stacked import Params
-from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.runs.environment import described, differences, environment, here
 from fedrfq.runs.public_classifiers import save_classifiers
 from fedrfq.runs.result import agreement, detection, summary
@@ -177,9 +177,9 @@ class Session:
     def finish(self) -> list[dict[str, Any]]:
         """Write and return each run's result; write the last round's prototypes, too."""
         # `sent` is empty if a finished run was resumed; its prototypes were written before.
-        for run, sent, globals_ in zip(self.runs, self.sent, self.state.globals_, strict=False):
-            if sent.clients and globals_.present_J.any():
-                self._snapshot(sent, globals_).save(run.path)
+        for r, sent in enumerate(self.sent):
+            if sent.clients and self.state.globals_[r].present_J.any():
+                self._snapshot(r, sent).save(self.runs[r].path)
         self._save_classifiers()
         results = []
         for r, silhouettes in enumerate(self.loop.silhouettes(self.state)):
@@ -188,9 +188,10 @@ class Session:
             results.append(result)
         return results
 
-    def _snapshot(self, sent: Uploads, globals_: Globals) -> PrototypeSnapshot:
-        """Return the last round's prototypes; what was sent may have been public statistics."""
-        if self.loop.experiments[0].public.due(self.state.round):
+    def _snapshot(self, r: int, sent: Uploads) -> PrototypeSnapshot:
+        """Return run `r`'s last prototypes; what was sent may have been public statistics."""
+        globals_ = self.state.globals_[r]
+        if self.loop.experiments[r].public.due(self.state.round):
             return PrototypeSnapshot.only_global(self.state.round, globals_)
         return PrototypeSnapshot.of(self.state.round, sent, globals_)
 

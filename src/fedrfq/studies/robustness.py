@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
@@ -46,7 +46,17 @@ LATE = 5
 # Points: if less is lost without a detector, the share that one wins back is mostly noise.
 MIN_LOSS = 0.5
 Place = tuple[str, str, int, int]  # attack, detector, number of attackers, seed
-Accuracies = tuple[float | None, float | None]  # by the own head, by the nearest global prototype
+
+
+class Accuracies(NamedTuple):
+    """Accuracies in percent by the own head, by the nearest global prototype, and on all classes.
+
+    The last is that of the final prediction, on the common test set.
+    """
+
+    own: float | None = None
+    prototype: float | None = None
+    all_classes: float | None = None
 
 
 @dataclass(frozen=True)
@@ -209,8 +219,10 @@ class AttackedRun:
     diverged: str | None
     own: float | None
     prototype: float | None
+    all_classes: float | None
     clean_own: float | None
     clean_prototype: float | None
+    clean_all_classes: float | None
     detected: Detected | None
 
     @property
@@ -222,6 +234,11 @@ class AttackedRun:
     def prototype_loss(self) -> float | None:
         """Points that honest clients lose by the nearest prototype against the clean run."""
         return _loss(self.clean_prototype, self.prototype)
+
+    @property
+    def all_classes_loss(self) -> float | None:
+        """Points that honest clients' final predictions lose on all classes."""
+        return _loss(self.clean_all_classes, self.all_classes)
 
 
 def _loss(clean: float | None, attacked: float | None) -> float | None:
@@ -244,10 +261,13 @@ class AttackedCell:
     diverged: int
     own: Spread | None
     prototype: Spread | None
+    all_classes: Spread | None
     own_loss: Spread | None  # in points, against the clean run
     prototype_loss: Spread | None
+    all_classes_loss: Spread | None
     own_won_back: float | None  # as a share of the loss without a detector
     prototype_won_back: float | None
+    all_classes_won_back: float | None
     precision: float | None
     recall: float | None
     recall_late: float | None
@@ -258,8 +278,10 @@ class AttackedCell:
         """Summarise the runs of one cell; `undefended` are those of its attack with no detector."""
         own_loss = spread([run.own_loss for run in runs])
         prototype_loss = spread([run.prototype_loss for run in runs])
+        all_classes_loss = spread([run.all_classes_loss for run in runs])
         undefended_own_loss = spread([run.own_loss for run in undefended])
         undefended_prototype_loss = spread([run.prototype_loss for run in undefended])
+        undefended_all_classes_loss = spread([run.all_classes_loss for run in undefended])
         detected = Detected.together([run.detected for run in runs if run.detected is not None])
         return AttackedCell(
             attack=runs[0].attack,
@@ -269,10 +291,13 @@ class AttackedCell:
             diverged=sum(run.diverged is not None for run in runs),
             own=spread([run.own for run in runs]),
             prototype=spread([run.prototype for run in runs]),
+            all_classes=spread([run.all_classes for run in runs]),
             own_loss=own_loss,
             prototype_loss=prototype_loss,
+            all_classes_loss=all_classes_loss,
             own_won_back=won_back(own_loss, undefended_own_loss),
             prototype_won_back=won_back(prototype_loss, undefended_prototype_loss),
+            all_classes_won_back=won_back(all_classes_loss, undefended_all_classes_loss),
             **detected.shares(),
         )
 
@@ -339,17 +364,17 @@ def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[Attacke
     for (attack, detector, number, seed), experiment in study.experiments.items():
         end = ended[experiment.hash()]
         detected = None
-        own: float | None = None
-        prototype: float | None = None
+        # Where nobody attacks, these are the clients that are honest in the attacked runs beside.
+        found = accuracies(end, honest_clients[number, seed])
         if end.diverged is None:
             records = end.records()
             detected = Detected.of(records)
-            own = records[-1].honest_accuracy_mean
-            prototype = records[-1].honest_prototype_accuracy_mean
-            if not experiment.attack.clients:
-                # Nobody attacks. Take the clients that are honest in the attacked runs beside it.
-                own, prototype = accuracies(end, honest_clients[number, seed])
-        clean_own, clean_prototype = clean[number, seed]
+            if experiment.attack.clients:
+                found = found._replace(
+                    own=records[-1].honest_accuracy_mean,
+                    prototype=records[-1].honest_prototype_accuracy_mean,
+                )
+        before = clean[number, seed]
         runs.append(
             AttackedRun(
                 attack=attack,
@@ -358,10 +383,12 @@ def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[Attacke
                 seed=seed,
                 directory=end.run.path.name,
                 diverged=end.diverged,
-                own=own,
-                prototype=prototype,
-                clean_own=clean_own,
-                clean_prototype=clean_prototype,
+                own=found.own,
+                prototype=found.prototype,
+                all_classes=found.all_classes,
+                clean_own=before.own,
+                clean_prototype=before.prototype,
+                clean_all_classes=before.all_classes,
                 detected=detected,
             )
         )
@@ -377,7 +404,7 @@ def honest(experiment: Experiment, number: int) -> list[int]:
 def accuracies(ended: EndedRun, clients: Sequence[int]) -> Accuracies:
     """Return some clients' mean accuracies after the last round; none if the run diverged."""
     if ended.diverged is not None:
-        return None, None
+        return Accuracies()
     path = ended.run.path / "clients.csv"
     try:
         return _last_accuracies(path, ended.run.experiment(), clients)
@@ -390,12 +417,16 @@ def accuracies(ended: EndedRun, clients: Sequence[int]) -> Accuracies:
 def _last_accuracies(path: Path, experiment: Experiment, clients: Sequence[int]) -> Accuracies:
     lines = path.read_text(encoding="utf-8").splitlines()[-experiment.clients :]
     rows = {int(row["client"]): row for row in csv.DictReader(lines, CLIENT_COLUMNS)}
-    own = fmean(float(rows[k]["accuracy"]) for k in clients)
-    prototype_texts = [rows[k]["prototype_accuracy"] for k in clients]
-    prototype = None
-    # A method without prototypes leaves the column empty.
-    if all(prototype_texts):
-        prototype = fmean(map(float, prototype_texts))
     if any(int(row["round"]) != experiment.rounds for row in rows.values()):
         raise ValueError("it does not end with the last round")
-    return own, prototype
+    # A method without prototypes leaves their column empty; an older run has no other classes.
+    columns = ("accuracy", "prototype_accuracy", "accuracy_all")
+    return Accuracies(*(_mean_of([rows[k][column] for k in clients]) for column in columns))
+
+
+def _mean_of(texts: Sequence[str | None]) -> float | None:
+    """Return the mean of a column's cells; None if some are empty."""
+    present = [float(text) for text in texts if text]
+    if len(present) < len(texts):
+        return None
+    return fmean(present)

@@ -17,6 +17,7 @@ from fedrfq.studies.sheets import NOTHING, Sheet, plus_minus
 
 _OWN = "honest clients' accuracy by their own heads, %"
 _PROTOTYPE = "honest clients' accuracy by the nearest prototype, %"
+_ALL_CLASSES = "honest clients' accuracy on all classes, by their final prediction, %"
 _ACCURACY_NOTE = "Mean over seeds ± standard deviation over seeds."
 _LOSS_NOTE = (
     "Points lost against the run without attack and detector, over the same clients and seeds. In "
@@ -61,6 +62,12 @@ def _sheets_of_number(findings: RobustnessFindings, number: int) -> list[Sheet]:
         matrix(
             "points lost by the nearest prototype",
             lambda cell: _loss(cell.prototype_loss, cell.prototype_won_back),
+            _LOSS_NOTE,
+        ),
+        matrix(_ALL_CLASSES, lambda cell: _accuracy(cell, cell.all_classes), _ACCURACY_NOTE),
+        matrix(
+            "points lost on all classes",
+            lambda cell: _loss(cell.all_classes_loss, cell.all_classes_won_back),
             _LOSS_NOTE,
         ),
         matrix("precision / recall / late recall", _detection, _DETECTION_NOTE),

@@ -94,6 +94,18 @@ def test_the_map_alone_decides_on_classes_that_the_client_does_not_hold() -> Non
     assert chance[2] == pytest.approx(0.8, abs=1e-5)
 
 
+def test_the_own_head_speaks_for_held_classes_that_are_not_on_the_map() -> None:
+    """As where a client is the only one with a class, and its upload was dropped."""
+    known = _known(torch.tensor([[9.0, 9.0], [1.0, 0.0], [0.0, 1.0]]), [False, True, True])
+    own_samples = torch.tensor([[0.9, 0.1], [1.0, 0.2]])
+    made = classifier(NEAREST, known, own_samples, torch.tensor([0, 1]))
+    public = made.log_probabilities(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
+    own = _chances([0.8, 0.2, 1e-6], [0.3, 0.7, 1e-6], [0.3, 0.7, 1e-6])
+    chance = combined(own, public, torch.tensor([True, True, False])).exp()
+    assert chance[:, 0].tolist() == pytest.approx([0.8, 0.3, 0.3], abs=1e-5)
+    assert chance.argmax(1).tolist() == [0, 1, 2]
+
+
 def test_below_the_threshold_the_answer_is_that_it_does_not_know() -> None:
     chances = _chances([0.6, 0.4], [0.9, 0.1])
     assert answers(chances, 0.0).tolist() == [0, 0]

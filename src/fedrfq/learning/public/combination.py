@@ -13,6 +13,8 @@ from torch import Tensor
 
 # The log-probability of what cannot be; unlike −∞ it gives no NaN.
 _NEVER = -1e9
+# Classes of which nothing is known on the map lie below it, and all others far above.
+_NOT_ON_MAP = -1e6
 OWN = "own model"
 PUBLIC = "public map"
 UNKNOWN = -1
@@ -24,10 +26,16 @@ def combined(own_NJ: Tensor, public_NJ: Tensor, held_J: Tensor) -> Tensor:
     All may have more dimensions in front, if they are broadcast to each other.
     """
     public_NJ = public_NJ.to(own_NJ)
+    own_NJ = _among(own_NJ, held_J)
     # Among the classes held, both have a say: multiplied, the surer one wins.
-    within_NJ = _among(_among(own_NJ, held_J) + _among(public_NJ, held_J), held_J)
+    within_NJ = _among(own_NJ + _among(public_NJ, held_J), held_J)
     held_N1 = public_NJ.masked_fill(~held_J, _NEVER).logsumexp(-1, keepdim=True)
-    return torch.where(held_J, held_N1 + within_NJ, public_NJ).log_softmax(-1)
+    both_NJ = torch.where(held_J, held_N1 + within_NJ, public_NJ)
+    # The head's word on held classes that the map does not know; what is left is for both.
+    alone_NJ = held_J & (public_NJ < _NOT_ON_MAP)
+    alone_N1 = own_NJ.masked_fill(~alone_NJ, _NEVER).logsumexp(-1, keepdim=True)
+    left_N1 = torch.log1p(-alone_N1.exp().clamp_max(1)).clamp_min(_NEVER)
+    return torch.where(alone_NJ, own_NJ, both_NJ + left_N1).log_softmax(-1)
 
 
 def answers(chance_NJ: Tensor, threshold: float) -> Tensor:

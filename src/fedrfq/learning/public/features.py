@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,36 @@ def vectors(
     map_: PublicMap, dataset: Dataset, part: str, index_N: Ints, device: torch.device
 ) -> Tensor:
     """Return the vectors of some of a dataset's images; `part` is "train" or "test"."""
-    images = getattr(dataset, f"{part}_x")
-    if not map_.slow:
-        # On the CPU everywhere, so that every machine has nearly the same vectors.
-        raw_NW = map_.raw(torch.from_numpy(images[index_N]))
-    else:
+    if map_.slow:
         raw_NW = _kept(map_, dataset, part, index_N, device)
+    else:
+        raw_NW = _remembered(map_, dataset, part, index_N)
     if not torch.isfinite(raw_NW).all():
         raise UserError(
             f"{dataset.name}: the public map makes of an image values that are not numbers; "
             "check the map's weights with `fedrfq data get`"
         )
     return map_.scaled(raw_NW).to(device)
+
+
+def _remembered(map_: PublicMap, dataset: Dataset, part: str, index_N: Ints) -> Tensor:
+    """Return vectors of a fast map: several runs of one process share images."""
+    images = getattr(dataset, f"{part}_x")
+    rows_NW, done_N = _memory(map_.fingerprint(), dataset.sha256, part, len(images), map_.width())
+    missing = np.setdiff1d(index_N, np.flatnonzero(done_N))
+    if len(missing):
+        # On the CPU everywhere, so that every machine has nearly the same vectors.
+        rows_NW[missing] = map_.raw(torch.from_numpy(images[missing])).numpy()
+        done_N[missing] = True
+    return torch.from_numpy(rows_NW[index_N])
+
+
+# The arguments name a map and images; an array of zeros takes no memory until it is written to.
+@lru_cache(4)
+def _memory(
+    fingerprint: str, sha256: str, part: str, images: int, width: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    return np.zeros((images, width), np.float32), np.zeros(images, np.bool_)
 
 
 def _kept(
@@ -89,6 +108,8 @@ def _rows(stem: Path, images: int, width: int) -> np.memmap[Any, Any]:
 
 def _opened(path: Path) -> np.memmap[Any, Any] | None:
     try:
+        # First for reading alone: writing, numpy fills a file that was cut short with zeros.
+        np.lib.format.open_memmap(path, mode="r")
         return np.lib.format.open_memmap(path, mode="r+")
     except (ValueError, OSError):
         return None

@@ -22,6 +22,10 @@ class HistoryLine:
     Accuracies are in percent, on the client's own test samples. The losses are missing if the
     client did not train in the round, the verdict ("kept" or "filtered") and the score if its
     upload came too late. `seconds` counts from the moment the client knew the previous round.
+
+    The last three are on the common test set, which has all classes: the classes that the client
+    holds, and those it does not. They are missing in rounds without that test, and where the client
+    has samples of its own.
     """
 
     round: int
@@ -34,6 +38,9 @@ class HistoryLine:
     verdict: str
     score: int | None
     seconds: float
+    accuracy_all: float | None = None
+    accuracy_held: float | None = None
+    accuracy_unheld: float | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return what is known, rounded to a few digits, for the log."""

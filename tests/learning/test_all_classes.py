@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedrfq.data import Dataset
 from fedrfq.experiment import Experiment, from_table
-from fedrfq.learning import common_test, metrics
-from fedrfq.learning.common_test import COMMON_COLUMNS, CommonFigures, GlobalPrototypes, measure
-from fedrfq.learning.draws import common_test as drawn
+from fedrfq.learning import all_classes, metrics
+from fedrfq.learning.all_classes import COMMON_COLUMNS, CommonFigures, GlobalPrototypes, measure
+from fedrfq.learning.draws import common_test
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.round_loop import RoundLoop, deal
 from fedrfq.methods import METHODS
@@ -145,7 +145,7 @@ def test_figures_come_back_as_they_were_packed() -> None:
 
 def common_of(experiment: Experiment, dataset: Dataset) -> tuple[np.ndarray[Any, Any], bool]:
     """Return the common test set, and whether it is of training samples."""
-    found = drawn(experiment, deal(experiment, dataset), dataset)
+    found = common_test(experiment, deal(experiment, dataset), dataset)
     assert all(np.array_equal(own, found.test[0]) for own in found.test)
     return found.test[0], found.held_out
 
@@ -171,8 +171,20 @@ def test_of_a_rare_class_it_has_all_there_are_and_of_a_class_without_any_none(
     common, _ = common_of(experiment, few)
     assert np.bincount(few.test_y[common])[7] == 3
     without = replace(mnist, test_x=mnist.test_x[kept], test_y=mnist.test_y[kept])
-    found = drawn(experiment, deal(experiment, mnist), without).test[0]
+    found = common_test(experiment, deal(experiment, mnist), without).test[0]
     assert np.bincount(without.test_y[found], minlength=10)[7] == 0
+
+
+def test_writers_that_hold_back_samples_are_tested_on_test_samples(mnist: Dataset) -> None:
+    """Their writers have none, so each is tested on its own; the common ones are of others."""
+    writers = np.arange(len(mnist.train_y)) % 40
+    strangers = np.arange(len(mnist.test_y)) % 4 + 100
+    dataset = replace(mnist, train_groups=writers, test_groups=strangers)
+    experiment = from_table({"clients": 3, "partition": {"name": "groups"}})
+    assert deal(experiment, dataset).held_out
+    common, held_out = common_of(experiment, dataset)
+    assert not held_out
+    assert np.bincount(mnist.test_y[common]).tolist() == [40] * 10
 
 
 def test_it_is_drawn_by_the_seed(mnist: Dataset) -> None:
@@ -291,6 +303,6 @@ def test_many_clients_are_tested_some_at_a_time(
 
     together = found()
     # Four hundred samples each: five clients at once.
-    monkeypatch.setattr(common_test, "_AT_ONCE", 2000)
+    monkeypatch.setattr(all_classes, "_AT_ONCE", 2000)
     assert found() == together
     assert len({accuracy for run_ in together for accuracy in run_}) > 2

@@ -45,7 +45,7 @@ COMMON_COLUMNS = tuple(
 _AT_ONCE = 1 << 17
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WayFigures:
     """One way to predict, client by client, in percent; NaN where there is nothing to measure."""
 
@@ -70,7 +70,7 @@ class WayFigures:
         return WayFigures(all_K, held_K, unheld_K, ece_K, packed_KF[:, len(COMMON_MEASURES) :])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CommonFigures:
     """The figures of every way to predict; `final` names the way that the client goes by."""
 

@@ -1,0 +1,134 @@
+"""Vectors on a public map: a slow pass is done once, and what is on the disk is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedrfq.data import Dataset
+from fedrfq.data.partition import Ints
+from fedrfq.errors import UserError
+from fedrfq.learning.public import features
+from fedrfq.learning.public.features import vectors
+from fedrfq.models.public_maps import RandomMap
+from support.small import CPU
+
+CHUNK = 20
+SOME = np.arange(0, 100, 2)
+
+
+@dataclass(frozen=True)
+class SlowMap(RandomMap):
+    """A random map that is kept on the disk, and says how many images it was given."""
+
+    first: int = 4
+    second: int = 2
+
+    slow: ClassVar[bool] = True
+    passes: ClassVar[list[int]] = []
+    stops_after: ClassVar[int] = 1_000_000  # passes, and then it is interrupted
+
+    def raw(self, pixels_NCHW: Tensor) -> Tensor:
+        if len(self.passes) >= self.stops_after:
+            raise KeyboardInterrupt
+        self.passes.append(len(pixels_NCHW))
+        return super().raw(pixels_NCHW)
+
+
+class BrokenMap(RandomMap):
+    """A map with broken weights."""
+
+    def raw(self, pixels_NCHW: Tensor) -> Tensor:
+        return super().raw(pixels_NCHW) * torch.nan
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDRFQ_DATA", str(tmp_path))
+    monkeypatch.setattr(features, "_CHUNK", CHUNK)
+    monkeypatch.setattr(SlowMap, "passes", [])
+
+
+def slow(mnist: Dataset, index_N: Ints, part: str = "train") -> Tensor:
+    return vectors(SlowMap(), mnist, part, index_N, CPU)
+
+
+def fast(mnist: Dataset, index_N: Ints, part: str = "train") -> Tensor:
+    """Return what nothing on the disk has touched."""
+    return vectors(RandomMap(first=4, second=2), mnist, part, index_N, CPU)
+
+
+def test_every_image_passes_the_map_once(mnist: Dataset) -> None:
+    assert torch.equal(slow(mnist, SOME), fast(mnist, SOME))
+    assert SlowMap.passes == [20, 20, 10]
+    # In another order, and with five images that are new.
+    again = np.concatenate([SOME[::-1], np.arange(1, 11, 2)])
+    assert torch.equal(slow(mnist, again), fast(mnist, again))
+    assert SlowMap.passes == [20, 20, 10, 5]
+    assert slow(mnist, SOME[:0]).shape == (0, 32)
+
+
+def test_parts_and_maps_are_kept_apart(mnist: Dataset) -> None:
+    train = slow(mnist, SOME)
+    test = slow(mnist, SOME, "test")
+    other = vectors(SlowMap(filter_seed=1), mnist, "train", SOME, CPU)
+    assert torch.equal(test, fast(mnist, SOME, "test"))
+    assert not torch.equal(train, test)
+    assert not torch.equal(train, other)
+    assert torch.equal(slow(mnist, SOME), train)
+    assert sum(SlowMap.passes) == 3 * len(SOME)
+
+
+def test_a_map_that_is_scaled_in_another_way_passes_no_image_again(mnist: Dataset) -> None:
+    """Norm and projection come after the map."""
+    slow(mnist, SOME)
+    projected = vectors(SlowMap(projection=8, norm=2.0), mnist, "train", SOME, CPU)
+    assert projected.shape == (len(SOME), 8)
+    assert sum(SlowMap.passes) == len(SOME)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 100])
+
+
+def _overwrite(path: Path) -> None:
+    path.write_bytes(b"not what it was")
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [_cut, _overwrite, _empty, Path.unlink])
+@pytest.mark.parametrize("suffix", ["npy", "done"])
+def test_a_damaged_file_is_computed_again(
+    mnist: Dataset, tmp_path: Path, suffix: str, damage: Callable[[Path], None]
+) -> None:
+    slow(mnist, SOME)
+    (path,) = tmp_path.glob(f"features-*.{suffix}")
+    damage(path)
+    assert torch.equal(slow(mnist, SOME), fast(mnist, SOME))
+    assert sum(SlowMap.passes) == 2 * len(SOME)
+
+
+def test_an_interrupt_loses_only_the_images_in_work(
+    mnist: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(SlowMap, "stops_after", 2)
+        with pytest.raises(KeyboardInterrupt):
+            slow(mnist, SOME)
+    assert torch.equal(slow(mnist, SOME), fast(mnist, SOME))
+    assert SlowMap.passes == [20, 20, 10]
+
+
+def test_values_that_are_not_numbers_are_refused(mnist: Dataset) -> None:
+    with pytest.raises(UserError, match=r"mnist5k: the public map makes .* not numbers"):
+        vectors(BrokenMap(), mnist, "train", SOME, CPU)
