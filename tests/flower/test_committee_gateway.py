@@ -17,13 +17,9 @@ from fedrfq.errors import UserError
 from fedrfq.federation import signatures
 from fedrfq.federation.application import Task
 from fedrfq.federation.round_log import pack, unpack
-from fedrfq.flower.committee_gateway import (
-    NetworkGateway,
-    SimulatedGateway,
-    public_in,
-    result_for_clients,
-)
+from fedrfq.flower.committee_gateway import NetworkGateway, SimulatedGateway
 from fedrfq.flower.decided_round import by_client
+from fedrfq.flower.packed_result import public_in, result_for_clients
 from fedrfq.node.courier import Carried
 from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS

@@ -20,7 +20,9 @@ from fedrfq.files import tensors
 from fedrfq.flower import clientapp
 from fedrfq.flower.messages import NAME, NodeAnswer
 from fedrfq.flower.node_state import KEPT, NodeState
+from fedrfq.flower.packed_result import public_in, without_public
 from fedrfq.flower.shard import Shard
+from fedrfq.learning.all_classes import CommonFigures
 from support.flowered import NOTHING, Done, experiment, node_of, order, rounds, sent_to
 
 CLIENTS = "clients-0-1"
@@ -66,6 +68,29 @@ def test_a_node_goes_on_in_a_new_process(e: Experiment, run: list[Done], tmp_pat
     for number, done in enumerate(run):
         assert ask(e, run, number, tmp_path).uploads == done.uploads
     assert node_of(0, 1, order(e, 0, b"", True, tmp_path)).state.read().last == run[1].last
+
+
+def test_the_public_part_is_kept_and_need_not_come_again(mnist: Dataset, tmp_path: Path) -> None:
+    e = experiment(
+        clients=2, checkpoint=1, method={"name": "local"}, public={"name": "random", "second": 2}
+    )
+    run = rounds(e, mnist)
+    short = [replace(done, last=without_public(done.last)) for done in run]
+    assert public_in(run[0].last)
+    assert short[0].last != run[0].last
+    ask(e, run, 0, tmp_path)
+    why = "it came without the public statistics"
+    assert why in ask(e, short, 1, tmp_path).error
+    ask(e, run, 1, tmp_path)
+    for number in (2, 3):
+        answer = ask(e, short, number, tmp_path, train=number < 3)
+        assert answer.figures is not None
+        found = CommonFigures.unpacked(answer.figures.common_KF)
+        rows = run[number - 1].outcome.clients
+        assert [found.client(row["client"]) for row in rows] == [
+            {name: row[name] for name in found.client(0)} for row in rows
+        ]
+        assert found.final == "combined"
 
 
 def test_asked_again_it_says_the_same_and_trains_nothing(

@@ -44,9 +44,14 @@ class Hosts(Nodes):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    return founded(tmp_path, SMALL)
+
+
+def founded(tmp_path: Path, table: dict[str, Any]) -> Path:
+    """Found a federation for an experiment."""
     path = tmp_path / "parties"
     file = tmp_path / "experiment.toml"
-    file.write_text(toml.dump(from_table(SMALL).table()), encoding="utf-8")
+    file.write_text(toml.dump(from_table(table).table()), encoding="utf-8")
     waits = {"minimum": 3, "deadline_ms": 2_000, "view_ms": 1_000, "resend_ms": 100}
     founding.init(
         path, [f"127.0.0.1:{port}" for port in free_ports(4)], None, waits, file=file, couriers=1
@@ -77,10 +82,13 @@ def only(out: Path) -> RunDirectory:
     return RunDirectory.open(path)
 
 
-def test_what_real_servers_decide_is_what_simulated_ones_decide(folder: Path) -> None:
+def test_what_real_servers_decide_is_what_simulated_ones_decide(tmp_path: Path) -> None:
+    """In the first round statistics on a public map, then prototypes."""
+    table = toml.merge(SMALL, {"public": {"name": "random", "second": 2}})
+    folder = founded(tmp_path, table)
     with serving(folder):
         found = run(folder, Hosts(folder))
-    session = Session.begin([from_table(SMALL)], pick_device("cpu"), folder.parent / "direct")
+    session = Session.begin([from_table(table)], pick_device("cpu"), tmp_path / "direct")
     for _ in session.advance():
         pass
     session.finish()
@@ -93,6 +101,8 @@ def test_what_real_servers_decide_is_what_simulated_ones_decide(folder: Path) ->
     assert (snapshot.values_RV == expected.values_RV).all()
     for name in ("clients.csv", "partition.csv"):
         assert (found.path / name).read_bytes() == (other.path / name).read_bytes(), name
+    assert found.rounds()[-1].public_accuracy_all == other.rounds()[-1].public_accuracy_all
+    assert found.rounds()[-1].public_accuracy_all is not None
     assert "3 of 3" in fedrfq("verify", found.path).stdout
     fedrfq("report", found.path)
 
@@ -160,7 +170,7 @@ def test_a_round_waits_for_as_many_clients_as_the_federation_says(folder: Path) 
 def test_if_others_carry_too_and_are_ahead_it_says_so(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def ahead(self: NetworkGateway, number: int, uploads: list[Message]) -> Any:
+    async def ahead(self: NetworkGateway, number: int, *_: Any) -> Any:
         return SimpleNamespace(round=number + 1)
 
     monkeypatch.setattr(NetworkGateway, "_carried", ahead)

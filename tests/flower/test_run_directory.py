@@ -19,6 +19,7 @@ from fedrfq.flower.messages import NodeAnswer, NodeFigures
 from fedrfq.flower.run_directory import FlowerRunDirectory, RunPlan
 from fedrfq.flower.sample_knowledge import DealtSamples, ReportedSamples
 from fedrfq.flower.serverapp import main
+from fedrfq.learning.all_classes import ALL_WAYS
 from fedrfq.learning.round_loop import committee_settings
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.runs.run_directory import AUDITED, RunDirectory
@@ -140,7 +141,7 @@ def test_a_client_not_heard_from_has_no_figures_on_all_classes(
     """Nor has a later round those of the one before it; figures of other classes are not taken."""
     decided, _ = loaded(finished)
     directory = begin(tmp_path)
-    columns = 3 * (4 + 10)
+    columns = len(ALL_WAYS) * (4 + 10)
     directory.certify(replace(decided, round=1, uploads={}))
     for client, accuracy, width in ((0, 40.0, columns), (1, 80.0, columns), (2, 20.0, 5)):
         known = replace(figures(1, 50.0), common_KF=np.full((1, width), accuracy))
@@ -226,6 +227,15 @@ def test_what_clients_report_stands_for_samples_that_only_they_have() -> None:
         (0, 2, 2, 1),
         (2, 1, 3, 0),
     ]
+
+
+def test_uploads_without_classes_say_nothing_and_second_moments_are_no_classes() -> None:
+    samples = ReportedSamples(2, 3)
+    statistics = np.array([[4, 0, 2, 6, 6], [0, 0, 5, 5, 5]])
+    samples.learn(Uploads((0, 1), statistics, np.zeros((2, 5, 4), np.int64)), {})
+    nothing_KJ = np.zeros((2, 3), np.int64)
+    samples.learn(Uploads((0, 1), nothing_KJ, np.zeros((2, 3, 4), np.int64)), {})
+    assert [len(rows) for rows in samples.partition.train] == [6, 5]
 
 
 def test_what_a_client_claims_to_have_takes_no_memory() -> None:

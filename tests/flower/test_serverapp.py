@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import toml
 from fedrfq.flower.committee_gateway import SimulatedGateway
 from fedrfq.flower.messages import RoundOrder
+from fedrfq.flower.packed_result import public_in
 from fedrfq.flower.serverapp import main
 from fedrfq.learning import metrics
 from fedrfq.runs.run_directory import RunDirectory
@@ -35,6 +37,23 @@ FILES = (
     "prototypes.safetensors",
 )
 TIMES = ("seconds", "seconds_train")
+# In small what examples/open.toml is, and other experiments with a public map.
+OPEN: dict[str, dict[str, Any]] = {
+    "local": {"method": {"name": "local"}, "public": {"name": "random", "second": 8}},
+    "prototypes, again and again": {
+        "rounds": 4,
+        "participation": 0.5,
+        "validation": 0.3,
+        "public": {"name": "random", "second": 8, "every": 3},
+    },
+    "moments, labels poisoned": {
+        "method": {"name": "codes"},
+        "attack": {"name": "label-flip", "clients": 1},
+        "detector": {"name": "median"},
+        "public": {"name": "random", "second": 2, "bits": 12, "moments": "full", "every": 1},
+        "rounds": 2,
+    },
+}
 
 heard = pytest.fixture(autouse=True)(hear)
 
@@ -45,7 +64,7 @@ def run(
     """Run the small experiment, with changes, on the app."""
     path = written(folder, toml.merge(SMALL, changes or {}))
     defaults: dict[str, str | float] = {"experiment": path, "out": str(folder / "flower")}
-    main(grid, context(**{**defaults, "deadline_s": 5.0, **settings}))
+    main(grid, context(**{**defaults, "deadline_s": 5.0, "patience_s": 60.0, **settings}))
     return only(folder / "flower")
 
 
@@ -128,6 +147,44 @@ def test_where_nothing_is_exchanged_there_is_no_committee(tmp_path: Path, method
     assert not found.audited()
 
 
+@pytest.mark.parametrize("changes", OPEN.values(), ids=OPEN)
+def test_statistics_on_a_public_map_and_what_clients_learn_from_them(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    found = run(tmp_path, Nodes(3), changes)
+    other = direct(tmp_path, changes)
+    files = tuple(name for name in FILES if (other.path / name).exists())
+    same(found, other, files)
+    assert files == tuple(name for name in FILES if (found.path / name).exists())
+    assert "audit.log" in files
+    last = found.rounds()[-1]
+    assert last.accuracy_all is not None
+    assert last.public_accuracy_unheld is not None
+
+
+def test_the_public_part_goes_to_nodes_that_do_not_have_it(tmp_path: Path) -> None:
+    grid = Nodes(2)
+    sent = list[tuple[int, int, bool]]()
+
+    def to(node: int, order: RoundOrder) -> RoundOrder:
+        if not order.hello:
+            sent.append((node, order.round, bool(public_in(order.last))))
+        if node == 1 and order.round == 3 and not order.hello:
+            # It loses its state, once, and refuses what it cannot check.
+            shutil.rmtree(Path(order.state) / "clients-2-3", ignore_errors=True)
+        return order
+
+    grid.to = to
+    run(tmp_path, grid, toml.merge(OPEN["local"], {"rounds": 5}))
+    assert [(node, number) for node, number, with_public in sent if with_public] == [
+        (0, 1),
+        (1, 1),
+        (1, 5),
+    ]
+    assert (1, 3, False) in sent
+    assert all(order.last == b"" for order in grid.orders if order.hello)
+
+
 def test_an_experiment_that_came_with_the_app_is_found_and_models_go_where_they_should(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +209,7 @@ def test_a_line_a_round_says_how_it_went(tmp_path: Path, caplog: pytest.LogCaptu
     for line, record in zip(lines, found.rounds(), strict=True):
         assert f"round {record.round}/3: accuracy {record.accuracy_mean:.2f}" in line
         assert "4 clients, 0 filtered, view 0" in line
+    assert f"on all classes {found.rounds()[-1].accuracy_all:.2f}" in lines[-1]
 
 
 def test_the_collector_leaves_alone_what_was_loaded_before_the_first_round(tmp_path: Path) -> None:

@@ -17,10 +17,14 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.flower import shard
 from fedrfq.flower.messages import NodeAnswer
-from fedrfq.flower.shard import joined
+from fedrfq.flower.shard import Shard, ShardData, joined
 from fedrfq.learning import metrics
+from fedrfq.learning.all_classes import CommonFigures
+from fedrfq.learning.draws import deal
+from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.prototypes.fixed_point import Globals
 from support.flowered import NOTHING, Done, experiment, node_of, order, rounds, same, sent_to
+from support.small import CPU
 
 CHANGES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -135,6 +139,41 @@ def test_values_that_were_cut_are_counted(
     figures = node.answer(order(e, 1, run[0].last, False, tmp_path)).figures
     assert figures is not None
     assert figures.saturated_K.tolist() == [5, 5]
+
+
+PUBLIC = {"method": {"name": "local"}, "public": {"name": "random", "second": 2}}
+
+
+def test_where_no_statistics_were_certified_the_head_alone_speaks(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    e = experiment(clients=2, **PUBLIC)
+    own = node_of(0, 1, order(e, 0, b"", True, tmp_path)).shard
+    nothing = Globals.none(10, e.prototype_size())
+    known = own.classifiers(e.rounds, None)
+    assert len(known) == 2
+    figures = own.test((1,), own.start((1,)), nothing, e.rounds, known)
+    ways = CommonFigures.unpacked(figures.common_KF).ways
+    # Nothing is known of any class, so none of those that it does not hold is ever right.
+    assert ways["combined"].accuracy_unheld_K.tolist() == [0.0]
+    assert ways["combined"].accuracy_held_K[0] >= ways["head"].accuracy_held_K[0]
+    # In other rounds nobody is tested on all classes.
+    assert own.classifiers(1, None) == []
+
+
+def test_clients_with_data_of_their_own_send_statistics_and_are_not_tested_on_all_classes(
+    mnist: Dataset, tmp_path: Path
+) -> None:
+    e = experiment(clients=2, **PUBLIC)
+    dealt = node_of(0, 2, order(e, 0, b"", True, tmp_path)).shard
+    nothing = Globals.none(10, e.prototype_size())
+    local = LocalDataset(mnist, deal(e, mnist).only([0]))
+    own = Shard(e, (0,), ShardData.own(local), CPU)
+    start = own.start((0,))
+    expected = dealt.train((0,), start, 1, nothing).contents
+    assert own.train((0,), start, 1, nothing).contents == expected
+    known = own.classifiers(e.rounds, None)
+    assert own.test((0,), start, nothing, e.rounds, known).common_KF.shape == (1, 0)
 
 
 def test_in_stacks_results_are_close(

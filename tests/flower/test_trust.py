@@ -203,6 +203,17 @@ def test_models_that_are_averaged_are_refused() -> None:
         trust.simulated(e, range(2), 10)
 
 
+def test_with_a_public_map_there_is_something_to_certify() -> None:
+    public = {"name": "random", "second": 2}
+    local = experiment(clients=2, method={"name": "local"}, public=public)
+    assert trust.simulated(local, range(2), 10).federation is not None
+    with pytest.raises(UserError, match=r'set committee\.name = "simulated"'):
+        trust.simulated(replace(local, committee=Direct()), range(2), 10)
+    averaging = experiment(alone=False, **{**NOTHING, "method": {"name": "fedavg"}}, public=public)
+    with pytest.raises(UserError, match="'fedavg' averages models"):
+        trust.simulated(averaging, range(2), 10)
+
+
 STRANGE = [
     "\n\n",
     "rounds = [",
@@ -322,6 +333,21 @@ def test_a_federation_that_follows_another_is_refused(parties: Path) -> None:
     path.write_text(path.read_text().replace('follows = ""', f'follows = "{"ab" * 32}"'))
     with pytest.raises(UserError, match="run its clients with `fedrfq client`"):
         trust.of_folders(parties / "client-0")
+
+
+def test_a_federation_with_another_public_map_than_its_experiment_is_refused(
+    tmp_path: Path,
+) -> None:
+    sets = ["public.name=random", "public.second=2"]
+    addresses = [f"127.0.0.1:{7600 + k}" for k in range(4)]
+    founding.init(tmp_path, addresses, 1, sets=sets)
+    assert trust.of_folders(tmp_path / "client-0").experiment.public.used
+    path = tmp_path / "client-0" / "federation.toml"
+    text = path.read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("map = ")]
+    path.write_text(text.replace(line, 'map = "random:another"'))
+    with pytest.raises(UserError, match="states public statistics of the map random:another"):
+        trust.of_folders(tmp_path / "client-0")
 
 
 def test_the_end_of_a_federation_is_said(parties: Path) -> None:

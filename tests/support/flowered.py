@@ -23,6 +23,7 @@ from fedrfq.files import toml
 from fedrfq.flower.clientapp import answered, node
 from fedrfq.flower.messages import NodeAnswer, RoundOrder
 from fedrfq.flower.node import FlowerNode
+from fedrfq.flower.packed_result import result_for_clients
 from fedrfq.learning.evaluation import RoundOutcome
 from fedrfq.learning.round_loop import LoopState, RoundLoop, committee_settings
 from fedrfq.prototypes.fixed_point import Globals
@@ -67,8 +68,8 @@ def rounds(experiment: Experiment, dataset: Dataset, number: int = 3) -> list[Do
 
 
 def result(state: LoopState) -> bytes:
-    """Return the last round's result as clients get it, without the detector's memory."""
-    return pack([placed.message for placed in unpack(state.agreed[0])][:3])
+    """Return the last round's result as clients get it."""
+    return result_for_clients(state.agreed[0])
 
 
 def order(

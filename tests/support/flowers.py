@@ -86,7 +86,9 @@ class Nodes(Grid):
         return [100 + node for node in self.hosting]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return [self._push(message) for message in messages]
+        ids = [self._push(message) for message in messages]
+        assert ids, "a request that asks nothing"
+        return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         return [self._replies.pop(id_) for id_ in message_ids if id_ in self._replies]

@@ -16,7 +16,7 @@ import numpy as np
 from fedrfq.committee import AgreedRound, AgreementReport, CommitteeSettings, Direct, PreviousRound
 from fedrfq.committee.round_result import apply_verdicts, signed_uploads
 from fedrfq.committee.simulated import Simulated
-from fedrfq.consensus.messages import Message, Part, PartKind
+from fedrfq.consensus.messages import Message
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table, name_of
@@ -24,6 +24,7 @@ from fedrfq.federation import codec
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import toml
+from fedrfq.flower.packed_result import public_in
 from fedrfq.methods import METHODS
 from fedrfq.node.courier import Carried, Courier
 from fedrfq.node.membership import identity
@@ -155,7 +156,7 @@ def _report(rules: Rules, number: int, carried: Carried, has_new_public: bool) -
 def gateway(experiment: Experiment, settings: CommitteeSettings) -> CommitteeGateway:
     """Return the way to the committee that the experiment names."""
     check_experiment(experiment)
-    if not experiment.method.exchanges:
+    if not experiment.method.exchanges and not experiment.public.used:
         return NoGateway(settings)
     if not isinstance(experiment.committee, Simulated):
         raise UserError(
@@ -185,35 +186,3 @@ def check_experiment(experiment: Experiment) -> None:
             f"attack '{attack}' changes uploads after clients have signed them: "
             "use label-flip, or `fedrfq run`"
         )
-
-
-def result_for_clients(last: bytes) -> bytes:
-    """Return what clients learn of a round: the committee's state without the detector's memory.
-
-    Public statistics are left out as long as there are none.
-    """
-    messages = [placed.message for placed in unpack(last)]
-    return pack(message for message in messages if not _is_hidden(message))
-
-
-def _is_hidden(message: Message) -> bool:
-    body = message.body
-    if not isinstance(body, Part):
-        return False
-    return body.what == PartKind.STATE or (body.what == PartKind.PUBLIC and not body.content)
-
-
-def public_in(last: bytes) -> bytes:
-    """Return the public part of a result; b"" if there is none yet."""
-    for placed in unpack(last):
-        body = placed.message.body
-        if isinstance(body, Part) and body.what == PartKind.PUBLIC:
-            return body.content
-    return b""
-
-
-def has_successor(last: bytes) -> bool:
-    """Whether this round changed the federation, which ends the run."""
-    bodies = [placed.message.body for placed in unpack(last)]
-    parts = [body for body in bodies if isinstance(body, Part)]
-    return any(codec.successor_in(part.content) for part in parts if part.what == PartKind.VERDICTS)

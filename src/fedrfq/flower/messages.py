@@ -44,9 +44,9 @@ Losses = tuple[float, float, float]
 class RoundOrder:
     """What the server app asks of a node.
 
-    It carries the result of the last decided round: its certificate, GLOBALS, VERDICTS and, if
-    there are public statistics, PUBLIC, as `round_log.pack` writes them (empty before the first
-    round, and where nothing is exchanged).
+    It carries the result of the last decided round: its certificate, GLOBALS, VERDICTS and PUBLIC,
+    as `round_log.pack` writes them (empty before the first round, and where nothing is exchanged).
+    PUBLIC is left out if there are no public statistics, and if the node has them already.
     The node tests its models with the result, and then trains the next round if `train` is set.
     With `hello`, it only says which clients it hosts.
     """

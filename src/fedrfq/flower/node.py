@@ -57,7 +57,7 @@ class FlowerNode:
                 f"round {before.round}: resume the run from there, or, if its federation is "
                 "simulated, start anew with another folder as state"
             )
-        result = self.trust.verified(order.round, order.last)
+        result = self.trust.verified(order.round, order.last, before.public)
         saved = before
         if saved.answer is None or saved.round < order.round:
             saved = self._tested(saved, order, result)
@@ -83,13 +83,23 @@ class FlowerNode:
             left_out = _left_out(saved.answer, result)
         figures = None
         if order.round:
+            known = self.shard.classifiers(order.round, result.public)
             parts = [
-                self.shard.test(clients, self.models(saved, program), result.globals_, order.round)
+                self.shard.test(
+                    clients, self.models(saved, program), result.globals_, order.round, known
+                )
                 for program, clients in enumerate(self.shard.programs)
             ]
             figures = replace(joined(parts), saturated_K=np.array(clipped, np.int64))
         answer = NodeAnswer(self.trust.clients, figures=figures, left_out=left_out)
-        return SavedState(order.round, order.last, saved.models, saved.nothing_clipped(), answer)
+        return SavedState(
+            round=order.round,
+            last=order.last,
+            public=result.public_part,
+            models=saved.models,
+            clipped=saved.nothing_clipped(),
+            answer=answer,
+        )
 
     def _trained(self, saved: SavedState, number: int, result: Result) -> SavedState:
         """Return the state after round `number` was trained.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -16,6 +17,7 @@ from flwr.serverapp import Grid
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.flower.messages import NodeAnswer, RoundOrder, one_line
+from fedrfq.flower.packed_result import public_in, without_public
 
 LOG = logging.getLogger("flwr")
 # Seconds between two looks for new nodes.
@@ -39,6 +41,8 @@ class NodeRegistry:
         self.hosts: dict[int, tuple[int, ...]] = {}
         # For each greeted node, the greeting's message id and the time at which it is given up.
         self._greeted: dict[int, tuple[str, float]] = {}
+        # For each node, the public part of the result that it has answered to.
+        self._public: dict[int, bytes] = {}
         # For each node, the problem that was logged last.
         self._problems: dict[int, str] = {}
 
@@ -62,7 +66,7 @@ class NodeRegistry:
         """
         asked = set(self.hosts)
         answers = dict[int, NodeAnswer]()
-        waiting = set(self._push(order, asked))
+        waiting = set(self._send(order, asked))
         began = time.monotonic()
         next_greeting_s = 0.0
         while True:
@@ -70,6 +74,8 @@ class NodeRegistry:
                 # A node that speaks for other clients than it said may be after their uploads.
                 if answer is not None and answer.clients == self.hosts.get(node):
                     answers[node] = answer
+                    # By now the node has it on its disk.
+                    self._public[node] = public_in(order.last)
             elapsed_s = time.monotonic() - began
             if elapsed_s >= next_greeting_s:
                 self._greet(hello)
@@ -79,6 +85,8 @@ class NodeRegistry:
             time.sleep(min(max(_PAUSE_SHARE * elapsed_s, _MIN_PAUSE_S), _MAX_PAUSE_S))
         for node in sorted(asked - answers.keys()):
             clients = _listed(self.hosts.pop(node))
+            # It may have lost its state.
+            self._public.pop(node, None)
             LOG.warning(
                 "node %s gave no valid answer: continuing without clients %s", node, clients
             )
@@ -120,8 +128,22 @@ class NodeRegistry:
         self._problems.pop(node, None)
         LOG.info("node %s hosts clients %s", node, _listed(clients))
 
-    def _push(self, order: RoundOrder, nodes: Iterable[int]) -> list[str]:
+    def _send(self, order: RoundOrder, nodes: Collection[int]) -> list[str]:
+        """Send the order with its result, and return the ids of the messages.
+
+        Nodes that have the public part already do not get it again.
+        """
+        public = public_in(order.last)
+        informed = [node for node in nodes if self._public.get(node) == public]
+        others = [node for node in nodes if node not in informed]
+        short = replace(order, last=without_public(order.last))
+        return self._push(short, informed) + self._push(order, others)
+
+    def _push(self, order: RoundOrder, nodes: Collection[int]) -> list[str]:
         """Send the order, and return the ids of the messages."""
+        # Even no message would be a request.
+        if not nodes:
+            return []
         content = order.record()
         messages = [
             Message(content, node, MessageType.TRAIN, ttl=self._deadline_s) for node in nodes

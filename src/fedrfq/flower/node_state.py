@@ -43,13 +43,14 @@ class SavedState:
     """The state of a node after it has answered an order.
 
     `round` and `last` are the last verified result, as it came, and `answer` is what the node
-    answered to it. `models` gives for each program the round in which its models were trained
-    (0: not yet), `clipped` for each client how many values were clipped in its upload of round
-    `answer.round`.
+    answered to it. `public` is the result's public part, which may have come with an earlier one.
+    `models` gives for each program the round in which its models were trained (0: not yet),
+    `clipped` for each client how many values were clipped in its upload of round `answer.round`.
     """
 
     round: int
     last: bytes
+    public: bytes
     models: tuple[int, ...]
     clipped: tuple[int, ...]
     answer: NodeAnswer | None
@@ -98,7 +99,7 @@ class NodeState:
         path = self.folder / KEPT
         if not path.exists():
             clients = sum(map(len, self.programs))
-            return SavedState(0, b"", (0,) * len(self.programs), (0,) * clients, None)
+            return SavedState(0, b"", b"", (0,) * len(self.programs), (0,) * clients, None)
         named, about = tensors.load(path, 4 * MAX_BYTES)
         try:
             facts = json.loads(about["facts"])
@@ -106,6 +107,7 @@ class NodeState:
             saved = SavedState(
                 round=facts["round"],
                 last=_bytes(named["last"]),
+                public=_bytes(named["public"]),
                 models=tuple(facts["models"]),
                 clipped=tuple(facts["cut"]),
                 answer=_answer(named, facts),
@@ -135,7 +137,7 @@ class NodeState:
             "cut": saved.clipped,
             "answer": {key: value for key, value in fields.items() if key not in long},
         }
-        named = {"last": _tensor(saved.last)}
+        named = {"last": _tensor(saved.last), "public": _tensor(saved.public)}
         named |= {f"answer.{key}": _tensor(value) for key, value in long.items()}
         tensors.save(self.folder / KEPT, named, {"facts": json.dumps(facts)})
         self._clear(saved)

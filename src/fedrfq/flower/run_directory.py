@@ -154,13 +154,24 @@ class FlowerRunDirectory:
 
     def finish(self) -> dict[str, Any]:
         """Write the last round's prototypes, who held which samples, and the summary; return it."""
-        if self._last is not None and self._last[0].clients:
-            PrototypeSnapshot.of(self.round, *self._last).save(self.run.path)
+        if self._last is not None:
+            self._save_prototypes(*self._last)
         if shares := self._plan.samples.shares():
             save_shares(self.run.path, shares)
         result = summary(self.run, self.experiment, (None, None))
         self.run.write("result.json", to_json(result, indent=2) + "\n")
         return result
+
+    def _save_prototypes(self, sent: Uploads, globals_: Globals) -> None:
+        """Write the last round's prototypes, if there are any."""
+        if not sent.clients or not globals_.present_J.any():
+            return
+        if self._plan.task.public_in(self.round) is None:
+            snapshot = PrototypeSnapshot.of(self.round, sent, globals_)
+        else:
+            # What clients sent are statistics on the public map.
+            snapshot = PrototypeSnapshot.only_global(self.round, globals_)
+        snapshot.save(self.run.path)
 
     def _check(self) -> None:
         """Raise a UserError unless the directory is of this experiment and federation."""
@@ -223,6 +234,7 @@ class FlowerRunDirectory:
             decision=decision,
             report=decided.report,
             values=0,
+            public=self._plan.task.public_in(decided.round),
             seconds_train=decided.seconds_train,
             seconds=decided.seconds,
         )

@@ -89,8 +89,13 @@ class ReportedSamples:
         ]
 
     def learn(self, sent: Uploads, labels: Mapping[int, Ints]) -> None:
-        """Take the training samples from the uploads, and the test samples from the labels."""
-        self._train_KJ[list(sent.clients)] = sent.counts_KJ
+        """Take the training samples from the uploads, and the test samples from the labels.
+
+        An upload without any class says nothing. Rows after the classes are second moments.
+        """
+        counts_KJ = sent.counts_KJ[:, : self._train_KJ.shape[1]]
+        said_K = counts_KJ.any(1)
+        self._train_KJ[np.array(sent.clients, np.int64)[said_K]] = counts_KJ[said_K]
         for client, y_N in labels.items():
             self._test_KJ[client] = np.bincount(y_N, minlength=self._test_KJ.shape[1])
 

@@ -24,11 +24,12 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.files import toml
-from fedrfq.flower.committee_gateway import CommitteeGateway, has_successor, result_for_clients
+from fedrfq.flower.committee_gateway import CommitteeGateway
 from fedrfq.flower.decided_round import DecidedRound, by_client
 from fedrfq.flower.messages import Losses, NodeAnswer, RoundOrder
 from fedrfq.flower.node_registry import PAUSE_S, NodeRegistry
 from fedrfq.flower.options import AppOptions, open_run
+from fedrfq.flower.packed_result import has_successor, result_for_clients
 from fedrfq.flower.run_directory import FlowerRunDirectory
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.node.hosting import HOSTED
@@ -113,11 +114,14 @@ class ServerRun:
 
     def _order(self, hello: bool = False) -> RoundOrder:
         directory = self._directory
+        last = b""
+        if not hello:
+            last = result_for_clients(directory.last)
         return RoundOrder(
             run=self._run_id,
             experiment=self._experiment_text,
             round=directory.round,
-            last=result_for_clients(directory.last),
+            last=last,
             train=directory.round < directory.experiment.rounds and not hello,
             hello=hello,
             state=self._options.state or str(directory.run.path.resolve() / "state"),
@@ -219,6 +223,8 @@ def _log_round(record: RoundRecord, rounds: int) -> None:
     parts = [f"accuracy {record.accuracy_mean:.2f} ± {record.accuracy_std:.2f}"]
     if record.prototype_accuracy_mean is not None:
         parts.append(f"by prototypes {record.prototype_accuracy_mean:.2f}")
+    if record.accuracy_all is not None:
+        parts.append(f"on all classes {record.accuracy_all:.2f}")
     parts += [f"{record.participants} clients", f"{len(record.filtered)} filtered"]
     if record.refused:
         client, why = next(iter(record.refused.items()))

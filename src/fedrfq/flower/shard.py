@@ -24,9 +24,11 @@ from fedrfq.engine.engine import Engine, Program
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.flower.messages import Floats, Losses, NodeFigures
+from fedrfq.flower.public_shard import PublicShard
 from fedrfq.learning import metrics
 from fedrfq.learning.all_classes import GlobalPrototypes, evaluate
 from fedrfq.learning.evaluation import Tested
+from fedrfq.learning.public.classifier import PublicClassifier
 from fedrfq.learning.round_loop import (
     attackers,
     believed_labels,
@@ -42,7 +44,7 @@ from fedrfq.learning.round_loop import (
 from fedrfq.models.stacked import Params, stack
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.prototypes.class_means import quantise
-from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.prototypes.fixed_point import Globals, Uploads, encode
 
 # The bytes of parameters in a program, of which training needs several times as many, and clients.
 _MAX_BYTES = {"cpu": 1 << 26, "cuda": 1 << 29}
@@ -114,6 +116,7 @@ class Shard:
         self._common_data = None
         if data.local.common is not None:
             self._common_data = tests_of([data.local.common], self.dataset, device)
+        self._public = PublicShard(experiment.public, data.local, data.labels, device)
         self._held_KJ = held([partition], len(self.dataset.classes)).to(device)
         self.programs = self._divide()
 
@@ -140,15 +143,31 @@ class Shard:
             trained, losses_K3 = engine.train(params, guide, keys_K, rows)
             losses = dict(zip(who, map(_losses, losses_K3.tolist()), strict=True))
             self._check_finite("loss", who, losses_K3, number)
-            if not experiment.method.exchanges:
-                return TrainedProgram(trained, losses, {}, {})
             clipped, contents = self._uploads(engine, clients, who, trained, number)
             return TrainedProgram(trained, losses, clipped, contents)
 
+    def classifiers(self, number: int, known: Globals | None) -> list[PublicClassifier]:
+        """Return what all clients make of the statistics on a public map, as known after a round.
+
+        There are none without a map, and in rounds in which clients are not tested on all classes.
+        """
+        if not self.experiment.public.used or not self._tests_all_classes(number):
+            return []
+        with self.experiment.train.kernels():
+            return self._public.classifiers(known)
+
     def test(
-        self, clients: Sequence[int], params: Params, globals_: Globals, number: int
+        self,
+        clients: Sequence[int],
+        params: Params,
+        globals_: Globals,
+        number: int,
+        classifiers: Sequence[PublicClassifier] = (),
     ) -> NodeFigures:
-        """Measure a program with the result of round `number`; `saturated_K` is left at 0."""
+        """Measure a program with the result of round `number`; `saturated_K` is left at 0.
+
+        `classifiers` are those of all clients of the shard.
+        """
         with self.experiment.train.kernels(), torch.no_grad():
             engine = self._engine(clients)
             params = self._on_device(params)
@@ -157,20 +176,34 @@ class Shard:
             self._check_finite("prediction", clients, largest_K, number)
             known = self._targets(number, globals_)
             figures = self._figures(clients, outputs, known)
-            if not self.experiment.at_checkpoint(number):
+            if not self._tests_all_classes(number):
                 return figures
-            return replace(figures, common_KF=self._common(engine, clients, params, known))
+            rows = [self._rows[client] for client in clients]
+            public_KNJ = None
+            if classifiers:
+                public_KNJ = self._public.log_probabilities([classifiers[row] for row in rows])
+            common_KF = self._common(engine, rows, params, known, public_KNJ)
+            return replace(figures, common_KF=common_KF)
+
+    def _tests_all_classes(self, number: int) -> bool:
+        """Whether clients are tested on all classes after a round; not on data of their own."""
+        if self._common_data is None or not any(self._common_data.counts):
+            return False
+        return self.experiment.at_checkpoint(number)
 
     def _common(
-        self, engine: Engine, clients: Sequence[int], params: Params, globals_: Globals
+        self,
+        engine: Engine,
+        rows: list[int],
+        params: Params,
+        globals_: Globals,
+        public_KNJ: Tensor | None,
     ) -> Floats:
-        """Return what a program knows of all classes; nothing where there is no common test set."""
-        if self._common_data is None or not any(self._common_data.counts):
-            return np.zeros((len(clients), 0))
-        rows = [self._rows[client] for client in clients]
-        known = GlobalPrototypes.of([globals_], self.device).rows([0 for _ in clients])
+        """Return what a program, whose clients are in these rows, knows of all classes."""
+        assert self._common_data is not None
+        known = GlobalPrototypes.of([globals_], self.device).rows([0 for _ in rows])
         tests = self._common_data.of(rows)
-        return evaluate(engine, params, tests, self._held_KJ[rows], known).packed()
+        return evaluate(engine, params, tests, self._held_KJ[rows], known, public_KNJ).packed()
 
     def _targets(self, rounds: int, globals_: Globals) -> Globals:
         """Return the prototypes that clients use, given what was decided after so many rounds."""
@@ -214,6 +247,38 @@ class Shard:
         self, engine: Engine, clients: Sequence[int], who: list[int], params: Params, number: int
     ) -> tuple[dict[int, int], dict[int, bytes]]:
         """Return how many values of each client's upload were clipped, and what it contains."""
+        if self.experiment.public.due(number):
+            return self._statistics(who, number)
+        if self.experiment.method.exchanges:
+            return self._prototypes(engine, clients, who, params, number)
+        if self.experiment.public.used:
+            return self._nothing(who, number)
+        return {}, {}
+
+    def _statistics(self, who: list[int], number: int) -> tuple[dict[int, int], dict[int, bytes]]:
+        """Return uploads of statistics on the public map."""
+        clipped = {}
+        contents = {}
+        for client in who:
+            upload = self._public.upload(client, self._rows[client])
+            clipped[client] = upload.saturated
+            (contents[client],) = upload.encoded(number)
+        return clipped, contents
+
+    def _nothing(self, who: list[int], number: int) -> tuple[dict[int, int], dict[int, bytes]]:
+        """Return uploads without any class: servers must hear from clients in every round."""
+        counts_J = np.zeros(len(self.dataset.classes), np.int64)
+        values_JV = np.zeros((len(counts_J), self.experiment.prototype_size()), np.int64)
+        precision = self.experiment.method.precision()
+        contents = {
+            client: encode(number, client, counts_J, values_JV, precision) for client in who
+        }
+        return dict.fromkeys(who, 0), contents
+
+    def _prototypes(
+        self, engine: Engine, clients: Sequence[int], who: list[int], params: Params, number: int
+    ) -> tuple[dict[int, int], dict[int, bytes]]:
+        """Return uploads of prototypes."""
         precision = self.experiment.method.precision()
         rows = [clients.index(client) for client in who]
         means_KJV, counts_KJ = engine.class_means(params, len(self.dataset.classes))

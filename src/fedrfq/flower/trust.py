@@ -30,9 +30,11 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table, name_of
 from fedrfq.federation import codec, round_log, signatures
 from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.public_task import PublicTask
 from fedrfq.federation.signatures import Ed25519Signer
 from fedrfq.files import toml
 from fedrfq.flower.messages import MAX_CLIENTS
+from fedrfq.learning.public.exchange import public_task
 from fedrfq.learning.round_loop import committee_settings
 from fedrfq.methods import METHODS
 from fedrfq.node.hosting import HOSTED
@@ -46,12 +48,14 @@ from fedrfq.prototypes.fixed_point import Globals
 class Result:
     """What was decided in a round: the global prototypes, and whose uploads have a verdict.
 
-    `public` are the statistics on the public feature map, if there are any yet.
+    `public` are the statistics on the public feature map, if there are any yet, and `public_part`
+    are their bytes.
     """
 
     globals_: Globals
     judged: frozenset[int] = frozenset()
     public: Globals | None = None
+    public_part: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -83,13 +87,16 @@ class Trust:
         """Return the client's signed upload as it goes over the wire."""
         return self._rules.signed(Upload(round_, client, content), self.signers[client]).wire
 
-    def verified(self, round_: int, last: bytes) -> Result:
-        """Return the result in `last`; raise a UserError unless this federation certified it."""
+    def verified(self, round_: int, last: bytes, public: bytes = b"") -> Result:
+        """Return the result in `last`; raise a UserError unless this federation certified it.
+
+        `public` is the public part of an earlier round; it counts where `last` has none.
+        """
         if self.federation is None or round_ == 0:
             return self._nothing_decided(round_, last)
         task = self.federation.task
         try:
-            outcome = self._certified(round_, last)
+            outcome = self._certified(round_, last, public)
             if codec.successor_in(outcome.verdicts):
                 raise UserError(
                     f"the federation was changed in round {round_}: remove {HOSTED} from the "
@@ -97,7 +104,8 @@ class Trust:
                 )
             judged = frozenset(codec.decode_verdicts_without_successor(outcome.verdicts)[0])
             globals_ = codec.decode_globals(outcome.globals_, task.classes, task.values)
-            return Result(globals_, judged, codec.decode_public(outcome.public, task.public))
+            statistics = codec.decode_public(outcome.public, task.public)
+            return Result(globals_, judged, statistics, outcome.public)
         except Refused as error:
             raise UserError(
                 f"the result of round {round_} is refused, since this federation did not certify "
@@ -113,7 +121,7 @@ class Trust:
         task = self.federation.task
         return Result(Globals.none(task.classes, task.values))
 
-    def _certified(self, round_: int, last: bytes) -> Outcome:
+    def _certified(self, round_: int, last: bytes, public: bytes) -> Outcome:
         """Return the outcome that the servers certified, without the detector's state."""
         messages = [placed.message for placed in round_log.unpack(last)]
         cert = messages[0].body if messages else None
@@ -131,9 +139,18 @@ class Trust:
             PartKind.VERDICTS: record.verdicts,
             PartKind.PUBLIC: record.public,
         }
-        contents = {PartKind.PUBLIC: b"", **_contents(messages[1:])}
+        sent = _contents(messages[1:])
+        contents = {PartKind.PUBLIC: public, **sent}
         # The signatures cover the digests alone.
-        if any(part_digest(kind, contents[kind]) != digest for kind, digest in digests.items()):
+        for kind, digest in digests.items():
+            if part_digest(kind, contents[kind]) == digest:
+                continue
+            if kind not in sent:
+                # The server app sends them to whoever refuses a result.
+                raise UserError(
+                    f"the result of round {round_} is refused: it came without the public "
+                    "statistics, and those that this node has kept are not its"
+                )
             raise Refused("its content is not what was certified")
         return Outcome(*(contents.get(kind, b"") for kind in OUTCOME))
 
@@ -168,12 +185,12 @@ def experiment_of(text: str) -> Experiment:
 
 def simulated(experiment: Experiment, clients: range, classes: int) -> Trust:
     """Return the trust of a node whose committee is simulated, or that exchanges nothing."""
-    if not experiment.method.exchanges:
-        if experiment.method.centres:
-            name = name_of(METHODS, experiment.method)
-            raise UserError(
-                f"'{name}' averages models, which no committee can certify: use `fedrfq run`"
-            )
+    if experiment.method.centres:
+        name = name_of(METHODS, experiment.method)
+        raise UserError(
+            f"'{name}' averages models, which no committee can certify: use `fedrfq run`"
+        )
+    if not experiment.method.exchanges and not experiment.public.used:
         return Trust(experiment, tuple(clients), None, {})
     if not isinstance(experiment.committee, Simulated):
         raise UserError(
@@ -221,8 +238,27 @@ def of_folders(path: Path) -> Trust:
         )
     clients = tuple(sorted(signers))
     experiment = experiment_of(federation.network.experiment)
+    _check_map(experiment, federation)
     ordered = {client: signers[client] for client in clients}
     return Trust(experiment, clients, federation, ordered, tuple(hosted))
+
+
+def _check_map(experiment: Experiment, federation: Federation) -> None:
+    """Raise a UserError unless the experiment's public map is that of the federation."""
+    task = federation.task
+    expected = task.public
+    found = public_task(experiment.public, task.classes)
+    if found != expected:
+        raise UserError(
+            f"{FEDERATION} states public statistics of {_described(expected)}, but the experiment "
+            f"in it makes {_described(found)}: install the version of fedrfq that founded it"
+        )
+
+
+def _described(task: PublicTask | None) -> str:
+    if task is None:
+        return "no map"
+    return f"the map {task.map} ({task.rows} × {task.values} values, norm {task.norm:g})"
 
 
 def _common_federation(folders: list[Path]) -> Federation:
