@@ -14,7 +14,7 @@ from fedrfq import experiment
 from fedrfq.errors import UserError
 from fedrfq.files import tensors
 from fedrfq.learning.public.classifier import PublicClassifier
-from fedrfq.runs.public_classifiers import CLASSIFIERS, load_classifier, save_classifiers
+from fedrfq.learning.public.classifier_file import CLASSIFIERS, load_classifier, save_classifiers
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session
 from support.command import CPU, SMALL, assert_same_run, fedrfq, only_run, sets
