@@ -19,9 +19,9 @@ from fedrfq.models.public_maps import PublicMap
 from fedrfq.prototypes.class_statistics import class_rows, covariance, unpacked
 from fedrfq.prototypes.fixed_point import Globals
 
-# Chosen on samples held back from training (`bench/public.py`): the federation's covariance is of
-# thousands of samples, a client's own is of tens or hundreds.
-_FEDERATION_SHRINKAGE = 0.1
+# Chosen on samples held back from training: the federation's covariance is of thousands of samples,
+# a client's own is of tens or hundreds.
+_FEDERATION_SHRINKAGE = 0.2
 _OWN_SHRINKAGE = 0.8
 # Temperatures that are tried, from very sure to very unsure.
 _TEMPERATURES: tuple[float, ...] = tuple(2.0 ** (step / 4) for step in range(-8, 33))

@@ -1,8 +1,9 @@
 """One prediction from a client's own model and the public classifier.
 
 The public classifier says how likely a sample is of a class that the client holds. If so, the
-client's own head and the public classifier decide together which (their probabilities among the
-held classes are multiplied). If not, the public classifier decides among the others. Where nothing
+client's own head and the public classifier decide together which: their probabilities among the
+held classes are multiplied, the head's to the power of 1/4, because a head that has fitted its few
+samples is too sure of itself. If not, the public classifier decides among the others. Where nothing
 is known of a held class on the public map, the own head speaks for it.
 """
 
@@ -15,6 +16,9 @@ from torch import Tensor
 _NEVER = -1e9
 # Classes of which nothing is known on the map lie below it, and all others far above.
 _NOT_ON_MAP = -1e6
+# The weight of the head's word: on samples held back, 1/4 was no worse than the map alone anywhere,
+# and 1 was worse by up to 0.6 points.
+_HEAD_WEIGHT = 0.25
 OWN = "own model"
 PUBLIC = "public map"
 UNKNOWN = -1
@@ -28,7 +32,7 @@ def combined(own_NJ: Tensor, public_NJ: Tensor, held_J: Tensor) -> Tensor:
     public_NJ = public_NJ.to(own_NJ)
     own_NJ = _among(own_NJ, held_J)
     # Among the classes held, both have a say: multiplied, the surer one wins.
-    within_NJ = _among(own_NJ + _among(public_NJ, held_J), held_J)
+    within_NJ = _among(_HEAD_WEIGHT * own_NJ + _among(public_NJ, held_J), held_J)
     held_N1 = public_NJ.masked_fill(~held_J, _NEVER).logsumexp(-1, keepdim=True)
     both_NJ = torch.where(held_J, held_N1 + within_NJ, public_NJ)
     # The head's word on held classes that the map does not know; what is left is for both.

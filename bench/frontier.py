@@ -1,0 +1,114 @@
+"""Draw accuracy on all classes against bytes, from what `bench/open_world.py` recorded.
+
+A method is shown by its final prediction, or by the nearest prototype where that knows more.
+
+python bench/frontier.py --out docs/images/frontier.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedrfq.files.atomic import write_atomically
+
+PANELS = {
+    "MNIST, 3 ± 2 classes, random filters": ("mnist",),
+    "FEMNIST, 20 ± 5 classes, 20 shots, random filters": ("femnist",),
+    "CIFAR-10, 3 ± 1 classes, ResNet18 at 128×128": ("cifar10", "cifar10-methods"),
+}
+# By the name of a row, its label: the rows that are drawn.
+METHODS = {
+    "local": "Local",
+    "codes": "codes",
+    "fedrfq-coded": "fedrfq-coded",
+    "fedproto": "FedProto",
+    "fedrfq": "FedRFQ",
+    "fedper": "FedPer",
+    "fedavg": "FedAvg",
+}
+MAPS = {
+    "means, 128 values": "128 values",
+    "means, 4 bits": "4 bits",
+    "means, 8 bits": "8 bits",
+    "moments of 128 values, 16 bits": "moments of 128",
+    "moments, 16 bits": "all moments",
+}
+_NOTHING = 100  # where a method without bytes stands on a logarithmic axis
+
+
+def points(rows: dict[str, Any], names: dict[str, str], prefix: str = "") -> list[Any]:
+    """Return label, bytes, mean accuracy and its deviation over seeds, of the rows there are."""
+    found = []
+    for name, label in names.items():
+        row = rows.get(prefix + name)
+        if row is None:
+            continue
+        accuracy = np.array(row["accuracy_all"], float)
+        by_prototype = np.array(row.get("prototype_accuracy_all", [np.nan]), float)
+        # A method is shown by the way to predict that knows most.
+        if by_prototype.mean() > accuracy.mean():
+            accuracy = by_prototype
+        size = max(float(np.mean(row["bytes"])), _NOTHING)
+        found.append((label, size, accuracy.mean(), accuracy.std()))
+    return found
+
+
+def draw(folder: Path) -> bytes:
+    """Return the picture, as PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(1, len(PANELS), figsize=(16, 5), layout="constrained")
+    for axes, (title, files) in zip(panels, PANELS.items(), strict=True):
+        rows: dict[str, Any] = {}
+        for name in reversed(files):
+            rows |= json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+        prefix = "local + 128×128, " if "cifar10" in files else "local + "
+        series = (
+            ("trained models and prototypes", "C0", points(rows, METHODS)),
+            ("one exchange on a public map, beside Local", "C3", points(rows, MAPS, prefix)),
+        )
+        for label, colour, found in series:
+            _, sizes, means, spreads = zip(*found, strict=True)
+            axes.errorbar(sizes, means, spreads, fmt="o", color=colour, label=label, capsize=3)
+            for i, (name, size, mean, _) in enumerate(found):
+                # Below and above in turn, as neighbours are often near each other.
+                axes.annotate(
+                    name, (size, mean), textcoords="offset points", xytext=(-4, 10 - 28 * (i % 2))
+                )
+        axes.set_xscale("log")
+        axes.set(
+            title=title, xlabel=f"bytes of one client, both ways, whole run ({_NOTHING}: none)"
+        )
+        axes.set_ylim(0, 105)
+        axes.margins(x=0.12)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("accuracy on all classes, % (± deviation over seeds)")
+    panels[0].legend(loc="lower right")
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=110, format="png")
+    plt.close(figure)
+    return picture.getvalue()
+
+
+def main() -> None:
+    """Draw all panels into one file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, default=Path("results/open"))
+    parser.add_argument("--out", type=Path, default=Path("docs/images/frontier.png"))
+    args = parser.parse_args()
+    write_atomically(args.out, draw(args.results))
+
+
+if __name__ == "__main__":
+    main()
