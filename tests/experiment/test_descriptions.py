@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from fedrfq.data.partition import PARTITIONS
 from fedrfq.engine.program import TrainingOptions
 from fedrfq.experiment import Cohort, Data, Experiment, from_table
 from fedrfq.experiment.reference import ConfigKey, all_options, sections
-from fedrfq.files.options import described
+from fedrfq.files.options import described, settable
 from fedrfq.methods import METHODS
 from fedrfq.models import MODELS
 from fedrfq.models.public_maps import PUBLIC_MAPS
@@ -120,4 +120,4 @@ def _choices(option: ConfigKey) -> list[str]:
 
 
 def _names(cls: type[Any]) -> list[str]:
-    return [field.name for field in fields(cls)]
+    return [field.name for field in settable(cls)]

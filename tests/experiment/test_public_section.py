@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fedrfq.errors import UserError
@@ -22,6 +24,12 @@ def test_experiments_without_a_map_keep_their_hashes() -> None:
 def test_a_map_and_its_settings_are_part_of_the_hash() -> None:
     changes = [[], [MAP], [MAP, "public.bits=6"], [MAP, "public.every=3"], [MAP, "public.second=8"]]
     assert len({load(sets=sets).hash() for sets in changes}) == len(changes)
+
+
+def test_no_map_replaces_a_map_and_its_settings(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text('[public]\nname = "random"\nbits = 16\nsecond = 8\n')
+    assert load(file, ["public.name=none"]).public == NoMap()
 
 
 @pytest.mark.parametrize(
@@ -53,6 +61,7 @@ def test_a_server_that_trains_is_refused_with_a_map_too() -> None:
     [
         (["public.name=rand"], r"public.name must be one of .* \(did you mean random\?\)"),
         (["public.second=8"], "unknown key public.second of none: it belongs to .* = random"),
+        (["public.bits=16"], "unknown key public.bits of none: it belongs to .* = random"),
         ([MAP, "public.size=64"], "unknown key public.size of random: .* = resnet18"),
         ([MAP, "public.bits=3"], "public.bits must be 4 to 24, not 3"),
         ([MAP, "public.norm=0"], "public.norm must be above 0"),

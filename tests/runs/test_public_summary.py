@@ -105,6 +105,15 @@ def test_several_exchanges_beside_a_method_that_exchanges(tmp_path: Path) -> Non
     assert rows["uploaded per round"].startswith(f"{second['parameters_up']:,} values")
 
 
+def test_parameters_that_travel_beside_the_statistics_are_not_passed_off_as_such(
+    tmp_path: Path,
+) -> None:
+    choice = [*SMALL, *PUBLIC, "rounds=1", "method.name=fedavg"]
+    fedrfq("run", *sets(choice), "--out", tmp_path)
+    rows = dict(summary.rows(only_run(tmp_path)))
+    assert rows["exchanged on it"].endswith("for one client, the model's parameters included")
+
+
 def test_without_a_map_nothing_is_said_of_one(whole: Path) -> None:
     run = RunDirectory.open(whole)
     assert not any("public" in label for label, _ in summary.rows(run))

@@ -30,6 +30,7 @@ _KINDS = (
     "data",
     "partitions",
     "pools",
+    "public",
 )
 _MAX_RANGE_WIDTH = 40
 
@@ -41,7 +42,8 @@ def config(
         bool,
         typer.Option(
             "--describe",
-            help="Print a table of every key with its default, its range and what it means.",
+            help="Print a table of every key with its default, its range and what it means; "
+            "of one section if its name stands in place of the file.",
         ),
     ] = False,
 ) -> None:
@@ -50,13 +52,18 @@ def config(
     The output is itself an experiment file. With --describe, print what can be set instead.
 
     Example: fedrfq config --set data.name=mnist > mine.toml
+
+    Example: fedrfq config --describe public
     """
     from fedrfq import experiment
     from fedrfq.files import toml
 
     if describe:
         console = wide_console()
-        console.print(_key_table())
+        section = ""
+        if file is not None:
+            section = str(file)
+        console.print(_key_table(section))
         say(console, "Set a key with --set KEY=VALUE, or in the TOML file of the experiment.")
         return
     sys.stdout.write(toml.dump(experiment.load(file, sets or []).table()))
@@ -71,7 +78,14 @@ class _Key(NamedTuple):
     help: str
 
 
-def _key_table() -> Table:
+def _key_table(only: str) -> Table:
+    """Return the table of all keys, or of those in one section."""
+    heads = sorted({key.key.rpartition(".")[0] for key in _keys()} - {""})
+    if only and only not in heads:
+        raise UserError(
+            f"--describe takes a section's name, not '{only}': choose one of {', '.join(heads)}, "
+            f"or leave it out for all keys{did_you_mean(only, heads)}"
+        )
     table = Table(
         Column("key", no_wrap=True),
         Column("default", overflow="fold"),
@@ -81,6 +95,8 @@ def _key_table() -> Table:
     section = ""
     for key in _keys():
         head = key.key.rpartition(".")[0]
+        if only and head != only:
+            continue
         if head != section:
             table.add_section()
             section = head
@@ -148,23 +164,11 @@ def _default(value: Any) -> str:
     return str(value)
 
 
-def _registries() -> dict[str, Mapping[str, type[Any]]]:
+def _registries() -> Mapping[str, Mapping[str, type[Any]]]:
     """Return the sections that name a kind, with the kinds they can name."""
-    from fedrfq.committee import COMMITTEES
-    from fedrfq.data.partition import PARTITIONS
-    from fedrfq.methods import METHODS
-    from fedrfq.models import MODELS
-    from fedrfq.robust.attacks import ATTACKS
-    from fedrfq.robust.detectors import DETECTORS
+    from fedrfq.experiment.kinds import KINDS
 
-    return {
-        "partition": PARTITIONS,
-        "model": MODELS,
-        "method": METHODS,
-        "attack": ATTACKS,
-        "detector": DETECTORS,
-        "committee": COMMITTEES,
-    }
+    return KINDS
 
 
 def list_(

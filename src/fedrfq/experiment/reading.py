@@ -18,6 +18,7 @@ from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment.experiment import Cohort, Data, Experiment
 from fedrfq.experiment.kinds import DEFAULT_KINDS, KINDS, SECTIONS, name_of
 from fedrfq.files import toml
+from fedrfq.files.options import settable
 from fedrfq.files.toml import Table
 from fedrfq.methods import METHODS
 from fedrfq.prototypes.pooling import Pool
@@ -68,7 +69,7 @@ def _settings_kept(section: Table, before: type[Any], chosen: type[Any]) -> Tabl
     unchanged = {
         name for name, value in section.items() if name in defaults and defaults[name] == value
     }
-    unknown = set(defaults) - {field.name for field in fields(chosen)}
+    unknown = set(defaults) - {field.name for field in settable(chosen)}
     dropped = unchanged | unknown
     return {name: value for name, value in section.items() if name not in dropped}
 
@@ -155,7 +156,7 @@ def _check_owner(
     section: Mapping[str, Any], name: str, kinds: Mapping[str, type[Any]], path: str
 ) -> None:
     """Refuse a setting that belongs to other kinds only."""
-    names = {kind: {field.name for field in fields(kinds[kind])} for kind in kinds}
+    names = {kind: {field.name for field in settable(kinds[kind])} for kind in kinds}
     for key in section:
         owners = [kind for kind in kinds if key in names[kind]]
         if owners and name not in owners:

@@ -7,7 +7,7 @@ fails where one is missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, Field, field, fields
 from typing import Any, NamedTuple
 
 
@@ -45,10 +45,17 @@ def one_of(names: Iterable[str]) -> str:
     return f"one of {', '.join(names)}"
 
 
+def settable(cls: type[Any]) -> tuple[Field[Any], ...]:
+    """Return the fields that a user may set: none where the class says `has_options = False`."""
+    if not getattr(cls, "has_options", True):
+        return ()
+    return fields(cls)
+
+
 def described(cls: type[Any]) -> list[Described]:
     """Return the options of a dataclass, in the order in which they are declared."""
     options = []
-    for member in fields(cls):
+    for member in settable(cls):
         default = member.default
         if member.default_factory is not MISSING:
             default = member.default_factory()

@@ -31,7 +31,7 @@ def exchange_rows(experiment: Experiment, records: Sequence[RoundRecord]) -> Row
     rows = [("public map", _about(map_))]
     exchanges = [record for record in records if map_.due(record.round)]
     if exchanges:
-        rows.append(("exchanged on it", _exchanged(exchanges)))
+        rows.append(("exchanged on it", _exchanged(experiment, exchanges)))
     return rows
 
 
@@ -49,7 +49,7 @@ def _about(map_: PublicMap) -> str:
     return f"{name_of(PUBLIC_MAPS, map_)}, {form}; {statistics}"
 
 
-def _exchanged(exchanges: Sequence[RoundRecord]) -> str:
+def _exchanged(experiment: Experiment, exchanges: Sequence[RoundRecord]) -> str:
     """Say when statistics were exchanged, and what the newest exchange cost one client."""
     last = exchanges[-1]
     when = f"once, in round {last.round}"
@@ -57,7 +57,11 @@ def _exchanged(exchanges: Sequence[RoundRecord]) -> str:
         when = f"in {len(exchanges)} rounds, each time"
     # All clients together, so the mean: clients with more classes send more.
     clients = max(last.participants, 1)
+    included = ""
+    if experiment.method.centres:
+        # Models are averaged in this round too, and a record has one count for all that travels.
+        included = ", the model's parameters included"
     return (
         f"{when}: {last.parameters_up / clients:,.0f} values, {last.bytes_up / clients:,.0f} bytes "
-        f"up and {last.bytes_down / clients:,.0f} bytes down for one client"
+        f"up and {last.bytes_down / clients:,.0f} bytes down for one client{included}"
     )

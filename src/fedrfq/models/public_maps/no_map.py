@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -12,6 +13,9 @@ from fedrfq.models.public_maps.public_map import PublicMap
 @dataclass(frozen=True)
 class NoMap(PublicMap):
     """Clients exchange nothing but what the method exchanges."""
+
+    # Bits or a threshold without a map would be ignored, so nobody may set them.
+    has_options: ClassVar[bool] = False
 
     @property
     def used(self) -> bool:
