@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from fedrfq import data
 from fedrfq.models.public_maps import RandomMap
 from fedrfq.report import run_page
 from fedrfq.runs import summary
@@ -119,3 +121,19 @@ def test_without_a_map_nothing_is_said_of_one(whole: Path) -> None:
     assert not any("public" in label for label, _ in summary.rows(run))
     assert result(run)["public_map"] is None
     assert "who vouches" not in rendered(whole)
+
+
+def test_a_map_that_cannot_see_the_images_leaves_no_directory(tmp_path: Path) -> None:
+    digits = data.load("mnist5k")
+    small = tmp_path / "small.npz"
+    np.savez(
+        small,
+        train_x=digits.train_x[:, 0, ::3, ::3],
+        train_y=digits.train_y,
+        test_x=digits.test_x[:, 0, ::3, ::3],
+        test_y=digits.test_y,
+    )
+    choice = [*SMALL, *PUBLIC, f"data.name={small}", "model.name=mlp"]
+    done = fedrfq("run", *sets(choice), "--out", tmp_path / "runs", expect=2)
+    assert "scale them up" in done.stderr
+    assert not (tmp_path / "runs").exists()

@@ -102,6 +102,9 @@ class Session:
         # Before any directory is created: this raises where the experiment is not possible.
         loop = RoundLoop(experiments, dataset, device)
         state = loop.start()
+        for experiment in experiments:
+            # One image shows whether the map's weights are there and the images large enough.
+            experiment.public.raw(torch.from_numpy(dataset.train_x[:1]))
         runs = [
             RunDirectory.create(out, experiment, environment(loop, r))
             for r, experiment in enumerate(experiments)
