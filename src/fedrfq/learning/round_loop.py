@@ -50,6 +50,7 @@ from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, stack
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.prototypes.norm_bound import moment_count
 from fedrfq.robust import detectors
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.attacks import Scene
@@ -412,7 +413,13 @@ class RoundLoop:
             known = state.public[r] or public.nothing()
             memory = experiment.detector.start(experiment.clients)
         scene = Scene(uploads, malicious_K, known, experiment.detector, memory)
-        return experiment.attack.corrupt(scene, generator(experiment, Purpose.CORRUPT, number))
+        sent = experiment.attack.corrupt(scene, generator(experiment, Purpose.CORRUPT, number))
+        if public is None:
+            return sent
+        # Attackers know that other counts of second moments would be refused.
+        counts_KJ = sent.counts_KJ.copy()
+        counts_KJ[:, public.classes :] = moment_count(counts_KJ[:, : public.classes])[:, None]
+        return replace(sent, counts_KJ=counts_KJ)
 
     def _decided(self, r: int, state: LoopState, sent: Uploads) -> AgreedRound:
         """Return what run `r`'s committee makes of the uploads."""
