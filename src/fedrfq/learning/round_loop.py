@@ -45,7 +45,7 @@ from fedrfq.learning.draws import (
 )
 from fedrfq.learning.evaluation import Round, RoundOutcome, Tested, measure, side_by_side
 from fedrfq.learning.public.exchange import PublicExchange, public_task
-from fedrfq.learning.public.features import vectors
+from fedrfq.learning.public.features import vectors_of_tests
 from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, stack
 from fedrfq.prototypes.class_means import quantise
@@ -512,9 +512,7 @@ class RoundLoop:
         found = []
         for experiment, partition in zip(self.experiments, self.partitions, strict=True):
             common = common_test(experiment, partition, self.dataset)
-            part = "train" if common.held_out else "test"
-            own = common.test[0]
-            found.append(vectors(experiment.public, self.dataset, part, own, self.device))
+            found.append(vectors_of_tests(experiment.public, self.dataset, common, self.device))
         return found
 
     def _check_finite(self, what: str, values: Sequence[Tensor], number: int) -> None:

@@ -13,8 +13,8 @@ the mean squared error to the target, and `separation` times the cross-entropy o
 distances to all targets. Prototypes are not pooled, unless the experiment says so, and travel in
 `bits` bits.
 
-With `learned = 0`, `separation = 0` and the same `norm` clients train as with `codes`. Settings are chosen on
-samples held back from training (`bench/variant_search.py`).
+With `learned = 0`, `separation = 0` and the same `norm` clients train as with `codes`. The
+defaults were picked from candidates tried on samples held back (`bench/variant_search.py`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from rich.progress import track
 from torch import Tensor
 
 from fedrfq.data import Dataset, cache
-from fedrfq.data.partition import Ints
+from fedrfq.data.partition import Ints, Partition
 from fedrfq.errors import UserError
 from fedrfq.files.atomic import write_atomically
 from fedrfq.models.public_maps import PublicMap
@@ -44,6 +44,17 @@ def vectors(
             "check the map's weights with `fedrfq data get`"
         )
     return map_.scaled(raw_NW).to(device)
+
+
+def vectors_of_tests(
+    map_: PublicMap, dataset: Dataset, partition: Partition, device: torch.device
+) -> Tensor:
+    """Return the vectors of the samples that a partition's first client is tested on."""
+    part = "test"
+    if partition.held_out:
+        # Validation samples are training samples that were held back.
+        part = "train"
+    return vectors(map_, dataset, part, partition.test[0], device)
 
 
 def _remembered(map_: PublicMap, dataset: Dataset, part: str, index_N: Ints) -> Tensor:
