@@ -54,6 +54,7 @@ def test_the_file_names_it_and_is_as_before_without() -> None:
         ("norm = 2.0", "norm = 0.0"),
         ("norm = 2.0", "norm = nan"),
         ("norm = 2.0", "norm = inf"),
+        ("classes = 3\nmoments", "classes = 2\nmoments"),
         ("moments = 2", "moments = -1"),
         ("moments = 2", "moments = true"),
         ("moments = 2", "moments = 65535"),

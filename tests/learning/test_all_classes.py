@@ -306,3 +306,25 @@ def test_many_clients_are_tested_some_at_a_time(
     monkeypatch.setattr(all_classes, "_AT_ONCE", 2000)
     assert found() == together
     assert len({accuracy for run_ in together for accuracy in run_}) > 2
+
+
+@pytest.mark.parametrize("at_once", [1 << 17, 2000])
+def test_a_run_without_prototypes_is_tested_beside_one_that_has_them(
+    mnist: Dataset, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """As where a detector dropped every upload of one run: each has the figures it has alone."""
+    monkeypatch.setattr(all_classes, "_AT_ONCE", at_once)
+    pair = [tiny(), tiny(seed=1)]
+    nothing = RoundLoop(pair, mnist, CPU).start().globals_[0]
+    values = np.random.default_rng(0).integers(0, 1 << 16, nothing.values_JV.shape)
+    known = [nothing, Globals(np.ones_like(nothing.present_J), values)]
+
+    def records(some: list[Experiment], globals_: list[Globals]) -> list[dict[str, Any]]:
+        loop = RoundLoop(some, mnist, CPU)
+        found = loop.common.measure(loop.engines, loop.start().params, globals_)
+        return [one.record(np.ones(6, np.bool_)) for one in found]
+
+    for order in ([0, 1], [1, 0]):
+        stacked = records([pair[r] for r in order], [known[r] for r in order])
+        assert stacked == [records([pair[r]], [known[r]])[0] for r in order]
+        assert ["prototype_ece" in record for record in stacked] == [r == 1 for r in order]

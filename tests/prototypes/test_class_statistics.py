@@ -13,6 +13,7 @@ from fedrfq.prototypes.class_statistics import (
     statistics,
     unpacked,
 )
+from fedrfq.prototypes.fixed_point import MAX_COUNT
 
 
 def test_means_and_counts_by_hand() -> None:
@@ -62,3 +63,9 @@ def test_without_moments_there_are_rows_of_classes_only() -> None:
     counts, values = statistics(torch.ones(3, 5), torch.tensor([0, 1, 1]), 4, moments=False)
     assert counts.tolist() == [1, 2, 0, 0]
     assert values.shape == (4, 5)
+
+
+def test_moments_of_very_many_samples_count_as_many_as_a_message_can_carry() -> None:
+    y_N = torch.arange(MAX_COUNT + 2) % 2
+    counts_R, _ = statistics(torch.zeros(len(y_N), 1), y_N, 2, moments=True)
+    assert counts_R.tolist() == [MAX_COUNT // 2 + 1, MAX_COUNT // 2 + 1, MAX_COUNT]

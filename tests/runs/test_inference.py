@@ -9,8 +9,11 @@ import torch
 
 from fedrfq import data
 from fedrfq.files import tensors
+from fedrfq.learning.draws import start
+from fedrfq.runs.inference import ClientModel
 from fedrfq.runs.run_directory import RunDirectory
 from support.command import SMALL, fedrfq, sets
+from support.small import tiny
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +118,20 @@ def test_clients_predict_by_the_codes_they_agreed_on(tmp_path, pictures):
     done = fedrfq("predict", result["run_dir"], 2, *pictures, "--json")
     found = json.loads(done.stdout.splitlines()[-1])["predictions"]
     assert all(row["nearest_prototype"] in list("0123456789") for row in found)
+
+
+@pytest.mark.parametrize(("method", "known"), [("codes", True), ("fedrfq-coded", False)])
+def test_a_network_client_predicts_by_no_prototypes_but_those_it_has(
+    method, known, mnist, pictures, tmp_path
+):
+    """Its folder has its model. Codes follow from the seed; what was exchanged is not there."""
+    experiment = tiny(method={"name": method})
+    about = {
+        "classes": json.dumps(mnist.classes),
+        "shape": json.dumps(mnist.shape),
+        "mean": "[0.1]",
+        "std": "[0.3]",
+    }
+    tensors.save(tmp_path / "model.safetensors", start(experiment, 0, mnist), about)
+    found = ClientModel.of_party(tmp_path, experiment, 0).predict(pictures)
+    assert [row["nearest_prototype"] is not None for row in found] == [known] * len(pictures)

@@ -57,7 +57,7 @@ def uploads(asked: CommitteeSettings, round_: int, absent: tuple[int, ...] = ())
 def _statistics(public: PublicTask, clients: tuple[int, ...], rng: np.random.Generator) -> Uploads:
     """Return random statistics, of some classes and with all rows of second moments."""
     counts_KJ = rng.integers(0, 4, (len(clients), public.rows))
-    counts_KJ[:, public.classes :] = counts_KJ.sum(1, keepdims=True)
+    counts_KJ[:, public.classes :] = counts_KJ[:, : public.classes].sum(1, keepdims=True)
     shape = (len(clients), public.rows, public.values)
     values_KJV = rng.integers(-2, 3, shape) * public.precision.step
     sent_KJV = np.where(counts_KJ[..., None] > 0, values_KJV, 0)

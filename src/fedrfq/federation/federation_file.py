@@ -208,6 +208,9 @@ def _parse_task(table: Mapping[str, Any], clients: int) -> Task:
     # Checked here, because arrays of this size are allocated before the first upload comes.
     if classes * values > _MAX_VALUES:
         raise ValueError(f"{classes} classes of {values} values: at most {_MAX_VALUES} in all")
+    public = _parse_public(table)
+    if public is not None and public.classes != classes:
+        raise ValueError(f"public.classes is {public.classes}: expected {classes}, as in classes")
     return Task(
         _parse_detector(table["detector"]),
         table["rule"],
@@ -215,7 +218,7 @@ def _parse_task(table: Mapping[str, Any], clients: int) -> Task:
         clients,
         classes,
         values,
-        _parse_public(table),
+        public,
     )
 
 

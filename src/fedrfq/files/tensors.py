@@ -126,9 +126,6 @@ def _raw(tensor: Tensor) -> memoryview:
         return memoryview(b"")
     # As bytes, because numpy has no bfloat16.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    # Without elements, strides are anything, and PyTorch would refuse to view it.
-    if not flat.numel():
-        return memoryview(b"")
     return flat.view(torch.uint8).numpy().data
 
 

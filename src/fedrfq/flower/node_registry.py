@@ -66,6 +66,8 @@ class NodeRegistry:
         """
         asked = set(self.hosts)
         answers = dict[int, NodeAnswer]()
+        # Once for all nodes, because it may be long.
+        public = public_in(order.last)
         waiting = set(self._send(order, asked))
         began = time.monotonic()
         next_greeting_s = 0.0
@@ -75,7 +77,7 @@ class NodeRegistry:
                 if answer is not None and answer.clients == self.hosts.get(node):
                     answers[node] = answer
                     # By now the node has it on its disk.
-                    self._public[node] = public_in(order.last)
+                    self._public[node] = public
             elapsed_s = time.monotonic() - began
             if elapsed_s >= next_greeting_s:
                 self._greet(hello)

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedrfq.data.partition import Ints
 from fedrfq.learning.public.classifier import PublicClassifier
 from fedrfq.learning.public.exchange import PublicExchange, public_task
-from fedrfq.learning.public.features import vectors
+from fedrfq.learning.public.features import vectors_of_tests
 from fedrfq.models.public_maps import PublicMap
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.prototypes.fixed_point import Globals, Uploads
@@ -48,8 +48,7 @@ class PublicShard:
         """The vectors of the samples that all clients are tested on."""
         common = self._local.common
         assert common is not None
-        part = "train" if common.held_out else "test"
-        return vectors(self._map, self._local.dataset, part, common.test[0], self._device)
+        return vectors_of_tests(self._map, self._local.dataset, common, self._device)
 
     def upload(self, client: int, row: int) -> Uploads:
         """Return the statistics that the client in this row uploads."""

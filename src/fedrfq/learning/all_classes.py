@@ -12,7 +12,7 @@ Every class counts alike: an accuracy is the mean of the recalls of its classes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,9 +55,9 @@ class WayFigures:
     ece_K: Floats  # calibration error
     recall_KJ: Floats
 
-    def rows(self, rows: slice | NDArray[np.int64]) -> WayFigures:
-        """Return the figures of some clients."""
-        return WayFigures(*(values[rows] for values in vars(self).values()))
+    def only(self, known_K: NDArray[np.bool_]) -> WayFigures:
+        """Return the figures of these clients, with NaN for all others."""
+        return WayFigures.unpacked(np.where(known_K[:, None], self.packed(), np.nan))
 
     def packed(self) -> Floats:
         """Return a row for each client: the measures, then the recalls."""
@@ -76,10 +76,6 @@ class CommonFigures:
 
     ways: Mapping[str, WayFigures]
     final: str
-
-    def rows(self, rows: slice | NDArray[np.int64]) -> CommonFigures:
-        """Return the figures of some clients."""
-        return CommonFigures({way: f.rows(rows) for way, f in self.ways.items()}, self.final)
 
     def prefixed(self) -> dict[str, WayFigures]:
         """Return the figures by the prefix of their names; the final prediction has none."""
@@ -212,8 +208,8 @@ class CommonTest:
                 parts.append(evaluate(engine, some, tests, self.held_KJ[rows], known, public))
         # Back from the order of the cohorts to that of the runs.
         order = np.argsort([row for cohort in self.cohorts for row in cohort])
-        found = joined(parts).rows(order)
-        return [found.rows(slice(r * clients, (r + 1) * clients)) for r in range(self.runs)]
+        packed_KF = np.vstack([part.packed() for part in parts])[order]
+        return [CommonFigures.unpacked(run_KF) for run_KF in np.split(packed_KF, self.runs)]
 
 
 @dataclass(frozen=True)
@@ -261,7 +257,13 @@ def evaluate(
     if public_KNJ is not None:
         ways["public"] = public_KNJ
         ways["combined"] = combined(logits_KNJ, public_KNJ, held_KJ[:, None])
-    return measure(ways, _final(ways), tests.y[tests.index_KN], tests.weight_KN(), held_KJ)
+    found = measure(ways, _final(ways), tests.y[tests.index_KN], tests.weight_KN(), held_KJ)
+    if "prototype" not in ways:
+        return found
+    # In a stack, one run may have global prototypes and another none.
+    known_K = known.present_KJ.any(1).cpu().numpy()
+    prototype = found.ways["prototype"].only(known_K)
+    return replace(found, ways={**found.ways, "prototype": prototype})
 
 
 def _final(ways: Mapping[str, object]) -> str:
@@ -269,17 +271,3 @@ def _final(ways: Mapping[str, object]) -> str:
     if "combined" in ways:
         return "combined"
     return "head"
-
-
-def joined(parts: Sequence[CommonFigures]) -> CommonFigures:
-    """Return the figures of several groups of clients, one after the other."""
-    ways = {
-        way: WayFigures(
-            *(
-                np.concatenate([getattr(part.ways[way], field.name) for part in parts])
-                for field in fields(WayFigures)
-            )
-        )
-        for way in parts[0].ways
-    }
-    return CommonFigures(ways, parts[0].final)

@@ -30,7 +30,7 @@ class RoundRecord:
     """One round of one run.
 
     Accuracies are in percent; the standard deviations are those over clients. Fields with a default
-    are missing in records from before there were committees.
+    are missing in older records: those from before there were committees, or the common test.
     """
 
     round: int

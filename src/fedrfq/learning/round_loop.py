@@ -45,11 +45,12 @@ from fedrfq.learning.draws import (
 )
 from fedrfq.learning.evaluation import Round, RoundOutcome, Tested, measure, side_by_side
 from fedrfq.learning.public.exchange import PublicExchange, public_task
-from fedrfq.learning.public.features import vectors
+from fedrfq.learning.public.features import vectors_of_tests
 from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, stack
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.prototypes.norm_bound import moment_count
 from fedrfq.robust import detectors
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.attacks import Scene
@@ -412,7 +413,13 @@ class RoundLoop:
             known = state.public[r] or public.nothing()
             memory = experiment.detector.start(experiment.clients)
         scene = Scene(uploads, malicious_K, known, experiment.detector, memory)
-        return experiment.attack.corrupt(scene, generator(experiment, Purpose.CORRUPT, number))
+        sent = experiment.attack.corrupt(scene, generator(experiment, Purpose.CORRUPT, number))
+        if public is None:
+            return sent
+        # Attackers know that other counts of second moments would be refused.
+        counts_KJ = sent.counts_KJ.copy()
+        counts_KJ[:, public.classes :] = moment_count(counts_KJ[:, : public.classes])[:, None]
+        return replace(sent, counts_KJ=counts_KJ)
 
     def _decided(self, r: int, state: LoopState, sent: Uploads) -> AgreedRound:
         """Return what run `r`'s committee makes of the uploads."""
@@ -505,9 +512,7 @@ class RoundLoop:
         found = []
         for experiment, partition in zip(self.experiments, self.partitions, strict=True):
             common = common_test(experiment, partition, self.dataset)
-            part = "train" if common.held_out else "test"
-            own = common.test[0]
-            found.append(vectors(experiment.public, self.dataset, part, own, self.device))
+            found.append(vectors_of_tests(experiment.public, self.dataset, common, self.device))
         return found
 
     def _check_finite(self, what: str, values: Sequence[Tensor], number: int) -> None:

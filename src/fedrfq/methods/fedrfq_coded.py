@@ -13,8 +13,8 @@ the mean squared error to the target, and `separation` times the cross-entropy o
 distances to all targets. Prototypes are not pooled, unless the experiment says so, and travel in
 `bits` bits.
 
-With `learned = 0`, `separation = 0` and the same `norm` clients train as with `codes`. Settings are
-chosen on samples held back from training (`bench/variant_search.py`).
+With `learned = 0`, `separation = 0` and the same `norm` clients train as with `codes`. The
+defaults were picked from candidates tried on samples held back (`bench/variant_search.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.random import Generator
 
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
-from fedrfq.methods.codes import MAX_NORM, check_norm, codes, norm_of
+from fedrfq.methods.codes import check_norm, codes, norm_of
 from fedrfq.methods.fedrfq_lean import FedRFQLean
 from fedrfq.methods.method import MAX_WEIGHT
 from fedrfq.methods.protonorm import spread, unit
@@ -53,7 +53,7 @@ class FedRFQCoded(FedRFQLean):
         f"0 to {MAX_WEIGHT:g}",
     )
     learned: float = option(
-        0.7, "Share of the clients' mean in a target; the rest is its code", "0 to 1"
+        0.3, "Share of the clients' mean in a target; the rest is its code", "0 to 1"
     )
     ramp: int = option(0, "Rounds over which the learned share grows from 0", "0 or more")
     steps: int = option(0, "Steps in which targets repel each other", "0 or more")
@@ -80,8 +80,7 @@ class FedRFQCoded(FedRFQLean):
         mean_JV = unit(globals_.floats().astype(np.float64))
         mixed_JV = (1 - share_J1) * codes(classes, values, rng) + share_J1 * mean_JV
         apart_JV = spread(unit(mixed_JV), self.steps, self.push)
-        # Twice as long as codes are: what is learned has values of either sign, and smaller ones.
-        length = self.norm or min(2 * norm_of(0.0, values), MAX_NORM)
+        length = norm_of(self.norm, values)
         return Globals(np.ones(classes, np.bool_), fixed(length * apart_JV))
 
     def program(self) -> Hashable:

@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrfq.data.partition import Partition
 from fedrfq.learning.public.classifier import PublicClassifier
 from fedrfq.learning.public.classifier_file import save_classifiers
 from fedrfq.learning.public.exchange import PublicExchange
-from fedrfq.learning.public.features import vectors
+from fedrfq.learning.public.features import vectors_of_tests
 from fedrfq.models.public_maps import PublicMap
 from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.prototypes.fixed_point import Globals, encode
@@ -35,10 +34,10 @@ class PublicKnowledge:
     ) -> None:
         labels = [local.dataset.train_y[index] for index in local.partition.train]
         self._exchange = PublicExchange.of(map_, local.partition, labels, local.dataset, device)
-        self._tests_NV = self._test_vectors(local, local.partition, device)
+        self._tests_NV = vectors_of_tests(map_, local.dataset, local.partition, device)
         self._common_NV = None
         if local.common is not None:
-            self._common_NV = self._test_vectors(local, local.common, device)
+            self._common_NV = vectors_of_tests(map_, local.dataset, local.common, device)
         self._held_1J = held_1J
         self._folder = folder
         self._known: Globals | None = None
@@ -71,15 +70,6 @@ class PublicKnowledge:
         if self._classifier is None or z_NV is None:
             return None
         return self._classifier.log_probabilities(z_NV)[None]
-
-    def _test_vectors(
-        self, local: LocalDataset, partition: Partition, device: torch.device
-    ) -> Tensor:
-        part = "test"
-        # Validation samples are training samples that were held back.
-        if partition.held_out:
-            part = "train"
-        return vectors(self._exchange.map_, local.dataset, part, partition.test[0], device)
 
 
 def _equal(known: Globals, other: Globals) -> bool:

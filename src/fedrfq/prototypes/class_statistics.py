@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedrfq.prototypes.fixed_point import MAX_COUNT
+
 
 def moment_rows(values: int) -> int:
     """Return how many rows the triangle of a covariance of so many values takes."""
@@ -37,7 +39,8 @@ def statistics(z_NV: Tensor, y_N: Tensor, classes: int, moments: bool) -> tuple[
     if not moments:
         return counts_R, values_RV
     rows_MV = packed(covariance(z_NV, y_N, values_RV))
-    samples_M = counts_R.new_full((len(rows_MV),), len(y_N))
+    # As many as a message can carry at most, as `norm_bound.moment_count` says too.
+    samples_M = counts_R.new_full((len(rows_MV),), min(len(y_N), MAX_COUNT))
     return torch.cat([counts_R, samples_M]), torch.cat([values_RV, rows_MV])
 
 

@@ -100,9 +100,9 @@ def fixed(values: NDArray[np.float64]) -> Ints:
 
 
 class Bound(Protocol):
-    """A further condition on the values of an upload."""
+    """A further condition on the counts and values of an upload."""
 
-    def problem(self, values_JV: Ints) -> str | None:
+    def problem(self, counts_J: Ints, values_JV: Ints) -> str | None:
         """Return why these rows are refused, or None if they are not; rows not sent are 0."""
         ...
 
@@ -178,8 +178,12 @@ class Uploads:
         """Return the uploads less those that exceed the bound, if there is one."""
         if bound is None:
             return self
-        sent_KJV = self.values_KJV * self.held_KJ[..., None]
-        problems = [bound.problem(sent_JV) for sent_JV in sent_KJV]
+        # Client by client, because a copy of all values may be large.
+        rows = zip(self.counts_KJ, self.held_KJ, self.values_KJV, strict=True)
+        problems = [
+            bound.problem(counts_J, values_JV * held_J[:, None])
+            for counts_J, held_J, values_JV in rows
+        ]
         wrong = {
             client: problem
             for client, problem in zip(self.clients, problems, strict=True)
@@ -439,9 +443,11 @@ def refuses(
         )
     if bound is None:
         return None
+    counts_J = np.zeros(classes, np.int64)
     values_JV = np.zeros((classes, values), np.int64)
+    counts_J[rows["class"]] = rows["count"]
     values_JV[rows["class"]] = steps_RV * np.int64(precision.step)
-    return bound.problem(values_JV)
+    return bound.problem(counts_J, values_JV)
 
 
 def admit(

@@ -1,8 +1,11 @@
-"""How long statistics on a public feature map may be.
+"""How long statistics on a public feature map may be, and how many samples they may claim.
 
 Every sample's features are clipped to a norm C before anything is averaged. So a class mean has a
 norm of at most C, and the second moments, E[x·xᵀ], a Frobenius norm of at most C². Both are checked
 on the integers of a message, with as much slack as rounding to the grid may have added.
+
+Detectors do not compare second moments, so their weight must not be free: every row of them counts
+the samples of all classes together, and all of them are there or, without samples, none.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from fedrfq.prototypes.fixed_point import FRACTION_BITS, Ints, Precision
+from fedrfq.prototypes.fixed_point import FRACTION_BITS, MAX_COUNT, Ints, Precision
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class NormBound:
             _largest(exact**2, moments * values, precision),
         )
 
-    def problem(self, values_JV: Ints) -> str | None:
+    def problem(self, counts_J: Ints, values_JV: Ints) -> str | None:
         """Return what exceeds the bound, or None if nothing does."""
         # A row's squares fit into 64 bits, those of all rows together may not.
         squares = np.einsum("jv,jv->j", values_JV, values_JV).tolist()
@@ -55,7 +58,17 @@ class NormBound:
                 f"the second moments have the norm {_length(moments):g}: of features clipped to"
                 f" {self.norm:g} they have at most {self.norm**2:g}"
             )
+        samples = int(moment_count(counts_J[: self.classes]))
+        for count in counts_J[self.classes :].tolist():
+            if count != samples:
+                return f"second moments of {count} samples: those of its classes are {samples}"
         return None
+
+
+def moment_count(counts_J: Ints) -> Ints:
+    """Return the count of a row of second moments, by the samples of the classes (last axis)."""
+    count: Ints = np.minimum(counts_J.sum(-1), MAX_COUNT)
+    return count
 
 
 def _largest(norm: Fraction, values: int, precision: Precision) -> int:

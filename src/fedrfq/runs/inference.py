@@ -131,9 +131,10 @@ class ClientModel:
         if not shapes or {name: p.shape for name, p in params.items()} != shapes:
             raise UserError(f"{path} is not a model of this federation's experiment: restore it")
         classes = len(facts.classes)
-        nothing = Globals.none(classes, experiment.prototype_size())
-        # Codes are known without any exchange.
-        prototypes = targets(experiment, 0, nothing)
+        prototypes = Globals.none(classes, experiment.prototype_size())
+        if not experiment.method.exchanges:
+            # Codes are known without any exchange; other targets are made of what came back.
+            prototypes = targets(experiment, 0, prototypes)
         public = PublicAnswers.load(folder, 0, experiment.public, classes)
         module = TrainedModule(model, params).eval()
         return ClientModel(module, params, prototypes, experiment.pool, facts, public)

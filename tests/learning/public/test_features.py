@@ -124,6 +124,41 @@ def _empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+def _change_header(old: bytes, new: bytes) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        content = path.read_bytes()
+        assert content.count(old) == 1
+        assert len(new) == len(old)
+        path.write_bytes(content.replace(old, new))
+
+    return change
+
+
+HEADERS = [
+    _change_header(b"(4000,", b"(True,"),
+    _change_header(b"32), }", b"32,   "),
+    _change_header(b"32), }" + 20 * b" ", b"32" + 20 * b"9" + b"), }"),
+]
+
+
+@pytest.mark.parametrize("damage", HEADERS)
+def test_a_damaged_header_is_written_again(
+    mnist: Dataset, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    slow(mnist, SOME)
+    (path,) = tmp_path.glob("features-*.npy")
+    damage(path)
+    assert torch.equal(slow(mnist, SOME), fast(mnist, SOME))
+
+
+def test_a_row_that_is_no_longer_numbers_is_computed_again(mnist: Dataset, tmp_path: Path) -> None:
+    slow(mnist, SOME)
+    (path,) = tmp_path.glob("features-*.npy")
+    np.lib.format.open_memmap(path, mode="r+")[SOME[3], 1] = np.nan
+    assert torch.equal(slow(mnist, SOME), fast(mnist, SOME))
+    assert SlowMap.passes == [20, 20, 10, 1]
+
+
 @pytest.mark.parametrize("damage", [_cut, _overwrite, _empty, Path.unlink])
 @pytest.mark.parametrize("suffix", ["npy", "done"])
 def test_a_damaged_file_is_computed_again(

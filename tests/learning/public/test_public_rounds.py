@@ -221,6 +221,9 @@ def test_every_attack_meets_statistics(mnist: Dataset) -> None:
         assert decided(state, r).values_JV.shape == honest.values_JV.shape
         assert (records(rows, r)[1].public_accuracy_all or 0) > 20
         assert records(rows, r)[1].attackers == 2 * kind.harms
+    # An attacker is not so careless as to be refused for the samples it claims.
+    refused = [why for r in range(len(ATTACKS)) for why in records(rows, r)[1].refused.values()]
+    assert not [why for why in refused if "samples" in why]
 
 
 def test_attackers_know_the_statistics_and_that_the_detector_starts_afresh(

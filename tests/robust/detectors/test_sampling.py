@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedrfq.errors import UserError
-from fedrfq.prototypes.fixed_point import FRACTION_BITS, Globals, Uploads
+from fedrfq.prototypes.fixed_point import FRACTION_BITS, Globals, Precision, Uploads
 from fedrfq.robust.detectors.sampling import Sampling
 
 ONE = 2**FRACTION_BITS
@@ -50,6 +52,21 @@ def test_a_client_who_claims_every_class_has_one_vote_on_what_is_usual() -> None
     counts = [[9, 9, 9, 9]] * 4
     scores, _ = _scores(_uploads(counts, [*honest, [[9.0]] * 4]))
     assert scores[3] > 1000
+
+
+def test_rounding_the_other_way_on_a_coarse_grid_is_usual() -> None:
+    """With 4 bits, four equal uploads, and one a step apart in two of eight values."""
+    values_KJV = np.zeros((5, 1, 8), np.int64)
+    values_KJV[0, 0, :2] = ONE
+    uploads = Uploads((0, 1, 2, 3, 4), np.full((5, 1), 1000), values_KJV, precision=Precision(4))
+    scores, kept = _scores(uploads)
+    assert scores == [100, 0, 0, 0, 0]
+    assert all(kept)
+    # Who claims many times the samples of others, and so outweighs them, has no more room for it.
+    claimed = replace(uploads, counts_KJ=np.array([[10_000], [1000], [1000], [1000], [1000]]))
+    scores, kept = _scores(claimed)
+    assert scores[0] == 1000
+    assert kept == [False, True, True, True, True]
 
 
 def test_the_largest_numbers_do_not_overflow() -> None:

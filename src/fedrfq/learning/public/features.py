@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from rich.progress import track
 from torch import Tensor
 
 from fedrfq.data import Dataset, cache
-from fedrfq.data.partition import Ints
+from fedrfq.data.partition import Ints, Partition
 from fedrfq.errors import UserError
 from fedrfq.files.atomic import write_atomically
 from fedrfq.models.public_maps import PublicMap
@@ -43,6 +44,17 @@ def vectors(
             "check the map's weights with `fedrfq data get`"
         )
     return map_.scaled(raw_NW).to(device)
+
+
+def vectors_of_tests(
+    map_: PublicMap, dataset: Dataset, partition: Partition, device: torch.device
+) -> Tensor:
+    """Return the vectors of the samples that a partition's first client is tested on."""
+    part = "test"
+    if partition.held_out:
+        # Validation samples are training samples that were held back.
+        part = "train"
+    return vectors(map_, dataset, part, partition.test[0], device)
 
 
 def _remembered(map_: PublicMap, dataset: Dataset, part: str, index_N: Ints) -> Tensor:
@@ -75,6 +87,8 @@ def _kept(
     stem = cache.ensure_folder() / name
     rows_NW = _rows(stem, len(images), map_.width())
     done_N = _done(stem, len(images))
+    # A row that a disk has damaged is computed anew; where the map is to blame, it stays as it is.
+    done_N[index_N] &= np.isfinite(rows_NW[index_N]).all(1)
     missing = np.setdiff1d(index_N, np.flatnonzero(done_N))
     for chunk in _progress(missing):
         pixels = torch.from_numpy(images[chunk]).to(device)
@@ -111,7 +125,8 @@ def _opened(path: Path) -> np.memmap[Any, Any] | None:
         # First for reading alone: writing, numpy fills a file that was cut short with zeros.
         np.lib.format.open_memmap(path, mode="r")
         return np.lib.format.open_memmap(path, mode="r+")
-    except (ValueError, OSError):
+    except (ValueError, OSError, OverflowError, TypeError, TokenError):
+        # All of these come of a damaged header.
         return None
 
 

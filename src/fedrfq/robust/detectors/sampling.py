@@ -12,6 +12,10 @@ What is usual is the median over clients of each one's own median, so that a cli
 classes has one vote like everybody else. A class of fewer than three holders is not judged: of two
 that differ, nobody can say which one lies. Sites whose samples really differ look like liars, the
 more samples they have: raise `limit` for them.
+
+Of many samples, means differ by less than a step of a coarse grid. Most uploads then equal the
+median, and nothing at all would be usual. So what is usual is at least two values that were rounded
+the other way.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
 from fedrfq.robust.centres import median
-from fedrfq.robust.detectors.detector import Detector, State, Verdict
+from fedrfq.robust.detectors.detector import Detector, State, Verdict, clipped
 
 _MIN_HOLDERS = 3
 # Squares lose so many bits, which are far below a value's rounding, to leave room for counts.
@@ -32,6 +36,8 @@ _SPARE_BITS = 16
 _PERCENT = 100
 _MAX_LIMIT = 1_000_000
 _MAX_SCORE = 2**62
+# Values of a class mean that may always have been rounded the other way.
+_ROUNDED_VALUES = 2
 
 
 @dataclass(frozen=True)
@@ -55,11 +61,10 @@ class Sampling(Detector):
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         spread_KJ = _spreads(uploads)
         judged_KJ = uploads.held_KJ & (uploads.held_KJ.sum(0) >= _MIN_HOLDERS)
-        usual = _usual(spread_KJ, judged_KJ)
-        worst = np.where(judged_KJ, spread_KJ, 0).max(1, initial=0).tolist()
+        usual_KJ = np.maximum(_rounding(uploads), max(_usual(spread_KJ, judged_KJ), 1))
         # Python's whole numbers have no end: a spread may have 62 bits before it is multiplied.
-        scores = [min(_PERCENT * spread // max(usual, 1), _MAX_SCORE) for spread in worst]
-        score_K = np.array(scores, np.int64)
+        percent_KJ = _PERCENT * np.where(judged_KJ, spread_KJ, 0).astype(object) // usual_KJ
+        score_K = np.minimum(percent_KJ.max(1, initial=0), _MAX_SCORE).astype(np.int64)
         return state, Verdict(score_K <= self.limit, score_K)
 
 
@@ -69,6 +74,16 @@ def _spreads(uploads: Uploads) -> Ints:
     square_KJ = np.einsum("kjv,kjv->kj", difference_KJV, difference_KJV)
     spread_KJ: Ints = (square_KJ >> _SPARE_BITS) * uploads.counts_KJ
     return spread_KJ
+
+
+def _rounding(uploads: Uploads) -> Ints:
+    """Return n·d² of uploads that differ from the median by a step in a few values.
+
+    Claims of more samples than those of the class's median holder buy nothing.
+    """
+    square = _ROUNDED_VALUES * uploads.precision.step**2 >> _SPARE_BITS
+    rounding_KJ: Ints = square * clipped(uploads.counts_KJ)
+    return rounding_KJ
 
 
 def _usual(spread_KJ: Ints, judged_KJ: Bools) -> int:
