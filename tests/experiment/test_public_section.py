@@ -81,3 +81,10 @@ def test_a_server_that_trains_is_refused_with_a_map_too() -> None:
 def test_what_cannot_be_is_refused(sets: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         load(sets=sets)
+
+
+def test_statistics_in_every_round_would_leave_no_round_for_prototypes() -> None:
+    table = {"public": {"name": "random", "every": 1}}
+    with pytest.raises(UserError, match="leaves method 'fedrfq' none for its prototypes"):
+        from_table(table)
+    assert from_table({**table, "method": {"name": "local"}}).public.every == 1
