@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedrfq.errors import UserError
-from fedrfq.experiment import load
+from fedrfq.experiment import from_table, load
 from fedrfq.models.public_maps import NoMap, RandomMap
 
 MAP = "public.name=random"
