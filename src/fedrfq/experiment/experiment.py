@@ -161,8 +161,9 @@ class Experiment:
             )
         if self.method.exchanges and self.public.used and self.public.every == 1:
             raise UserError(
-                f"public.every = 1 exchanges statistics in every round and leaves method '{method}' "
-                "none for its prototypes: set public.every to 0 for one exchange, or to 2 or more"
+                "public.every = 1 exchanges statistics in every round and leaves method "
+                f"'{method}' none for its prototypes: set public.every to 0 for one exchange, "
+                "or to 2 or more"
             )
         if self.method.exchanges or self.public.used:
             return
