@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrfq.prototypes.class_means import quantise
+from fedrfq.prototypes.class_statistics import moment_rows, statistics
 from fedrfq.prototypes.fixed_point import MAX_COUNT, Precision, Uploads, admit, encode, refuses
 from fedrfq.prototypes.norm_bound import NormBound
 
@@ -45,6 +46,19 @@ def test_the_edge_of_the_second_moments_by_hand() -> None:
     assert why is not None
     assert "second moments have the norm" in why
     assert "at most 25" in why
+
+
+def test_beside_long_means_there_is_little_room_for_second_moments() -> None:
+    """A mean of norm 3 leaves a trace of 5² − 3² = 16.
+
+    Rounding may have made it longer by a step, for which 2 · 3 steps of the trace are allowed, and
+    moved the moments by one more, of which a trifle is missing.
+    """
+    edge = 16 * ONE + 6
+    assert BOUND.problem(COUNTS, rows((3 * ONE, 0), (edge, 0))) is None
+    why = BOUND.problem(COUNTS, rows((3 * ONE, 0), (edge + 1, 0)))
+    assert why is not None
+    assert "with these class means, at most 16" in why
 
 
 def test_moments_are_summed_beyond_64_bits() -> None:
@@ -126,3 +140,23 @@ def test_second_moments_count_the_samples_of_all_classes(counts: list[int], prob
     admitted = admit(1, {4: message}, 4, 1, FINE, bound)
     checked = Uploads((4,), counts_J[None], values_JV[None], precision=FINE).checked(bound)
     assert admitted.refused.get(4) == checked.refused.get(4) == why
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(8, 24), st.integers(1, 9), st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_an_honest_clients_second_moments_are_admitted(
+    bits: int, values: int, samples: int, seed: int
+) -> None:
+    """Also where all samples of a class are alike, and the bound is tight."""
+    rng = np.random.default_rng(seed)
+    norm = values**0.5
+    x_NV = rng.normal(size=(samples, values)) * rng.choice([0.0, 0.01, 1.0], size=(samples, 1))
+    x_NV[:, 0] += rng.normal()
+    lengths_N1 = np.linalg.norm(x_NV, axis=1, keepdims=True)
+    z_NV = torch.from_numpy((x_NV * norm / np.maximum(lengths_N1, 1e-12)).astype(np.float32))
+    y_N = torch.from_numpy(rng.integers(0, 3, samples))
+    counts_R, values_RV = statistics(z_NV, y_N, 3, moments=True)
+    precision = Precision(bits)
+    quantised, _, _ = quantise(values_RV[None], precision)
+    bound = NormBound.of(norm, 3, moment_rows(values), values, precision)
+    assert bound.problem(counts_R.numpy(), quantised[0]) is None

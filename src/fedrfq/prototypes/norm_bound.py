@@ -1,8 +1,10 @@
 """How long statistics on a public feature map may be, and how many samples they may claim.
 
 Every sample's features are clipped to a norm C before anything is averaged. So a class mean has a
-norm of at most C, and the second moments, E[x·xᵀ], a Frobenius norm of at most C². Both are checked
-on the integers of a message, with as much slack as rounding to the grid may have added.
+norm of at most C. The second moments are the samples' covariance about the means of their classes:
+its trace is at most C² less the mean square of these means, and no covariance has a Frobenius norm
+above its trace. Both are checked on the integers of a message, with as much slack as rounding to
+the grid may have added.
 
 Detectors do not compare second moments, so their weight must not be free: every row of them counts
 the samples of all classes together, and all of them are there or, without samples, none.
@@ -13,34 +15,44 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
 from fedrfq.prototypes.fixed_point import FRACTION_BITS, MAX_COUNT, Ints, Precision
 
+_ONE = 1 << FRACTION_BITS
+
 
 @dataclass(frozen=True)
 class NormBound:
-    """The largest sums of squares: of one class mean's integers, and of all moments' together.
+    """The largest class means and second moments, in units of a message's integers.
 
-    The first `classes` rows of an upload are class means, and the others second moments.
+    The first `classes` rows of an upload are class means, and the others second moments. Slack is
+    how far rounding may move a row, or all rows of moments together.
     """
 
     norm: float
     classes: int
-    largest_mean: int
-    largest_moments: int
+    mean_slack: Fraction
+    moment_slack: Fraction
 
     @staticmethod
     def of(norm: float, classes: int, moments: int, values: int, precision: Precision) -> NormBound:
         """Return the bound for features clipped to this norm, and rows of so many values."""
-        exact = Fraction(norm)
         return NormBound(
-            norm,
-            classes,
-            _largest(exact, values, precision),
-            _largest(exact**2, moments * values, precision),
+            norm, classes, _slack(values, precision), _slack(moments * values, precision)
         )
+
+    @cached_property
+    def largest_mean(self) -> int:
+        """The largest sum of squares of a class mean."""
+        return math.floor((self._scaled_norm + self.mean_slack) ** 2)
+
+    @property
+    def _scaled_norm(self) -> Fraction:
+        # Rational numbers, so that all servers agree.
+        return Fraction(self.norm) * _ONE
 
     def problem(self, counts_J: Ints, values_JV: Ints) -> str | None:
         """Return what exceeds the bound, or None if nothing does."""
@@ -52,17 +64,31 @@ class NormBound:
                     f"the mean of class {number} has the norm {_length(square):g}: features are"
                     f" clipped to {self.norm:g}"
                 )
-        moments = sum(squares[self.classes :])
-        if moments > self.largest_moments:
-            return (
-                f"the second moments have the norm {_length(moments):g}: of features clipped to"
-                f" {self.norm:g} they have at most {self.norm**2:g}"
-            )
         samples = int(moment_count(counts_J[: self.classes]))
         for count in counts_J[self.classes :].tolist():
             if count != samples:
                 return f"second moments of {count} samples: those of its classes are {samples}"
+        moments = sum(squares[self.classes :])
+        if not moments:
+            return None
+        largest = self._largest_moments(counts_J[: self.classes].tolist(), squares)
+        if moments > largest:
+            return (
+                f"the second moments have the norm {_length(moments):g}: of features clipped to"
+                f" {self.norm:g}, and with these class means, at most {_length(largest):g}"
+            )
         return None
+
+    def _largest_moments(self, counts: list[int], squares: list[int]) -> int:
+        """Return the largest sum of squares of the second moments beside these class means."""
+        means = Fraction(0)
+        for count, square in zip(counts, squares, strict=False):
+            # Before it was rounded, the mean may have been shorter.
+            shortest = max(math.isqrt(square) - self.mean_slack, Fraction(0))
+            means += count * shortest**2
+        trace = self._scaled_norm**2 - means / max(sum(counts), 1)
+        # A trace has the unit of squares, and is rounded as single values are.
+        return math.floor((max(trace, Fraction(0)) / _ONE + self.moment_slack) ** 2)
 
 
 def moment_count(counts_J: Ints) -> Ints:
@@ -71,15 +97,11 @@ def moment_count(counts_J: Ints) -> Ints:
     return count
 
 
-def _largest(norm: Fraction, values: int, precision: Precision) -> int:
-    """Return the largest sum of squares of so many rounded values whose norm was at most this.
-
-    Rounding moves each value by half a step at most. Rational numbers, so that all servers agree.
-    """
+def _slack(values: int, precision: Precision) -> Fraction:
+    """Return how far rounding may move so many values together: each by half a step at most."""
     root = math.isqrt(max(values - 1, 0)) + 1  # √values, rounded up
-    slack = Fraction(root * precision.step, 2)
-    return math.floor((norm * (1 << FRACTION_BITS) + slack) ** 2)
+    return Fraction(root * precision.step, 2)
 
 
 def _length(square: int) -> float:
-    return math.sqrt(square) / (1 << FRACTION_BITS)
+    return math.sqrt(square) / _ONE

@@ -90,7 +90,6 @@ def test_a_child_is_killed_and_started_again(tmp_path: Path) -> None:
     child = sleeper(tmp_path)
     for lives in (1, 2):
         child.start()
-        assert not child.spoke
         until(lambda: child.said() == ["here"])
         assert (child.running, child.spoke, child.code, child.starts) == (True, True, None, lives)
         child.kill()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -46,6 +46,10 @@ class PublicExchange:
     classes: int
     vectors: tuple[Tensor, ...]  # N × V for each client
     labels: tuple[Tensor, ...]  # as the client believes them to be
+    # The newest statistics that classifiers were made from, and these.
+    _made: dict[bytes, list[PublicClassifier]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @staticmethod
     def of(
@@ -84,9 +88,14 @@ class PublicExchange:
 
     def classifiers(self, known: Globals) -> list[PublicClassifier]:
         """Return each client's classifier of all classes, from what was certified."""
-        device = self.vectors[0].device
-        certified = CertifiedStatistics.of(known, self.classes, device)
-        return [
-            classifier(self.map_, certified, z_NV, y_N)
-            for z_NV, y_N in zip(self.vectors, self.labels, strict=True)
-        ]
+        key = known.present_J.tobytes() + known.values_JV.tobytes()
+        # Statistics mostly stay as they were, and a run asks again at every checkpoint.
+        if key not in self._made:
+            device = self.vectors[0].device
+            certified = CertifiedStatistics.of(known, self.classes, device)
+            self._made.clear()
+            self._made[key] = [
+                classifier(self.map_, certified, z_NV, y_N)
+                for z_NV, y_N in zip(self.vectors, self.labels, strict=True)
+            ]
+        return self._made[key]
