@@ -63,7 +63,8 @@ def refused(folder: Path, *options: str) -> str:
 
 
 def test_four_servers_agree_and_stop_when_told(tmp_path: Path) -> None:
-    federation = founded(tmp_path, rounds=3)
+    # Servers wait for all clients, so that each of these sees every round.
+    federation = founded(tmp_path, rounds=3, deadline_ms=30_000)
     folders = [tmp_path / f"server-{k}" for k in range(4)]
     with (
         process(folders[0]) as a,

@@ -127,11 +127,14 @@ async def until(what: Callable[[], bool]) -> None:
 
 
 async def uploaded(folder: Path, federation: Federation, rounds: int) -> list[dict[int, Decided]]:
-    """Return what all clients regard as decided, once they have that many rounds."""
+    """Return what all clients regard as decided, once they have the last round.
+
+    A client that a loaded machine holds up may miss a round before it.
+    """
     clients = [Uploader(folder / f"client-{k}", rounds) for k in range(len(federation.clients))]
     for client in clients:
         await client.start()
-    await until(lambda: all(len(client.decided) >= rounds for client in clients))
+    await until(lambda: all(rounds in client.decided for client in clients))
     for client in clients:
         await client.stop()
     return [client.decided for client in clients]
