@@ -85,7 +85,7 @@ def beside(
     for r, loaded in enumerate(experiments):
         task = loop.settings[r].task
         assert task.public is not None
-        uploads = loop.public[r].uploads(clients)
+        uploads = loop.public.exchanges[r].uploads(clients)
         start = PreviousRound.start(task)
         decision = loaded.committee.decide(loop.settings[r], 1, start, uploads).decision
         assert decision.public is not None
@@ -96,7 +96,8 @@ def beside(
         targets(loaded, loaded.rounds, globals_)
         for loaded, globals_ in zip(experiments, state.globals_, strict=True)
     ]
-    chances = loop.public_chances(decisions)
+    longest = loop.common.tests.index_KN.shape[1]
+    chances = loop.public.log_probabilities([one.public for one in decisions], longest)
     found = loop.common.measure(loop.engines, state.params, known, chances)
     return {
         "bytes_up": [up for up, _ in sizes],

@@ -14,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrfq.committee import AgreedRound, CommitteeSettings, PreviousRound
@@ -44,8 +43,8 @@ from fedrfq.learning.draws import (
     validated,
 )
 from fedrfq.learning.evaluation import Round, RoundOutcome, Tested, measure, side_by_side
-from fedrfq.learning.public.exchange import PublicExchange, public_task
-from fedrfq.learning.public.features import vectors_of_tests
+from fedrfq.learning.public.exchange import public_task
+from fedrfq.learning.public_stack import PublicStack
 from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, stack
 from fedrfq.prototypes.class_means import quantise
@@ -119,6 +118,9 @@ class RoundLoop:
         self.device = device
         self.partitions = tuple(deal(experiment, dataset) for experiment in experiments)
         self.malicious = tuple(attackers(experiment) for experiment in experiments)
+        self.public = PublicStack(
+            self.experiments, self.partitions, self.malicious, dataset, device
+        )
         self.settings = tuple(
             committee_settings(experiment, len(dataset.classes)) for experiment in experiments
         )
@@ -324,18 +326,6 @@ class RoundLoop:
         keys = [counter_rng.key(e.seed, ids, number) for e in self.experiments]
         return torch.cat(keys).to(self.device)
 
-    @cached_property
-    def public(self) -> list[PublicExchange]:
-        """Each run's clients on its public map."""
-        exchanges = []
-        for run in zip(self.experiments, self.partitions, self.malicious, strict=True):
-            experiment, partition, _ = run
-            labels = believed_labels(*run, self.dataset)
-            exchanges.append(
-                PublicExchange.of(experiment.public, partition, labels, self.dataset, self.device)
-            )
-        return exchanges
-
     def _upload(
         self, number: int, params: tuple[Params, ...], who: list[list[int]]
     ) -> list[Uploads]:
@@ -345,7 +335,8 @@ class RoundLoop:
         if not all(due):
             prototypes = self._prototypes(params, who)
         return [
-            self.public[r].uploads(who[r]) if due[r] else prototypes[r] for r in range(len(due))
+            self.public.exchanges[r].uploads(who[r]) if due[r] else prototypes[r]
+            for r in range(len(due))
         ]
 
     def _prototypes(self, params: tuple[Params, ...], who: list[list[int]]) -> list[Uploads]:
@@ -488,32 +479,10 @@ class RoundLoop:
             return [None for _ in self.experiments]
         pairs = zip(self.experiments, decisions, strict=True)
         known = [targets(experiment, number, decision.globals_) for experiment, decision in pairs]
-        return self.common.measure(self.engines, params, known, self.public_chances(decisions))
-
-    def public_chances(self, decisions: Sequence[Decision]) -> Tensor | None:
-        """Return what each client's public classifier makes of its common test, K × N × J."""
-        if not self.experiments[0].public.used:
-            return None
-        chances = []
-        longest = self.common.tests.index_KN.shape[1]
-        for r, decision in enumerate(decisions):
-            task = self.settings[r].task.public
-            assert task is not None
-            known = decision.public or task.nothing()
-            z_NV = self._public_tests[r]
-            for made in self.public[r].classifiers(known):
-                chance_NJ = made.log_probabilities(z_NV)
-                chances.append(F.pad(chance_NJ, (0, 0, 0, longest - len(z_NV))))
-        return torch.stack(chances)
-
-    @cached_property
-    def _public_tests(self) -> list[Tensor]:
-        """The vectors of each run's common test samples on its public map."""
-        found = []
-        for experiment, partition in zip(self.experiments, self.partitions, strict=True):
-            common = common_test(experiment, partition, self.dataset)
-            found.append(vectors_of_tests(experiment.public, self.dataset, common, self.device))
-        return found
+        public_KNJ = self.public.log_probabilities(
+            [decision.public for decision in decisions], self.common.tests.index_KN.shape[1]
+        )
+        return self.common.measure(self.engines, params, known, public_KNJ)
 
     def _check_finite(self, what: str, values: Sequence[Tensor], number: int) -> None:
         """Raise Diverged where an honest client's value is not a number.
@@ -571,7 +540,7 @@ def check_stackable(experiments: Sequence[Experiment]) -> None:
     if len({program_key(experiment) for experiment in experiments}) != 1:
         raise UserError(
             "these runs cannot be stacked: stacked runs may differ only in seed, partition, init, "
-            "attack, detector, committee and a method's weights"
+            "attack, detector, committee, which public map they have, and a method's weights"
         )
 
 

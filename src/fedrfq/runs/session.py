@@ -203,7 +203,7 @@ class Session:
         for r, known in enumerate(self.state.public):
             if known is None:
                 continue
-            made = self.loop.public[r].classifiers(known)
+            made = self.loop.public.exchanges[r].classifiers(known)
             save_classifiers(self.runs[r].path, made, self.loop.held_of(r))
 
 

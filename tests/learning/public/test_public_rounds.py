@@ -153,7 +153,7 @@ def test_a_class_that_nobody_holds_is_never_an_answer(mnist: Dataset) -> None:
     assert not held_J.all()
     some = np.arange(0, len(mnist.test_y), 7)
     z_NV = vectors(experiment.public, mnist, "test", some, CPU)
-    for made in loop.public[0].classifiers(decided(state)):
+    for made in loop.public.exchanges[0].classifiers(decided(state)):
         assert held_J[made.log_probabilities(z_NV).argmax(1).numpy()].all()
     recall = outcome.record.recall
     assert recall is not None

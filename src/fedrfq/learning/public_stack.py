@@ -1,0 +1,71 @@
+"""The clients of stacked runs on their public maps; runs may have different maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrfq.data import Dataset
+from fedrfq.data.partition import Partition
+from fedrfq.experiment import Experiment
+from fedrfq.learning.draws import believed_labels, common_test
+from fedrfq.learning.public.exchange import PublicExchange, public_task
+from fedrfq.learning.public.features import vectors_of_tests
+from fedrfq.prototypes.fixed_point import Globals
+
+
+@dataclass(frozen=True)
+class PublicStack:
+    """What every run's clients send and learn on its map.
+
+    Vectors are computed when they are first needed, which may take minutes.
+    """
+
+    experiments: Sequence[Experiment]
+    partitions: Sequence[Partition]
+    malicious: Sequence[Sequence[int]]
+    dataset: Dataset
+    device: torch.device
+
+    @cached_property
+    def exchanges(self) -> list[PublicExchange]:
+        """The training samples of each run's clients on its map."""
+        exchanges = []
+        for run in zip(self.experiments, self.partitions, self.malicious, strict=True):
+            experiment, partition, _ = run
+            labels = believed_labels(*run, self.dataset)
+            exchanges.append(
+                PublicExchange.of(experiment.public, partition, labels, self.dataset, self.device)
+            )
+        return exchanges
+
+    @cached_property
+    def tests(self) -> list[Tensor]:
+        """The vectors of each run's common test samples on its map."""
+        found = []
+        for experiment, partition in zip(self.experiments, self.partitions, strict=True):
+            common = common_test(experiment, partition, self.dataset)
+            found.append(vectors_of_tests(experiment.public, self.dataset, common, self.device))
+        return found
+
+    def log_probabilities(self, known: Sequence[Globals | None], longest: int) -> Tensor | None:
+        """Return what each client's public classifier makes of its common test, K × N × J.
+
+        `known` are each run's certified statistics. Rows are padded to the `longest` test. Without
+        maps there is nothing to return.
+        """
+        chances = []
+        for r, experiment in enumerate(self.experiments):
+            task = public_task(experiment.public, len(self.dataset.classes))
+            if task is None:
+                return None
+            z_NV = self.tests[r]
+            for made in self.exchanges[r].classifiers(known[r] or task.nothing()):
+                missing = (0, 0, 0, longest - len(z_NV))
+                chances.append(F.pad(made.log_probabilities(z_NV), missing))
+        return torch.stack(chances)
