@@ -17,7 +17,7 @@ import itertools
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fedrfq import data, experiment
+from fedrfq import experiment
 from fedrfq.experiment import Experiment
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
-from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
-from fedrfq.learning.round_loop import Diverged, RoundLoop, program_key
-from fedrfq.runs.session import join, part, pick_device
+from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.learning.round_loop import program_key
+from stacked_runs import train_together
 
 COMMON = ("data.name=mnist", "validation=0.2")
 # Rows, kernel and stride: 24, 12, 24 and 10 values of 50.
@@ -86,31 +86,11 @@ def evaluate(
         title = f"{len(settings)} settings, {len(groups)} programs"
         task = progress.add_task(title, total=rounds * len(groups))
         for group in groups.values():
-            for sets, record in train(group, device, lambda: progress.advance(task)):
-                records[sets].append(record)
+            ended = train_together([e for _, e in group], device, lambda: progress.advance(task))
+            for place, outcome in ended.items():
+                records[group[place][0]].append(outcome.record)
     # Only settings of which no seed diverged.
     return {sets: figures(own) for sets, own in records.items() if len(own) == len(seeds)}
-
-
-def train(
-    group: list[tuple[Settings, Experiment]], device: str, on_round: Callable[[], None]
-) -> list[tuple[Settings, RoundRecord]]:
-    """Train runs of one program together; return the last records of those that do not diverge."""
-    dataset = data.load("mnist")
-    loop = RoundLoop([loaded for _, loaded in group], dataset, pick_device(device))
-    state = loop.start()
-    outcomes: list[RoundOutcome] = []
-    while state.round < loop.experiments[0].rounds:
-        try:
-            state, outcomes = loop.advance(state)
-            on_round()
-        except Diverged as error:
-            # The round is repeated without the runs that diverged.
-            left = [r for r in range(len(group)) if r not in error.runs]
-            state = join([part(loop, state, r) for r in left])
-            group = [group[r] for r in left]
-            loop = RoundLoop([loaded for _, loaded in group], dataset, loop.device)
-    return [(sets, outcome.record) for (sets, _), outcome in zip(group, outcomes, strict=True)]
 
 
 def figures(records: Sequence[RoundRecord]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fedrfq import data, experiment
+from fedrfq import experiment
 from fedrfq.experiment import Experiment
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
 from fedrfq.learning.evaluation import RoundOutcome
-from fedrfq.learning.round_loop import Diverged, RoundLoop, program_key
-from fedrfq.runs.session import join, part, pick_device
+from fedrfq.learning.round_loop import program_key
+from stacked_runs import train_together
 
 Settings = tuple[str, ...]
 # A row has the figures of all seeds, by the records' names.
@@ -118,35 +118,13 @@ def evaluate(
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task(f"{task}: {len(groups)} programs", total=rounds * len(groups))
         for group in groups.values():
-            for sets, outcome in train(group, device, lambda: progress.advance(bar)):
-                row = rows.setdefault(sets, defaultdict(list))
+            ended = train_together([e for _, e in group], device, lambda: progress.advance(bar))
+            for place, outcome in ended.items():
+                row = rows.setdefault(group[place][0], defaultdict(list))
                 for key, value in figures(outcome).items():
                     row[key].append(value)
     # Only settings of which no seed diverged.
     return {sets: row for sets, row in rows.items() if len(row["round"]) == len(seeds)}
-
-
-def train(
-    group: list[tuple[Settings, Experiment]], device: str, on_round: Callable[[], object]
-) -> list[tuple[Settings, RoundOutcome]]:
-    """Train runs of one program together; return the last outcomes of those that do not diverge."""
-    dataset = data.load(group[0][1].data.name)
-    loop = RoundLoop([loaded for _, loaded in group], dataset, pick_device(device))
-    state = loop.start()
-    outcomes: list[RoundOutcome] = []
-    while state.round < loop.experiments[0].rounds:
-        try:
-            state, outcomes = loop.advance(state)
-            on_round()
-        except Diverged as error:
-            # The round is repeated without the runs that diverged.
-            left = [r for r in range(len(group)) if r not in error.runs]
-            if not left:
-                return []
-            state = join([part(loop, state, r) for r in left])
-            group = [group[r] for r in left]
-            loop = RoundLoop([loaded for _, loaded in group], dataset, loop.device)
-    return [(sets, outcome) for (sets, _), outcome in zip(group, outcomes, strict=True)]
 
 
 def figures(outcome: RoundOutcome) -> dict[str, float]:
@@ -267,7 +245,7 @@ def main() -> None:
     console = Console(width=220, stderr=True)
     stages: dict[str, Any] = {"first": {}, "last": {}, "seconds": 0.0}
     if args.out and args.out.is_file():
-        stages = json.loads(args.out.read_text(encoding="utf-8"))
+        stages |= json.loads(args.out.read_text(encoding="utf-8"))
     first = read(stages["first"])
     last: dict[str, dict[Settings, Row]] = {}
     began = time.perf_counter() - stages["seconds"]

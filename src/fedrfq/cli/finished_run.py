@@ -66,7 +66,8 @@ def predict(
 ) -> None:
     """Classify images with the model that one client has trained.
 
-    Each image is classified twice: by the client's own head and by the nearest global prototype.
+    Without a public map, each image is classified by the client's own head and by the nearest
+    global prototype.
     With a public map, the client also knows classes that only others hold: its answer then says who
     spoke, its own model or the public map, and whether the client ever saw the class.
 

@@ -80,7 +80,8 @@ def test_every_map_says_who_vouches_for_it_and_under_which_licence() -> None:
         ({"shrinkage": 1.5}, "public.shrinkage must be 0 to 1"),
         ({"threshold": 1.0}, "public.threshold must be"),
         ({"every": -1}, "public.every must not be negative"),
-        ({"first": 0}, "public.first must be at least 1"),
+        ({"first": 0}, "public.first must be 1 to 2048"),
+        ({"second": 100_000}, "public.second must be 1 to 2048"),
         ({"filter_seed": -1}, "public.filter_seed must not be negative"),
     ],
 )

@@ -22,6 +22,7 @@ from fedrfq.models.public_maps.public_map import PublicMap, drawn
 _KERNEL = 5
 _SIDE = 4  # pixels a side of what is left of an image
 _MIN_SIDE = 14
+_MAX_FILTERS = 2048  # an upload's rows have at most 65,535 values
 # Images at once: more do not stay in a CPU's cache.
 _BATCH = 100
 # Of the numbers that `drawn` gives.
@@ -33,16 +34,18 @@ class RandomMap(PublicMap):
     """Two layers of random filters, drawn from `filter_seed`."""
 
     filter_seed: int = option(0, "Seed of the random filters, the same for all", "0 or more")
-    first: int = option(64, "Filters of the first layer", "1 or more")
-    second: int = option(32, "Filters of the second layer", "1 or more")
+    first: int = option(64, "Filters of the first layer", f"1 to {_MAX_FILTERS}")
+    second: int = option(32, "Filters of the second layer", f"1 to {_MAX_FILTERS}")
 
     source: ClassVar[str] = "drawn from public.filter_seed by SHAKE-256: anybody can draw it again"
     licence: ClassVar[str] = "none needed"
 
     def __post_init__(self) -> None:
         for key in ("first", "second"):
-            if getattr(self, key) < 1:
-                raise UserError(f"public.{key} must be at least 1, not {getattr(self, key)}")
+            if not 1 <= getattr(self, key) <= _MAX_FILTERS:
+                raise UserError(
+                    f"public.{key} must be 1 to {_MAX_FILTERS}, not {getattr(self, key)}"
+                )
         if self.filter_seed < 0:
             raise UserError(f"public.filter_seed must not be negative, not {self.filter_seed}")
         super().__post_init__()
