@@ -13,17 +13,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrfq.experiment import check_keys
 from fedrfq.studies import figure
 from fedrfq.studies.figure import FigurePlan
-from fedrfq.studies.recipe import Recipe
+from fedrfq.studies.study import Study
 
 _X = "traffic"
 _KEYS = tuple(key for key in figure.KEYS if key != "x")
 
 
-def frontier(recipe: Recipe) -> FigurePlan:
-    """Read and check a recipe of this kind."""
-    check_keys(recipe.table, _KEYS, "")
-    table = {"measures": ["accuracy_all"], **recipe.table, "x": _X}
-    return FigurePlan.of(replace(recipe, table=table))
+def frontier(study: Study) -> FigurePlan:
+    """Read and check a study of this kind."""
+    study.check_keys(_KEYS)
+    table = {"measures": ["accuracy_all"], **study.table, "x": _X}
+    return FigurePlan.of(replace(study, table=table))

@@ -1,165 +1,83 @@
-"""Attacks against detectors, with several numbers of malicious clients, over the same seeds.
+"""Kind `robustness`: attacks against detectors, with several numbers of malicious clients.
 
-    name = "mnist-robustness"       the folder under --out; the file's own name if not given
-    seeds = [0, 1, 2]
-    attackers = [2, 4]              how many clients are malicious
-    attacks = ["none", "noise"]     names; or a section for each label, with the attack's options:
-    [attacks."flip to one"]         a label that is an attack's name stands for that attack
-    name = "label-flip"
-    to = "one"
-    detectors = ["none", "bft"]     names; or sections with the detector's options, as for attacks
-    [experiment]                    shared by all runs: any keys of an experiment but name, seed,
-                                    attack and detector
+[axes]
+attackers = [2, 4]              how many clients are malicious
+attack = ["none", "noise"]      attacks and detectors: lists of names, or sections with options,
+detector = ["none", "bft"]      as for any axis
 
-The attack "none" is run once with each detector, not once for each number of attackers. The clean
-run, without attack and detector, is always included: losses are measured against it, over the same
-honest clients and seeds.
+The other keys are those of a grid (axes.py). The attack "none" is run once with each detector, not
+once for each number of attackers. The clean run, without attack and detector, is always included:
+losses are measured against it, over the same honest clients and seeds.
 """
 
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment
-from fedrfq.files.toml import Table
+from fedrfq.experiment import Experiment, check_keys
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.round_loop import attackers as malicious
-from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.attacks.none import NoAttack
-from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.runs.run_directory import CLIENT_COLUMNS
-from fedrfq.studies import study_file
+from fedrfq.studies import axes as grids
+from fedrfq.studies.axes import Axes, Labels, check_named, read_labels
 from fedrfq.studies.grid import EndedRun
-from fedrfq.studies.intervals import Spread, spread
-from fedrfq.studies.sheets import spread_columns
+from fedrfq.studies.intervals import Spread, mean, spread
+from fedrfq.studies.measures import MeasuredRuns
+from fedrfq.studies.pictures import Panel, heat_maps
+from fedrfq.studies.plan import GridPlan
+from fedrfq.studies.sheets import NOTHING, Sheet, flat, number, plain, plus_minus
+from fedrfq.studies.study import Study, section, whole_numbers
 
-KEYS = ("name", "seeds", "attackers", "attacks", "detectors", "experiment")
+AXES = ("attack", "detector", "attackers")
 # Detectors with a memory need some rounds to learn; late recall counts from this round on.
 LATE = 5
 # Points: if less is lost without a detector, the share that one wins back is mostly noise.
 MIN_LOSS = 0.5
-# The accuracies of honest clients that are compared, and their columns in clients.csv. On all
-# classes it is the final prediction's, and that of the public classifier alone where there is one.
-ACCURACIES = {
-    "own": "accuracy",
-    "prototype": "prototype_accuracy",
-    "all_classes": "accuracy_all",
-    "public": "public_accuracy_all",
-}
-Place = tuple[str, str, int, int]  # attack, detector, number of attackers, seed
-# By the names of ACCURACIES; None where a run has no such figure.
-Accuracies = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
-class RobustnessStudy:
-    """The grid of a robustness file.
+class Accuracy:
+    """An accuracy of honest clients: its column in clients.csv, and what it is called."""
 
-    `experiments` has one experiment for each attack, detector, number of attackers and seed, and
-    `clean` one for each seed, without attack and detector.
-    """
-
-    name: str
-    seeds: tuple[int, ...]
-    attackers: tuple[int, ...]
-    attacks: tuple[str, ...]
-    detectors: tuple[str, ...]
-    experiments: Mapping[Place, Experiment]
-    clean: Mapping[int, Experiment]
-
-    @staticmethod
-    def load(path: Path) -> RobustnessStudy:
-        """Read and check a robustness file."""
-        table = study_file.read(path, KEYS, "examples/robustness.toml")
-        seeds = study_file.whole_numbers(table, "seeds", 0, "[0, 1, 2]")
-        numbers = study_file.whole_numbers(table, "attackers", 1, "[2, 4]")
-        attacks = _options(table, "attacks", list(ATTACKS))
-        detectors = _options(table, "detectors", list(DETECTORS))
-        common = _common(table)
-        experiments = {
-            (attack, detector, number, seed): study_file.experiment(
-                f"attack '{attack}', detector '{detector}'",
-                table["name"],
-                seed,
-                [common, _attacked(attack_options, number), {"detector": detector_options}],
-            )
-            for attack, attack_options in attacks.items()
-            for detector, detector_options in detectors.items()
-            for number in numbers
-            for seed in seeds
-        }
-        first = next(iter(experiments.values()))
-        if max(numbers) >= first.clients:
-            raise UserError(
-                f"attackers has {max(numbers)}, but there are only {first.clients} clients; "
-                "leave at least one of them honest"
-            )
-        # All experiments differ only in attack, detector and seed: any of them will do here.
-        clean = {
-            seed: replace(first, seed=seed, attack=NoAttack(), detector=NoDetection())
-            for seed in seeds
-        }
-        return RobustnessStudy(
-            name=table["name"],
-            seeds=seeds,
-            attackers=numbers,
-            attacks=tuple(attacks),
-            detectors=tuple(detectors),
-            experiments=experiments,
-            clean=clean,
-        )
-
-    def undefended(self) -> str | None:
-        """Return the label of the detector that drops nothing, if the study includes it."""
-        detectors = {
-            label: experiment.detector for (_, label, _, _), experiment in self.experiments.items()
-        }
-        return next(
-            (label for label, detector in detectors.items() if detector == NoDetection()), None
-        )
+    column: str
+    short: str
+    words: str
 
 
-def _common(table: Mapping[str, Any]) -> Table:
-    common = study_file.section(table, "experiment")
-    for key in ("attack", "detector"):
-        if key in common:
-            raise UserError(
-                f"experiment.{key} cannot be set here; list the {key}s to run under {key}s"
-            )
-    return common
-
-
-def _options(table: Mapping[str, Any], key: str, choices: list[str]) -> dict[str, Table]:
-    options = {
-        label: study_file.named(label, section, choices)
-        for label, section in study_file.labels(table, key, choices).items()
-    }
-    for label, section in options.items():
-        if "clients" in section:
-            raise UserError(
-                f"{key}.{label}: clients cannot be set here; set attackers at the top of the file"
-            )
-        if "name" not in section:
-            raise UserError(
-                f"{key}.{label}: name is missing; it must be one of {', '.join(choices)}"
-            )
-    return options
-
-
-def _attacked(options: Table, number: int) -> Table:
-    # Without an attack the number makes no difference. Setting it to 0 makes these experiments
-    # equal, so the grid runs them once.
-    if options["name"] == "none":
-        number = 0
-    return {"attack": {**options, "clients": number}}
+# On all classes it is the final prediction's, and that of the public classifier where there is one.
+ACCURACIES = {
+    "own": Accuracy("accuracy", "own head", "by their own heads"),
+    "prototype": Accuracy("prototype_accuracy", "prototype", "by the nearest prototype"),
+    "all_classes": Accuracy(
+        "accuracy_all", "all classes", "on all classes by their final prediction"
+    ),
+    "public": Accuracy(
+        "public_accuracy_all", "public map", "on all classes by the public map alone"
+    ),
+}
+_SPREADS = [f"{name}{what}" for name in ACCURACIES for what in ("", "_loss")]
+_ACCURACY_NOTE = "Mean over seeds ± standard deviation over seeds."
+_LOSS_NOTE = (
+    "Points lost against the run without attack and detector, over the same clients and seeds. In "
+    "brackets: the share of the undefended loss that the detector wins back, given if that loss is "
+    f"at least {MIN_LOSS} points."
+)
+_DETECTION_NOTE = (
+    "Precision: share of the dropped uploads that were attackers'. Recall: share of the attackers' "
+    f"uploads that were dropped. Late recall: the same from round {LATE} on."
+)
 
 
 @dataclass(frozen=True)
@@ -208,204 +126,224 @@ def _share(part: int, total: int) -> float | None:
 
 
 @dataclass(frozen=True)
-class AttackedRun:
-    """One run: the honest clients' final accuracies here and in the clean run, and the counts."""
+class RobustnessPlan(GridPlan):
+    """A grid of attacks, detectors and numbers of attackers, and the clean run of each seed."""
 
-    attack: str
-    detector: str
-    attackers: int
-    seed: int
-    directory: str
-    diverged: str | None
-    accuracies: Accuracies
-    clean: Accuracies
-    detected: Detected | None
-
-    def loss(self, name: str) -> float | None:
-        """Return the points that honest clients lose in an accuracy against the clean run."""
-        here = self.accuracies[name]
-        clean = self.clean[name]
-        if clean is None or here is None:
-            return None
-        return clean - here
-
-    def row(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        whole = asdict(self)
-        accuracies = whole.pop("accuracies")
-        clean = {f"clean_{name}": value for name, value in whole.pop("clean").items()}
-        detected = whole.pop("detected")
-        return {**whole, **accuracies, **clean, "detected": detected}
-
-
-@dataclass(frozen=True)
-class AttackCost:
-    """What honest clients have of one accuracy under an attack, over seeds."""
-
-    accuracy: Spread | None
-    loss: Spread | None  # in points, against the clean run
-    won_back: float | None  # as a share of the loss without a detector
+    clean: Mapping[int, Experiment]
 
     @staticmethod
-    def of(name: str, runs: Sequence[AttackedRun], undefended: Sequence[AttackedRun]) -> AttackCost:
-        """Summarise an accuracy over runs; `undefended` are those without a detector."""
-        loss = spread([run.loss(name) for run in runs])
-        undefended_loss = spread([run.loss(name) for run in undefended])
-        return AttackCost(
-            accuracy=spread([run.accuracies[name] for run in runs]),
-            loss=loss,
-            won_back=won_back(loss, undefended_loss),
+    def of(study: Study) -> RobustnessPlan:
+        """Read and check a study of this kind."""
+        study.check_keys(grids.KEYS)
+        given = section(study.table, "axes")
+        check_keys(given, AXES, "axes")
+        numbers = _numbers(study.table)
+        axes = Axes.of(replace(study, table=_in_order(study.table)))
+        # Without an attack the number makes no difference: those experiments are made equal.
+        axes = axes.with_experiments(
+            {
+                place: replace(experiment, attack=NoAttack())
+                for place, experiment in axes.experiments.items()
+                if isinstance(experiment.attack, NoAttack)
+            }
         )
-
-
-@dataclass(frozen=True)
-class AttackedCell:
-    """An attack by so many clients against a detector, over its seeds.
-
-    Precision, recall and the other shares are taken over the uploads of all seeds together.
-    """
-
-    attack: str
-    detector: str
-    attackers: int
-    runs: int
-    diverged: int
-    costs: Mapping[str, AttackCost]  # by the names of ACCURACIES
-    precision: float | None
-    recall: float | None
-    recall_late: float | None
-    honest_dropped: float | None
-
-    @staticmethod
-    def of(runs: Sequence[AttackedRun], undefended: Sequence[AttackedRun]) -> AttackedCell:
-        """Summarise the runs of one cell; `undefended` are those of its attack with no detector."""
-        detected = Detected.together([run.detected for run in runs if run.detected is not None])
-        return AttackedCell(
-            attack=runs[0].attack,
-            detector=runs[0].detector,
-            attackers=runs[0].attackers,
-            runs=len(runs),
-            diverged=sum(run.diverged is not None for run in runs),
-            costs={name: AttackCost.of(name, runs, undefended) for name in ACCURACIES},
-            **detected.shares(),
-        )
-
-    def row(self) -> dict[str, Any]:
-        """Return everything as plain values, for table.json."""
-        row = asdict(self)
-        for name, cost in row.pop("costs").items():
-            row[name] = cost["accuracy"]
-            row[f"{name}_loss"] = cost["loss"]
-            row[f"{name}_won_back"] = cost["won_back"]
-        return row
-
-    def columns(self) -> dict[str, Any]:
-        """Return the same as columns, for table.csv."""
-        row = asdict(self)
-        del row["costs"]
-        for name, cost in self.costs.items():
-            row |= spread_columns(name, cost.accuracy)
-            row |= spread_columns(f"{name}_loss", cost.loss)
-            row[f"{name}_won_back"] = cost.won_back
-        return row
-
-
-def won_back(loss: Spread | None, undefended: Spread | None) -> float | None:
-    """Return the share of the undefended loss that a detector saves, or None if that is small."""
-    if loss is None or undefended is None or undefended.mean < MIN_LOSS:
-        return None
-    return (undefended.mean - loss.mean) / undefended.mean
-
-
-@dataclass(frozen=True)
-class RobustnessFindings:
-    """The results of a robustness study: its runs, and its cells over seeds."""
-
-    study: RobustnessStudy
-    runs: tuple[AttackedRun, ...]
-    cells: tuple[AttackedCell, ...]
-
-    @staticmethod
-    def of(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> RobustnessFindings:
-        """Collect the results of the runs, which are given by experiment hash."""
-        runs = _runs(study, ended)
-        by_place: dict[tuple[str, str, int], list[AttackedRun]] = defaultdict(list)
-        for run in runs:
-            by_place[run.attack, run.detector, run.attackers].append(run)
-        undefended = study.undefended() or ""
-        cells = [
-            AttackedCell.of(cell_runs, by_place.get((attack, undefended, number), []))
-            for (attack, _, number), cell_runs in by_place.items()
-        ]
-        return RobustnessFindings(study, tuple(runs), tuple(cells))
-
-    def cell(self, attack: str, detector: str, attackers: int) -> AttackedCell:
-        """Return the cell of an attack, a detector and a number of attackers."""
-        wanted = (attack, detector, attackers)
-        return next(
-            cell for cell in self.cells if (cell.attack, cell.detector, cell.attackers) == wanted
-        )
-
-    def table(self) -> dict[str, Any]:
-        """Return everything as plain values, as table.json has it."""
-        return {
-            "name": self.study.name,
-            "seeds": list(self.study.seeds),
-            "runs": [run.row() for run in self.runs],
-            "cells": [cell.row() for cell in self.cells],
-        }
-
-    def measured(self) -> list[str]:
-        """Return the accuracies that any run has; of a method without prototypes, none by them."""
-        return [
-            name
-            for name in ACCURACIES
-            if any(run.accuracies[name] is not None for run in self.runs)
-        ]
-
-
-def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[AttackedRun]:
-    """Return each run, with the clean run's accuracies over the clients that are honest in it."""
-    honest_clients = {
-        (number, seed): honest(study.clean[seed], number)
-        for number in study.attackers
-        for seed in study.seeds
-    }
-    clean_ends = {seed: ended[experiment.hash()] for seed, experiment in study.clean.items()}
-    clean = {
-        (number, seed): accuracies(clean_ends[seed], clients)
-        for (number, seed), clients in honest_clients.items()
-    }
-    runs = []
-    for (attack, detector, number, seed), experiment in study.experiments.items():
-        end = ended[experiment.hash()]
-        detected = None
-        if end.diverged is None:
-            detected = Detected.of(end.records())
-        runs.append(
-            AttackedRun(
-                attack=attack,
-                detector=detector,
-                attackers=number,
-                seed=seed,
-                directory=end.run.path.name,
-                diverged=end.diverged,
-                # Where nobody attacks, too: the clients that are honest in the runs beside it.
-                accuracies=accuracies(end, honest_clients[number, seed]),
-                clean=clean[number, seed],
-                detected=detected,
+        first = next(iter(axes.experiments.values()))
+        if max(numbers) >= first.clients:
+            raise UserError(
+                f"attackers has {max(numbers)}, but there are only {first.clients} clients; "
+                "leave at least one of them honest"
             )
+        # All experiments differ only in attack, detector and seed: any of them will do here.
+        clean = {
+            seed: replace(first, seed=seed, attack=NoAttack(), detector=NoDetection())
+            for seed in study.seeds
+        }
+        return RobustnessPlan(study, axes, (), clean)
+
+    @property
+    def experiments(self) -> Sequence[Experiment]:
+        """The runs of the grid, after those that all others are compared with."""
+        return [*self.clean.values(), *self.axes.experiments.values()]
+
+    def measure(self, ended: Mapping[str, EndedRun]) -> MeasuredRuns:
+        """Return each run's accuracies and counts, and the clean run's over the same clients."""
+        found = MeasuredRuns.of(self.axes, ended, {})
+        honest_clients = {
+            (number_, seed): honest(self.clean[seed], int(number_))
+            for number_ in self.axes.labels["attackers"]
+            for seed in self.study.seeds
+        }
+        clean = {
+            (number_, seed): accuracies(ended[self.clean[seed].hash()], clients)
+            for (number_, seed), clients in honest_clients.items()
+        }
+        figures = {}
+        for (labels, seed), known in found.figures.items():
+            # Where nobody attacks, too: the clients that are honest in the runs beside it.
+            here = (labels[-1], seed)
+            run = ended[self.axes.experiments[labels, seed].hash()]
+            figures[labels, seed] = {
+                **known,
+                **accuracies(run, honest_clients[here]),
+                **{f"clean_{name}": value for name, value in clean[here].items()},
+                "detected": asdict(Detected.of(found.records[labels, seed])),
+            }
+        return replace(found, figures=figures)
+
+    def whole(self, measured: MeasuredRuns) -> dict[str, Any]:
+        """Return everything as plain values, as table.json has it."""
+        whole = super().whole(measured)
+        whole["cells"] = [plain(cell) for cell in whole["cells"]]
+        whole["runs"] = [{**row, "attackers": int(row["attackers"])} for row in whole["runs"]]
+        return whole
+
+    def cells(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
+        """Return the figures of each attack by so many clients against each detector."""
+        return [self._cell(measured, labels) for labels in self.axes.combinations()]
+
+    def _cell(self, measured: MeasuredRuns, labels: Labels) -> dict[str, Any]:
+        """Return a cell; its shares are taken over the uploads of all seeds together."""
+        attack, detector, attackers = labels
+        undefended = (attack, self._undefended(), attackers)
+        cell: dict[str, Any] = {
+            "attack": attack,
+            "detector": detector,
+            "attackers": int(attackers),
+            "runs": measured.count(labels) + measured.gone(labels),
+            "diverged": measured.gone(labels),
+        }
+        for name in ACCURACIES:
+            loss = _lost(measured, name, labels)
+            cell[name] = measured.spread(name, labels)
+            cell[f"{name}_loss"] = loss
+            cell[f"{name}_won_back"] = won_back(loss, _lost(measured, name, undefended))
+        counts = [Detected(**found) for found in measured.values("detected", labels) if found]
+        return {**cell, **Detected.together(counts).shares()}
+
+    def _undefended(self) -> str:
+        """Return the label of the detector that drops nothing, if the study includes it."""
+        for (labels, _), experiment in self.axes.experiments.items():
+            if experiment.detector == NoDetection():
+                return labels[1]
+        return ""
+
+    def rows(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
+        """Return a row for each cell."""
+        return [flat(cell, _SPREADS) for cell in self.cells(measured)]
+
+    def sheets(self, measured: MeasuredRuns) -> list[Sheet]:
+        """Return for each number of attackers the detectors over all attacks, then each attack."""
+        cells = self.cells(measured)
+        return [
+            sheet
+            for number_ in map(int, self.axes.labels["attackers"])
+            for sheet in self._sheets_of_number(
+                [cell for cell in cells if cell["attackers"] == number_], _attackers(number_)
+            )
+        ]
+
+    def _sheets_of_number(self, cells: Sequence[Mapping[str, Any]], title: str) -> list[Sheet]:
+        by_place = {(cell["attack"], cell["detector"]): cell for cell in cells}
+        detectors = self.axes.labels["detector"]
+
+        def matrix(what: str, text: Callable[[Mapping[str, Any]], str], note: str = "") -> Sheet:
+            rows = [
+                (attack, *(text(by_place[attack, detector]) for detector in detectors))
+                for attack in self.axes.labels["attack"]
+            ]
+            return Sheet(f"{title}: {what}", ("attack", *detectors), tuple(rows), note)
+
+        accuracy_sheets = []
+        for name in _measured_accuracies(cells):
+            words = ACCURACIES[name].words
+            accuracy = partial(_accuracy_text, name=name)
+            loss = partial(_loss_text, name=name)
+            accuracy_sheets += [
+                matrix(f"honest clients' accuracy {words}, %", accuracy, _ACCURACY_NOTE),
+                matrix(f"points that honest clients lose {words}", loss, _LOSS_NOTE),
+            ]
+        return [
+            self._detectors(cells, title),
+            *accuracy_sheets,
+            matrix("precision / recall / late recall", _detection, _DETECTION_NOTE),
+            matrix("honest uploads dropped, %", lambda cell: _percent(cell["honest_dropped"])),
+        ]
+
+    def _detectors(self, cells: Sequence[Mapping[str, Any]], title: str) -> Sheet:
+        """Return a table of each detector's mean over all attacks, and of its worst attack."""
+        names = _measured_accuracies(cells)
+        accuracies_ = [
+            f"{ACCURACIES[name].short}, {what}" for name in names for what in ("mean", "worst")
+        ]
+        rows = []
+        for detector in self.axes.labels["detector"]:
+            # Only where there are attackers is there a recall: the attack "none" is left out.
+            own = [c for c in cells if c["detector"] == detector and c["recall"] is not None]
+            row = (
+                detector,
+                *(text for name in names for text in _mean_and_worst(own, name)),
+                number(mean([cell["precision"] for cell in own]), ".2f"),
+                number(mean([cell["recall"] for cell in own]), ".2f"),
+                _percent(mean([cell["honest_dropped"] for cell in own])),
+            )
+            rows.append(row)
+        header = ("detector", *accuracies_, "precision", "recall", "honest dropped, %")
+        note = (
+            "Accuracies are those of honest clients, in percent; means and worst are over attacks."
         )
-    return runs
+        return Sheet(f"{title}: detectors over all attacks", header, tuple(rows), note)
+
+    def draw(self, measured: MeasuredRuns, folder: Path) -> list[Path]:
+        """Draw a picture of heat maps for each number of attackers into a folder."""
+        attacks = self.axes.labels["attack"]
+        detectors = self.axes.labels["detector"]
+        paths = []
+        for number_ in map(int, self.axes.labels["attackers"]):
+            cells = [cell for cell in self.cells(measured) if cell["attackers"] == number_]
+            # The cells of one number come attack by attack.
+            panels = [
+                *(
+                    _accuracy_panel(cells, name, len(attacks))
+                    for name in _measured_accuracies(cells)
+                ),
+                Panel("precision", _values(cells, "precision", len(attacks)), 0, 1, 2),
+                Panel("recall", _values(cells, "recall", len(attacks)), 0, 1, 2),
+            ]
+            title = f"{self.study.title}: {_attackers(number_)}; attacks by detectors"
+            path = folder / f"attackers-{number_}.png"
+            paths.append(heat_maps(path, title, attacks, detectors, panels))
+        return paths
 
 
-def honest(experiment: Experiment, number: int) -> list[int]:
-    """Return the clients that stay honest when the seed draws `number` malicious ones."""
-    drawn = malicious(replace(experiment, attack=NoAttack(clients=number)))
+def _numbers(table: Mapping[str, Any]) -> tuple[int, ...]:
+    """Check what a robustness study says of its axes, and return the numbers of attackers."""
+    common = section(table, "experiment")
+    for key in ("attack", "detector"):
+        if key in common:
+            raise UserError(
+                f"experiment.{key} cannot be set here; make the {key}s to run the axis {key}"
+            )
+        check_named(table, key)
+    axes = section(table, "axes")
+    for label, changes in read_labels(axes, "attack").items():
+        if "clients" in section(changes, "attack"):
+            raise UserError(f"axes.attack.{label}: clients cannot be set here; set axes.attackers")
+    return whole_numbers(axes, "attackers", 1, "[2, 4]")
+
+
+def _in_order(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table with its axes in the order in which tables show them."""
+    axes = section(table, "axes")
+    return {**table, "axes": {axis: axes[axis] for axis in AXES}}
+
+
+def honest(experiment: Experiment, number_: int) -> list[int]:
+    """Return the clients that stay honest when the seed draws `number_` malicious ones."""
+    drawn = malicious(replace(experiment, attack=NoAttack(clients=number_)))
     return sorted(set(range(experiment.clients)) - set(drawn))
 
 
-def accuracies(ended: EndedRun, clients: Sequence[int]) -> Accuracies:
+def accuracies(ended: EndedRun, clients: Sequence[int]) -> dict[str, float | None]:
     """Return some clients' mean accuracies after the last round; none if the run diverged."""
     if ended.diverged is not None:
         return dict.fromkeys(ACCURACIES)
@@ -418,16 +356,96 @@ def accuracies(ended: EndedRun, clients: Sequence[int]) -> Accuracies:
         ) from error
 
 
-def _last_accuracies(path: Path, experiment: Experiment, clients: Sequence[int]) -> Accuracies:
+def _last_accuracies(
+    path: Path, experiment: Experiment, clients: Sequence[int]
+) -> dict[str, float | None]:
     lines = path.read_text(encoding="utf-8").splitlines()[-experiment.clients :]
     rows = {int(row["client"]): row for row in csv.DictReader(lines, CLIENT_COLUMNS)}
     if any(int(row["round"]) != experiment.rounds for row in rows.values()):
         raise ValueError("it does not end with the last round")
-    return {name: _mean([rows[k][column] for k in clients]) for name, column in ACCURACIES.items()}
+    found: dict[str, float | None] = {}
+    for name, accuracy in ACCURACIES.items():
+        texts = [rows[client][accuracy.column] for client in clients]
+        # A column is empty where a client has no such figure.
+        found[name] = None
+        if all(texts):
+            found[name] = fmean(map(float, texts))
+    return found
 
 
-def _mean(texts: Sequence[str]) -> float | None:
-    """Return the mean of a column; None where a client has no such figure."""
-    if all(texts):
-        return fmean(map(float, texts))
-    return None
+def _lost(measured: MeasuredRuns, name: str, labels: Labels) -> Spread | None:
+    """Return the points that honest clients lose in an accuracy against the clean run."""
+    clean = measured.values(f"clean_{name}", labels)
+    pairs = zip(clean, measured.values(name, labels), strict=True)
+    return spread([one - other for one, other in pairs if None not in (one, other)])
+
+
+def won_back(loss: Spread | None, undefended: Spread | None) -> float | None:
+    """Return the share of the undefended loss that a detector saves, or None if that is small."""
+    if loss is None or undefended is None or undefended.mean < MIN_LOSS:
+        return None
+    return (undefended.mean - loss.mean) / undefended.mean
+
+
+def _measured_accuracies(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the accuracies that any run has; of a method without prototypes, none by them."""
+    return [name for name in ACCURACIES if any(cell[name] is not None for cell in cells)]
+
+
+def _mean_and_worst(cells: Sequence[Mapping[str, Any]], name: str) -> tuple[str, str]:
+    values = [cell[name].mean for cell in cells if cell[name]]
+    if values:
+        return (f"{fmean(values):.2f}", f"{min(values):.2f}")
+    return (NOTHING, NOTHING)
+
+
+def _attackers(number_: int) -> str:
+    if number_ == 1:
+        return "1 attacker"
+    return f"{number_} attackers"
+
+
+def _accuracy_text(cell: Mapping[str, Any], name: str) -> str:
+    accuracy = cell[name]
+    if accuracy is None and cell["diverged"]:
+        return "diverged"
+    text = plus_minus(accuracy)
+    if accuracy is not None and cell["diverged"]:
+        text += f" ({cell['diverged']}/{cell['runs']} diverged)"
+    return text
+
+
+def _loss_text(cell: Mapping[str, Any], name: str) -> str:
+    loss = cell[f"{name}_loss"]
+    share = cell[f"{name}_won_back"]
+    if loss is None:
+        return NOTHING
+    text = f"{loss.mean:.2f}"
+    if share is not None:
+        text += f" ({100 * share:.0f} %)"
+    return text
+
+
+def _detection(cell: Mapping[str, Any]) -> str:
+    return " / ".join(number(cell[name], ".2f") for name in ("precision", "recall", "recall_late"))
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return NOTHING
+    return f"{100 * share:.1f}"
+
+
+def _accuracy_panel(cells: Sequence[Mapping[str, Any]], name: str, attacks: int) -> Panel:
+    values = _values([{name: getattr(cell[name], "mean", None)} for cell in cells], name, attacks)
+    present = values[~np.isnan(values)]
+    low = float(present.min())
+    high = float(present.max())
+    # At least a point between the ends, or noise would fill the scale of colours.
+    title = f"honest clients' accuracy {ACCURACIES[name].words}, %"
+    return Panel(title, values, low, max(high, low + 1), 1)
+
+
+def _values(cells: Sequence[Mapping[str, Any]], name: str, attacks: int) -> NDArray[np.float64]:
+    """Return a figure for attacks × detectors, nan where it is missing."""
+    return np.array([cell[name] for cell in cells], np.float64).reshape(attacks, -1)
