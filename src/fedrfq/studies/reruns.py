@@ -56,14 +56,14 @@ class Reruns:
         text = (
             "Intervals and deviations over seeds contain what a seed draws: samples, clients and "
             "initial models. They contain neither the spread over clients nor that between reruns "
-            "of one experiment"
+            "of one experiment."
         )
         known = [f"{std:.3f} ({_WORDS[name]})" for name, std in self.std.items() if std is not None]
         if not known:
-            return f"{text}, none of which was run twice here."
+            return f"{text} No experiment of this study was run more than once here."
         return (
-            f"{text}: {self.experiments} of them were run more than once, {self.runs} times in "
-            f"all, with a standard deviation of {', '.join(known)} points."
+            f"{text} Experiments that were run more than once: {self.experiments}, in {self.runs} "
+            f"runs, with a standard deviation between them of {', '.join(known)} points."
         )
 
 
