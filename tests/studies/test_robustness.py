@@ -7,7 +7,7 @@ import pytest
 
 from fedrfq.learning.round_loop import attackers
 from fedrfq.studies.intervals import Spread
-from fedrfq.studies.robustness import Detected, RobustnessPlan, won_back
+from fedrfq.studies.robustness import RobustnessPlan, shares, won_back
 from fedrfq.studies.study import Study
 from support.command import clients, fedrfq
 from support.grids import grid_file, refused, run_of, table
@@ -154,14 +154,19 @@ def test_won_back_by_hand():
 
 
 def test_shares_by_hand():
-    counted = Detected.together([Detected(4, 2, 6, 1, 2, 20), Detected(6, 3, 4, 2, 2, 20)])
-    assert counted.shares() == {
+    names = ("dropped", "dropped_attackers", "attackers")
+    names += ("late_dropped_attackers", "late_attackers", "honest")
+    runs = [
+        dict(zip(names, counts, strict=True))
+        for counts in ((4, 2, 6, 1, 2, 20), (6, 3, 4, 2, 2, 20))
+    ]
+    assert shares(runs) == {
         "precision": 0.5,
         "recall": 0.5,
         "recall_late": 0.75,
         "honest_dropped": 5 / 40,
     }
-    assert set(Detected.together([]).shares().values()) == {None}
+    assert set(shares([]).values()) == {None}
 
 
 def test_without_none_the_clean_run_is_still_there(tmp_path):

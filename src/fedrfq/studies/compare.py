@@ -28,31 +28,23 @@ from fedrfq.studies.axes import Axes, Labels, check_named, read_labels
 from fedrfq.studies.claims import claims
 from fedrfq.studies.differences import Pair, difference_sheets, pairs, places, read_against
 from fedrfq.studies.grid import EndedRun
-from fedrfq.studies.intervals import Spread
-from fedrfq.studies.measures import MEASURES, Measure, MeasuredRuns
-from fedrfq.studies.pictures import Facet, PlotLine, draw_facets, round_line, slug
+from fedrfq.studies.measures import MEASURES, Measure, MeasuredRuns, lam_of
+from fedrfq.studies.pictures import Facet, PlotLine, draw_facets, round_lines, slug
 from fedrfq.studies.plan import GridPlan
-from fedrfq.studies.sheets import NOTHING, Sheet, flat, number, plain, plus_minus
+from fedrfq.studies.sheets import NOTHING, Cell, Columns, Sheet, number, plus_minus
 from fedrfq.studies.study import Study, section
-from fedrfq.studies.tuning import ChosenLam, Tuning, lam_of, read_lams, tuning_sheet, with_chosen
+from fedrfq.studies.tuning import ChosenLam, Tuning, read_lams, tuning_sheet, with_chosen
 
 KEYS = ("target", "against", "controls", "tune", "claims", *grids.KEYS)
 # Methods without exchange. One that sends something must beat them all.
 CONTROLS = ("local", "codes", "self")
 ALL = "all settings"
-# The accuracies that are compared: a mean over seeds has an interval.
-SPREADS = {
-    "own": "own head",
-    "prototype": "nearest prototype",
-    "all_classes": "all classes",
-    "held": "held classes, all answers allowed",
-    "unheld": "classes not held",
-}
-_PRINTED = {name: SPREADS[name] for name in ("own", "prototype", "all_classes")}
-_MEANS = ("own_std", "prototype_std", "parameters", "bytes", "collapsed", "seconds")
-# What a measure is called in a comparison's files, where it has another name there.
-_MEASURES = {"all_classes": "accuracy_all", "held": "accuracy_held", "unheld": "accuracy_unheld"}
-_CURVES = ("own", "prototype")
+_MEANS = (
+    *("own_std", "prototype_std", "parameters", "bytes", "collapsed", "seconds"),
+    "rounds_to_target",
+)
+# Measures that are called otherwise in a comparison's files.
+_RENAMED = {"all_classes": "accuracy_all", "held": "accuracy_held", "unheld": "accuracy_unheld"}
 
 
 @dataclass(frozen=True)
@@ -64,6 +56,13 @@ class ComparePlan(GridPlan):
     tuning: Tuning
     chosen: tuple[ChosenLam, ...] = ()  # once the runs of the tuning have ended
 
+    spreads: ClassVar[Sequence[str]] = ("own", "prototype", "all_classes", "held", "unheld")
+    # The accuracies whose differences are printed.
+    printed: ClassVar[Mapping[str, str]] = {
+        "own": "own head",
+        "prototype": "nearest prototype",
+        "all_classes": "all classes",
+    }
     before_name: ClassVar[str] = "tuning λ"
     before_switch: ClassVar[str] = "--no-tune"
 
@@ -115,11 +114,10 @@ class ComparePlan(GridPlan):
 
     @property
     def measures(self) -> Mapping[str, Measure]:
-        """What is taken of every run, under the names of a comparison's files."""
-        names = (*SPREADS, *_MEANS)
-        measures = {name: MEASURES[_MEASURES.get(name, name)] for name in names}
-        reached = partial(_first_round, self.target)
-        return {**measures, "rounds_to_target": replace(measures["own"], over=reached)}
+        """What is taken of every run; some measures have other names in a comparison's files."""
+        renamed = {name: MEASURES[measure] for name, measure in _RENAMED.items()}
+        reached = replace(MEASURES["own"], over=partial(_first_round, self.target))
+        return {**MEASURES, **renamed, "rounds_to_target": reached}
 
     @property
     def settings(self) -> list[str]:
@@ -134,21 +132,11 @@ class ComparePlan(GridPlan):
             "equal": {", ".join(a): ", ".join(b) for a, b in self.axes.equal("method").items()},
             "left_out": list(self.axes.impossible),
             "tuning": [asdict(choice) for choice in self.chosen],
-            "runs": [self._run(row) for row in measured.rows()],
-            "cells": [plain(cell) for cell in self.cells(measured)],
             "pairs": [pair.plain("method", "setting") for pair in self._pairs(measured)],
         }
 
-    def _run(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        labels = tuple(row[axis] for axis in self.axes.labels)
-        lam = lam_of(self.axes.experiments[labels, row["seed"]])
-        return {"setting": ", ".join(labels[:-1]), **row, "lam": lam}
-
-    def cells(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
-        """Return the figures of each method in each setting."""
-        return [self._cell(measured, labels) for labels in self.axes.combinations()]
-
-    def _cell(self, measured: MeasuredRuns, labels: Labels) -> dict[str, Any]:
+    def cell(self, measured: MeasuredRuns, labels: Labels) -> Cell:
+        """Return the figures of a method in a setting."""
         rounds = [value for value in measured.values("rounds_to_target", labels) if value]
         return {
             "setting": ", ".join(labels[:-1]),
@@ -156,41 +144,56 @@ class ComparePlan(GridPlan):
             "lam": lam_of(self.axes.experiments[labels, self.study.seeds[0]]),
             "runs": measured.count(labels) + measured.gone(labels),
             "diverged": measured.gone(labels),
-            **{name: measured.spread(name, labels) for name in SPREADS},
+            **{name: measured.spread(name, labels) for name in self.spreads},
             **{name: measured.mean(name, labels) for name in _MEANS},
             "reached": len(rounds),
-            "rounds_to_target": measured.mean("rounds_to_target", labels),
         }
 
-    def rows(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
-        """Return a row for each method in each setting."""
-        return [flat(cell, SPREADS) for cell in self.cells(measured)]
-
     def _pairs(self, measured: MeasuredRuns) -> list[Pair]:
-        return pairs(measured, "method", list(SPREADS), ALL)
+        return pairs(measured, "method", list(self.spreads), ALL)
 
     def sheets(self, measured: MeasuredRuns) -> list[Sheet]:
         """Return a table for each setting, one of differences for each `against`, and one of λ."""
-        found = self._pairs(measured)
-        sheets = [self._setting(measured, setting) for setting in self.settings]
-        sheets += difference_sheets(found, self.against, _PRINTED, "method", "setting")
+        cells = self.cells(measured)
+        sheets = [
+            Sheet.of(
+                self.title(setting),
+                self.columns(),
+                [cell for cell in cells if cell["setting"] == setting],
+                self.note(),
+            )
+            for setting in self.settings
+        ]
+        sheets += difference_sheets(
+            self._pairs(measured), self.against, self.printed, "method", "setting"
+        )
         if self.chosen:
             sheets.append(tuning_sheet(self.chosen, self.tuning.seeds))
         return sheets
 
-    def _setting(self, measured: MeasuredRuns, setting: str) -> Sheet:
-        header = ["method", "λ", *(f"{title}, %" for title in _PRINTED.values())]
+    def columns(self) -> Columns:
+        """Return the columns of a setting's table."""
+        target: Columns = {}
         if self.target is not None:
-            header.append(f"rounds to {self.target:g} %")
-        header += ["values per round", "bytes per round", "seconds"]
-        cells = [cell for cell in self.cells(measured) if cell["setting"] == setting]
-        rows = tuple(_row(cell, self.target) for cell in cells)
-        return Sheet(self._title(setting), tuple(header), rows, self._note())
+            target = {f"rounds to {self.target:g} %": _reached}
+        return {
+            "method": _method,
+            "λ": lambda cell: number(cell["lam"], "g"),
+            "own head, %": lambda cell: _accuracy(cell, "own") or "diverged",
+            "nearest prototype, %": lambda cell: _accuracy(cell, "prototype") or NOTHING,
+            "all classes, %": lambda cell: plus_minus(cell["all_classes"]),
+            **target,
+            "values per round": lambda cell: number(cell["parameters"]),
+            "bytes per round": lambda cell: number(cell["bytes"]),
+            "seconds": lambda cell: number(cell["seconds"], ",.1f"),
+        }
 
-    def _title(self, setting: str) -> str:
+    def title(self, setting: str) -> str:
+        """Return the title of a setting's table and picture."""
         return ": ".join(filter(None, [self.study.title, setting]))
 
-    def _note(self) -> str:
+    def note(self) -> str:
+        """Say what the figures of a setting's table are."""
         note = (
             f"Accuracies are means over {len(self.study.seeds)} seeds ± standard deviation over "
             "clients (± standard deviation over seeds), on the classes that a client holds; on all "
@@ -207,77 +210,74 @@ class ComparePlan(GridPlan):
             note += f" Controls, which send no prototypes and no models: {', '.join(controls)}."
         if self.axes.impossible:
             note += f" Controls left out: {'; '.join(self.axes.impossible)}."
-        for rest, first in self.axes.equal("method").items():
-            same = f"{', '.join(rest)} is the same experiment as {', '.join(first)}"
-            note += f" {same}: run once, and counted once in means over all settings."
-        return note
+        return note + self.equal_settings()
+
+    def equal_settings(self) -> str:
+        """Say which settings are the same experiments."""
+        return "".join(
+            f" {', '.join(rest)} is the same experiment as {', '.join(first)}: run once, and "
+            "counted once in means over all settings."
+            for rest, first in self.axes.equal("method").items()
+        )
 
     def draw(self, measured: MeasuredRuns, folder: Path) -> list[Path]:
         """Draw the curves of each setting, and the final accuracies of all, into a folder."""
         paths = []
-        for number_, (setting, by_method) in enumerate(places(self.axes, "method", ALL).items(), 1):
+        by_setting = places(self.axes, "method", ALL)
+        for i, setting in enumerate(self.settings, 1):
             facets = [
                 Facet("", "round", MEASURES[name].title, lines, zoomed=True)
-                for name in _CURVES
-                if (lines := _curves(measured, name, by_method))
+                for name in ("own", "prototype")
+                if (lines := round_lines(measured, name, by_setting[setting]))
             ]
-            if facets and setting != ALL:
+            if facets:
                 name = "curves.png"
                 if setting:
-                    name = f"curves-{number_}-{slug(setting)}.png"
-                paths.append(draw_facets(folder / name, self._title(setting), [facets]))
+                    name = f"curves-{i}-{slug(setting)}.png"
+                paths.append(draw_facets(folder / name, self.title(setting), [facets]))
         if paths:
+            cells = self.cells(measured)
             facets = [
                 Facet("", "setting", f"{title}, %", lines)
-                for name, title in _PRINTED.items()
-                if (lines := self._finals(measured, name))
+                for name, title in self.printed.items()
+                if (lines := self.lines(cells, name))
             ]
             paths.append(draw_facets(folder / "final.png", self.study.title, [facets]))
         return paths
 
-    def _finals(self, measured: MeasuredRuns, name: str) -> dict[str, PlotLine]:
+    def lines(self, cells: Sequence[Cell], name: str) -> dict[str, PlotLine]:
+        """Return each method's figures over the settings, if it has any."""
         lines = {}
         for method in self.axes.labels["method"]:
             found = {
-                ", ".join(labels[:-1]): measured.spread(name, labels)
-                for labels in self.axes.combinations()
-                if labels[-1] == method
+                cell["setting"]: cell[name]
+                for cell in cells
+                if cell["method"] == method and cell[name] is not None
             }
-            if any(found.values()):
+            if found:
                 lines[method] = PlotLine(list(found), list(found.values()))
         return lines
 
 
-def _curves(
-    measured: MeasuredRuns, name: str, by_method: Mapping[str, Sequence[Labels]]
-) -> dict[str, PlotLine]:
-    """Return each method's curve in a setting, if it has one."""
-    found = {method: round_line(measured, name, labels[0]) for method, labels in by_method.items()}
-    return {method: line for method, line in found.items() if line is not None}
-
-
-def _row(cell: Mapping[str, Any], target: float | None) -> tuple[str, ...]:
-    label = cell["method"]
+def _method(cell: Cell) -> str:
     if cell["diverged"]:
-        label += f" ({cell['diverged']} of {cell['runs']} diverged)"
-    own = "diverged"
-    if cell["own"] is not None:
-        own = _accuracy(cell["own"], cell["own_std"])
-    prototype = _accuracy(cell["prototype"], cell["prototype_std"])
-    row = [label, number(cell["lam"], "g"), own, prototype, plus_minus(cell["all_classes"])]
-    if target is not None:
-        row.append(f"{number(cell['rounds_to_target'], ',.1f')} ({cell['reached']}/{cell['runs']})")
-    costs = (number(cell["parameters"]), number(cell["bytes"]), number(cell["seconds"], ",.1f"))
-    return (*row, *costs)
+        return f"{cell['method']} ({cell['diverged']} of {cell['runs']} diverged)"
+    return str(cell["method"])
 
 
-def _accuracy(accuracy: Spread | None, std_over_clients: float | None) -> str:
-    if accuracy is None or std_over_clients is None:
-        return NOTHING
-    text = f"{accuracy.mean:.2f} ± {std_over_clients:.2f}"
+def _accuracy(cell: Cell, name: str) -> str:
+    """Return a mean, its deviation over clients and that over seeds; empty if there is none."""
+    accuracy = cell[name]
+    if accuracy is None:
+        return ""
+    text = f"{accuracy.mean:.2f} ± {cell[f'{name}_std']:.2f}"
     if accuracy.std is not None:
         text += f" (± {accuracy.std:.2f})"
     return text
+
+
+def _reached(cell: Cell) -> str:
+    return f"{number(cell['rounds_to_target'], ',.1f')} ({cell['reached']}/{cell['runs']})"
 
 
 def _first_round(target: float | None, accuracies: Sequence[float | None]) -> float | None:

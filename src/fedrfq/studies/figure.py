@@ -13,8 +13,10 @@ The other keys are those of a grid (axes.py) and of claims (claims.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,11 @@ from fedrfq.studies import axes as grids
 from fedrfq.studies.axes import Axes, Labels
 from fedrfq.studies.claims import ALL, claims
 from fedrfq.studies.differences import difference_sheets, pairs, read_against
-from fedrfq.studies.intervals import Spread, mean
+from fedrfq.studies.intervals import mean
 from fedrfq.studies.measures import MEASURES, MeasuredRuns, known_measures
-from fedrfq.studies.pictures import Facet, PlotLine, draw_facets, round_line
+from fedrfq.studies.pictures import Facet, PlotLine, draw_facets, round_lines
 from fedrfq.studies.plan import GridPlan
-from fedrfq.studies.sheets import Sheet, mean_and_half, number, plain
+from fedrfq.studies.sheets import Cell, Sheet, mean_and_half, number
 from fedrfq.studies.study import Study
 
 KEYS = ("measures", "x", "series", "panel", "against", "claims", *grids.KEYS)
@@ -89,13 +91,10 @@ class FigurePlan(GridPlan):
                 rows.append({**self.axes.named(labels), ROUND: i + 1, **means})
         return rows
 
-    def cells(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
-        """Return each combination's figures."""
+    def cell(self, measured: MeasuredRuns, labels: Labels) -> Cell:
+        """Return a combination's figures."""
         measures = (*self.drawn, *self._x_measure())
-        return [
-            plain(self.axes.named(labels) | {m: measured.spread(m, labels) for m in measures})
-            for labels in self.axes.combinations()
-        ]
+        return self.axes.named(labels) | {m: measured.spread(m, labels) for m in measures}
 
     def _x_measure(self) -> list[str]:
         """Return the measure on the x axis, if it is one that is not drawn as well."""
@@ -133,19 +132,19 @@ class FigurePlan(GridPlan):
 
     def _sheet(self, measured: MeasuredRuns, panel: Labels) -> Sheet:
         axes = [axis for axis in self.axes.labels if axis not in self.panel]
-        measures = (*self._x_measure(), *self.drawn)
         inside = self._inside(panel)
-        header = (*axes, "seeds", *(MEASURES[measure].title for measure in measures))
-        rows = []
-        for labels in inside:
-            named = self.axes.named(labels)
-            figures = [_text(measured.spread(m, labels), MEASURES[m].digits) for m in measures]
-            rows.append((*(named[axis] for axis in axes), str(measured.count(labels)), *figures))
+        columns: dict[str, Callable[[Cell], str]] = {axis: itemgetter(axis) for axis in axes}
+        columns["seeds"] = lambda cell: str(cell["seeds"])
+        for measure in (*self._x_measure(), *self.drawn):
+            columns[MEASURES[measure].title] = partial(_text, measure=measure)
+        cells = [
+            {**self.cell(measured, labels), "seeds": measured.count(labels)} for labels in inside
+        ]
         note = f"Mean over {measured.seeds_in_words(inside)} ± half of its 95 % interval."
         if measured.diverged:
             note += f" Runs of the whole figure that diverged: {len(measured.diverged)}."
         title = ": ".join(filter(None, [self.study.title, ", ".join(panel)]))
-        return Sheet(title, header, tuple(rows), note, labels=len(axes))
+        return Sheet.of(title, columns, cells, note, labels=len(axes))
 
     def draw(self, measured: MeasuredRuns, folder: Path) -> list[Path]:
         """Draw figure.png."""
@@ -159,11 +158,14 @@ class FigurePlan(GridPlan):
         ]
 
     def _facet(self, measured: MeasuredRuns, panel: Labels, measure: str) -> Facet:
-        lines = {}
-        for series in self.axes.labels[self.series]:
-            line = self._line(measured, measure, self._inside(panel, series))
-            if line is not None:
-                lines[series] = line
+        inside = {label: self._inside(panel, label) for label in self.axes.labels[self.series]}
+        lines: dict[str, PlotLine] = {}
+        if self.x == ROUND:
+            # Every axis is series or panel here, so a line is one combination.
+            lines = round_lines(measured, measure, inside)
+        else:
+            found = {label: self._line(measured, measure, own) for label, own in inside.items()}
+            lines = {label: line for label, line in found.items() if line.x}
         xlabel = self.x
         if self.x in MEASURES:
             xlabel = MEASURES[self.x].title
@@ -175,22 +177,13 @@ class FigurePlan(GridPlan):
             logarithmic=self.x in _LOGARITHMIC,
         )
 
-    def _line(
-        self, measured: MeasuredRuns, measure: str, inside: Sequence[Labels]
-    ) -> PlotLine | None:
-        if self.x == ROUND:
-            # Every axis is series or panel here: a line is one combination, unless it was skipped.
-            if not inside:
-                return None
-            return round_line(measured, measure, inside[0])
+    def _line(self, measured: MeasuredRuns, measure: str, inside: Sequence[Labels]) -> PlotLine:
         points = []
         for labels in inside:
             x = self._x_of(measured, labels)
             y = measured.spread(measure, labels)
             if x is not None and y is not None:
                 points.append((x, y))
-        if not points:
-            return None
         # Labels keep the study's order; measured places come in any order.
         if self.x in MEASURES:
             points.sort(key=lambda point: point[0])
@@ -220,7 +213,9 @@ def _is_number(label: str) -> bool:
     return True
 
 
-def _text(figure: Spread | None, digits: int) -> str:
+def _text(cell: Cell, measure: str) -> str:
+    figure = cell[measure]
+    digits = MEASURES[measure].digits
     # Counts of bytes and values have no digits, and hardly vary: no interval there.
     if figure is not None and digits == 0:
         return number(figure.mean)

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.studies.axes import Axes, Labels, Place
 from fedrfq.studies.grid import EndedRun
@@ -177,7 +178,8 @@ class MeasuredRuns:
                 continue
             records[place] = end.records()
             summary = end.run.result() or {}
-            figures[place] = {"directory": end.run.path.name} | {
+            known = {"directory": end.run.path.name, "lam": lam_of(experiment)}
+            figures[place] = known | {
                 name: measure.of(records[place], summary, experiment.clients)
                 for name, measure in measures.items()
             }
@@ -262,6 +264,11 @@ class MeasuredRuns:
             }
             for labels, seed in self.axes.experiments
         ]
+
+
+def lam_of(experiment: Experiment) -> float | None:
+    """Return the λ of an experiment's method, if it has one."""
+    return getattr(experiment.method, "lam", None)
 
 
 def known_measures(given: Any, key: str) -> tuple[str, ...]:

@@ -122,13 +122,19 @@ def _limits(lines: Iterable[PlotLine]) -> tuple[float, float]:
     return max(0.0, low - 0.05 * (top - low) - 0.5), min(100.5, top + 0.1 * (top - low) + 0.5)
 
 
-def round_line(measured: MeasuredRuns, measure: str, labels: Labels) -> PlotLine | None:
-    """Return a combination's figure round by round, over its seeds; None if no run has it."""
-    curves = measured.curves(measure, labels)
-    if not curves:
-        return None
-    by_round = zip(*curves, strict=True)
-    return PlotLine(range(1, len(curves[0]) + 1), [spread(values) for values in by_round])
+def round_lines(
+    measured: MeasuredRuns, measure: str, by_label: Mapping[str, Sequence[Labels]]
+) -> dict[str, PlotLine]:
+    """Return a line over rounds for each label whose first combination has such curves."""
+    lines = {}
+    for label, combinations in by_label.items():
+        curves = [
+            curve for labels in combinations[:1] for curve in measured.curves(measure, labels)
+        ]
+        if curves:
+            by_round = [spread(values) for values in zip(*curves, strict=True)]
+            lines[label] = PlotLine(range(1, len(by_round) + 1), by_round)
+    return lines
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,18 @@ A new kind is a class with these methods; `GridPlan` has what kinds that show a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedrfq.experiment import Experiment
-from fedrfq.studies.axes import Axes
+from fedrfq.studies.axes import Axes, Labels
 from fedrfq.studies.claims import Claim, Judged, claims_sheet
 from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.measures import MEASURES, Measure, MeasuredRuns
 from fedrfq.studies.reruns import Reruns
-from fedrfq.studies.sheets import Sheet
+from fedrfq.studies.sheets import Cell, Sheet, flat, plain
 from fedrfq.studies.study import Study
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class GridPlan(Plan):
     axes: Axes
     claims: Sequence[Claim]
 
+    spreads: ClassVar[Collection[str]] = ()  # the figures of a cell that are spreads
+
     @property
     def experiments(self) -> Sequence[Experiment]:
         """The runs of the grid."""
@@ -123,21 +125,25 @@ class GridPlan(Plan):
             "title": self.study.title,
             "claim": self.study.claim,
             "seeds": list(self.study.seeds),
-            "cells": self.cells(measured),
+            "cells": [plain(cell) for cell in self.cells(measured)],
             "claims": [judged.plain() for judged in self.judge(measured)],
             "runs": measured.rows(),
         }
 
-    def sheets(self, measured: MeasuredRuns) -> list[Sheet]:
-        """Return the tables of figures."""
-        raise NotImplementedError
+    def cells(self, measured: MeasuredRuns) -> list[Cell]:
+        """Return the figures of each combination over its seeds."""
+        return [self.cell(measured, labels) for labels in self.axes.combinations()]
 
-    def cells(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
-        """Return the figures of each combination over its seeds, as plain values."""
+    def cell(self, measured: MeasuredRuns, labels: Labels) -> Cell:
+        """Return the figures of a combination: spreads, and plain values."""
         raise NotImplementedError
 
     def rows(self, measured: MeasuredRuns) -> Sequence[Mapping[str, Any]]:
         """Return the rows of table.csv."""
+        return [flat(cell, self.spreads) for cell in self.cells(measured)]
+
+    def sheets(self, measured: MeasuredRuns) -> list[Sheet]:
+        """Return the tables of figures."""
         raise NotImplementedError
 
     def draw(self, measured: MeasuredRuns, folder: Path) -> list[Path]:

@@ -13,12 +13,13 @@ losses are measured against it, over the same honest clients and seeds.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ from fedrfq.studies.intervals import Spread, mean, spread
 from fedrfq.studies.measures import MeasuredRuns
 from fedrfq.studies.pictures import Panel, heat_maps
 from fedrfq.studies.plan import GridPlan
-from fedrfq.studies.sheets import NOTHING, Sheet, flat, number, plain, plus_minus
+from fedrfq.studies.sheets import NOTHING, Cell, Sheet, number, plus_minus
 from fedrfq.studies.study import Study, section, whole_numbers
 
 AXES = ("attack", "detector", "attackers")
@@ -67,8 +68,6 @@ ACCURACIES = {
         "public_accuracy_all", "public map", "on all classes by the public map alone"
     ),
 }
-_SPREADS = [f"{name}{what}" for name in ACCURACIES for what in ("", "_loss")]
-_ACCURACY_NOTE = "Mean over seeds ± standard deviation over seeds."
 _LOSS_NOTE = (
     "Points lost against the run without attack and detector, over the same clients and seeds. In "
     "brackets: the share of the undefended loss that the detector wins back, given if that loss is "
@@ -80,49 +79,38 @@ _DETECTION_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class Detected:
-    """Counts of uploads over some rounds: who sent them, and which of them were dropped."""
-
-    dropped: int
-    dropped_attackers: int
-    attackers: int
-    late_dropped_attackers: int
-    late_attackers: int
-    honest: int
-
-    @staticmethod
-    def of(records: Sequence[RoundRecord]) -> Detected:
-        """Count the uploads of one run."""
-        late = [record for record in records if record.round >= LATE]
-        return Detected(
-            dropped=sum(len(r.filtered) + len(r.refused) for r in records),
-            dropped_attackers=sum(r.attackers_filtered for r in records),
-            attackers=sum(r.attackers for r in records),
-            late_dropped_attackers=sum(r.attackers_filtered for r in late),
-            late_attackers=sum(r.attackers for r in late),
-            honest=sum(r.participants - r.attackers for r in records),
-        )
-
-    @staticmethod
-    def together(parts: Sequence[Detected]) -> Detected:
-        """Add up the counts of several runs."""
-        return Detected(*(sum(getattr(part, f.name) for part in parts) for f in fields(Detected)))
-
-    def shares(self) -> dict[str, float | None]:
-        """Return precision, recall, late recall, and the share of honest uploads dropped."""
-        return {
-            "precision": _share(self.dropped_attackers, self.dropped),
-            "recall": _share(self.dropped_attackers, self.attackers),
-            "recall_late": _share(self.late_dropped_attackers, self.late_attackers),
-            "honest_dropped": _share(self.dropped - self.dropped_attackers, self.honest),
-        }
+def detected(records: Sequence[RoundRecord]) -> dict[str, int]:
+    """Count the uploads of a run: who sent them, and which of them were dropped."""
+    late = [record for record in records if record.round >= LATE]
+    return {
+        "dropped": sum(len(r.filtered) + len(r.refused) for r in records),
+        "dropped_attackers": sum(r.attackers_filtered for r in records),
+        "attackers": sum(r.attackers for r in records),
+        "late_dropped_attackers": sum(r.attackers_filtered for r in late),
+        "late_attackers": sum(r.attackers for r in late),
+        "honest": sum(r.participants - r.attackers for r in records),
+    }
 
 
-def _share(part: int, total: int) -> float | None:
-    if total:
-        return part / total
-    return None
+def shares(runs: Sequence[Mapping[str, int]]) -> dict[str, float | None]:
+    """Return precision, recall, late recall, and the share of honest uploads dropped, of all runs.
+
+    The runs are given by their counts.
+    """
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts.update(run)
+    parts = {
+        "precision": ("dropped_attackers", "dropped"),
+        "recall": ("dropped_attackers", "attackers"),
+        "recall_late": ("late_dropped_attackers", "late_attackers"),
+        "honest_dropped": ("dropped_honest", "honest"),
+    }
+    counts["dropped_honest"] = counts["dropped"] - counts["dropped_attackers"]
+    found: dict[str, float | None] = dict.fromkeys(parts)
+    return found | {
+        name: counts[part] / counts[total] for name, (part, total) in parts.items() if counts[total]
+    }
 
 
 @dataclass(frozen=True)
@@ -130,6 +118,8 @@ class RobustnessPlan(GridPlan):
     """A grid of attacks, detectors and numbers of attackers, and the clean run of each seed."""
 
     clean: Mapping[int, Experiment]
+
+    spreads: ClassVar[Collection[str]] = (*ACCURACIES, *(f"{name}_loss" for name in ACCURACIES))
 
     @staticmethod
     def of(study: Study) -> RobustnessPlan:
@@ -186,23 +176,21 @@ class RobustnessPlan(GridPlan):
                 **known,
                 **accuracies(run, honest_clients[here]),
                 **{f"clean_{name}": value for name, value in clean[here].items()},
-                "detected": asdict(Detected.of(found.records[labels, seed])),
+                "detected": detected(found.records[labels, seed]),
             }
         return replace(found, figures=figures)
 
     def whole(self, measured: MeasuredRuns) -> dict[str, Any]:
-        """Return everything as plain values, as table.json has it."""
+        """Return everything as plain values; numbers of attackers are numbers."""
         whole = super().whole(measured)
-        whole["cells"] = [plain(cell) for cell in whole["cells"]]
-        whole["runs"] = [{**row, "attackers": int(row["attackers"])} for row in whole["runs"]]
-        return whole
+        runs = [{**row, "attackers": int(row["attackers"])} for row in whole["runs"]]
+        return {**whole, "runs": runs}
 
-    def cells(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
-        """Return the figures of each attack by so many clients against each detector."""
-        return [self._cell(measured, labels) for labels in self.axes.combinations()]
+    def cell(self, measured: MeasuredRuns, labels: Labels) -> Cell:
+        """Return the figures of an attack by so many clients against a detector.
 
-    def _cell(self, measured: MeasuredRuns, labels: Labels) -> dict[str, Any]:
-        """Return a cell; its shares are taken over the uploads of all seeds together."""
+        Shares are taken over the uploads of all seeds together.
+        """
         attack, detector, attackers = labels
         undefended = (attack, self._undefended(), attackers)
         cell: dict[str, Any] = {
@@ -217,8 +205,7 @@ class RobustnessPlan(GridPlan):
             cell[name] = measured.spread(name, labels)
             cell[f"{name}_loss"] = loss
             cell[f"{name}_won_back"] = won_back(loss, _lost(measured, name, undefended))
-        counts = [Detected(**found) for found in measured.values("detected", labels) if found]
-        return {**cell, **Detected.together(counts).shares()}
+        return cell | shares([counts for counts in measured.values("detected", labels) if counts])
 
     def _undefended(self) -> str:
         """Return the label of the detector that drops nothing, if the study includes it."""
@@ -227,90 +214,103 @@ class RobustnessPlan(GridPlan):
                 return labels[1]
         return ""
 
-    def rows(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
-        """Return a row for each cell."""
-        return [flat(cell, _SPREADS) for cell in self.cells(measured)]
-
     def sheets(self, measured: MeasuredRuns) -> list[Sheet]:
         """Return for each number of attackers the detectors over all attacks, then each attack."""
-        cells = self.cells(measured)
-        return [
-            sheet
-            for number_ in map(int, self.axes.labels["attackers"])
-            for sheet in self._sheets_of_number(
-                [cell for cell in cells if cell["attackers"] == number_], _attackers(number_)
+        sheets = []
+        for title, cells in self._by_number(measured).items():
+            matrix = partial(
+                Sheet.matrix,
+                down=("attack", self.axes.labels["attack"]),
+                across=("detector", self.axes.labels["detector"]),
+                cells=cells,
             )
-        ]
-
-    def _sheets_of_number(self, cells: Sequence[Mapping[str, Any]], title: str) -> list[Sheet]:
-        by_place = {(cell["attack"], cell["detector"]): cell for cell in cells}
-        detectors = self.axes.labels["detector"]
-
-        def matrix(what: str, text: Callable[[Mapping[str, Any]], str], note: str = "") -> Sheet:
-            rows = [
-                (attack, *(text(by_place[attack, detector]) for detector in detectors))
-                for attack in self.axes.labels["attack"]
+            sheets.append(self._detectors(cells, title))
+            for name in _measured_accuracies(cells):
+                words = ACCURACIES[name].words
+                sheets += [
+                    matrix(
+                        f"{title}: honest clients' accuracy {words}, %",
+                        text=partial(_accuracy_text, name=name),
+                        note="Mean over seeds ± standard deviation over seeds.",
+                    ),
+                    matrix(
+                        f"{title}: points that honest clients lose {words}",
+                        text=partial(_loss_text, name=name),
+                        note=_LOSS_NOTE,
+                    ),
+                ]
+            sheets += [
+                matrix(
+                    f"{title}: precision / recall / late recall",
+                    text=_detection,
+                    note=_DETECTION_NOTE,
+                ),
+                matrix(
+                    f"{title}: honest uploads dropped, %",
+                    text=lambda cell: _percent(cell["honest_dropped"]),
+                ),
             ]
-            return Sheet(f"{title}: {what}", ("attack", *detectors), tuple(rows), note)
+        return sheets
 
-        accuracy_sheets = []
-        for name in _measured_accuracies(cells):
-            words = ACCURACIES[name].words
-            accuracy = partial(_accuracy_text, name=name)
-            loss = partial(_loss_text, name=name)
-            accuracy_sheets += [
-                matrix(f"honest clients' accuracy {words}, %", accuracy, _ACCURACY_NOTE),
-                matrix(f"points that honest clients lose {words}", loss, _LOSS_NOTE),
-            ]
-        return [
-            self._detectors(cells, title),
-            *accuracy_sheets,
-            matrix("precision / recall / late recall", _detection, _DETECTION_NOTE),
-            matrix("honest uploads dropped, %", lambda cell: _percent(cell["honest_dropped"])),
-        ]
+    def _by_number(self, measured: MeasuredRuns) -> dict[str, list[Cell]]:
+        """Return the cells of each number of attackers, in words, attack by attack."""
+        cells = self.cells(measured)
+        by_number = {}
+        for label in self.axes.labels["attackers"]:
+            title = f"{label} attackers"
+            if label == "1":
+                title = "1 attacker"
+            by_number[title] = [cell for cell in cells if cell["attackers"] == int(label)]
+        return by_number
 
-    def _detectors(self, cells: Sequence[Mapping[str, Any]], title: str) -> Sheet:
+    def _detectors(self, cells: Sequence[Cell], title: str) -> Sheet:
         """Return a table of each detector's mean over all attacks, and of its worst attack."""
-        names = _measured_accuracies(cells)
-        accuracies_ = [
-            f"{ACCURACIES[name].short}, {what}" for name in names for what in ("mean", "worst")
-        ]
+        columns: dict[str, Callable[[Cell], str]] = {"detector": lambda row: str(row["detector"])}
+        for name in _measured_accuracies(cells):
+            for what in ("mean", "worst"):
+                columns[f"{ACCURACIES[name].short}, {what}"] = partial(
+                    lambda row, key: number(row[key], ".2f"), key=f"{name}_{what}"
+                )
+        columns["precision"] = lambda row: number(row["precision"], ".2f")
+        columns["recall"] = lambda row: number(row["recall"], ".2f")
+        columns["honest dropped, %"] = lambda row: _percent(row["honest_dropped"])
         rows = []
         for detector in self.axes.labels["detector"]:
             # Only where there are attackers is there a recall: the attack "none" is left out.
             own = [c for c in cells if c["detector"] == detector and c["recall"] is not None]
-            row = (
-                detector,
-                *(text for name in names for text in _mean_and_worst(own, name)),
-                number(mean([cell["precision"] for cell in own]), ".2f"),
-                number(mean([cell["recall"] for cell in own]), ".2f"),
-                _percent(mean([cell["honest_dropped"] for cell in own])),
-            )
+            row: dict[str, Any] = {"detector": detector}
+            for name in ("precision", "recall", "honest_dropped"):
+                row[name] = mean([cell[name] for cell in own])
+            for name in ACCURACIES:
+                values = [cell[name].mean for cell in own if cell[name]]
+                row[f"{name}_mean"] = mean(values)
+                row[f"{name}_worst"] = min(values, default=None)
             rows.append(row)
-        header = ("detector", *accuracies_, "precision", "recall", "honest dropped, %")
         note = (
             "Accuracies are those of honest clients, in percent; means and worst are over attacks."
         )
-        return Sheet(f"{title}: detectors over all attacks", header, tuple(rows), note)
+        return Sheet.of(f"{title}: detectors over all attacks", columns, rows, note)
 
     def draw(self, measured: MeasuredRuns, folder: Path) -> list[Path]:
         """Draw a picture of heat maps for each number of attackers into a folder."""
         attacks = self.axes.labels["attack"]
         detectors = self.axes.labels["detector"]
         paths = []
-        for number_ in map(int, self.axes.labels["attackers"]):
-            cells = [cell for cell in self.cells(measured) if cell["attackers"] == number_]
-            # The cells of one number come attack by attack.
+        for title, cells in self._by_number(measured).items():
+
+            def values(name: str, cells: Sequence[Cell] = cells) -> NDArray[np.float64]:
+                figures = [getattr(cell[name], "mean", cell[name]) for cell in cells]
+                return np.array(figures, np.float64).reshape(len(attacks), -1)
+
             panels = [
-                *(
-                    _accuracy_panel(cells, name, len(attacks))
-                    for name in _measured_accuracies(cells)
-                ),
-                Panel("precision", _values(cells, "precision", len(attacks)), 0, 1, 2),
-                Panel("recall", _values(cells, "recall", len(attacks)), 0, 1, 2),
+                _accuracy_panel(
+                    f"honest clients' accuracy {ACCURACIES[name].words}, %", values(name)
+                )
+                for name in _measured_accuracies(cells)
             ]
-            title = f"{self.study.title}: {_attackers(number_)}; attacks by detectors"
-            path = folder / f"attackers-{number_}.png"
+            panels += [Panel(name, values(name), 0, 1, 2) for name in ("precision", "recall")]
+            path = folder / f"attackers-{cells[0]['attackers']}.png"
+            title = f"{self.study.title}: {title}; attacks by detectors"
             paths.append(heat_maps(path, title, attacks, detectors, panels))
         return paths
 
@@ -387,25 +387,12 @@ def won_back(loss: Spread | None, undefended: Spread | None) -> float | None:
     return (undefended.mean - loss.mean) / undefended.mean
 
 
-def _measured_accuracies(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+def _measured_accuracies(cells: Sequence[Cell]) -> list[str]:
     """Return the accuracies that any run has; of a method without prototypes, none by them."""
     return [name for name in ACCURACIES if any(cell[name] is not None for cell in cells)]
 
 
-def _mean_and_worst(cells: Sequence[Mapping[str, Any]], name: str) -> tuple[str, str]:
-    values = [cell[name].mean for cell in cells if cell[name]]
-    if values:
-        return (f"{fmean(values):.2f}", f"{min(values):.2f}")
-    return (NOTHING, NOTHING)
-
-
-def _attackers(number_: int) -> str:
-    if number_ == 1:
-        return "1 attacker"
-    return f"{number_} attackers"
-
-
-def _accuracy_text(cell: Mapping[str, Any], name: str) -> str:
+def _accuracy_text(cell: Cell, name: str) -> str:
     accuracy = cell[name]
     if accuracy is None and cell["diverged"]:
         return "diverged"
@@ -415,7 +402,7 @@ def _accuracy_text(cell: Mapping[str, Any], name: str) -> str:
     return text
 
 
-def _loss_text(cell: Mapping[str, Any], name: str) -> str:
+def _loss_text(cell: Cell, name: str) -> str:
     loss = cell[f"{name}_loss"]
     share = cell[f"{name}_won_back"]
     if loss is None:
@@ -426,7 +413,7 @@ def _loss_text(cell: Mapping[str, Any], name: str) -> str:
     return text
 
 
-def _detection(cell: Mapping[str, Any]) -> str:
+def _detection(cell: Cell) -> str:
     return " / ".join(number(cell[name], ".2f") for name in ("precision", "recall", "recall_late"))
 
 
@@ -436,16 +423,8 @@ def _percent(share: float | None) -> str:
     return f"{100 * share:.1f}"
 
 
-def _accuracy_panel(cells: Sequence[Mapping[str, Any]], name: str, attacks: int) -> Panel:
-    values = _values([{name: getattr(cell[name], "mean", None)} for cell in cells], name, attacks)
-    present = values[~np.isnan(values)]
-    low = float(present.min())
-    high = float(present.max())
+def _accuracy_panel(words: str, values: NDArray[np.float64]) -> Panel:
+    low = float(np.nanmin(values))
     # At least a point between the ends, or noise would fill the scale of colours.
-    title = f"honest clients' accuracy {ACCURACIES[name].words}, %"
-    return Panel(title, values, low, max(high, low + 1), 1)
-
-
-def _values(cells: Sequence[Mapping[str, Any]], name: str, attacks: int) -> NDArray[np.float64]:
-    """Return a figure for attacks × detectors, nan where it is missing."""
-    return np.array([cell[name] for cell in cells], np.float64).reshape(attacks, -1)
+    high = max(float(np.nanmax(values)), low + 1)
+    return Panel(f"honest clients' accuracy {words}, %", values, low, high, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from fedrfq.files.strict_json import to_json
 from fedrfq.studies.intervals import Spread
 
 NOTHING = "–"
+Cell = Mapping[str, Any]  # figures of one place in a grid: labels, counts, means and spreads
+Columns = Mapping[str, Callable[[Cell], str]]  # by heading, the text of a cell
 # A spread's fields, and the names that they have as columns of a CSV file.
 _SPREAD_COLUMNS = {"mean": "mean", "std": "std_seeds", "half": "half"}
 
@@ -30,6 +32,28 @@ class Sheet:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     labels: int = 1
+
+    @staticmethod
+    def of(
+        title: str, columns: Columns, cells: Iterable[Cell], note: str = "", labels: int = 1
+    ) -> Sheet:
+        """Return a table with a row for each cell."""
+        rows = [tuple(text(cell) for text in columns.values()) for cell in cells]
+        return Sheet(title, tuple(columns), tuple(rows), note, labels)
+
+    @staticmethod
+    def matrix(
+        title: str,
+        down: tuple[str, Sequence[str]],
+        across: tuple[str, Sequence[str]],
+        cells: Iterable[Cell],
+        text: Callable[[Cell], str],
+        note: str = "",
+    ) -> Sheet:
+        """Return a table of one axis by another, each given by its name and labels."""
+        texts = {(cell[down[0]], cell[across[0]]): text(cell) for cell in cells}
+        rows = [(a, *(texts.get((a, b), NOTHING) for b in across[1])) for a in down[1]]
+        return Sheet(title, (down[0], *across[1]), tuple(rows), note)
 
     def with_note(self, text: str) -> Sheet:
         """Return the sheet with a paragraph more in its note."""
@@ -76,14 +100,14 @@ def write(
     write_atomically(folder / "table.csv", text.getvalue().encode())
 
 
-def plain(cell: Mapping[str, Any]) -> dict[str, Any]:
+def plain(cell: Cell) -> dict[str, Any]:
     """Return a cell's values as plain ones, for JSON."""
     return {
         key: asdict(value) if isinstance(value, Spread) else value for key, value in cell.items()
     }
 
 
-def flat(cell: Mapping[str, Any], spreads: Collection[str]) -> dict[str, Any]:
+def flat(cell: Cell, spreads: Collection[str]) -> dict[str, Any]:
     """Return a cell's values as columns; each of the `spreads` takes three, even if it is None."""
     row: dict[str, Any] = {}
     for key, value in cell.items():

@@ -20,6 +20,7 @@ from fedrfq.experiment import Experiment
 from fedrfq.methods.method import MAX_WEIGHT
 from fedrfq.studies.axes import Labels, Place
 from fedrfq.studies.grid import EndedRun
+from fedrfq.studies.measures import lam_of
 from fedrfq.studies.sheets import NOTHING, Sheet, number
 
 LAMS = (0.1, 0.3, 1.0, 4.0)
@@ -125,11 +126,6 @@ def best(tried: Sequence[TriedLam], default: float) -> float:
     if default in winners or not winners:
         return default
     return winners[0]
-
-
-def lam_of(experiment: Experiment) -> float | None:
-    """Return the λ of an experiment's method, if it has one."""
-    return getattr(experiment.method, "lam", None)
 
 
 def _default(experiment: Experiment) -> float:
