@@ -8,7 +8,7 @@ import pytest
 from fedrfq.errors import UserError
 from fedrfq.paper.kinds import plan
 from fedrfq.runs.session import pick_device
-from fedrfq.studies.frontier import frontier
+from fedrfq.studies.figure import frontier
 from fedrfq.studies.grid import Grid
 from fedrfq.studies.measures import MEASURES, MeasuredRuns
 from fedrfq.studies.pictures import Facet, PlotLine, _draw_facet, pyplot, styles

@@ -28,7 +28,7 @@ from fedrfq.paper.lipschitz_estimate import (
     window,
 )
 from fedrfq.prototypes.pooling import Pool
-from fedrfq.studies.pictures import legend, pyplot, saved
+from fedrfq.studies.pictures import Facet, draw_facets, points_line
 from fedrfq.studies.plan import Plan, Progress, StudyResult
 from fedrfq.studies.sheets import NOTHING, Sheet
 from fedrfq.studies.study import Study, whole_numbers
@@ -193,17 +193,12 @@ class LipschitzPlan(Plan):
         return Sheet("The appendix's claims", header, tuple(rows), labels=3)
 
     def _draw(self, path: Path, norms: Sequence[str], constants: Sequence[Constant]) -> Path:
-        plt = pyplot()
-        figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
-        axes.plot(self.kernels, [k**2 - 1 for k in self.kernels], "k--", label="printed: k̂² − 1")
+        lines = {"printed: k̂² − 1": points_line({k: k**2 - 1 for k in self.kernels})}
         for norm in norms:
-            points = [(c.kernel, c.measured) for c in constants if c.norm == norm]
-            axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=norm)
+            lines[norm] = points_line({c.kernel: c.measured for c in constants if c.norm == norm})
         # symlog: the printed constant for k̂ = 1 is 0.
-        axes.set(xlabel="k̂", ylabel="Lipschitz constant", yscale="symlog", xticks=self.kernels)
-        axes.grid(alpha=0.3)
-        legend(figure, [axes], self.study.title)
-        return saved(plt, figure, path)
+        facet = Facet("", "k̂", "Lipschitz constant", lines, yscale="symlog")
+        return draw_facets(path, self.study.title, [[facet]], caption="")
 
 
 def _maps(given: Any) -> tuple[tuple[int, int], ...]:

@@ -9,12 +9,15 @@
     against = ["SoftPool"]           optional, labels of one axis: differences from each are printed
 
 The other keys are those of a grid (axes.py) and of claims (claims.py).
+
+Kind `frontier` is a figure whose x axis is fixed: the bytes that a client sends and receives in the
+whole run. Its measure is the accuracy on all classes, unless the study names others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -197,6 +200,13 @@ class FigurePlan(GridPlan):
         if all(_is_number(other) for other in self.axes.labels[self.x]):
             return float(label)
         return label
+
+
+def frontier(study: Study) -> FigurePlan:
+    """Read and check a study of the kind `frontier`: what accuracy costs."""
+    study.check_keys([key for key in KEYS if key != "x"])
+    table = {"measures": ["accuracy_all"], **study.table, "x": "traffic"}
+    return FigurePlan.of(replace(study, table=table))
 
 
 def _names(given: Any) -> tuple[str, ...]:

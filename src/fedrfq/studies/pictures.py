@@ -43,9 +43,20 @@ class Facet:
     lines: Mapping[str, PlotLine]
     logarithmic: bool = False
     zoomed: bool = False  # the y axis leaves out the first rounds
+    yscale: str = "linear"
 
 
-def draw_facets(path: Path, title: str, rows: Sequence[Sequence[Facet]]) -> Path:
+def points_line(points: Mapping[Any, float]) -> PlotLine:
+    """Return a line through points that have no intervals."""
+    return PlotLine(list(points), [Spread(1, y, None, None) for y in points.values()])
+
+
+def draw_facets(
+    path: Path,
+    title: str,
+    rows: Sequence[Sequence[Facet]],
+    caption: str = "mean over seeds, 95 % intervals over seeds",
+) -> Path:
     """Draw the facets, row by row, with one legend for all."""
     plt = pyplot()
     across = max(map(len, rows))
@@ -56,7 +67,7 @@ def draw_facets(path: Path, title: str, rows: Sequence[Sequence[Facet]]) -> Path
     for axes_row, row in zip(grid, rows, strict=True):
         for axes, facet in zip(axes_row, row, strict=True):
             _draw_facet(axes, facet, look)
-    legend(figure, list(grid.flat), f"{title}\nmean over seeds, 95 % intervals")
+    legend(figure, list(grid.flat), f"{title}\n{caption}".strip())
     return saved(plt, figure, path)
 
 
@@ -80,7 +91,7 @@ def _draw_facet(axes: Any, facet: Facet, look: Mapping[str, Mapping[str, str]]) 
         _scale_logarithmically(axes, ticks)
     if facet.zoomed:
         axes.set_ylim(_limits(facet.lines.values()))
-    axes.set(title=facet.title, xlabel=facet.xlabel, ylabel=facet.ylabel)
+    axes.set(title=facet.title, xlabel=facet.xlabel, ylabel=facet.ylabel, yscale=facet.yscale)
     axes.grid(alpha=0.3)
 
 
