@@ -58,14 +58,14 @@ class FedRFQCoded(FedRFQLean):
         f"0 to {MAX_WEIGHT:g}",
     )
     learned: float = option(
-        0.3, "Share of the clients' mean in a target; the rest is its code", "0 to 1"
+        0.7, "Share of the clients' mean in a target; the rest is its code", "0 to 1"
     )
     ramp: int = option(0, "Rounds over which the learned share grows from 0", "0 or more")
     steps: int = option(0, "Steps in which targets repel each other", "0 or more")
     push: float = option(0.1, "Size of the first steps", f"0 to {MAX_WEIGHT:g}")
 
     calibration: float = option(
-        0.0, "Weight of the decision layer's loss on the targets", f"0 to {MAX_WEIGHT:g}"
+        0.3, "Weight of the decision layer's loss on the targets", f"0 to {MAX_WEIGHT:g}"
     )
 
     pool: ClassVar[Mapping[str, Any]] = {"name": "none"}
