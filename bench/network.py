@@ -8,8 +8,8 @@ Clients' uploads are signed beforehand. Each client sends its next upload as soo
 seen a valid certificate of the last round; what it waits is its latency. Settings are alternated,
 each time with a new federation; the best and the median of the repeats are shown. Afterwards a
 leader is stopped as its round begins, and f servers are killed. Where there are more cores, clients
-take every fourth. With --against, another source tree is measured too, in alternation with this one,
-and the ratios are shown.
+take every fourth. With --against, another source tree is measured too, in alternation with this
+one, and the ratios are shown.
 """
 
 from __future__ import annotations
