@@ -11,7 +11,7 @@ from fedrfq.runs.session import pick_device
 from fedrfq.studies.figure import frontier
 from fedrfq.studies.grid import Grid
 from fedrfq.studies.measures import MEASURES, MeasuredRuns
-from fedrfq.studies.pictures import Facet, PlotLine, _draw_facet, pyplot, styles
+from fedrfq.studies.pictures import Facet, _draw_facet, points_line, pyplot, styles
 from support.studies import study_of
 
 METHODS = ("local", "fedproto", "fedavg")
@@ -64,7 +64,7 @@ def test_each_method_is_a_point_over_its_bytes(tmp_path: Path) -> None:
 def test_what_costs_nothing_is_on_the_axis_too(places: tuple[float, ...], scale: str) -> None:
     plt = pyplot()
     picture, axes = plt.subplots()
-    lines = {str(x): PlotLine([x], [None]) for x in places}
+    lines = {str(x): points_line({x: 50.0}) for x in places}
     _draw_facet(axes, Facet("", "", "", lines, logarithmic=True), styles(list(lines)))
     assert axes.get_xscale() == scale
     plt.close(picture)

@@ -105,7 +105,8 @@ class FailuresPlan(GridPlan):
             "clusters": _counts(first_seeds),
         }
         sheets = failures_tables.sheets(self.study.title, measured, self._left_out(measured))
-        return StudyResult(sheets, whole, rows, failures_tables.drawn(folder, first_seeds))
+        pictures = failures_tables.drawn(folder, first_seeds)
+        return self.with_reruns(StudyResult(sheets, whole, rows, pictures), ended)
 
     def _left_out(self, measured: MeasuredRuns) -> str:
         sentences = [

@@ -10,7 +10,7 @@ were run everywhere, so the others have none.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import permutations
 from statistics import fmean
 from typing import Any
@@ -19,7 +19,7 @@ from fedrfq.errors import UserError
 from fedrfq.studies.axes import Axes, Labels, without
 from fedrfq.studies.intervals import Difference, difference
 from fedrfq.studies.measures import MeasuredRuns
-from fedrfq.studies.sheets import NOTHING, Sheet, interval
+from fedrfq.studies.sheets import NOTHING, Sheet, interval, plain
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,8 @@ class Pair:
 
     def plain(self, axis: str, where: str) -> dict[str, Any]:
         """Return everything as plain values; `axis` and `where` name the labels and the place."""
-        plain = {where: self.where, axis: self.label, "other": self.other}
-        return plain | {
-            measure: paired and asdict(paired) for measure, paired in self.differences.items()
-        }
+        labels = {where: self.where, axis: self.label, "other": self.other}
+        return plain({**labels, **self.differences})
 
 
 def places(axes: Axes, axis: str, together: str) -> dict[str, dict[str, list[Labels]]]:

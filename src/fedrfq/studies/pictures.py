@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,20 @@ from fedrfq.studies.measures import MeasuredRuns
 _DASHES = ("-", "--", ":")
 _COLOURS = 10  # in matplotlib's cycle, C0 to C9
 _EARLY = 0.1  # the y axis of curves begins at the accuracies after this share of the rounds
-_MAX_BARS = 30  # with more points than this, intervals are drawn as a band and not as bars
 _DODGE = 0.06  # the distance between lines over labels, so that their bars do not overlap
 _MAX_LEVEL_LABELS = 4  # more labels than this on the x axis are slanted
 
 
 @dataclass(frozen=True)
 class PlotLine:
-    """Places on the x axis, numbers or labels, and the figure at each of them."""
+    """Places on the x axis, numbers or labels, and the figure at each of them.
+
+    Intervals are drawn as bars or, where places are close to each other, as a band.
+    """
 
     x: Sequence[Any]
-    y: Sequence[Spread | None]
+    y: Sequence[Spread]
+    band: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,11 @@ def _draw_facet(axes: Any, facet: Facet, look: Mapping[str, Mapping[str, str]]) 
     ticks = list(dict.fromkeys(x for line in facet.lines.values() for x in line.x))
     has_labels = any(isinstance(x, str) for x in ticks)
     for i, (label, line) in enumerate(facet.lines.items()):
-        points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None]
-        places = [x for x, _ in points]
+        places = line.x
         if has_labels:
             dodge = _DODGE * (i - (len(facet.lines) - 1) / 2)
-            places = [ticks.index(x) + dodge for x in places]
-        _draw_line(axes, label, places, [y for _, y in points], look[label])
+            places = [ticks.index(x) + dodge for x in line.x]
+        _draw_line(axes, label, replace(line, x=places), look[label])
     if has_labels:
         slanted = {}
         if len(ticks) > _MAX_LEVEL_LABELS:
@@ -105,20 +107,16 @@ def _scale_logarithmically(axes: Any, places: Sequence[float]) -> None:
         axes.set_xscale("symlog", linthresh=min(above), linscale=0.5)
 
 
-def _draw_line(
-    axes: Any, label: str, x: Sequence[float], y: Sequence[Spread], look: Mapping[str, str]
-) -> None:
-    means = [value.mean for value in y]
-    halves = [value.half or 0.0 for value in y]
-    if len(x) > _MAX_BARS:
-        axes.plot(x, means, label=label, linewidth=1.4, **look)
-        low = [mean - half for mean, half in zip(means, halves, strict=True)]
-        high = [mean + half for mean, half in zip(means, halves, strict=True)]
-        axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
+def _draw_line(axes: Any, label: str, line: PlotLine, look: Mapping[str, str]) -> None:
+    means = np.array([value.mean for value in line.y])
+    halves = np.array([value.half or 0.0 for value in line.y])
+    if line.band:
+        axes.plot(line.x, means, label=label, linewidth=1.4, **look)
+        shade = {"color": look["color"], "alpha": 0.15, "linewidth": 0}
+        axes.fill_between(line.x, means - halves, means + halves, **shade)
         return
-    axes.errorbar(
-        x, means, halves, label=label, marker="o", markersize=4, capsize=2, linewidth=1.3, **look
-    )
+    marks = {"marker": "o", "markersize": 4, "capsize": 2, "linewidth": 1.3}
+    axes.errorbar(line.x, means, halves, label=label, **marks, **look)
 
 
 def _limits(lines: Iterable[PlotLine]) -> tuple[float, float]:
@@ -127,7 +125,7 @@ def _limits(lines: Iterable[PlotLine]) -> tuple[float, float]:
     It begins where the weakest line stands early on, and not at its first rounds: so the
     differences between lines in the end can be seen.
     """
-    means = [[y.mean for y in line.y if y is not None] for line in lines]
+    means = [[y.mean for y in line.y] for line in lines]
     low = min(values[int(_EARLY * len(values))] for values in means)
     top = max(max(values) for values in means)
     return max(0.0, low - 0.05 * (top - low) - 0.5), min(100.5, top + 0.1 * (top - low) + 0.5)
@@ -143,8 +141,8 @@ def round_lines(
             curve for labels in combinations[:1] for curve in measured.curves(measure, labels)
         ]
         if curves:
-            by_round = [spread(values) for values in zip(*curves, strict=True)]
-            lines[label] = PlotLine(range(1, len(by_round) + 1), by_round)
+            by_round = list(filter(None, map(spread, zip(*curves, strict=True))))
+            lines[label] = PlotLine(range(1, len(by_round) + 1), by_round, band=True)
     return lines
 
 

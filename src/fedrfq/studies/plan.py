@@ -6,7 +6,7 @@ A new kind is a class with these methods; `GridPlan` has what kinds that show a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -99,12 +99,21 @@ class GridPlan(Plan):
     ) -> StudyResult:
         """Draw the pictures of the grid, and return its tables."""
         measured = self.measure(ended)
+        result = StudyResult(
+            self.tables(measured),
+            self.whole(measured),
+            self.rows(measured),
+            self.draw(measured, folder),
+        )
+        return self.with_reruns(result, ended)
+
+    def with_reruns(self, result: StudyResult, ended: Mapping[str, EndedRun]) -> StudyResult:
+        """Return the result with what is known of reruns, and what its intervals contain."""
         reruns = Reruns.of(ended[experiment.hash()] for experiment in self.experiments)
-        # What intervals contain stands below the first of them.
-        first, *others = self.tables(measured)
+        # It stands below the first of the tables with intervals.
+        first, *others = result.sheets
         sheets = [first.with_note(reruns.note()), *others]
-        whole = {**self.whole(measured), "reruns": reruns.plain()}
-        return StudyResult(sheets, whole, self.rows(measured), self.draw(measured, folder))
+        return replace(result, sheets=sheets, whole={**result.whole, "reruns": reruns.plain()})
 
     def tables(self, measured: MeasuredRuns) -> list[Sheet]:
         """Return all tables, the claims after those of figures."""
