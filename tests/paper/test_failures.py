@@ -20,6 +20,7 @@ from fedrfq.paper.failures import FailuresPlan, needed, prototypes
 from fedrfq.studies.grid import EndedRun, Grid
 from fedrfq.studies.plan import StudyResult
 from fedrfq.studies.study import Study
+from support.command import fedrfq
 from support.small import CPU, TINY
 from support.studies import study_of
 
@@ -213,6 +214,18 @@ def test_one_method_alone_has_no_differences(grid: Grid, tmp_path: Path) -> None
     table = {**TABLE, "only": {"method": ["fedrfq"]}}
     plan = FailuresPlan.of(study_of("failures", table, seeds=2))
     assert len(plan.show(grid.ended, tmp_path, CPU, lambda share, words: None).sheets) == 1
+
+
+def test_the_command_keeps_the_models_that_it_needs(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(
+        'kind = "failures"\n[experiment]\nrounds = 1\nclients = 4\n'
+        "partition = {ways = 2, spread = 0, shots = 5, test_shots = 5}\n"
+        "[axes.dataset.mnist5k]\n[axes.method.fedproto]\n"
+    )
+    done = fedrfq("reproduce", file, "--out", tmp_path, "--device", "cpu")
+    assert "failures-mnist5k.png" in done.stdout
+    assert "nor that between reruns" in done.stdout
 
 
 def test_the_studies_axes_are_checked() -> None:

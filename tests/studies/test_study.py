@@ -15,16 +15,17 @@ from fedrfq.files.strict_json import to_json
 from fedrfq.paper.kinds import plan
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.studies.equality import rerun_key, run_key
+from fedrfq.studies.grid import Grid
 from fedrfq.studies.reruns import Reruns
 from fedrfq.studies.study import Study
-from support.command import fedrfq
+from support.command import CPU, fedrfq
 from support.grids import comparison_of, found, grid_file, table
 
 # With four classes, 1 ± 2 of them are 2 to 3, and so are 2 ± 1.
 EQUAL = """[axes.setting.one]
-partition = {ways = 2, spread = 1}
-[axes.setting.other]
 partition = {ways = 1, spread = 2}
+[axes.setting.other]
+partition = {ways = 2, spread = 1}
 [axes.setting.third]
 partition = {ways = 3, spread = 0}
 """
@@ -142,15 +143,20 @@ def test_equal_settings_count_once_in_the_mean_over_all(equal):
     assert together == pytest.approx((one + third) / 2)
 
 
-def test_a_finished_run_of_an_equal_experiment_will_do(equal, tmp_path):
+def test_a_finished_run_of_an_equal_experiment_will_do_but_not_one_that_was_begun(equal, tmp_path):
     file, out, _ = equal
     shutil.copytree(out / "grid", tmp_path / "grid")
-    text = file.read_text().replace(
-        EQUAL, EQUAL.replace("ways = 2, spread = 1", "ways = 1, spread = 2")
-    )
-    (tmp_path / "grid.toml").write_text(text)
-    said = fedrfq("compare", tmp_path / "grid.toml", "--out", tmp_path, "--device", "cpu").stderr
-    assert "8 runs, 8 of them done; 0 to train" in said
+    named_otherwise = EQUAL.replace("ways = 1, spread = 2", "ways = 2, spread = 1")
+    (tmp_path / "grid.toml").write_text(file.read_text().replace(EQUAL, named_otherwise))
+    wanted = comparison_of(tmp_path / "grid.toml").experiments
+    grid = Grid(wanted, tmp_path, CPU, 200, True)
+    assert (len(grid.ended), grid.stacks) == (8, ())
+    # Its checkpoint belongs to the other experiment.
+    for path in (tmp_path / "grid").glob("*/result.json"):
+        path.unlink()
+    grid = Grid(wanted, tmp_path, CPU, 200, True)
+    resumed = {run.experiment().partition.spread for stack in grid.stacks for run in stack.runs}
+    assert resumed == {0}
 
 
 def test_differences_are_taken_from_local_and_from_fedproto(equal, tmp_path):
