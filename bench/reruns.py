@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from accuracy import SETTINGS
 from fedrfq import experiment
 from fedrfq.experiment import Experiment
 from fedrfq.files.atomic import write_atomically
@@ -85,13 +84,13 @@ def runs_of(name: str) -> Iterator[tuple[Experiment, Row]]:
 
 
 def runs_of_options() -> Iterator[tuple[Experiment, Row]]:
-    """Yield the experiment and the figures of each run of bench/accuracy.py."""
+    """Yield the same of the study `options`, which was recorded as the runs' summaries."""
     recorded = json.loads((RESULTS / f"{OPTIONS}.json").read_text(encoding="utf-8"))
-    for setting, runs in recorded.items():
+    experiments = recorded_plan("options").axes.experiments
+    for variant, runs in recorded.items():
         for run in runs:
-            sets = ["data.name=mnist", f"rounds={run['rounds']}", *SETTINGS[setting]]
             figures = {"own": run["accuracy_mean"], "prototype": run["prototype_accuracy_mean"]}
-            yield experiment.load(sets=sets, seed=run["seed"]), figures
+            yield experiments[("MNIST", variant), run["seed"]], figures
 
 
 def collect() -> dict[str, Any]:
