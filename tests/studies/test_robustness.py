@@ -19,6 +19,10 @@ attacks = ["none", "sign-flip"]
 [detectors.two]
 name = "bft"
 psi = 2
+[[claims]]
+says = "the detector helps"
+measure = "own"
+better = {detector = "two"}
 """
 
 
@@ -129,6 +133,11 @@ def test_what_is_printed_and_written(tried):
     assert whole == table(out)
     assert len(whole["cells"]) == 8
     assert len(whole["runs"]) == 16
+    places = ["none, 1", "none, 2", "sign-flip, 1", "sign-flip, 2", "all together"]
+    assert [claim["where"] for claim in whole["claims"]] == places
+    claim = whole["claims"][3]["differences"]["none"]["mean"]
+    ends = [cells(out)["sign-flip", detector, 2]["own"]["mean"] for detector in ("two", "none")]
+    assert claim == pytest.approx(ends[0] - ends[1])
     rows = list(csv.DictReader((out / "grid" / "table.csv").read_text().splitlines()))
     assert [float(row["own_loss_mean"]) for row in rows] == [
         cell["own_loss"]["mean"] for cell in whole["cells"]

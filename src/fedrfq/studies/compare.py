@@ -295,11 +295,11 @@ def _controls(table: Mapping[str, Any], asked: Mapping[str, Table]) -> dict[str,
         raise UserError(f"controls must be true or false, not {wanted!r}")
     if not wanted:
         return {}
-    plain_: dict[str, Table] = {name: {"method": {"name": name}} for name in CONTROLS}
+    usual: dict[str, Table] = {name: {"method": {"name": name}} for name in CONTROLS}
     # A control that stands there under another label is not run twice.
     return {
         name: changes
-        for name, changes in plain_.items()
+        for name, changes in usual.items()
         if name in asked or changes not in asked.values()
     }
 

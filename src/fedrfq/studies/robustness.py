@@ -5,9 +5,10 @@ attackers = [2, 4]              how many clients are malicious
 attack = ["none", "noise"]      attacks and detectors: lists of names, or sections with options,
 detector = ["none", "bft"]      as for any axis
 
-The other keys are those of a grid (axes.py). The attack "none" is run once with each detector, not
-once for each number of attackers. The clean run, without attack and detector, is always included:
-losses are measured against it, over the same honest clients and seeds.
+The other keys are `only` and `experiment` of a grid (axes.py) and those of claims (claims.py). The
+attack "none" is run once with each detector, not once for each number of attackers. The clean run,
+without attack and detector, is always included: losses are measured against it, over the same
+honest clients and seeds.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from fedrfq.learning.round_loop import attackers as malicious
 from fedrfq.robust.attacks.none import NoAttack
 from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.runs.run_directory import CLIENT_COLUMNS
-from fedrfq.studies import axes as grids
 from fedrfq.studies.axes import Axes, Labels, check_named, read_labels
+from fedrfq.studies.claims import claims
 from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread, mean, spread
 from fedrfq.studies.measures import MeasuredRuns
@@ -41,6 +42,7 @@ from fedrfq.studies.plan import GridPlan
 from fedrfq.studies.sheets import NOTHING, Cell, Sheet, number, plus_minus
 from fedrfq.studies.study import Study, section, whole_numbers
 
+KEYS = ("only", "experiment", "axes", "claims")
 AXES = ("attack", "detector", "attackers")
 # Detectors with a memory need some rounds to learn; late recall counts from this round on.
 LATE = 5
@@ -124,9 +126,8 @@ class RobustnessPlan(GridPlan):
     @staticmethod
     def of(study: Study) -> RobustnessPlan:
         """Read and check a study of this kind."""
-        study.check_keys(grids.KEYS)
-        given = section(study.table, "axes")
-        check_keys(given, AXES, "axes")
+        study.check_keys(KEYS)
+        check_keys(section(study.table, "axes"), AXES, "axes")
         numbers = _numbers(study.table)
         axes = Axes.of(replace(study, table=_in_order(study.table)))
         # Without an attack the number makes no difference: those experiments are made equal.
@@ -148,7 +149,7 @@ class RobustnessPlan(GridPlan):
             seed: replace(first, seed=seed, attack=NoAttack(), detector=NoDetection())
             for seed in study.seeds
         }
-        return RobustnessPlan(study, axes, (), clean)
+        return RobustnessPlan(study, axes, claims(study.table, axes), clean)
 
     @property
     def experiments(self) -> Sequence[Experiment]:
@@ -157,15 +158,15 @@ class RobustnessPlan(GridPlan):
 
     def measure(self, ended: Mapping[str, EndedRun]) -> MeasuredRuns:
         """Return each run's accuracies and counts, and the clean run's over the same clients."""
-        found = MeasuredRuns.of(self.axes, ended, {})
+        found = MeasuredRuns.of(self.axes, ended)
         honest_clients = {
-            (number_, seed): honest(self.clean[seed], int(number_))
-            for number_ in self.axes.labels["attackers"]
+            (label, seed): honest(self.clean[seed], int(label))
+            for label in self.axes.labels["attackers"]
             for seed in self.study.seeds
         }
         clean = {
-            (number_, seed): accuracies(ended[self.clean[seed].hash()], clients)
-            for (number_, seed), clients in honest_clients.items()
+            (label, seed): accuracies(ended[self.clean[seed].hash()], clients)
+            for (label, seed), clients in honest_clients.items()
         }
         figures = {}
         for (labels, seed), known in found.figures.items():
@@ -337,9 +338,9 @@ def _in_order(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**table, "axes": {axis: axes[axis] for axis in AXES}}
 
 
-def honest(experiment: Experiment, number_: int) -> list[int]:
-    """Return the clients that stay honest when the seed draws `number_` malicious ones."""
-    drawn = malicious(replace(experiment, attack=NoAttack(clients=number_)))
+def honest(experiment: Experiment, attackers: int) -> list[int]:
+    """Return the clients that stay honest when the seed draws so many malicious ones."""
+    drawn = malicious(replace(experiment, attack=NoAttack(clients=attackers)))
     return sorted(set(range(experiment.clients)) - set(drawn))
 
 

@@ -117,18 +117,18 @@ def _quickened(table: Table, changes: Mapping[str, Any]) -> Table:
 
 def _with_axes(table: Table) -> Table:
     """Return the table of a file from before there were axes as one that has them."""
+    old = [key for key in _BEFORE_AXES if key in table]
+    if not old:
+        return table
+    if "axes" in table:
+        raise UserError(f"a study with axes has no {old[0]}; make them an axis too")
     axes: Table = {}
-    for key, axis in _BEFORE_AXES.items():
-        if key not in table or key in table.get("axes", {}):
-            continue
+    for key in old:
         labels = table[key]
+        axis = _BEFORE_AXES[key]
         if key in _WITHOUT_SECTION and isinstance(labels, Mapping):
             labels = {label: {axis: options} for label, options in labels.items()}
         axes[axis] = labels
-    if not axes:
-        return table
-    if "axes" in table:
-        raise UserError(f"a study with axes has no {next(iter(axes))}s; make them an axis too")
     rest = {key: value for key, value in table.items() if key not in _BEFORE_AXES}
     return {**rest, "axes": axes}
 
