@@ -20,6 +20,7 @@ from fedrfq.studies.reruns import Reruns
 from fedrfq.studies.study import Study
 from support.command import CPU, fedrfq
 from support.grids import comparison_of, found, grid_file, table
+from support.paths import EXAMPLES
 
 # With four classes, 1 ± 2 of them are 2 to 3, and so are 2 ± 1.
 EQUAL = """[axes.setting.one]
@@ -73,10 +74,17 @@ def test_axes_beside_what_stood_in_their_place_are_refused(tmp_path):
         study(tmp_path, 'methods = ["local"]', more=EQUAL)
 
 
+def test_a_study_of_another_kind_is_refused_with_the_command_that_takes_it():
+    said = fedrfq("compare", EXAMPLES / "robustness.toml", "--dry-run", expect=2).stderr
+    assert "is a study of the kind 'robustness', not 'compare'" in said
+    done = fedrfq("reproduce", EXAMPLES / "robustness.toml", "--dry-run")
+    assert "12 runs, 0 of them done" in done.stderr
+
+
 def test_a_list_is_enough_where_an_axis_is_a_section(tmp_path):
-    top = 'seeds = 2\nkind = "figure"\nmeasures = ["own"]\nx = "model"\nseries = "method"\n'
+    top = 'seeds = 2\nmeasures = ["own"]\nx = "model"\nseries = "method"\n'
     lists = 'axes.model = ["mlp", "cnn"]\naxes.method = ["local", "fedproto"]'
-    wanted = plan(study(tmp_path, f"{top}{lists}"))
+    wanted = plan(study(tmp_path, f"{top}{lists}", "figure"))
     assert wanted.axes.labels == {"model": ("mlp", "cnn"), "method": ("local", "fedproto")}
     names = {(type(e.model).__name__, type(e.method).__name__) for e in wanted.experiments}
     assert names == {(a, b) for a in ("MLP", "CNN") for b in ("Local", "FedProto")}
@@ -202,6 +210,11 @@ def test_runs_under_another_name_are_reruns_and_their_spread_is_recorded(equal, 
     assert "Experiments that were run more than once: 1, in 2 runs" in done.stdout
     assert "1.414 (own head)" in done.stdout
     assert RunDirectory.open(again).experiment().name == "again"
+    # A damaged one counts for nothing, and does no harm.
+    for damage in ("", '{"round": 1}\n'):
+        (again / "rounds.jsonl").write_text(damage)
+        fedrfq("compare", file, "--out", tmp_path, "--device", "cpu")
+        assert table(tmp_path)["reruns"]["experiments"] == 0
 
 
 def test_the_spread_between_reruns_is_pooled_by_hand():

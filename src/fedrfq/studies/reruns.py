@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.errors import UserError
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.measures import MEASURES
@@ -36,9 +36,7 @@ class Reruns:
         """Compare the runs that ended with the other runs of their experiments."""
         # Equal experiments have one run, which counts once.
         by_path = {end.run.path: end for end in ended if end.reruns}
-        return Reruns.between(
-            [[_accuracies(run) for run in (end.run, *end.reruns)] for end in by_path.values()]
-        )
+        return Reruns.between([list(_accuracies(end.run, *end.reruns)) for end in by_path.values()])
 
     @staticmethod
     def between(experiments: Sequence[Sequence[Mapping[str, float | None]]]) -> Reruns:
@@ -67,12 +65,20 @@ class Reruns:
         )
 
 
-def _accuracies(run: RunDirectory) -> dict[str, float | None]:
-    last: list[RoundRecord] = run.rounds()[-1:]
-    return {
-        name: MEASURES[measure].of(last, {}, run.experiment().clients)
-        for name, measure in _ACCURACIES.items()
-    }
+def _accuracies(*runs: RunDirectory) -> Iterator[dict[str, float | None]]:
+    """Yield each run's accuracies after the last round."""
+    for run in runs:
+        try:
+            last = run.rounds()[-1:]
+        except UserError:
+            # A study does not depend on damaged runs of others.
+            continue
+        if last:
+            clients = run.experiment().clients
+            yield {
+                name: MEASURES[measure].of(last, {}, clients)
+                for name, measure in _ACCURACIES.items()
+            }
 
 
 def _pooled(groups: Sequence[Sequence[float | None]]) -> float | None:

@@ -69,8 +69,8 @@ class Study:
         """Read a study by its name in `experiments/`, or by the path to a file.
 
         `seeds` replaces the file's number of seeds, `only` restricts axes to some labels, and
-        `changes` replaces other keys. `kind` is the kind of a file that names none, and `runs` the
-        name of the runs, where it is not that of the study.
+        `changes` replaces other keys. `kind` is the kind that the study must have, and need not
+        name; `runs` is the name of the runs, where it is not that of the study.
         """
         source = str(source)
         table = toml.read(find(source))
@@ -86,6 +86,11 @@ class Study:
         name = _text(table, "name", re.sub(r"[^\w .-]", "-", Path(source).stem))
         if quick:
             name += "-quick"
+        if kind and table.get("kind", kind) != kind:
+            raise UserError(
+                f"{source} is a study of the kind {table['kind']!r}, not {kind!r}; carry it out "
+                f"with: fedrfq reproduce {source}"
+            )
         return Study(
             name=name,
             title=_text(table, "title", name),
