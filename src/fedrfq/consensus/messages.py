@@ -99,7 +99,7 @@ _VOTE = struct.Struct("<I32sH")  # view, value, server
 _PART = struct.Struct("<BI")  # what it is, size
 
 _FETCHABLE = tuple(PartKind)
-_SENT_AS_PART = (*PARTS, PartKind.STANDING)
+_SENT_AS_PART = (*PARTS, PartKind.STANDING, PartKind.EVIDENCE)
 
 
 # Bodies
@@ -305,7 +305,8 @@ class Fetch:
     """A request for something.
 
     CERT and WORDS are asked for by the round alone, and leave the digest zero. A request for
-    STANDING carries in its place a nonce, a number never used before.
+    STANDING carries in its place a nonce, a number never used before. One for EVIDENCE carries
+    the number of a proof in place of the round, and the digest of all offences its sender knows of.
     """
 
     kind: ClassVar[Kind] = Kind.FETCH
@@ -327,7 +328,8 @@ class Fetch:
 class Part:
     """A part of a record, in answer to a fetch; uploads and certificates are messages of their own.
 
-    The content of a STANDING is the nonce of the request, then a certificate or nothing.
+    The content of a STANDING is the nonce of the request, then a certificate or nothing. That of
+    EVIDENCE is a message, and its round the number of the proof that was asked for.
     """
 
     kind: ClassVar[Kind] = Kind.BODY

@@ -55,7 +55,8 @@ class PartKind(IntEnum):
     UPLOAD is an upload, by its digest. CERT is a round's certificate. SET, GLOBALS, VERDICTS,
     STATE and PUBLIC are the parts of a record, by their digests. WORDS are the messages that a
     server itself signed last in the round. STANDING is the server's last certificate, for a server
-    that has lost its log (see `rejoin`).
+    that has lost its log (see `rejoin`). EVIDENCE is a proof of misbehaviour, for a server that may
+    have missed it (see `evidence`).
     """
 
     UPLOAD = 1
@@ -67,6 +68,7 @@ class PartKind(IntEnum):
     WORDS = 7
     STANDING = 8
     PUBLIC = 9
+    EVIDENCE = 10
 
 
 # The parts of a record, in its order. All but the set of uploads are the outcome.
