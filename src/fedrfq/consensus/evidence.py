@@ -32,6 +32,7 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.sizes import sizes_of
 from fedrfq.consensus.wire import Refused
 
 # A party, and the kinds of the two messages that it signed and that contradict each other.
@@ -132,7 +133,7 @@ class Proofs:
         if self._asked[peer] == max_proofs(self._rules.roster):
             del self._asked[peer]
         try:
-            message = decode(answer.content)
+            message = decode(answer.content, sizes_of(self._rules.roster))
         except Refused:
             return None
         if message.run != self._rules.run or type(message.body) is not Evidence:
