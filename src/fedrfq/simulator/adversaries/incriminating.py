@@ -22,17 +22,19 @@ from fedrfq.simulator.adversaries.behaviour import Behaviour
 from fedrfq.simulator.adversaries.ring import Ring
 from fedrfq.simulator.party import Action
 
-# Items in a message, and bytes in an upload: more than any honest message has in these schedules.
-_ITEMS = 150
-_UPLOAD = 8_000
+# Bytes for each item: an upload is about as large as other messages are.
+_UPLOAD_BYTES = 60
 
 
 class Incriminate(Behaviour):
     """Contradicts itself in every round by messages of all kinds, most of them far too large.
 
     It sends each pair to everybody, before the round begins and in it, and shows it as evidence.
-    Whoever kept all that convicts it would run out of space.
+    Whoever kept all that convicts it would run out of space. `items` is how many things a message
+    carries; honest messages carry fewer in the simulator's schedules.
     """
+
+    items = 150
 
     def __init__(self, ring: Ring, me: int, log: tuple[Message, ...] = ()) -> None:
         super().__init__(ring, me, log)
@@ -59,19 +61,18 @@ class Incriminate(Behaviour):
         sign = self.ring.sign
         value = mark * DIGEST
         record = Record(round_, value, value, value, value, value, value)
-        votes = tuple((server, mark * SIGNATURE) for server in range(_ITEMS))
+        votes = tuple((server, mark * SIGNATURE) for server in range(self.items))
         certificate = Certificate(Kind.PREPARE, 0, record, votes)
-        entries = tuple((client, value) for client in range(_ITEMS))
+        entries = tuple((client, value) for client in range(self.items))
         empty = sign(me, UploadList(round_, me, ()))
+        content = mark * (_UPLOAD_BYTES * self.items)
         messages = [
             sign(me, Prepare(round_, 0, value, me)),
             sign(me, Commit(round_, 0, value, me)),
             sign(me, UploadList(round_, me, entries)),
-            sign(me, PrePrepare(round_, 0, me, record, (empty,) * _ITEMS, ())),
+            sign(me, PrePrepare(round_, 0, me, record, (empty,) * self.items, ())),
             sign(me, ViewChange(round_, 1, me, certificate, certificate)),
-            sign(me, Upload(round_, self.ring.roster.proposal_client(me), mark * _UPLOAD)),
+            sign(me, Upload(round_, self.ring.roster.proposal_client(me), content)),
         ]
-        messages += [
-            sign(~client, Upload(round_, client, mark * _UPLOAD)) for client in self.ring.clients
-        ]
+        messages += [sign(~client, Upload(round_, client, content)) for client in self.ring.clients]
         return messages
