@@ -403,7 +403,7 @@ class Replica(Inbox):
         self.state_changed = True
         self._set_timers()
         self._start_rejoining()
-        if self.nonce is not None or self.own or self.chain:
+        if self.own or self.chain:
             self._ask_for_evidence()
         if (self.own or self.chain) and not self.over:
             self._resend()

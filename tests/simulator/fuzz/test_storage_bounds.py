@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedrfq.consensus.client import Client
+from fedrfq.consensus.events import Effect, Event, Received
 from fedrfq.consensus.messages import (
     Evidence,
     Kind,
@@ -49,6 +50,23 @@ def test_who_keeps_everything_is_caught(name: str) -> None:
     assert broken is not None
     assert broken.name == "bounded"
     assert run(INCRIMINATED).violation is None
+
+
+class Hoards(Replica):
+    """A server that holds on to every large message."""
+
+    hoard: tuple[Message, ...] = ()
+
+    def step(self, event: Event) -> list[Effect]:
+        if isinstance(event, Received) and len(event.message.raw) > 5_000:
+            self.hoard += (event.message,)
+        return super().step(event)
+
+
+def test_few_messages_can_be_too_much_for_the_memory() -> None:
+    broken = run(INCRIMINATED, replica=Hoards).violation
+    assert broken is not None
+    assert "bytes of messages" in str(broken)
 
 
 class TestByHand:
