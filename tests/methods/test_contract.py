@@ -108,7 +108,9 @@ def test_figures_of_prototypes_are_there_if_and_only_if_clients_predict_by_them(
     assert all((row[key] is not None) == predicts for row in record["clients"] for key in columns)
     # Clients may train toward prototypes that are nobody's but their own.
     pulled = predicts or METHODS[name].own_means
-    assert all((row["loss_prototype"] is not None) == pulled for row in (record, *record["clients"]))
+    assert all(
+        (row["loss_prototype"] is not None) == pulled for row in (record, *record["clients"])
+    )
     assert all((row["score"] is not None) == exchanges for row in record["clients"])
     assert all((row["verdict"] == "kept") == exchanges for row in record["clients"])
     travels = exchanges or METHODS[name]().centres > 0
