@@ -48,7 +48,7 @@ OPEN: dict[str, dict[str, Any]] = {
         "rounds": 4,
         "participation": 0.5,
         "validation": 0.3,
-        "public": {"name": "random", "second": 8, "every": 3},
+        "public": {"name": "random", "second": 8, "every": 3, "threshold": 0.6},
     },
     "moments, labels poisoned": {
         "method": {"name": "codes"},

@@ -127,6 +127,18 @@ def test_statistics_are_told_from_the_models_that_travel_beside_them(
     assert tile in html.unescape(rendered(run.path))
 
 
+def test_a_threshold_says_how_much_is_answered_and_how_well(tmp_path: Path) -> None:
+    fedrfq("run", *sets([*SMALL, *PUBLIC, "public.threshold=0.6"]), "--out", tmp_path)
+    run = only_run(tmp_path)
+    found = result(run)
+    assert 0 < found["answered"] < 100
+    # What is left out is wrong more often than the rest.
+    assert found["accuracy_answered"] > found["accuracy_all"]
+    said = dict(summary.rows(run))["… at least as sure as the threshold"]
+    share = f"{found['answered']:.2f} % of the samples"
+    assert said == f"{share}, {found['accuracy_answered']:.2f} % of them rightly"
+
+
 def test_records_from_before_statistics_were_counted_apart(exchanged: RunDirectory) -> None:
     record = replace(exchanged.rounds()[0], public_bytes_up=None, public_bytes_down=None)
     assert public_summary.statistics_bytes(record) == (record.bytes_up, record.bytes_down)

@@ -31,7 +31,7 @@ from fedrfq.flower.decided_round import DecidedRound
 from fedrfq.flower.messages import Floats, Ints, NodeAnswer, NodeFigures, Singles
 from fedrfq.flower.sample_knowledge import SampleKnowledge
 from fedrfq.learning import metrics
-from fedrfq.learning.all_classes import ALL_WAYS, COMMON_MEASURES, CommonFigures
+from fedrfq.learning.all_classes import ALL_WAYS, PACKED_MEASURES, CommonFigures
 from fedrfq.learning.evaluation import Round, RoundOutcome, RoundRecord, RunAccuracies, outcome
 from fedrfq.learning.public.classifier_file import save_classifiers
 from fedrfq.learning.public_stack import PublicStack
@@ -237,7 +237,7 @@ class FlowerRunDirectory:
 
     def _fits(self, figures: NodeFigures) -> bool:
         """Whether there are as many figures of each client and sample as classes ask for."""
-        columns = len(ALL_WAYS) * (len(COMMON_MEASURES) + self._plan.task.classes)
+        columns = len(ALL_WAYS) * (len(PACKED_MEASURES) + self._plan.task.classes)
         if figures.common_KF.shape[1] not in (0, columns):
             return False
         if not self.experiment.method.predicts:

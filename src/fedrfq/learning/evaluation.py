@@ -82,6 +82,9 @@ class RoundRecord:
     accuracy_unheld: float | None = None
     ece: float | None = None
     accuracy_all_worst: float | None = None  # of the worst client that is not malicious
+    # Where public.threshold is above 0: the samples that are answered, and the accuracy on these.
+    answered: float | None = None
+    accuracy_answered: float | None = None
     recall: list[float | None] | None = None  # of each class
     # The same of each way to predict.
     head_accuracy_all: float | None = None
