@@ -71,8 +71,10 @@ class WayFigures:
     @staticmethod
     def unpacked(packed_KF: Floats) -> WayFigures:
         """Return the figures in these rows."""
-        measures = len(PACKED_MEASURES)
-        return WayFigures(*packed_KF.T[:measures], packed_KF[:, measures:])
+        number = len(PACKED_MEASURES)
+        columns = zip(PACKED_MEASURES, packed_KF.T[:number], strict=True)
+        measured = {f"{name}_K": column_K for name, column_K in columns}
+        return WayFigures(**measured, recall_KJ=packed_KF[:, number:])
 
 
 @dataclass(frozen=True, eq=False)
