@@ -8,6 +8,7 @@ from fedrfq.consensus.messages import Kind, Message, Upload
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
+from fedrfq.simulator.fuzz.schedule_conditions import with_change_proposals, with_crashes
 
 
 class _CountsServers(Rules):
@@ -35,7 +36,7 @@ class ChangeProposalsAwaited(Replica):
         return len(self.upload_pool.by_client) == clients_and_servers and super()._close()
 
 
-@breaks("double-sign")
+@breaks("double-sign", hunt=(with_change_proposals, with_crashes(Kind.UPLOAD)))
 class ChangeProposalForgotten(Replica):
     """After a restart a server makes another change proposal."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedrfq.consensus.messages import Part
 from fedrfq.consensus.replica import Replica
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
+from fedrfq.simulator.fuzz.schedule_conditions import answers_echo, decided_alone, log_lost_in_round
 
 
 @breaks("double-sign", "promise", "left-view")
@@ -15,7 +16,7 @@ class AbstainsTooBriefly(Replica):
         return super()._last_silent_round() - 1
 
 
-@breaks("double-sign", "promise", "left-view")
+@breaks("double-sign", "promise", "left-view", hunt=(log_lost_in_round(3), decided_alone))
 class FewAnswers(Replica):
     """A server that has lost its log is content with the answers of f others."""
 
@@ -23,7 +24,7 @@ class FewAnswers(Replica):
         return len(self.answers) >= self.roster.f
 
 
-@breaks("double-sign", "promise", "left-view")
+@breaks("double-sign", "promise", "left-view", hunt=(answers_echo,))
 class OldAnswers(Replica):
     """A server that has lost its log accepts answers to earlier requests."""
 

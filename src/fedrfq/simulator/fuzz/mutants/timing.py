@@ -9,6 +9,7 @@ from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 from fedrfq.simulator.fuzz.mutants.quorums import roster_as
+from fedrfq.simulator.fuzz.schedule_conditions import with_servers, without_faulty_servers
 
 
 class _ConstantTimeout(Roster):
@@ -48,7 +49,7 @@ class NeverFetches(Replica):
         pass
 
 
-@breaks("progress")
+@breaks("progress", hunt=(without_faulty_servers,))
 class CertificatesKept(Replica):
     """A server hands out no certificate to those who ask for it."""
 
@@ -58,7 +59,7 @@ class CertificatesKept(Replica):
         return super()._find(fetch)
 
 
-@breaks("bounded")
+@breaks("bounded", hunt=(with_servers("flood", "lie"),))
 class KeepsEveryChange(Replica):
     """A server keeps all view changes of another, not only the highest."""
 
@@ -80,7 +81,7 @@ class KeepsEveryEvent(Replica):
         return super().step(event)
 
 
-@breaks("bounded")
+@breaks("bounded", hunt=(with_servers("flood", "lie"),))
 class KeepsEverythingEarly(Replica):
     """A server keeps all messages of rounds ahead."""
 
