@@ -13,6 +13,7 @@ from support.command import clients, fedrfq
 from support.grids import grid_file, refused, run_of, table
 
 TOP = """seeds = [0, 1]
+against = ["none"]
 attackers = [1, 2]
 attacks = ["none", "sign-flip"]
 [detectors.none]
@@ -136,6 +137,7 @@ def test_what_is_printed_and_written(tried):
     places = ["none, 1", "none, 2", "sign-flip, 1", "sign-flip, 2", "all together"]
     assert [claim["where"] for claim in whole["claims"]] == places
     claim = whole["claims"][3]["differences"]["none"]["mean"]
+    assert f"| sign-flip, 2 | two | {claim:+.2f} ±" in (out / "grid" / "table.md").read_text()
     ends = [cells(out)["sign-flip", detector, 2]["own"]["mean"] for detector in ("two", "none")]
     assert claim == pytest.approx(ends[0] - ends[1])
     rows = list(csv.DictReader((out / "grid" / "table.csv").read_text().splitlines()))

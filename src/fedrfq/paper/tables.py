@@ -37,7 +37,10 @@ class TablePlan(ComparePlan):
 
     paper: Mapping[str, Printed] = field(default_factory=dict)  # by method
 
-    printed: ClassVar[Mapping[str, str]] = {"own": "own head", "prototype": "nearest prototype"}
+    printed: ClassVar[Mapping[str, str]] = {
+        "own": "own head, points",
+        "prototype": "nearest prototype, points",
+    }
 
     @staticmethod
     def of(study: Study) -> TablePlan:

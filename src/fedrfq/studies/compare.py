@@ -57,11 +57,11 @@ class ComparePlan(GridPlan):
     chosen: tuple[ChosenLam, ...] = ()  # once the runs of the tuning have ended
 
     spreads: ClassVar[Sequence[str]] = ("own", "prototype", "all_classes", "held", "unheld")
-    # The accuracies whose differences are printed.
+    # The accuracies whose differences are printed, and the headings of these.
     printed: ClassVar[Mapping[str, str]] = {
-        "own": "own head",
-        "prototype": "nearest prototype",
-        "all_classes": "all classes",
+        "own": "own head, points",
+        "prototype": "nearest prototype, points",
+        "all_classes": "all classes, points",
     }
     before_name: ClassVar[str] = "tuning λ"
     before_switch: ClassVar[str] = "--no-tune"
@@ -238,8 +238,8 @@ class ComparePlan(GridPlan):
         if paths:
             cells = self.cells(measured)
             facets = [
-                Facet("", "setting", f"{title}, %", lines)
-                for name, title in self.printed.items()
+                Facet("", "setting", self.measures[name].title, lines)
+                for name in self.printed
                 if (lines := self.lines(cells, name))
             ]
             paths.append(draw_facets(folder / "final.png", self.study.title, [facets]))

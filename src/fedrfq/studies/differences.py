@@ -104,12 +104,12 @@ def difference_sheets(
 ) -> list[Sheet]:
     """Return the table of differences from each label of `against`, if there are any.
 
-    `titles` are those of the measures, and `place` is what a place is called.
+    `titles` are those of the measures' columns, and `place` is what a place is called.
     """
     several = len({pair.where for pair in found}) > 1
     header = [*[place] * several, axis]
     for title in titles.values():
-        header += [f"{title}, points", "verdict"]
+        header += [title, "verdict"]
     sheets = []
     for other in against:
         rows = []
@@ -132,7 +132,7 @@ def _with_verdict(paired: Difference | None) -> tuple[str, str]:
 
 def _note(axis: str, other: str) -> str:
     return (
-        f"Accuracy of the {axis} minus that of {other}, paired over the same seeds, ± half of the "
-        "95 % interval by Student's t. Each pair is judged by itself, without a correction for the "
-        "number of pairs."
+        f"Figure of the {axis} minus that of {other}, paired over the same seeds, ± half of the "
+        "95 % interval by Student's t; better is higher. Each pair is judged by itself, without a "
+        "correction for the number of pairs."
     )

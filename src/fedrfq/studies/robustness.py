@@ -1,5 +1,6 @@
 """Kind `robustness`: attacks against detectors, with several numbers of malicious clients.
 
+against = ["none"]              optional: the detectors from which differences are printed
 [axes]
 attackers = [2, 4]              how many clients are malicious
 attack = ["none", "noise"]      attacks and detectors: lists of names, or sections with options,
@@ -33,7 +34,8 @@ from fedrfq.robust.attacks.none import NoAttack
 from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.runs.run_directory import CLIENT_COLUMNS
 from fedrfq.studies.axes import Axes, Labels, check_named, read_labels
-from fedrfq.studies.claims import claims
+from fedrfq.studies.claims import ALL, claims
+from fedrfq.studies.differences import difference_sheets, pairs, read_against
 from fedrfq.studies.grid import EndedRun
 from fedrfq.studies.intervals import Spread, mean, spread
 from fedrfq.studies.measures import MeasuredRuns
@@ -42,7 +44,7 @@ from fedrfq.studies.plan import GridPlan
 from fedrfq.studies.sheets import NOTHING, Cell, Sheet, number, plus_minus
 from fedrfq.studies.study import Study, section, whole_numbers
 
-KEYS = ("only", "experiment", "axes", "claims")
+KEYS = ("only", "experiment", "axes", "against", "claims")
 AXES = ("attack", "detector", "attackers")
 # Detectors with a memory need some rounds to learn; late recall counts from this round on.
 LATE = 5
@@ -120,6 +122,7 @@ class RobustnessPlan(GridPlan):
     """A grid of attacks, detectors and numbers of attackers, and the clean run of each seed."""
 
     clean: Mapping[int, Experiment]
+    against: tuple[str, ...]
 
     spreads: ClassVar[Collection[str]] = (*ACCURACIES, *(f"{name}_loss" for name in ACCURACIES))
 
@@ -149,7 +152,8 @@ class RobustnessPlan(GridPlan):
             seed: replace(first, seed=seed, attack=NoAttack(), detector=NoDetection())
             for seed in study.seeds
         }
-        return RobustnessPlan(study, axes, claims(study.table, axes), clean)
+        against = read_against(study.table.get("against", []), axes.labels["detector"])
+        return RobustnessPlan(study, axes, claims(study.table, axes), clean, against)
 
     @property
     def experiments(self) -> Sequence[Experiment]:
@@ -251,7 +255,12 @@ class RobustnessPlan(GridPlan):
                     text=lambda cell: _percent(cell["honest_dropped"]),
                 ),
             ]
-        return sheets
+        if not self.against:
+            return sheets
+        names = _measured_accuracies(self.cells(measured))
+        titles = {name: f"{ACCURACIES[name].short}, points" for name in names}
+        found = pairs(measured, "detector", names, ALL)
+        return sheets + difference_sheets(found, self.against, titles, "detector", "attack")
 
     def _by_number(self, measured: MeasuredRuns) -> dict[str, list[Cell]]:
         """Return the cells of each number of attackers, in words, attack by attack."""
