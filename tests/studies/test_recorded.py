@@ -82,13 +82,13 @@ def as_chosen(whole: dict[str, Any]) -> list[ChosenLam]:
     ]
 
 
-def test_a_comparison_with_its_chosen_lam() -> None:
-    folder = RESULTS / "peers"
-    wanted = plan(Study.load(EXAMPLES / "compare-peers.toml"))
+@pytest.mark.parametrize(("name", "cells"), [("peers", 88 + 70 + 70 + 60), ("variant", 1484)])
+def test_comparisons_with_their_chosen_lam(name: str, cells: int) -> None:
+    folder = RESULTS / name
+    wanted = plan(Study.load(EXAMPLES / f"compare-{name}.toml"))
     assert isinstance(wanted, ComparePlan)
     whole = json.loads((folder / "table.json").read_text())
-    # Every cell of the four tables.
-    assert compared(wanted.with_lams(as_chosen(whole)), folder) == 88 + 70 + 70 + 60
+    assert compared(wanted.with_lams(as_chosen(whole)), folder) == cells
 
 
 @pytest.mark.parametrize(
