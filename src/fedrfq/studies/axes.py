@@ -140,11 +140,6 @@ def without(labels: Labels, at: int) -> Labels:
     return (*labels[:at], *labels[at + 1 :])
 
 
-def with_label(labels: Labels, at: int, label: str) -> Labels:
-    """Return a combination with another label of one axis."""
-    return (*labels[:at], label, *labels[at + 1 :])
-
-
 def experiment(where: str, name: str, seed: int, layers: Sequence[Table]) -> Experiment:
     """Lay each layer over those before it and return the experiment; errors begin with `where`."""
     table: Table = {}
