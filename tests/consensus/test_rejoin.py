@@ -56,7 +56,7 @@ def test_it_asks_first_of_all_and_makes_that_durable() -> None:
     ]
     assert [to for to, _ in asked] == [1, 2, 3]
     cluster.restart(0)
-    assert cluster.parties[0].nonce == NONCE
+    assert cluster.parties[0].rejoining.nonce == NONCE
     cluster.sent.clear()
     cluster.expire(Timer.RESEND, 0)
     assert [to for _, to, m in cluster.sent if m.body == Fetch(0, PartKind.STANDING, NONCE)] == [
@@ -72,7 +72,11 @@ def test_it_follows_is_silent_for_two_rounds_and_then_speaks_again() -> None:
     cluster.sent.clear()
     cluster.settle()
     rejoined = cluster.parties[0]
-    assert (rejoined.nonce, rejoined.abstains_through, rejoined.round) == (None, 4, 3)
+    assert (rejoined.rejoining.nonce, rejoined.rejoining.abstains_through, rejoined.round) == (
+        None,
+        4,
+        3,
+    )
     for round_ in (3, 4):
         cluster.give(0, Submit(round_, b"5"))
         cluster.train(round_)
@@ -101,10 +105,10 @@ def test_the_highest_round_of_n_minus_f_answers_counts() -> None:
     for peer, round_ in ((1, 1), (2, 3)):
         cluster.give(0, Received(peer, answer(cluster, round_)))
         cluster.give(0, Received(peer, answer(cluster, 0)))
-    assert cluster.parties[0].nonce == NONCE
+    assert cluster.parties[0].rejoining.nonce == NONCE
     effects = cluster.give(0, Received(3, answer(cluster, 0)))
     assert Persist(cluster.rules.unsigned(Part(5, PartKind.STANDING, NONCE))) in effects
-    assert cluster.parties[0].abstains_through == 5
+    assert cluster.parties[0].rejoining.abstains_through == 5
 
 
 def test_silence_ends_at_once_where_the_others_are_far_beyond() -> None:
@@ -150,7 +154,7 @@ def test_what_is_no_answer(name: str) -> None:
     cluster.lose(0, NONCE)
     peer, make = BAD[name]
     assert cluster.give(0, Received(peer, make(cluster))) == []
-    assert cluster.parties[0].answers == {}
+    assert cluster.parties[0].rejoining.answers == {}
 
 
 def test_who_asks_itself_does_not_answer_and_clients_are_not_told() -> None:
@@ -192,7 +196,7 @@ def test_what_it_alone_decided_before_is_covered() -> None:
         cluster.train(2)
     cluster.expire(Timer.DEADLINE)
     cluster.settle()
-    assert cluster.parties[0].abstains_through == 2
+    assert cluster.parties[0].rejoining.abstains_through == 2
     assert cluster.parties[0].round == cluster.parties[1].round == 3
     assert cluster.said(0, Kind.LIST) == before
 

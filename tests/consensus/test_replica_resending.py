@@ -57,7 +57,7 @@ def test_others_are_asked_for_their_words_as_long_as_the_views_time_does_not_run
     cluster.passes = lambda sender, receiver, message: message.body.kind == Kind.LIST
     cluster.expire(Timer.RESEND)
     cluster.settle()
-    assert cluster.parties[0].timing
+    assert cluster.parties[0].state.timing
     assert not asks(cluster)
 
 
@@ -86,7 +86,7 @@ def test_what_is_wanted_is_asked_of_a_new_views_leader_alone_and_of_all_when_the
     fetch = Fetch(1, PartKind.UPLOAD, bytes(32))
     asked = cluster.rules.unsigned(fetch)
     for server in (0, 2):
-        cluster.parties[server].wanted[fetch.digest] = fetch
+        cluster.parties[server].requests.wanted[fetch.digest] = fetch
         cluster.parties[server]._leave_for(1)
 
     def requests(server: int) -> list[Effect]:

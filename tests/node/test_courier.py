@@ -14,6 +14,7 @@ import pytest
 
 from fedrfq.audit import Audit
 from fedrfq.committee import Simulated
+from fedrfq.consensus import answers
 from fedrfq.consensus.events import Outcome, Publish, Received
 from fedrfq.consensus.messages import (
     Cert,
@@ -185,7 +186,7 @@ def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
             assert counted(servers, "not for a courier to say") == [2] * 4  # the votes
             for server, _ in servers.running.values():
                 assert not server._replica.upload_pool.uploads
-                assert not server._replica.commits
+                assert not server._replica.votes.commits
             assert named(await courier.carry(1, signed(tmp_path, 1), PATIENCE_S)) == (0, 1, 2)
 
     run(test())
@@ -362,7 +363,7 @@ def test_the_latest_round_is_found_whatever_one_server_says(
     """Server 0 forgets all rounds, reports one that never was, or answers with parts of its own."""
     federation = founded(tmp_path, couriers=1, **PATIENT)
     true = Server._last_decided
-    found = Replica._find
+    found = answers.find
     record = Record(9, *[bytes(32)] * 6)
     forged = Certificate(Kind.COMMIT, 0, record, tuple((server, bytes(64)) for server in range(3)))
 
@@ -388,7 +389,7 @@ def test_the_latest_round_is_found_whatever_one_server_says(
             await until(
                 lambda: all(server._tracker.decided == 2 for server, _ in servers.running.values())
             )
-        monkeypatch.setattr(Replica, "_find", poisoned)
+        monkeypatch.setattr(answers, "find", poisoned)
         for content in (b"", forged.write(), b"no certificate"):
             monkeypatch.setattr(Server, "_last_decided", lying(content))
             async with at_work(tmp_path) as (_, courier):
@@ -412,14 +413,14 @@ def test_public_statistics_are_brought_once(
     public = replace(PUBLIC, moments=100, values=300, every=0, norm=16.0)
     founded(tmp_path, couriers=1, public=public, **PATIENT)
     asked = []
-    found = Replica._find
+    found = answers.find
 
     def counted(replica: Replica, fetch: Fetch) -> Message | None:
         if fetch.what is PartKind.PUBLIC:
             asked.append(fetch.round)
         return found(replica, fetch)
 
-    monkeypatch.setattr(Replica, "_find", counted)
+    monkeypatch.setattr(answers, "find", counted)
 
     async def test() -> None:
         async with at_work(tmp_path) as (servers, courier):

@@ -4,22 +4,34 @@ There is one PBFT instance per round, and time is an event. A step takes in one 
 applies the rules, one after the other, until none applies any more: close the round, join a
 higher view, start the view's timer, propose, prepare, commit, decide. The same set of messages
 leads to the same state in any order.
+
+A replica has its parts, each with state of its own. A part knows no other part: what concerns
+several of them is done here, in `inbox` when a message comes in, or in `restart`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from typing import ClassVar
 
+from fedrfq.consensus.accusations import Accusations
+from fedrfq.consensus.certificates import Certificates
+from fedrfq.consensus.early_messages import EarlyMessages
 from fedrfq.consensus.events import (
     DEADLINE,
     RESEND,
     VIEW,
+    Accused,
     Application,
     Broadcast,
+    Decided,
     Effect,
     Event,
     Expired,
+    Outcome,
     Persist,
+    Publish,
     Received,
     Send,
     SetTimer,
@@ -28,7 +40,7 @@ from fedrfq.consensus.events import (
     Timer,
     Waiting,
 )
-from fedrfq.consensus.inbox import Inbox
+from fedrfq.consensus.inbox import HANDLERS, Handler, receive, store_upload
 from fedrfq.consensus.messages import (
     COMMIT,
     LIST,
@@ -40,9 +52,7 @@ from fedrfq.consensus.messages import (
     Cert,
     Certificate,
     Commit,
-    Evidence,
     Fetch,
-    Kind,
     Message,
     Part,
     PartKind,
@@ -53,15 +63,21 @@ from fedrfq.consensus.messages import (
     UploadList,
     ViewChange,
     decode_entries,
-    part_digest,
     write_entries,
 )
-from fedrfq.consensus.replica_state import Slots
+from fedrfq.consensus.record_parts import RecordParts
+from fedrfq.consensus.rejoin import Rejoining
+from fedrfq.consensus.replica_state import ReplicaState
+from fedrfq.consensus.requests import Requests
+from fedrfq.consensus.restart import recall
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Entries, Rules
+from fedrfq.consensus.upload_pool import UploadPool
+from fedrfq.consensus.view_changes import ViewChanges
+from fedrfq.consensus.votes import Slots, Votes
 
 
-class Replica(Inbox):
+class Replica:
     """One server's replica.
 
     `log` holds the messages that the server persisted before a restart, in order, or what
@@ -70,7 +86,34 @@ class Replica(Inbox):
     mark of a server that rejoins.
     """
 
-    __slots__ = ()
+    # What is done with each message, and the classes of some parts. They are attributes so that
+    # the fuzzer can put broken ones in their place.
+    handlers: ClassVar[dict[type[AnyMessage], Handler]] = HANDLERS
+    make_votes: ClassVar[type[Votes]] = Votes
+    make_certificates: ClassVar[type[Certificates]] = Certificates
+    make_rejoining: ClassVar[type[Rejoining]] = Rejoining
+
+    __slots__ = (
+        "application",
+        "certificates",
+        "early",
+        "effects",
+        "evidence",
+        "ignored",
+        "me",
+        "quorum",
+        "record_parts",
+        "rejoining",
+        "requests",
+        "roster",
+        "rules",
+        "signer",
+        "state",
+        "state_changed",
+        "upload_pool",
+        "view_changes",
+        "votes",
+    )
 
     def __init__(
         self,
@@ -80,17 +123,91 @@ class Replica(Inbox):
         application: Application,
         log: Iterable[Message] = (),
     ) -> None:
-        super().__init__(rules, me, signer, application)
+        self.rules = rules
+        self.roster = rules.roster
+        self.quorum = rules.roster.quorum
+        self.me = me
+        self.signer = signer
+        self.application = application
+        self.ignored: Counter[str] = Counter()
+        self.effects: list[Effect] = []
+        # Whether something changed that may let us sign or decide something. Most messages change
+        # nothing of the kind, and then the rules need not be tried.
+        self.state_changed = False
+        self.state = ReplicaState(rules.roster, application.start())
+        self.certificates = self.make_certificates(rules)
+        self.record_parts = RecordParts()
+        self.rejoining = self.make_rejoining(rules, me)
+        self.evidence = Accusations(rules)
+        self.early = EarlyMessages()
+        self.enter_round(1, {})
         for message in log:
-            self._recall(message)
+            recall(self, message)
         # What recalling the log would send or persist was sent or persisted before the restart.
         self.effects = []
+
+    def enter_round(self, round_: int, last_lists: Slots) -> None:
+        """Begin a round; the lists are those of the round before."""
+        self.state_changed = True
+        self.state.enter_round(round_)
+        self.certificates.enter_round()
+        self.record_parts.enter_round()
+        self.evidence.enter_round(round_)
+        self.upload_pool = UploadPool(len(self.roster.clients), last_lists)
+        self.votes = self.make_votes()
+        self.view_changes = ViewChanges()
+        self.requests = Requests(self.rules)
+        self._set_timers()
+
+    def _set_timers(self) -> None:
+        deadline = SetTimer(DEADLINE, self.roster.deadline_ms)
+        resend = SetTimer(RESEND, self.roster.resend_ms)
+        self.effects += [deadline, SetTimer(VIEW, None), resend]
+
+    # What others may read
+
+    @property
+    def round(self) -> int:
+        """The round that is being decided."""
+        return self.state.round
+
+    @property
+    def view(self) -> int:
+        """The view that we are in."""
+        return self.state.view
+
+    @property
+    def leader(self) -> int:
+        """The server that leads our view."""
+        return self.state.leader
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The last decided round's outcome; None while only its certificate is known."""
+        return self.state.outcome
+
+    @property
+    def chain(self) -> dict[int, Certificate]:
+        """The certificates of the decided rounds, by round."""
+        return self.certificates.chain
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended."""
+        return self.state.over
+
+    @property
+    def silent(self) -> bool:
+        """Whether we must sign nothing: no receipts, lists, votes, view changes or proposals."""
+        return self.state.over or self.rejoining.silences(self.state.round)
+
+    # Steps
 
     def step(self, event: Event) -> list[Effect]:
         """Take in one event, and return the effects to carry out, in order."""
         # By exact type, the most frequent first: this is the hottest path of a server.
         if type(event) is Received:
-            self._receive(event.peer, event.message)
+            receive(self, event.peer, event.message)
         elif type(event) is Expired:
             self._expire(event.timer)
         elif type(event) is Start:
@@ -111,93 +228,91 @@ class Replica(Inbox):
         """
         # Each rule is guarded by the cheapest condition without which it cannot apply.
         while (
-            (self.to_replay and self._replay())
+            (self.early.due and self._replay())
             or (not self.silent and self._speak())
-            or (len(self.commits) >= self.quorum and self._decide())
+            or (len(self.votes.commits) >= self.quorum and self._decide())
         ):
             pass
 
     def _speak(self) -> bool:
         """Apply the first of the rules that sign something; return whether one applied."""
+        state = self.state
+        changes = self.view_changes.changes
         # Joining a view comes before acting in one, so that nothing is signed in a view which we
         # are about to leave.
         return (
-            (LIST not in self.own and self._close())
-            or (bool(self.changes) and self._join())
-            or (len(self.changes if self.view else self.lists) >= self.quorum and self._run_view())
-            or (bool(self.proposals) and self._vote())
+            (LIST not in state.own and self._close())
+            or (bool(changes) and self._join())
+            or (
+                len(changes if state.view else self.upload_pool.lists) >= self.quorum
+                and self._run_view()
+            )
+            or (bool(self.votes.proposals) and self._vote())
         )
 
     def _run_view(self) -> bool:
         """Start the view's timer, and propose if we lead the view."""
-        return (not self.timing and self._start_view_timer()) or (
-            self.leader == self.me and self._propose()
+        state = self.state
+        return (not state.timing and self._start_view_timer()) or (
+            state.leader == self.me and self._propose()
         )
 
     def _vote(self) -> bool:
         # One vote of each kind in a view; what was signed in a later view counts as signed too.
-        if self._signed(PREPARE):
-            return not self._signed(COMMIT) and self._commit()
+        state = self.state
+        if state.signed(PREPARE):
+            return not state.signed(COMMIT) and self._commit()
         # Without the last round's outcome nothing can be computed.
-        return self.outcome is not None and self._prepare()
+        return state.outcome is not None and self._prepare()
 
     # The rules, in the order of a round. Each returns whether it did something.
 
     def _replay(self) -> bool:
         """Take in the messages of this round that came while we were in the last."""
-        early = self.to_replay
-        self.to_replay = []
+        early = self.early.due
+        self.early.due = []
         for peer, message in early:
-            self._receive(peer, message)
+            receive(self, peer, message)
         return True
 
     def _close(self) -> bool:
         """Close the round with our list, when all clients have sent, or late when enough have."""
-        held = self.upload_pool.held
-        if held < len(self.roster.clients) and not self._overdue(held):
+        pool = self.upload_pool
+        if pool.held < pool.clients and not self._overdue(pool.held):
             return False
         # From here on no receipt is given for a new upload: this list is the only one we ever sign.
-        self._sign(UploadList(self.round, self.me, self.upload_pool.entries()))
+        self._sign(UploadList(self.state.round, self.me, pool.entries()))
         self._fetch_listed()
         return True
 
     def _fetch_listed(self) -> None:
         """Ask each server for the uploads that its list names and we lack."""
         for server, lacking in self.upload_pool.lacking.items():
-            self._fetch_missing(tuple(sorted(lacking)), server)
+            self.fetch_missing(tuple(sorted(lacking)), server)
 
     def _overdue(self, held: int) -> bool:
-        return self.late and held >= self.roster.minimum
+        return self.state.late and held >= self.roster.minimum
 
     def _join(self) -> bool:
-        """Join the highest view that f + 1 others have asked for (section 4.5.2).
-
-        One of them is honest. Fewer could be faulty servers that change views without need.
-        """
-        views = [
-            message.view
-            for server, message in self.changes.items()
-            if message.view > self.view and server != self.me
-        ]
-        if len(views) <= self.roster.f:
+        """Join a higher view that enough others have asked for."""
+        view = self.view_changes.view_to_join(self.state.view, self.me, self.roster.f)
+        if view is None:
             return False
-        # The (f + 1)-th highest: so many servers have asked for it or for a higher view.
-        self._leave_for(sorted(views, reverse=True)[self.roster.f])
+        self._leave_for(view)
         return True
 
     def _leave_for(self, view: int) -> None:
         """Leave the current view for a higher one, and tell the others."""
-        self._enter_view(view)
-        self.resends = 0
+        state = self.state
+        state.enter_view(view)
+        state.resends = 0
         self.effects += [SetTimer(VIEW, None), SetTimer(RESEND, self.roster.resend_ms)]
-        last = self.chain.get(self.round - 1)
-        self._sign(ViewChange(self.round, view, self.me, self.prepared, last))
+        last = self.certificates.chain.get(state.round - 1)
+        self._sign(ViewChange(state.round, view, self.me, self.certificates.prepared, last))
         # The resend timer, which would ask everybody for what is missing, was just set back, so the
         # new leader is asked at once.
-        if self.leader != self.me:
-            self.effects += [
-                Send(self.leader, self.rules.unsigned(fetch)) for fetch in self.wanted.values()
-            ]
+        if state.leader != self.me:
+            self.effects += [Send(state.leader, fetch) for fetch in self.requests.messages()]
 
     def _start_view_timer(self) -> bool:
         """Start the view's timer once its leader can propose.
@@ -206,75 +321,55 @@ class Replica(Inbox):
         """
         if not self._leader_can_propose():
             return False
-        self.timing = True
-        self.effects.append(SetTimer(VIEW, self.roster.timeout_ms(self.view)))
+        self.state.timing = True
+        self.effects.append(SetTimer(VIEW, self.roster.timeout_ms(self.state.view)))
         return True
 
     def _leader_can_propose(self) -> bool:
         """Return whether we ourselves hold what the leader needs: n − f lists, or view changes."""
-        if self.view == 0:
-            needed = self.roster.n - self.roster.f
-            return len(self.lists) >= needed and len(self._usable_lists()) >= needed
-        # A sender's later view change has replaced the one to this view, so it counts too.
-        in_view = [s for s, message in self.changes.items() if message.view >= self.view]
-        return self.rules.enough(in_view)
-
-    def _usable_lists(self) -> list[Message]:
-        """Return the lists all of whose uploads we hold, by ascending server."""
-        return [
-            self.lists[server]
-            for server in sorted(self.lists)
-            if not self.upload_pool.lacking.get(server)
-        ]
+        if self.state.view > 0:
+            return self.view_changes.open(self.state.view, self.rules)
+        needed = self.roster.n - self.roster.f
+        pool = self.upload_pool
+        return len(pool.lists) >= needed and len(pool.usable_lists()) >= needed
 
     def _propose(self) -> bool:
         """Propose, as leader, what is prepared if anything is, else what n − f lists yield."""
+        state = self.state
         # A second proposal in one view would be evidence against us.
-        if self.outcome is None or self._signed(PREPREPARE):
+        if state.outcome is None or state.signed(PREPREPARE):
             return False
-        changes = self._changes_for_view()
-        if self.view > 0 and not self.rules.enough([change.server for change in changes]):
+        changes = self.view_changes.opening(state.view)
+        if state.view > 0 and not self.rules.enough([change.server for change in changes]):
             return False
         # Some server may have decided what is prepared, so it must be proposed again as it is.
         bound = self.rules.bound(changes)
         if bound is not None:
-            self._sign(PrePrepare(self.round, self.view, self.me, bound.record, (), changes))
+            self._sign(PrePrepare(state.round, state.view, self.me, bound.record, (), changes))
             return True
         needed = self.roster.n - self.roster.f
-        lists = tuple(self._usable_lists()[:needed])
+        lists = tuple(self.upload_pool.usable_lists()[:needed])
         if len(lists) < needed:
             return False
         entries, _ = self.rules.union(lists)
         record = self._compute(entries, lists)
-        self._sign(PrePrepare(self.round, self.view, self.me, record, lists, changes))
+        self._sign(PrePrepare(state.round, state.view, self.me, record, lists, changes))
         return True
-
-    def _changes_for_view(self) -> tuple[Message, ...]:
-        """Return the view changes for exactly this view; view 0 has none."""
-        if self.view == 0:
-            return ()
-        by_server = sorted(self.changes.items())
-        return tuple(message for _, message in by_server if message.view == self.view)
 
     def _prepare(self) -> bool:
         """Vote for a proposal once we hold its uploads and have computed the same record."""
         proposal = self._proposal()
         if proposal is None or not self._follows(proposal):
             return False
+        state = self.state
         # The parts come before the vote: who has voted for a record can supply it after a restart.
-        self._persist_parts(proposal.record)
-        self._sign(Prepare(self.round, self.view, proposal.record.value(self.rules.run), self.me))
+        self.effects += self._persisted(proposal.record)
+        self._sign(Prepare(state.round, state.view, proposal.record.value(self.rules.run), self.me))
         return True
 
     def _proposal(self) -> PrePrepare | None:
         """Return this view's proposal, if we have it."""
-        message = self.proposals.get(self.leader)
-        if message is None:
-            return None
-        body = message.body
-        if type(body) is PrePrepare and body.view == self.view:
-            return body
-        return None
+        return self.votes.proposal(self.state.leader, self.state.view)
 
     def _follows(self, proposal: PrePrepare) -> bool:
         """Return whether we compute the same record; false while something is missing."""
@@ -286,39 +381,41 @@ class Replica(Inbox):
         if proposal.lists:
             # The uploads that do not count are needed too: they prove that their clients sent two.
             single, double = self.rules.union(proposal.lists)
-            if self._fetch_missing(single + double, proposal.server):
+            if self.fetch_missing(single + double, proposal.server):
                 return single
             return None
         # A record bound by an earlier view comes without lists. Its hash names the set.
-        part = self.parts.get(proposal.record.set_)
+        set_ = proposal.record.set_
+        part = self.record_parts.current.get(set_)
         if part is None:
-            self._request(Fetch(self.round, PartKind.SET, proposal.record.set_), proposal.server)
+            self.request(Fetch(self.state.round, PartKind.SET, set_), proposal.server)
             return None
         entries = decode_entries(part.content)
-        if self._fetch_missing(entries, proposal.server):
+        if self.fetch_missing(entries, proposal.server):
             return entries
         return None
 
     def _compute(self, entries: Entries, lists: tuple[Message, ...]) -> Record:
         """Return the record that these uploads lead to."""
-        # It is asked for after every event, so the newest one is remembered.
-        if self.computed is None or self.computed[0] != entries:
-            self.computed = entries, self._compute_anew(entries)
-        record = self.computed[1]
+        parts = self.record_parts
+        if parts.computed is None or parts.computed[0] != entries:
+            parts.computed = entries, self._compute_anew(entries)
+        record = parts.computed[1]
         if lists:
-            self.lists_by_record.setdefault(record, lists)
+            parts.lists_by_record.setdefault(record, lists)
         return record
 
     def _compute_anew(self, entries: Entries) -> Record:
-        assert self.outcome is not None
-        outcome = self.application.decide(
-            self.round, self.outcome, self.upload_pool.bodies(entries)
-        )
-        record = self.rules.record(self.round, self._previous(), entries, outcome)
+        round_ = self.state.round
+        assert self.state.outcome is not None
+        uploads = self.upload_pool.bodies(entries)
+        outcome = self.application.decide(round_, self.state.outcome, uploads)
+        previous = self.certificates.value_before(round_)
+        record = self.rules.record(round_, previous, entries, outcome)
         contents = (write_entries(entries), *outcome)
         named_parts = zip(record.parts(), PARTS, contents, strict=True)
-        self._keep_parts(
-            {name: Part(self.round, what, content) for name, what, content in named_parts}
+        self.record_parts.keep(
+            {name: Part(round_, what, content) for name, what, content in named_parts}
         )
         return record
 
@@ -327,49 +424,119 @@ class Replica(Inbox):
 
         The prepared certificate is kept, and durable before the vote, because it binds later views.
         """
-        if len(self.prepares) < self.quorum:
+        prepares = self.votes.prepares
+        if len(prepares) < self.quorum:
             return False
-        own_vote = self.own[PREPARE]
+        own_vote = self.state.own[PREPARE]
         proposal = self._proposal()
-        votes = self._votes(self.prepares, own_vote.view, own_vote.value)
+        votes = self.votes.alike(prepares, own_vote.view, own_vote.value)
         if proposal is None or not self.rules.enough([vote.server for vote in votes]):
             return False
         # After a restart we know our vote, but a faulty leader may have sent another proposal.
         value = proposal.record.value(self.rules.run)
         if value != own_vote.value:
             return False
-        self.prepared = self.rules.certificate(votes, proposal.record)
-        self.effects.append(Persist(self.rules.unsigned(Cert(self.round, self.prepared))))
-        self._sign(Commit(self.round, self.view, value, self.me))
+        round_ = self.state.round
+        prepared = self.rules.certificate(votes, proposal.record)
+        self.certificates.prepared = prepared
+        self.effects.append(Persist(self.rules.unsigned(Cert(round_, prepared))))
+        self._sign(Commit(round_, self.state.view, value, self.me))
         return True
-
-    def _votes(self, slots: Slots, view: int, value: bytes) -> list[Message]:
-        """Return the votes of one view for one value."""
-        return [vote for vote in slots.values() if vote.view == view and vote.value == value]
 
     def _decide(self) -> bool:
         """Decide on a quorum of commits of one view for one value, whatever view we are in."""
-        # Sorted, so that the result does not depend on the order in which votes came.
-        for view, value in sorted({(vote.view, vote.value) for vote in self.commits.values()}):
-            votes = self._votes(self.commits, view, value)
-            record = self._record(value)
-            if record is not None and self.rules.enough([vote.server for vote in votes]):
-                self._settle(self.rules.certificate(votes, record), votes[0].server)
-                return True
+        records = self.votes.proposed()
+        if self.certificates.prepared is not None:
+            records.append(self.certificates.prepared.record)
+        quorum = self.votes.committed(self.rules, records)
+        if quorum is None:
+            return False
+        certificate = self.rules.certificate(quorum.votes, quorum.record)
+        self.settle(certificate, quorum.votes[0].server)
+        return True
+
+    def settle(self, certificate: Certificate, peer: int) -> None:
+        """Conclude the round with a certificate, our own or one that a peer showed us."""
+        record = certificate.record
+        round_ = self.state.round
+        message = self.rules.unsigned(Cert(round_, certificate))
+        # If we voted for the record, its parts were made durable before the vote. They come
+        # before the certificate in the log, so that a restart finds the outcome when it finds the
+        # decision.
+        if not self._voted_for(record):
+            self.effects += self._persisted(record)
+        self.certificates.chain[round_] = certificate
+        self.record_parts.settle(record)
+        self._load_outcome(record)
+        lists = self.record_parts.lists_by_record.get(record, ())
+        decided = Decided(certificate, self.state.outcome, lists)
+        self.effects += [Persist(message), Publish(message), decided]
+        self.early.enter_round()
+        self.enter_round(round_ + 1, self.upload_pool.lists)
+        if self.state.outcome is None:
+            # All but the set of uploads.
+            for fetch in self.record_parts.lacking(record):
+                self.request(fetch, peer)
+
+    def _voted_for(self, record: Record) -> bool:
+        vote = self.state.own.get(PREPARE)
+        return vote is not None and vote.value == record.value(self.rules.run)
+
+    def _persisted(self, record: Record) -> list[Effect]:
+        """Return what makes the parts of a record durable."""
+        parts = self.record_parts.unlogged(record)
+        return [Persist(self.rules.unsigned(part)) for part in parts]
+
+    def _load_outcome(self, record: Record) -> None:
+        outcome = self.record_parts.outcome(record)
+        self.state.outcome = outcome
+        self.state.over = outcome is not None and self.application.over(outcome)
+
+    def finish_catching_up(self) -> None:
+        """Report the last round's outcome once all its parts are here."""
+        certificate = self.certificates.chain[self.state.round - 1]
+        self._load_outcome(certificate.record)
+        if self.state.outcome is None:
+            return
+        self.state_changed = True
+        parts = self.record_parts
+        self.effects += [
+            Persist(self.rules.unsigned(part))
+            for name, part in parts.last.items()
+            if name not in parts.public
+        ]
+        self.effects.append(Decided(certificate, self.state.outcome, ()))
+
+    # Messages: what is kept, signed, asked for
+
+    def keep(self, slots: Slots, message: Message, threshold: int) -> bool:
+        """Keep a sender's message if it is its first or of its highest view; return whether it is.
+
+        One message per sender is kept, so that nobody can flood a server with views. Two different
+        messages of one view are evidence. Fewer than `threshold` messages let no rule apply.
+        """
+        held = slots.get(message.server)
+        if held is None or message.view > held.view:
+            slots[message.server] = message
+            self.state_changed |= len(slots) >= threshold
+            return True
+        if (
+            held is not message
+            and held.raw != message.raw
+            and self.rules.conflict(held.body, message.body)
+        ):
+            self.accuse(held, message)
         return False
 
-    def _record(self, value: bytes) -> Record | None:
-        """Return the record with this value, if we have seen it."""
-        known = [m.body.record for m in self.proposals.values() if isinstance(m.body, PrePrepare)]
-        if self.prepared is not None:
-            known.append(self.prepared.record)
-        return next((record for record in known if record.value(self.rules.run) == value), None)
+    def accuse(self, first: Message, second: Message) -> None:
+        """Record two conflicting messages as evidence, and tell the others if it is new."""
+        evidence = self.evidence.accuse(first, second)
+        if evidence is not None:
+            self.effects += [Persist(evidence), Accused(evidence), Broadcast(evidence)]
 
-    # Signing
-
-    def _signed(self, kind: Kind) -> bool:
-        """Return whether we have signed a message of this kind in this view or a later one."""
-        return kind in self.own and self.own[kind].view >= self.view
+    def ignore(self, reason: str) -> None:
+        """Count a message that has no effect; the reasons are shown in a server's status."""
+        self.ignored[reason] += 1
 
     def _sign(self, body: AnyMessage) -> None:
         """Sign a message, make it durable, send it to all others, and count it ourselves.
@@ -377,24 +544,40 @@ class Replica(Inbox):
         The order matters: what is sent before it is durable may be contradicted after a restart.
         """
         message = self.rules.signed(body, self.signer)
-        self.own[body.kind] = message
+        self.state.own[body.kind] = message
         self.effects += [Persist(message), Broadcast(message)]
-        self._handle(self.me, message)
+        self.handlers[type(body)](self, self.me, message)
 
     def _submit_proposal(self, round_: int, content: bytes) -> None:
         """Upload a change proposal, as a client would, once a round and before we close it.
 
         No round waits for change proposals, but those that are listed count.
         """
-        if round_ != self.round or self.silent or LIST in self.own or UPLOAD in self.own:
+        own = self.state.own
+        if round_ != self.state.round or self.silent or LIST in own or UPLOAD in own:
             return
         body = Upload(round_, self.roster.proposal_client(self.me), content)
         if self.application.refuses(body) is None:
             message = self.rules.signed(body, self.signer)
-            self.own[UPLOAD] = message
+            own[UPLOAD] = message
             # It persists the upload, which must come before the broadcast.
-            self._store_upload((body.client, message.digest), message)
+            store_upload(self, (body.client, message.digest), message)
             self.effects.append(Broadcast(message))
+
+    def request(self, fetch: Fetch, peer: int) -> None:
+        """Note that something is missing, and ask a peer for it once; resends ask everybody."""
+        if self.requests.add(fetch, peer) and peer != self.me:
+            self.effects.append(Send(peer, self.rules.unsigned(fetch)))
+
+    def fetch_missing(self, entries: Entries, peer: int) -> bool:
+        """Ask a peer for those of these uploads that we lack; return whether we hold all."""
+        missing = self.upload_pool.missing(entries)
+        for _, digest in missing:
+            # If we hold the digest, the list names it for the wrong client: there is no such
+            # upload.
+            if self.upload_pool.find(digest) is None:
+                self.request(Fetch(self.state.round, PartKind.UPLOAD, digest), peer)
+        return not missing
 
     # Timers
 
@@ -402,26 +585,32 @@ class Replica(Inbox):
         """Begin. After a restart, resend what we signed and ask the others what they signed."""
         self.state_changed = True
         self._set_timers()
-        self._start_rejoining()
-        if (self.own or self.chain) and not self.over:
+        question = self.rejoining.question()
+        if question is not None:
+            self.effects += [Persist(question), Broadcast(question)]
+        if (self.state.own or self.certificates.chain) and not self.state.over:
             self._resend()
-            self.effects.append(Broadcast(self.rules.unsigned(Fetch(self.round, PartKind.WORDS))))
+            self.effects.append(Broadcast(self._fetch_words()))
+
+    def _fetch_words(self) -> Message:
+        """Return the request for what a server has signed last in this round."""
+        return self.rules.unsigned(Fetch(self.state.round, PartKind.WORDS))
 
     def _expire(self, timer: Timer) -> None:
         if timer is RESEND:
             self._resend()
         # A view's timer may ring late, when we have left the view or the round.
-        elif timer is VIEW and self.timing and not self.silent:
-            self._leave_for(self.view + 1)
+        elif timer is VIEW and self.state.timing and not self.silent:
+            self._leave_for(self.state.view + 1)
         elif timer is DEADLINE:
-            self.late = True
+            self.state.late = True
             self.state_changed = True
             self._report_too_few()
 
     def _report_too_few(self) -> None:
         """Report if too few clients have sent by the deadline, and fetch what others list."""
         held = self.upload_pool.held
-        if held >= self.roster.minimum or self.over:
+        if held >= self.roster.minimum or self.state.over:
             return
         # A silent server fetches too: its silence may end while others wait for its list.
         self._fetch_listed()
@@ -433,78 +622,28 @@ class Replica(Inbox):
 
         The longer a view lasts, the less often. When the run is over there is nothing left to send.
         """
-        if self.over:
+        state = self.state
+        if state.over:
             return
-        self._ask_standings()
-        self.effects += [self._resent(message) for message in self._latest_signed()]
-        self.effects += [Broadcast(self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
+        question = self.rejoining.question()
+        if question is not None:
+            self.effects.append(Broadcast(question))
+        self.effects += [self._resent(message) for message in state.latest_signed()]
+        self.effects += [Broadcast(fetch) for fetch in self.requests.messages()]
         # The view's timer ends a view that is stuck. While it does not run, ask one server after
         # the other for what it signed.
-        if self.roster.n > 1 and not self.timing:
-            peer = (self.me + 1 + self.resends % (self.roster.n - 1)) % self.roster.n
-            self.effects.append(Send(peer, self.rules.unsigned(Fetch(self.round, PartKind.WORDS))))
+        if self.roster.n > 1 and not state.timing:
+            peer = (self.me + 1 + state.resends % (self.roster.n - 1)) % self.roster.n
+            self.effects.append(Send(peer, self._fetch_words()))
         # The server that we asked may not have answered: the next one ahead of us is asked again.
-        self.certificate_requested = False
-        self.effects.append(SetTimer(RESEND, self.roster.wait_ms(self.resends)))
-        self.resends += 1
+        self.certificates.requested = False
+        self.effects.append(SetTimer(RESEND, self.roster.wait_ms(state.resends)))
+        state.resends += 1
 
     def _resent(self, message: Message) -> Send | Broadcast:
         """Return the effect that resends a message. After view 0 only the leader needs lists."""
-        is_for_leader = message.body.kind == LIST and self.view > 0 and self.leader != self.me
+        leader = self.state.leader
+        is_for_leader = message.body.kind == LIST and self.state.view > 0 and leader != self.me
         if is_for_leader:
-            return Send(self.leader, message)
+            return Send(leader, message)
         return Broadcast(message)
-
-    # Restart
-
-    def _recall(self, message: Message) -> None:
-        """Take up a message from the log."""
-        body = message.body
-        if isinstance(body, Cert):
-            self._recall_certificate(body.certificate)
-        elif isinstance(body, Fetch | Part) and body.what == PartKind.STANDING:
-            self._recall_standing(body)
-        elif isinstance(body, Part):
-            self._recall_part(message, body)
-        elif isinstance(
-            body, Evidence
-        ):  # before the check of the round: the last round's counts too
-            self._record_evidence(message)
-        elif body.round < self.round:
-            return
-        elif isinstance(body, Upload):
-            self._recall_upload(message, body)
-        else:
-            # What we signed in a view binds us to it: we must not go back to an earlier one.
-            self.own[body.kind] = message
-            self._enter_view(max(self.view, message.view))
-            self._handle(self.me, message)
-
-    def _recall_upload(self, message: Message, body: Upload) -> None:
-        # Uploads that come after our list in the log were fetched for others' lists.
-        is_open = LIST not in self.own
-        self.upload_pool.store((body.client, message.digest), message, promise=is_open)
-        if body.client == self.roster.proposal_client(self.me):
-            self.own[UPLOAD] = message
-
-    def _recall_part(self, message: Message, body: Part) -> None:
-        """Take up a part of this round or of the last.
-
-        Its round tells which: two rounds may have a part in common, so its digest does not.
-        """
-        name = part_digest(body.what, body.content)
-        if body.round >= self.round:
-            self.parts[name] = body
-        elif name in self.wanted:
-            self._on_part(self.me, message)
-        else:
-            self.last_parts[name] = body
-
-    def _recall_certificate(self, certificate: Certificate) -> None:
-        if certificate.phase == PREPARE:
-            self.prepared = certificate
-            return
-        # A log may start at a later round: a simulated round is given the last one's decision only.
-        if certificate.record.round != self.round:
-            self._enter_round(certificate.record.round)
-        self._settle(certificate, self.me)

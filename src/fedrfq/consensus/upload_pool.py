@@ -5,20 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedrfq.consensus.messages import Entry, Message, Upload
+from fedrfq.consensus.votes import Slots
 
 # Uploads of one client that a server lists: one is right, and two prove that the client lies.
 _MAX_LISTED = 2
 
 
 class UploadPool:
-    """The uploads of one round.
+    """The uploads of one round, and the servers' lists of them.
 
     `clients` is the number of registered clients. Greater client numbers are those of servers,
     whose change proposals are listed too, but no round waits for them.
     """
 
-    def __init__(self, clients: int) -> None:
+    __slots__ = (
+        "_by_digest",
+        "_first_by_client",
+        "by_client",
+        "clients",
+        "held",
+        "lacking",
+        "last_lists",
+        "lists",
+        "promised",
+        "uploads",
+    )
+
+    def __init__(self, clients: int, last_lists: Slots) -> None:
         self.clients = clients
+        self.lists: Slots = {}  # what each server holds, by its own word
+        # The lists of the previous round, with which receipts that come late are compared.
+        self.last_lists = last_lists
         self.held = 0  # registered clients with an upload in our list
         self.uploads: dict[Entry, Message] = {}
         # What our list will have: the same entries by client and as a set.
@@ -65,3 +82,11 @@ class UploadPool:
     def find(self, digest: bytes) -> Message | None:
         """Return the upload with this digest, if we hold it."""
         return self._by_digest.get(digest)
+
+    def expect(self, server: int, entries: Iterable[Entry]) -> None:
+        """Note which uploads of a server's list we lack."""
+        self.lacking[server] = set(self.missing(entries))
+
+    def usable_lists(self) -> list[Message]:
+        """Return the lists all of whose uploads we hold, by ascending server."""
+        return [self.lists[server] for server in sorted(self.lists) if not self.lacking.get(server)]

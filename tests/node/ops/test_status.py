@@ -9,6 +9,7 @@ import re
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ def test_the_status_follows_a_round_to_its_end(tmp_path: Path) -> None:
         await servers.start(0, 1)
         client = Uploader(tmp_path / "client-0", 5)
         await client.start()
-        await until(lambda: len(servers[0]._replica.lists) == 2)
+        await until(lambda: len(servers[0]._replica.upload_pool.lists) == 2)
         found = servers[0]._tracker.status(servers[0]._driver, servers[0]._links)
         assert (found.phase, found.listed) == ("awaiting a proposal", ("server-0", "server-1"))
         await servers.start(2)
@@ -142,9 +143,8 @@ class FakeReplica:
     view = 1
 
     def __init__(self, *kinds: Kind, view: int = 1, **more: bool) -> None:
-        self.own = {
-            kind: type("Said", (), {"view": 0 if kind == Kind.LIST else view}) for kind in kinds
-        }
+        own = {kind: type("Said", (), {"view": 0 if kind == Kind.LIST else view}) for kind in kinds}
+        self.state = SimpleNamespace(own=own)
         for key, value in more.items():
             setattr(self, key, value)
 
@@ -273,7 +273,7 @@ def test_a_server_that_was_left_behind_is_said_to_be(tmp_path: Path) -> None:
         servers = Servers(tmp_path)
         await servers.start(0)
         servers[0]._driver.heard.update({1: 4, 2: 3})
-        servers[0]._replica.round = 4
+        servers[0]._replica.state.round = 4
         found = servers[0]._tracker.status(servers[0]._driver, servers[0]._links)
         assert (found.behind, found.unheard) == (("server-2",), ("server-3",))
         await servers.stop()

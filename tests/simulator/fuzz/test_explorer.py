@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedrfq.consensus.events import Timer
+from fedrfq.consensus.events import Received, Timer
+from fedrfq.consensus.inbox import HANDLERS, on_proposal
 from fedrfq.consensus.messages import Kind, Message, PrePrepare
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster
@@ -75,8 +76,7 @@ def test_a_fork_of_a_replica_goes_its_own_way() -> None:
     before = relevant_state(replica)
     twin = fork(replica)
     proposal = next(m for m in stage.fixed_lies if m.body.kind == Kind.PREPREPARE)
-    twin._receive(1, proposal)
-    twin._advance()
+    twin.step(Received(1, proposal))
     assert relevant_state(replica) == before != relevant_state(twin)
 
 
@@ -135,7 +135,7 @@ class PreparedLeftOut(Replica):
     """A server's view changes never say what it has prepared."""
 
     def _leave_for(self, view: int) -> None:
-        self.prepared = None
+        self.certificates.prepared = None
         super()._leave_for(view)
 
 
@@ -146,13 +146,16 @@ class NewViewUnchecked(Rules):
         return None
 
 
+def _forget_vote(replica: Replica, peer: int, message: Message) -> None:
+    replica.votes.proposals.clear()
+    replica.state.own.pop(Kind.PREPARE, None)
+    on_proposal(replica, peer, message)
+
+
 class DoubleVote(Replica):
     """A server votes for every proposal that it sees."""
 
-    def _on_proposal(self, peer: int, message: Message) -> None:
-        self.proposals.clear()
-        self.own.pop(Kind.PREPARE, None)
-        super()._on_proposal(peer, message)
+    handlers = HANDLERS | {PrePrepare: _forget_vote}
 
 
 class VotesInViewsItLeft(Replica):
@@ -162,21 +165,19 @@ class VotesInViewsItLeft(Replica):
         view = self.view
         leader = self.leader
         super()._expire(timer)
-        self.view = view
-        self.leader = leader
+        self.state.view = view
+        self.state.leader = leader
 
 
 class CommitsUnchecked(Replica):
     """A server takes two COMMITs for a decision."""
 
     def _decide(self) -> bool:
-        votes = list(self.commits.values())
-        if len(votes) < 2:
+        votes = list(self.votes.commits.values())
+        records = [r for r in self.votes.proposed() if r.value(self.rules.run) == votes[0].value]
+        if len(votes) < 2 or not records:
             return False
-        record = self._record(votes[0].value)
-        if record is None:
-            return False
-        self._settle(self.rules.certificate(votes, record), self.me)
+        self.settle(self.rules.certificate(votes, records[0]), self.me)
         return True
 
 

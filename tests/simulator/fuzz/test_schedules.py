@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -218,21 +217,17 @@ def _compare_logs(
     return on_crash(node, crash)
 
 
-def _remembered(machine: Any) -> dict[str, Any]:
+def _remembered(machine: Any) -> dict[Any, Any]:
     """Return a machine's state, except what it shares with others or no longer needs.
 
     The lists of the round before and a silence long over need not be recalled.
     """
-    shared = (
-        "rules",
-        "roster",
-        "signer",
-        "application",
-        "effects",
-        "state_changed",
-        "ignored",
-        "upload_pool",
-    )
-    left_out = (*shared, "last_lists", "abstains_through")
-    state = {name: value for name, value in attributes(machine).items() if name not in left_out}
-    return state | vars(getattr(machine, "upload_pool", SimpleNamespace()))
+    shared = ("rules", "roster", "signer", "application", "effects", "state_changed", "ignored")
+    left_out = (*shared, "_rules", "_roster", "last_lists", "abstains_through")
+    state = dict(attributes(machine))
+    if isinstance(machine, Replica):
+        for part in ("state", "certificates", "record_parts", "rejoining", "evidence", "early"):
+            state |= attributes(state.pop(part))
+        for part in ("upload_pool", "votes", "view_changes", "requests"):
+            state |= attributes(state.pop(part))
+    return {name: value for name, value in state.items() if name not in left_out}

@@ -145,9 +145,9 @@ def phase(replica: Replica) -> str:
         return "over"
     if replica.silent:
         return "abstaining"
-    if Kind.LIST not in replica.own:
+    if Kind.LIST not in replica.state.own:
         return "collecting uploads"
-    signed = {kind for kind, message in replica.own.items() if message.view == replica.view}
+    signed = {kind for kind, message in replica.state.own.items() if message.view == replica.view}
     if Kind.COMMIT in signed:
         return "committing"
     if Kind.PREPARE in signed:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fedrfq.consensus.messages import Kind, Message, Upload
+from fedrfq.consensus.events import Application
+from fedrfq.consensus.messages import Kind, Message
 from fedrfq.consensus.replica import Replica
+from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
@@ -39,7 +41,13 @@ class ChangeProposalsAwaited(Replica):
 class ChangeProposalForgotten(Replica):
     """After a restart a server makes another change proposal."""
 
-    def _recall(self, message: Message) -> None:
-        super()._recall(message)
-        if isinstance(message.body, Upload):
-            self.own.pop(Kind.UPLOAD, None)
+    def __init__(
+        self,
+        rules: Rules,
+        me: int,
+        signer: Signer,
+        application: Application,
+        log: Iterable[Message] = (),
+    ) -> None:
+        super().__init__(rules, me, signer, application, log)
+        self.state.own.pop(Kind.UPLOAD, None)

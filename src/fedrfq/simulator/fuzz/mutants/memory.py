@@ -13,16 +13,16 @@ from fedrfq.consensus.messages import (
     Commit,
     Kind,
     Message,
-    Part,
     Prepare,
     PrePrepare,
+    Record,
     Upload,
     UploadList,
     ViewChange,
 )
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Signer
-from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.rules import Entries, Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 
@@ -47,9 +47,16 @@ class _Forgets(Replica, ABC):
     @abstractmethod
     def _forgets(self, body: AnyMessage) -> bool: ...
 
-    def _recall(self, message: Message) -> None:
-        if not self._forgets(message.body):
-            super()._recall(message)
+    def __init__(
+        self,
+        rules: Rules,
+        me: int,
+        signer: Signer,
+        application: Application,
+        log: Iterable[Message] = (),
+    ) -> None:
+        kept = [message for message in log if not self._forgets(message.body)]
+        super().__init__(rules, me, signer, application, kept)
 
 
 @breaks("double-sign")
@@ -104,12 +111,14 @@ class UploadsForgotten(_Forgets):
 class SetsForgotten(Replica):
     """A server keeps only the last set it computed and the one it has prepared."""
 
-    def _keep_parts(self, parts: dict[bytes, Part]) -> None:
-        kept = {}
-        if self.prepared is not None and self.prepared.record.set_ in self.parts:
-            prepared = self.prepared.record.set_
-            kept[prepared] = self.parts[prepared]
-        self.parts = kept | parts
+    def _compute_anew(self, entries: Entries) -> Record:
+        record = super()._compute_anew(entries)
+        kept = {*record.parts()}
+        if self.certificates.prepared is not None:
+            kept.add(self.certificates.prepared.record.set_)
+        parts = self.record_parts
+        parts.current = {name: part for name, part in parts.current.items() if name in kept}
+        return record
 
 
 @breaks("durability")

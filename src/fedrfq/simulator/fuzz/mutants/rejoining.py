@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
-from fedrfq.consensus.messages import Part
+from fedrfq.consensus.messages import Part, Record
+from fedrfq.consensus.rejoin import Rejoining
 from fedrfq.consensus.replica import Replica
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
+
+
+class _OneRoundLess(Rejoining):
+    def last_silent_round(self) -> int:
+        return super().last_silent_round() - 1
 
 
 @breaks("double-sign", "promise", "left-view")
 class AbstainsTooBriefly(Replica):
     """A server that has lost its log is silent for one round too few."""
 
-    def _last_silent_round(self) -> int:
-        return super()._last_silent_round() - 1
+    make_rejoining = _OneRoundLess
+
+
+class _AnswersOfFaults(Rejoining):
+    def enough_answers(self) -> bool:
+        return len(self.answers) >= self._rules.roster.f
 
 
 @breaks("double-sign", "promise", "left-view")
 class FewAnswers(Replica):
     """A server that has lost its log is content with the answers of f others."""
 
-    def _enough_answers(self) -> bool:
-        return len(self.answers) >= self.roster.f
+    make_rejoining = _AnswersOfFaults
+
+
+class _AnyAnswer(Rejoining):
+    def answers_our_question(self, body: Part) -> bool:
+        return True
 
 
 @breaks("double-sign", "promise", "left-view")
 class OldAnswers(Replica):
     """A server that has lost its log accepts answers to earlier requests."""
 
-    def _answers_our_question(self, body: Part) -> bool:
-        return True
+    make_rejoining = _AnyAnswer
 
 
 @breaks("double-sign", "promise", "left-view")
 class SpeaksAtOnce(Replica):
     """A server that has lost its log votes as if it had never said anything."""
 
-    def _update_silence(self) -> None:
-        self.silent = self.over
+    @property
+    def silent(self) -> bool:
+        return self.over
 
 
 @breaks("over")
 class NeverOver(Replica):
     """A server goes on after the outcome that ends the run."""
 
-    def _update_silence(self) -> None:
-        self.over = False
-        super()._update_silence()
+    def _load_outcome(self, record: Record) -> None:
+        super()._load_outcome(record)
+        self.state.over = False

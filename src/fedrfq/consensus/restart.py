@@ -1,0 +1,80 @@
+"""How a replica takes up what it persisted before a restart, message by message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedrfq.consensus.messages import (
+    LIST,
+    PREPARE,
+    UPLOAD,
+    Cert,
+    Certificate,
+    Evidence,
+    Fetch,
+    Message,
+    Part,
+    PartKind,
+    Upload,
+    part_digest,
+)
+
+if TYPE_CHECKING:
+    from fedrfq.consensus.replica import Replica
+
+
+def recall(replica: Replica, message: Message) -> None:
+    """Take up a message from the log."""
+    body = message.body
+    state = replica.state
+    if isinstance(body, Cert):
+        _recall_certificate(replica, body.certificate)
+    elif isinstance(body, Fetch | Part) and body.what == PartKind.STANDING:
+        replica.rejoining.recall(body)
+    elif isinstance(body, Part):
+        _recall_part(replica, message, body)
+    # Before the check of the round: the last round's evidence counts too.
+    elif isinstance(body, Evidence):
+        replica.evidence.take(message)
+    elif body.round < state.round:
+        return
+    elif isinstance(body, Upload):
+        _recall_upload(replica, message, body)
+    else:
+        # What we signed in a view binds us to it: we must not go back to an earlier one.
+        state.own[body.kind] = message
+        state.enter_view(max(state.view, message.view))
+        replica.handlers[type(body)](replica, replica.me, message)
+
+
+def _recall_certificate(replica: Replica, certificate: Certificate) -> None:
+    if certificate.phase == PREPARE:
+        replica.certificates.prepared = certificate
+        return
+    # A log may start at a later round: a simulated round is given the last one's decision only.
+    if certificate.record.round != replica.state.round:
+        replica.enter_round(certificate.record.round, {})
+    replica.settle(certificate, replica.me)
+
+
+def _recall_part(replica: Replica, message: Message, body: Part) -> None:
+    """Take up a part of this round or of the last.
+
+    Its round tells which: two rounds may have a part in common, so its digest does not.
+    """
+    name = part_digest(body.what, body.content)
+    if body.round >= replica.state.round:
+        replica.record_parts.current[name] = body
+    elif name in replica.requests.wanted:
+        replica.handlers[Part](replica, replica.me, message)
+    else:
+        replica.record_parts.last[name] = body
+
+
+def _recall_upload(replica: Replica, message: Message, body: Upload) -> None:
+    own = replica.state.own
+    # Uploads that come after our list in the log were fetched for others' lists.
+    is_open = LIST not in own
+    replica.upload_pool.store((body.client, message.digest), message, promise=is_open)
+    if body.client == replica.roster.proposal_client(replica.me):
+        own[UPLOAD] = message
