@@ -1,10 +1,10 @@
-"""How a replica answers requests, and takes in the answers to its own."""
+"""How a replica answers requests, and takes in the answers to its own; and evidence."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedrfq.consensus.events import Broadcast, Persist, Send
+from fedrfq.consensus.events import Accused, Broadcast, Persist, Send
 from fedrfq.consensus.messages import (
     Fetch,
     Message,
@@ -23,8 +23,9 @@ _UPLOAD_PART = PartKind.UPLOAD
 _PUBLIC = PartKind.PUBLIC
 _STANDING = PartKind.STANDING
 _WORDS = PartKind.WORDS
+_EVIDENCE = PartKind.EVIDENCE
 # What only servers can fetch: no client gets another client's upload.
-_PRIVATE = (PartKind.UPLOAD, PartKind.STATE, PartKind.STANDING)
+_PRIVATE = (PartKind.UPLOAD, PartKind.STATE, PartKind.STANDING, PartKind.EVIDENCE)
 # What is asked for by the round, not by a digest.
 _FETCHED_BY_ROUND = (PartKind.CERT, PartKind.WORDS)
 
@@ -58,6 +59,8 @@ def find(replica: Replica, fetch: Fetch) -> Message | None:
         round_ = replica.state.round
         last = certificates.chain.get(round_ - 1)
         return replica.rejoining.answer(fetch.digest, round_, last)
+    if fetch.what is _EVIDENCE:
+        return replica.proofs.answer(fetch)
     if fetch.what in _FETCHED_BY_ROUND:
         return certificates.message(fetch.round)
     part = replica.record_parts.find(fetch.digest)
@@ -75,6 +78,9 @@ def on_part(replica: Replica, peer: int, message: Message) -> None:
     assert isinstance(body, Part)
     if body.what is _STANDING:
         _on_standing(replica, peer, body)
+        return
+    if body.what is _EVIDENCE:
+        _on_handed_evidence(replica, peer, body)
         return
     # A part is unsigned: that it has a digest we asked for is its proof.
     name = part_digest(body.what, body.content)
@@ -106,6 +112,27 @@ def _on_standing(replica: Replica, peer: int, body: Part) -> None:
     if mark is not None:
         replica.state_changed = True
         replica.effects.append(Persist(mark))
+
+
+def _on_handed_evidence(replica: Replica, peer: int, body: Part) -> None:
+    """Take in a proof that we asked a server for, and ask it for the next."""
+    evidence = replica.proofs.read(peer, body)
+    if evidence is None:
+        replica.ignore("nobody asked")
+        return
+    on_evidence(replica, peer, evidence)
+    question = replica.proofs.ask_on(peer)
+    if question is not None:
+        replica.effects.append(Send(peer, question))
+
+
+def on_evidence(replica: Replica, peer: int, message: Message) -> None:
+    """Keep evidence that proves something, if it is new."""
+    refusal = replica.proofs.take(message)
+    if refusal is None:
+        replica.effects += [Persist(message), Accused(message)]
+    else:
+        replica.ignore(refusal)
 
 
 def request_certificate(replica: Replica, peer: int, round_: int) -> None:

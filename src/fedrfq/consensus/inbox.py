@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fedrfq.consensus.answers import on_fetch, on_part, request_certificate
-from fedrfq.consensus.events import Accused, Persist, Send
+from fedrfq.consensus.answers import on_evidence, on_fetch, on_part, request_certificate
+from fedrfq.consensus.events import Persist, Send
 from fedrfq.consensus.messages import (
     COMMIT,
     LIST,
@@ -77,9 +77,18 @@ def _route_by_round(replica: Replica, peer: int, message: Message) -> None:
     elif ahead < 0:
         _answer_stale(replica, peer, message)
     elif ahead == 1:
-        replica.early.set_aside(peer, message)
+        _set_aside(replica, peer, message)
     else:
         request_certificate(replica, peer, body.round)
+
+
+def _set_aside(replica: Replica, peer: int, message: Message) -> None:
+    """Keep a message of the next round until we get there."""
+    # Checked again in its round, but until then it must not take more room than an honest one.
+    if replica.proofs.could_be_honest(message):
+        replica.early.set_aside(peer, message)
+    else:
+        replica.ignore("improper early message")
 
 
 def _learn_decision(replica: Replica, peer: int, body: AnyMessage) -> None:
@@ -245,7 +254,7 @@ def on_change(replica: Replica, peer: int, message: Message) -> None:
         replica.ignore("improper view change")
 
 
-# Certificates and evidence
+# Certificates
 
 
 def on_cert(replica: Replica, peer: int, message: Message) -> None:
@@ -260,22 +269,11 @@ def on_cert(replica: Replica, peer: int, message: Message) -> None:
         replica.ignore("bad certificate")
     else:
         replica.settle(body.certificate, peer)
-        # Catch up round by round.
+        # Catch up round by round; whoever was away has also missed what was proved meanwhile.
         if replica.state.round < replica.certificates.highest_round_heard:
             request_certificate(replica, peer, replica.certificates.highest_round_heard)
-
-
-def on_evidence(replica: Replica, peer: int, message: Message) -> None:
-    """Keep evidence that proves something, if it is new."""
-    body = message.body
-    assert isinstance(body, Evidence)
-    # Older evidence is no longer told from new: it is forgotten.
-    if not replica.state.round - 1 <= body.round <= replica.state.round:
-        replica.ignore("evidence of another round")
-    elif not replica.rules.proves(body):
-        replica.ignore("evidence that proves nothing")
-    elif replica.evidence.take(message):
-        replica.effects += [Persist(message), Accused(message)]
+        else:
+            replica.ask_for_evidence()
 
 
 HANDLERS: dict[type[AnyMessage], Handler] = {

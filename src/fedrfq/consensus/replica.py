@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import ClassVar
 
-from fedrfq.consensus.accusations import Accusations
 from fedrfq.consensus.certificates import Certificates
 from fedrfq.consensus.early_messages import EarlyMessages
 from fedrfq.consensus.events import (
@@ -40,6 +39,7 @@ from fedrfq.consensus.events import (
     Timer,
     Waiting,
 )
+from fedrfq.consensus.evidence import Proofs
 from fedrfq.consensus.inbox import HANDLERS, Handler, receive, store_upload
 from fedrfq.consensus.messages import (
     COMMIT,
@@ -76,6 +76,8 @@ from fedrfq.consensus.upload_pool import UploadPool
 from fedrfq.consensus.view_changes import ViewChanges
 from fedrfq.consensus.votes import Slots, Votes
 
+_ROUNDS_PER_QUESTION = 16  # after which the others are asked for evidence that we have missed
+
 
 class Replica:
     """One server's replica.
@@ -98,9 +100,9 @@ class Replica:
         "certificates",
         "early",
         "effects",
-        "evidence",
         "ignored",
         "me",
+        "proofs",
         "quorum",
         "record_parts",
         "rejoining",
@@ -138,7 +140,7 @@ class Replica:
         self.certificates = self.make_certificates(rules)
         self.record_parts = RecordParts()
         self.rejoining = self.make_rejoining(rules, me)
-        self.evidence = Accusations(rules)
+        self.proofs = Proofs(rules, application)
         self.early = EarlyMessages()
         self.enter_round(1, {})
         for message in log:
@@ -152,7 +154,6 @@ class Replica:
         self.state.enter_round(round_)
         self.certificates.enter_round()
         self.record_parts.enter_round()
-        self.evidence.enter_round(round_)
         self.upload_pool = UploadPool(len(self.roster.clients), last_lists)
         self.votes = self.make_votes()
         self.view_changes = ViewChanges()
@@ -477,6 +478,9 @@ class Replica:
             # All but the set of uploads.
             for fetch in self.record_parts.lacking(record):
                 self.request(fetch, peer)
+        # Evidence is told to all once, and may be lost on the way.
+        if self.state.round % _ROUNDS_PER_QUESTION == 0:
+            self.ask_for_evidence()
 
     def _voted_for(self, record: Record) -> bool:
         vote = self.state.own.get(PREPARE)
@@ -530,9 +534,14 @@ class Replica:
 
     def accuse(self, first: Message, second: Message) -> None:
         """Record two conflicting messages as evidence, and tell the others if it is new."""
-        evidence = self.evidence.accuse(first, second)
+        evidence = self.proofs.accuse(first, second)
         if evidence is not None:
             self.effects += [Persist(evidence), Accused(evidence), Broadcast(evidence)]
+
+    def ask_for_evidence(self) -> None:
+        """Ask all other servers for the proofs of misbehaviour that we have missed."""
+        others = [server for server in range(self.roster.n) if server != self.me]
+        self.effects.append(Broadcast(self.proofs.ask(others)))
 
     def ignore(self, reason: str) -> None:
         """Count a message that has no effect; the reasons are shown in a server's status."""
@@ -588,7 +597,10 @@ class Replica:
         question = self.rejoining.question()
         if question is not None:
             self.effects += [Persist(question), Broadcast(question)]
-        if (self.state.own or self.certificates.chain) and not self.state.over:
+        is_restart = bool(self.state.own or self.certificates.chain)
+        if is_restart or question is not None:
+            self.ask_for_evidence()
+        if is_restart and not self.state.over:
             self._resend()
             self.effects.append(Broadcast(self._fetch_words()))
 

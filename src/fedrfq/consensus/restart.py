@@ -33,9 +33,9 @@ def recall(replica: Replica, message: Message) -> None:
         replica.rejoining.recall(body)
     elif isinstance(body, Part):
         _recall_part(replica, message, body)
-    # Before the check of the round: the last round's evidence counts too.
+    # Before the check of the round: proofs are kept whatever their round is.
     elif isinstance(body, Evidence):
-        replica.evidence.take(message)
+        replica.proofs.recall(message)
     elif body.round < state.round:
         return
     elif isinstance(body, Upload):

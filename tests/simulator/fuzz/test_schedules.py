@@ -223,10 +223,10 @@ def _remembered(machine: Any) -> dict[Any, Any]:
     The lists of the round before and a silence long over need not be recalled.
     """
     shared = ("rules", "roster", "signer", "application", "effects", "state_changed", "ignored")
-    left_out = (*shared, "_rules", "_roster", "last_lists", "abstains_through")
+    left_out = (*shared, "_rules", "_roster", "_application", "last_lists", "abstains_through")
     state = dict(attributes(machine))
     if isinstance(machine, Replica):
-        for part in ("state", "certificates", "record_parts", "rejoining", "evidence", "early"):
+        for part in ("state", "certificates", "record_parts", "rejoining", "proofs", "early"):
             state |= attributes(state.pop(part))
         for part in ("upload_pool", "votes", "view_changes", "requests"):
             state |= attributes(state.pop(part))

@@ -47,7 +47,7 @@ _CONSENSUS = Replica.__module__.rpartition(".")[0]  # the package that a replica
 # Attributes of a replica that are the same throughout a search.
 _CONSTANT = ("rules", "roster", "me", "signer", "application", "upload_pool")
 # Attributes of a replica that have no bearing on what a server says: counters, evidence.
-_IRRELEVANT = (*_CONSTANT, "ignored", "effects", "evidence")
+_IRRELEVANT = (*_CONSTANT, "ignored", "effects", "proofs")
 # The same of its parts: who and among whom it is, the outcome before, a counter, a cache.
 _IRRELEVANT_IN_PARTS = ("_rules", "_roster", "_me", "outcome", "resends", "computed")
 _VOTES = (Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT)
