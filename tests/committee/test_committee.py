@@ -82,9 +82,7 @@ def test_verdicts_come_back(judged: dict[int, tuple[bool, int]]) -> None:
     clients = tuple(sorted(judged))
     kept = np.array([judged[k][0] for k in clients], bool)
     score = np.array([judged[k][1] for k in clients], np.int64)
-    found, verdict = codec.decode_verdicts_without_successor(
-        codec.encode_verdicts(clients, Verdict(kept, score))
-    )
+    found, verdict = codec.decode_verdicts(codec.encode_verdicts(clients, Verdict(kept, score)))
     assert found == clients
     assert np.array_equal(verdict.kept_K, kept)
     assert np.array_equal(verdict.score_K, score)
@@ -95,16 +93,12 @@ def _reencoded(decoder: str, content: bytes) -> bytes:
         return codec.encode_globals(codec.decode_globals(content, CLASSES, VALUES))
     if decoder == "state":
         return codec.encode_state(codec.decode_state(content))
-    if decoder in ("verdicts", "last verdicts"):
-        rows = codec.encode_verdicts(*codec.decode_verdicts_without_successor(content))
-        successor = codec.successor_in(content)
-        if successor:
-            return codec.append_successor(rows, successor)
-        return rows
+    if decoder == "verdicts":
+        return codec.encode_verdicts(*codec.decode_verdicts(content))
     return pack(placed.message for placed in unpack(content))
 
 
-@pytest.mark.parametrize("decoder", ["globals", "state", "verdicts", "last verdicts", "round log"])
+@pytest.mark.parametrize("decoder", ["globals", "state", "verdicts", "round log"])
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_are_refused_or_are_what_would_be_written(
@@ -116,7 +110,6 @@ def test_any_bytes_are_refused_or_are_what_would_be_written(
         "globals": codec.encode_globals(Globals.none(CLASSES, VALUES)),
         "state": codec.encode_state({"far": np.arange(3), "near": np.zeros((0, 2), np.int64)}),
         "verdicts": verdicts,
-        "last verdicts": codec.append_successor(verdicts, b"the next federation"),
         "round log": pack(parts(bytes(32), 3, Outcome(b"a", b"", b"c"))),
     }[decoder]
     changed = bytearray(right)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrfq.consensus.events import Effect, Received, Send, Submit, Timer
+from fedrfq.consensus.events import Effect, Propose, Received, Send, Timer
 from fedrfq.consensus.messages import Commit, Fetch, Kind, Message, PartKind, Prepare
 from support.cluster import Cluster
 
@@ -14,7 +14,7 @@ def stuck(change_proposal: bool = False) -> Cluster:
     cluster = Cluster()
     cluster.passes = lambda sender, receiver, message: message.body.kind == Kind.UPLOAD
     if change_proposal:
-        cluster.give(0, Submit(1, b"5"))
+        cluster.give(0, Propose(1, b"5"))
     cluster.train(1)
     cluster.settle()
     cluster.sent.clear()
@@ -39,10 +39,10 @@ def test_a_list_goes_to_all_and_after_view_0_to_the_leader_alone() -> None:
 
 
 def test_a_change_proposal_is_not_said_again_once_it_is_listed() -> None:
-    assert again(stuck(change_proposal=True), 0, Kind.UPLOAD) == []
+    assert again(stuck(change_proposal=True), 0, Kind.PROPOSAL) == []
     cluster = Cluster()
-    cluster.give(0, Submit(1, b"5"))
-    assert again(cluster, 0, Kind.UPLOAD) == [1, 2, 3]
+    cluster.give(0, Propose(1, b"5"))
+    assert again(cluster, 0, Kind.PROPOSAL) == [1, 2, 3]
 
 
 def asks(cluster: Cluster) -> bool:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from fedrfq.consensus.events import Accused, Broadcast, Persist, Send
 from fedrfq.consensus.messages import (
     Fetch,
+    Inputs,
     Message,
     Part,
     PartKind,
-    decode_entries,
     part_digest,
 )
 from fedrfq.consensus.wire import Refused
@@ -20,12 +20,19 @@ if TYPE_CHECKING:
 
 # Module constants for the hot paths: looking up an enum's member takes longer.
 _UPLOAD_PART = PartKind.UPLOAD
+_PROPOSAL_PART = PartKind.PROPOSAL
 _PUBLIC = PartKind.PUBLIC
 _STANDING = PartKind.STANDING
 _WORDS = PartKind.WORDS
 _EVIDENCE = PartKind.EVIDENCE
 # What only servers can fetch: no client gets another client's upload.
-_PRIVATE = (PartKind.UPLOAD, PartKind.STATE, PartKind.STANDING, PartKind.EVIDENCE)
+_PRIVATE = (
+    PartKind.UPLOAD,
+    PartKind.PROPOSAL,
+    PartKind.STATE,
+    PartKind.STANDING,
+    PartKind.EVIDENCE,
+)
 # What is asked for by the round, not by a digest.
 _FETCHED_BY_ROUND = (PartKind.CERT, PartKind.WORDS)
 
@@ -55,6 +62,8 @@ def find(replica: Replica, fetch: Fetch) -> Message | None:
     certificates = replica.certificates
     if fetch.what is _UPLOAD_PART:
         return replica.upload_pool.find(fetch.digest)
+    if fetch.what is _PROPOSAL_PART:
+        return replica.proposal_pool.find(fetch.digest)
     if fetch.what is _STANDING:
         round_ = replica.state.round
         last = certificates.chain.get(round_ - 1)
@@ -158,7 +167,7 @@ def _is_readable(body: Part) -> bool:
     if body.what != PartKind.SET:
         return True
     try:
-        decode_entries(body.content)
+        Inputs.decode(body.content)
     except Refused:
         return False
     return True

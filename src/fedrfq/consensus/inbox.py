@@ -6,19 +6,22 @@ Nothing is signed here but receipts, and nothing is sent but answers, requests a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedrfq.consensus.answers import on_evidence, on_fetch, on_part, request_certificate
 from fedrfq.consensus.events import Persist, Send
+from fedrfq.consensus.input_pool import InputPool
 from fedrfq.consensus.messages import (
     COMMIT,
     LIST,
     AnyMessage,
     Cert,
+    ChangeProposal,
     Commit,
     Entry,
     Evidence,
     Fetch,
+    Inputs,
     Message,
     Part,
     Prepare,
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 # What is done with a message, given the replica and the peer that sent it.
 Handler = Callable[["Replica", int, Message], None]
 # Messages that have no use once their round is over, so that their signatures need not be checked.
-_USELESS_LATER = frozenset((Upload, Prepare, Commit))
+_USELESS_LATER = frozenset((Upload, ChangeProposal, Prepare, Commit))
 
 
 # From the wire to a handler
@@ -113,7 +116,7 @@ def _answer_stale(replica: Replica, peer: int, message: Message) -> None:
     """
     body = message.body
     if type(body) is Receipt and body.round == replica.state.round - 1:
-        _check_promise(replica, message, replica.upload_pool.last_lists)
+        _check_promise(replica, message, replica.upload_lists.last)
         return
     replica.ignore("old round")
     if type(body) is UploadList or type(body) is ViewChange:
@@ -135,43 +138,66 @@ def on_upload(replica: Replica, peer: int, message: Message) -> None:
         return
     entry = body.client, digest
     pool = replica.upload_pool
-    if entry not in pool.uploads:
-        store_upload(replica, entry, message)
-    # A receipt is given again for an upload that is sent again: the first may be lost. Servers
-    # need none for their change proposals.
-    if entry in pool.promised and body.client < pool.clients and not replica.silent:
+    if entry not in pool.messages and _is_of_use(replica, pool, entry, message):
+        if replica.application.refuses(body) is None:
+            store(replica, pool, entry, message)
+        else:
+            replica.ignore("inadmissible upload")
+    # A receipt is given again for an upload that is sent again: the first may be lost.
+    if entry in pool.promised and not replica.silent:
         replica.effects.append(Send(~body.client, _sign_receipt(replica, body.client, digest)))
 
 
-def store_upload(replica: Replica, entry: Entry, message: Message) -> None:
-    """Store a new upload, unless it is of no use or the application refuses it.
+def on_change_proposal(replica: Replica, peer: int, message: Message) -> None:
+    """Store a server's change proposal. It gets no receipt, as no round waits for proposals."""
+    body = message.body
+    assert isinstance(body, ChangeProposal)
+    if replica.state.over:
+        replica.ignore("the run is over")
+        return
+    entry = body.server, message.digest
+    pool = replica.proposal_pool
+    if entry in pool.messages or not _is_of_use(replica, pool, entry, message):
+        return
+    if replica.application.refuses_successor(body.content) is None:
+        store(replica, pool, entry, message)
+    else:
+        replica.ignore("inadmissible change proposal")
 
-    Two uploads of one client are kept and listed, and are evidence. A third one, or one that
+
+def _is_of_use(replica: Replica, pool: InputPool[Any], entry: Entry, message: Message) -> bool:
+    """Return whether a new upload or change proposal may be stored.
+
+    Two messages of one party are kept and listed, and are evidence. A third one, or one that
     comes after we have closed the round, is stored only if another server's list names it.
     """
-    client, digest = entry
-    body = message.body
-    assert isinstance(body, Upload)
-    pool = replica.upload_pool
+    party, digest = entry
     closed = LIST in replica.state.own
-    first = pool.first(client)
-    is_listed = digest in replica.requests.wanted
-    if not is_listed and (closed or pool.full(client)):
-        replica.ignore("upload after closing" if first is None else "another upload")
-    elif replica.application.refuses(body) is not None:
-        replica.ignore("inadmissible upload")
-        return
+    if digest in replica.requests.wanted or not (closed or pool.full(party)):
+        return True
+    first = pool.first(party)
+    if first is None:
+        replica.ignore("upload after closing")
     else:
-        replica.requests.wanted.pop(digest, None)
-        pool.store(entry, message, promise=not closed)
-        replica.effects.append(Persist(message))
-        # Before the last client's upload, the deadline, or a list that names it, an upload lets
-        # no rule apply.
-        replica.state_changed |= (
-            replica.state.late
-            or bool(pool.lists or replica.votes.proposals)
-            or pool.held >= pool.clients
-        )
+        replica.ignore("another upload")
+        replica.accuse(first, message)
+    return False
+
+
+def store(replica: Replica, pool: InputPool[Any], entry: Entry, message: Message) -> None:
+    """Store a new upload or change proposal that may be listed."""
+    party, digest = entry
+    first = pool.first(party)
+    replica.requests.wanted.pop(digest, None)
+    pool.store(entry, message, promise=LIST not in replica.state.own)
+    replica.effects.append(Persist(message))
+    # Before the last client's upload, the deadline, or a list that names it, an upload lets no
+    # rule apply.
+    replica.state_changed |= (
+        replica.state.late
+        or bool(replica.upload_lists.current or replica.votes.proposals)
+        or replica.upload_pool.held >= len(replica.roster.clients)
+    )
     if first is not None:
         replica.accuse(first, message)
 
@@ -183,7 +209,7 @@ def _sign_receipt(replica: Replica, client: int, digest: bytes) -> Message:
 
 def on_receipt(replica: Replica, peer: int, message: Message) -> None:
     """Compare a receipt with the list that its server has signed in this round."""
-    _check_promise(replica, message, replica.upload_pool.lists)
+    _check_promise(replica, message, replica.upload_lists.current)
 
 
 def _check_promise(replica: Replica, receipt: Message, lists: Slots) -> None:
@@ -200,17 +226,18 @@ def on_list(replica: Replica, peer: int, message: Message) -> None:
     body = message.body
     assert isinstance(body, UploadList)
     # The same list comes again in every proposal that it justifies.
-    pool = replica.upload_pool
-    held = pool.lists.get(body.server)
+    lists = replica.upload_lists.current
+    held = lists.get(body.server)
     if held is message or (held is not None and held == message):
         return
     if not replica.rules.proper(message):
         replica.ignore("improper list")
-    elif replica.keep(pool.lists, message, replica.quorum):
-        pool.expect(body.server, body.entries)
+    elif replica.keep(lists, message, replica.quorum):
+        replica.upload_pool.expect(body.server, body.entries)
+        replica.proposal_pool.expect(body.server, body.proposals)
         # While our round is open, what others list is most likely on its way to us.
         if LIST in replica.state.own or replica.state.late:
-            replica.fetch_missing(body.entries, peer)
+            replica.fetch_missing(Inputs(body.entries, body.proposals), peer)
 
 
 # Proposals, votes and view changes
@@ -278,6 +305,7 @@ def on_cert(replica: Replica, peer: int, message: Message) -> None:
 
 HANDLERS: dict[type[AnyMessage], Handler] = {
     Upload: on_upload,
+    ChangeProposal: on_change_proposal,
     Receipt: on_receipt,
     UploadList: on_list,
     PrePrepare: on_proposal,

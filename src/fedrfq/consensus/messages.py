@@ -28,17 +28,19 @@ from fedrfq.consensus.records import (
     PARTS,
     PREPARE,
     PREPREPARE,
+    PROPOSAL,
     RECEIPT,
     SIGNATURE,
     TAG,
     UPLOAD,
     VIEWCHANGE,
     Certificate,
+    Entries,
     Entry,
+    Inputs,
     Kind,
     PartKind,
     Record,
-    decode_entries,
     part_digest,
     read_entries,
     write_entries,
@@ -59,6 +61,7 @@ __all__ = [
     "PARTS",
     "PREPARE",
     "PREPREPARE",
+    "PROPOSAL",
     "RECEIPT",
     "SIGNATURE",
     "SIGNED",
@@ -67,10 +70,13 @@ __all__ = [
     "AnyMessage",
     "Cert",
     "Certificate",
+    "ChangeProposal",
     "Commit",
+    "Entries",
     "Entry",
     "Evidence",
     "Fetch",
+    "Inputs",
     "Kind",
     "Message",
     "Part",
@@ -84,7 +90,6 @@ __all__ = [
     "ViewChange",
     "author",
     "decode",
-    "decode_entries",
     "encode",
     "nested_in",
     "part_digest",
@@ -95,6 +100,7 @@ __all__ = [
 
 _HEADER = struct.Struct("<8sB32sI")  # tag with version, kind, run, round
 _UPLOAD = struct.Struct("<II")  # client, size
+_PROPOSAL = struct.Struct("<HI")  # server, size
 _RECEIPT = struct.Struct("<HI32s")  # server, client, digest
 _VIEW_AND_SERVER = struct.Struct("<IH")
 _VOTE = struct.Struct("<I32sH")  # view, value, server
@@ -109,11 +115,7 @@ _SENT_AS_PART = (*PARTS, PartKind.STANDING, PartKind.EVIDENCE)
 
 @dataclass(slots=True, unsafe_hash=True)
 class Upload:
-    """A client's contribution to a round; its content belongs to the application.
-
-    In a federation of K clients, client K + s is server s, which proposes a change to the
-    federation.
-    """
+    """A client's contribution to a round; its content belongs to the application."""
 
     kind: ClassVar[Kind] = Kind.UPLOAD
     round: int
@@ -129,6 +131,26 @@ class Upload:
         """Read a body."""
         client, size = _UPLOAD.unpack(r.take(_UPLOAD.size))
         return Upload(round_, client, r.take(size))
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class ChangeProposal:
+    """A server's proposal to change the federation: the text of the one that is to follow."""
+
+    kind: ClassVar[Kind] = Kind.PROPOSAL
+    round: int
+    server: int
+    content: bytes
+
+    def write(self) -> bytes:
+        """Return the body's bytes."""
+        return _PROPOSAL.pack(self.server, len(self.content)) + self.content
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> ChangeProposal:
+        """Read a body."""
+        server, size = _PROPOSAL.unpack(r.take(_PROPOSAL.size))
+        return ChangeProposal(round_, server, r.take(size))
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -153,24 +175,26 @@ class Receipt:
 
 @dataclass(slots=True, unsafe_hash=True)
 class UploadList:
-    """The uploads a server holds when it closes the round, in ascending order.
+    """The uploads and change proposals a server holds when it closes the round, in ascending order.
 
-    A client that sent two different uploads has two entries.
+    A client that sent two different uploads has two entries, and so has a server with two
+    proposals.
     """
 
     kind: ClassVar[Kind] = Kind.LIST
     round: int
     server: int
-    entries: tuple[Entry, ...]
+    entries: Entries
+    proposals: Entries = ()
 
     def write(self) -> bytes:
         """Return the body's bytes."""
-        return u16(self.server) + write_entries(self.entries)
+        return u16(self.server) + write_entries(self.entries) + write_entries(self.proposals)
 
     @staticmethod
     def read(round_: int, r: Reader) -> UploadList:
         """Read a body."""
-        return UploadList(round_, r.u16(), read_entries(r))
+        return UploadList(round_, r.u16(), read_entries(r), read_entries(r))
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -351,6 +375,7 @@ class Part:
 
 AnyMessage = (
     Upload
+    | ChangeProposal
     | Receipt
     | UploadList
     | PrePrepare
@@ -363,7 +388,7 @@ AnyMessage = (
     | Part
 )
 # Sets of exact types: they are looked up for every message that is made.
-_SERVER_BODIES = (Receipt, UploadList, PrePrepare, Prepare, Commit, ViewChange)
+_SERVER_BODIES = (ChangeProposal, Receipt, UploadList, PrePrepare, Prepare, Commit, ViewChange)
 _BY_SERVERS = frozenset(_SERVER_BODIES)
 _IN_VIEWS = frozenset((PrePrepare, Prepare, Commit, ViewChange))
 _VOTES = frozenset((Prepare, Commit))

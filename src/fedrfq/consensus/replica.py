@@ -30,29 +30,32 @@ from fedrfq.consensus.events import (
     Expired,
     Outcome,
     Persist,
+    Propose,
     Publish,
     Received,
     Send,
     SetTimer,
     Start,
-    Submit,
     Timer,
     Waiting,
 )
 from fedrfq.consensus.evidence import Proofs
-from fedrfq.consensus.inbox import HANDLERS, Handler, receive, store_upload
+from fedrfq.consensus.inbox import HANDLERS, Handler, receive, store
+from fedrfq.consensus.input_pool import InputPool
 from fedrfq.consensus.messages import (
     COMMIT,
     LIST,
     PARTS,
     PREPARE,
     PREPREPARE,
-    UPLOAD,
+    PROPOSAL,
     AnyMessage,
     Cert,
     Certificate,
+    ChangeProposal,
     Commit,
     Fetch,
+    Inputs,
     Message,
     Part,
     PartKind,
@@ -62,8 +65,6 @@ from fedrfq.consensus.messages import (
     Upload,
     UploadList,
     ViewChange,
-    decode_entries,
-    write_entries,
 )
 from fedrfq.consensus.record_parts import RecordParts
 from fedrfq.consensus.rejoin import Rejoining
@@ -71,8 +72,8 @@ from fedrfq.consensus.replica_state import ReplicaState
 from fedrfq.consensus.requests import Requests
 from fedrfq.consensus.restart import recall
 from fedrfq.consensus.roster import Signer
-from fedrfq.consensus.rules import Entries, Rules
-from fedrfq.consensus.upload_pool import UploadPool
+from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.upload_lists import UploadLists
 from fedrfq.consensus.view_changes import ViewChanges
 from fedrfq.consensus.votes import Slots, Votes
 
@@ -103,6 +104,7 @@ class Replica:
         "ignored",
         "me",
         "proofs",
+        "proposal_pool",
         "quorum",
         "record_parts",
         "rejoining",
@@ -112,6 +114,7 @@ class Replica:
         "signer",
         "state",
         "state_changed",
+        "upload_lists",
         "upload_pool",
         "view_changes",
         "votes",
@@ -154,7 +157,9 @@ class Replica:
         self.state.enter_round(round_)
         self.certificates.enter_round()
         self.record_parts.enter_round()
-        self.upload_pool = UploadPool(len(self.roster.clients), last_lists)
+        self.upload_pool: InputPool[Upload] = InputPool()
+        self.proposal_pool: InputPool[ChangeProposal] = InputPool()
+        self.upload_lists = UploadLists(last_lists)
         self.votes = self.make_votes()
         self.view_changes = ViewChanges()
         self.requests = Requests(self.rules)
@@ -194,8 +199,8 @@ class Replica:
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended."""
-        return self.state.over
+        """Whether the run has ended, and we know its outcome and successor."""
+        return self.state.over and self.state.outcome is not None
 
     @property
     def silent(self) -> bool:
@@ -213,8 +218,8 @@ class Replica:
             self._expire(event.timer)
         elif type(event) is Start:
             self._start()
-        elif type(event) is Submit:
-            self._submit_proposal(event.round, event.content)
+        elif type(event) is Propose:
+            self._propose_change(event.round, event.content)
         if self.state_changed:
             self._advance()
         effects = self.effects
@@ -245,7 +250,7 @@ class Replica:
             (LIST not in state.own and self._close())
             or (bool(changes) and self._join())
             or (
-                len(changes if state.view else self.upload_pool.lists) >= self.quorum
+                len(changes if state.view else self.upload_lists.current) >= self.quorum
                 and self._run_view()
             )
             or (bool(self.votes.proposals) and self._vote())
@@ -278,18 +283,22 @@ class Replica:
 
     def _close(self) -> bool:
         """Close the round with our list, when all clients have sent, or late when enough have."""
-        pool = self.upload_pool
-        if pool.held < pool.clients and not self._overdue(pool.held):
+        held = self.upload_pool.held
+        if held < len(self.roster.clients) and not self._overdue(held):
             return False
+        uploads = self.upload_pool.entries()
+        proposals = self.proposal_pool.entries()
         # From here on no receipt is given for a new upload: this list is the only one we ever sign.
-        self._sign(UploadList(self.state.round, self.me, pool.entries()))
+        self._sign(UploadList(self.state.round, self.me, uploads, proposals))
         self._fetch_listed()
         return True
 
     def _fetch_listed(self) -> None:
-        """Ask each server for the uploads that its list names and we lack."""
-        for server, lacking in self.upload_pool.lacking.items():
-            self.fetch_missing(tuple(sorted(lacking)), server)
+        """Ask each server for what its list names and we lack."""
+        proposals = self.proposal_pool.lacking
+        for server, uploads in self.upload_pool.lacking.items():
+            lacking = Inputs(tuple(sorted(uploads)), tuple(sorted(proposals[server])))
+            self.fetch_missing(lacking, server)
 
     def _overdue(self, held: int) -> bool:
         return self.state.late and held >= self.roster.minimum
@@ -331,8 +340,14 @@ class Replica:
         if self.state.view > 0:
             return self.view_changes.open(self.state.view, self.rules)
         needed = self.roster.n - self.roster.f
-        pool = self.upload_pool
-        return len(pool.lists) >= needed and len(pool.usable_lists()) >= needed
+        return len(self.upload_lists.current) >= needed and len(self._usable_lists()) >= needed
+
+    def _usable_lists(self) -> list[Message]:
+        """Return the lists of which we hold all uploads and proposals, by ascending server."""
+        uploads = self.upload_pool.lacking
+        proposals = self.proposal_pool.lacking
+        lists = sorted(self.upload_lists.current.items())
+        return [message for server, message in lists if not (uploads[server] or proposals[server])]
 
     def _propose(self) -> bool:
         """Propose, as leader, what is prepared if anything is, else what n − f lists yield."""
@@ -349,11 +364,11 @@ class Replica:
             self._sign(PrePrepare(state.round, state.view, self.me, bound.record, (), changes))
             return True
         needed = self.roster.n - self.roster.f
-        lists = tuple(self.upload_pool.usable_lists()[:needed])
+        lists = tuple(self._usable_lists()[:needed])
         if len(lists) < needed:
             return False
-        entries, _ = self.rules.union(lists)
-        record = self._compute(entries, lists)
+        inputs, _ = self.rules.union(lists)
+        record = self._compute(inputs, lists)
         self._sign(PrePrepare(state.round, state.view, self.me, record, lists, changes))
         return True
 
@@ -374,16 +389,17 @@ class Replica:
 
     def _follows(self, proposal: PrePrepare) -> bool:
         """Return whether we compute the same record; false while something is missing."""
-        entries = self._entries(proposal)
-        return entries is not None and self._compute(entries, proposal.lists) == proposal.record
+        inputs = self._inputs(proposal)
+        return inputs is not None and self._compute(inputs, proposal.lists) == proposal.record
 
-    def _entries(self, proposal: PrePrepare) -> Entries | None:
-        """Return a proposal's set of uploads, once we hold all uploads that it depends on."""
+    def _inputs(self, proposal: PrePrepare) -> Inputs | None:
+        """Return a proposal's set, once we hold all uploads and proposals that it depends on."""
         if proposal.lists:
-            # The uploads that do not count are needed too: they prove that their clients sent two.
-            single, double = self.rules.union(proposal.lists)
-            if self.fetch_missing(single + double, proposal.server):
-                return single
+            counted, repeated = self.rules.union(proposal.lists)
+            holds_counted = self.fetch_missing(counted, proposal.server)
+            # What does not count is needed too: it proves that its authors sent two.
+            if self.fetch_missing(repeated, proposal.server) and holds_counted:
+                return counted
             return None
         # A record bound by an earlier view comes without lists. Its hash names the set.
         set_ = proposal.record.set_
@@ -391,34 +407,39 @@ class Replica:
         if part is None:
             self.request(Fetch(self.state.round, PartKind.SET, set_), proposal.server)
             return None
-        entries = decode_entries(part.content)
-        if self.fetch_missing(entries, proposal.server):
-            return entries
+        inputs = Inputs.decode(part.content)
+        if self.fetch_missing(inputs, proposal.server):
+            return inputs
         return None
 
-    def _compute(self, entries: Entries, lists: tuple[Message, ...]) -> Record:
-        """Return the record that these uploads lead to."""
+    def _compute(self, inputs: Inputs, lists: tuple[Message, ...]) -> Record:
+        """Return the record that these uploads and proposals lead to."""
         parts = self.record_parts
-        if parts.computed is None or parts.computed[0] != entries:
-            parts.computed = entries, self._compute_anew(entries)
+        if parts.computed is None or parts.computed[0] != inputs:
+            parts.computed = inputs, self._compute_anew(inputs)
         record = parts.computed[1]
         if lists:
             parts.lists_by_record.setdefault(record, lists)
         return record
 
-    def _compute_anew(self, entries: Entries) -> Record:
+    def _compute_anew(self, inputs: Inputs) -> Record:
         round_ = self.state.round
         assert self.state.outcome is not None
-        uploads = self.upload_pool.bodies(entries)
+        uploads = self.upload_pool.bodies(inputs.uploads)
         outcome = self.application.decide(round_, self.state.outcome, uploads)
+        outcome = outcome._replace(successor=self._successor(inputs))
         previous = self.certificates.value_before(round_)
-        record = self.rules.record(round_, previous, entries, outcome)
-        contents = (write_entries(entries), *outcome)
+        record = self.rules.record(round_, previous, inputs, outcome)
+        contents = (inputs.write(), *outcome)
         named_parts = zip(record.parts(), PARTS, contents, strict=True)
         self.record_parts.keep(
             {name: Part(round_, what, content) for name, what, content in named_parts}
         )
         return record
+
+    def _successor(self, inputs: Inputs) -> bytes:
+        """Return the federation that follows, if enough of the proposals are for the same."""
+        return self.rules.successor(self.proposal_pool.bodies(inputs.proposals))
 
     def _commit(self) -> bool:
         """Vote to commit once a quorum has prepared what we have (section 4.2).
@@ -468,12 +489,13 @@ class Replica:
             self.effects += self._persisted(record)
         self.certificates.chain[round_] = certificate
         self.record_parts.settle(record)
-        self._load_outcome(record)
+        self.state.over = record.ends_run()
+        self.state.outcome = self.record_parts.outcome(record)
         lists = self.record_parts.lists_by_record.get(record, ())
         decided = Decided(certificate, self.state.outcome, lists)
         self.effects += [Persist(message), Publish(message), decided]
         self.early.enter_round()
-        self.enter_round(round_ + 1, self.upload_pool.lists)
+        self.enter_round(round_ + 1, self.upload_lists.current)
         if self.state.outcome is None:
             # All but the set of uploads.
             for fetch in self.record_parts.lacking(record):
@@ -491,23 +513,18 @@ class Replica:
         parts = self.record_parts.unlogged(record)
         return [Persist(self.rules.unsigned(part)) for part in parts]
 
-    def _load_outcome(self, record: Record) -> None:
-        outcome = self.record_parts.outcome(record)
-        self.state.outcome = outcome
-        self.state.over = outcome is not None and self.application.over(outcome)
-
     def finish_catching_up(self) -> None:
         """Report the last round's outcome once all its parts are here."""
         certificate = self.certificates.chain[self.state.round - 1]
-        self._load_outcome(certificate.record)
+        parts = self.record_parts
+        self.state.outcome = parts.outcome(certificate.record)
         if self.state.outcome is None:
             return
         self.state_changed = True
-        parts = self.record_parts
         self.effects += [
             Persist(self.rules.unsigned(part))
             for name, part in parts.last.items()
-            if name not in parts.public
+            if not parts.is_logged(name)
         ]
         self.effects.append(Decided(certificate, self.state.outcome, ()))
 
@@ -557,20 +574,19 @@ class Replica:
         self.effects += [Persist(message), Broadcast(message)]
         self.handlers[type(body)](self, self.me, message)
 
-    def _submit_proposal(self, round_: int, content: bytes) -> None:
-        """Upload a change proposal, as a client would, once a round and before we close it.
+    def _propose_change(self, round_: int, content: bytes) -> None:
+        """Propose the federation that is to follow, once a round and before we close it.
 
         No round waits for change proposals, but those that are listed count.
         """
         own = self.state.own
-        if round_ != self.state.round or self.silent or LIST in own or UPLOAD in own:
+        if round_ != self.state.round or self.silent or LIST in own or PROPOSAL in own:
             return
-        body = Upload(round_, self.roster.proposal_client(self.me), content)
-        if self.application.refuses(body) is None:
-            message = self.rules.signed(body, self.signer)
-            own[UPLOAD] = message
-            # It persists the upload, which must come before the broadcast.
-            store_upload(self, (body.client, message.digest), message)
+        if self.application.refuses_successor(content) is None:
+            message = self.rules.signed(ChangeProposal(round_, self.me, content), self.signer)
+            own[PROPOSAL] = message
+            # It persists the proposal, which must come before the broadcast.
+            store(self, self.proposal_pool, (self.me, message.digest), message)
             self.effects.append(Broadcast(message))
 
     def request(self, fetch: Fetch, peer: int) -> None:
@@ -578,15 +594,19 @@ class Replica:
         if self.requests.add(fetch, peer) and peer != self.me:
             self.effects.append(Send(peer, self.rules.unsigned(fetch)))
 
-    def fetch_missing(self, entries: Entries, peer: int) -> bool:
-        """Ask a peer for those of these uploads that we lack; return whether we hold all."""
-        missing = self.upload_pool.missing(entries)
-        for _, digest in missing:
+    def fetch_missing(self, inputs: Inputs, peer: int) -> bool:
+        """Ask a peer for those uploads and proposals that we lack; return whether we hold all."""
+        uploads = self.upload_pool.missing(inputs.uploads)
+        proposals = self.proposal_pool.missing(inputs.proposals)
+        for _, digest in uploads:
             # If we hold the digest, the list names it for the wrong client: there is no such
             # upload.
             if self.upload_pool.find(digest) is None:
                 self.request(Fetch(self.state.round, PartKind.UPLOAD, digest), peer)
-        return not missing
+        for _, digest in proposals:
+            if self.proposal_pool.find(digest) is None:
+                self.request(Fetch(self.state.round, PartKind.PROPOSAL, digest), peer)
+        return not (uploads or proposals)
 
     # Timers
 
@@ -600,7 +620,7 @@ class Replica:
         is_restart = bool(self.state.own or self.certificates.chain)
         if is_restart or question is not None:
             self.ask_for_evidence()
-        if is_restart and not self.state.over:
+        if is_restart and not self.over:
             self._resend()
             self.effects.append(Broadcast(self._fetch_words()))
 
@@ -635,7 +655,7 @@ class Replica:
         The longer a view lasts, the less often. When the run is over there is nothing left to send.
         """
         state = self.state
-        if state.over:
+        if self.over:
             return
         question = self.rejoining.question()
         if question is not None:

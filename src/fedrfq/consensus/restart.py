@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fedrfq.consensus.input_pool import InputPool
 from fedrfq.consensus.messages import (
     LIST,
     PREPARE,
-    UPLOAD,
+    PROPOSAL,
     Cert,
     Certificate,
+    ChangeProposal,
+    Entry,
     Evidence,
     Fetch,
     Message,
@@ -39,7 +42,11 @@ def recall(replica: Replica, message: Message) -> None:
     elif body.round < state.round:
         return
     elif isinstance(body, Upload):
-        _recall_upload(replica, message, body)
+        _recall_input(replica, replica.upload_pool, (body.client, message.digest), message)
+    elif isinstance(body, ChangeProposal):
+        _recall_input(replica, replica.proposal_pool, (body.server, message.digest), message)
+        if body.server == replica.me:
+            state.own[PROPOSAL] = message
     else:
         # What we signed in a view binds us to it: we must not go back to an earlier one.
         state.own[body.kind] = message
@@ -71,10 +78,7 @@ def _recall_part(replica: Replica, message: Message, body: Part) -> None:
         replica.record_parts.last[name] = body
 
 
-def _recall_upload(replica: Replica, message: Message, body: Upload) -> None:
-    own = replica.state.own
-    # Uploads that come after our list in the log were fetched for others' lists.
-    is_open = LIST not in own
-    replica.upload_pool.store((body.client, message.digest), message, promise=is_open)
-    if body.client == replica.roster.proposal_client(replica.me):
-        own[UPLOAD] = message
+def _recall_input(replica: Replica, pool: InputPool[Any], entry: Entry, message: Message) -> None:
+    # Uploads and proposals that come after our list in the log were fetched for others' lists.
+    is_open = LIST not in replica.state.own
+    pool.store(entry, message, promise=is_open)

@@ -82,11 +82,8 @@ class Federation:
 
     @cached_property
     def courier_numbers(self) -> range:
-        """The couriers as parties: of K clients and n servers, courier c is ~(K + n + c).
-
-        ~K to ~(K + n − 1) are the servers as authors of change proposals.
-        """
-        first = len(self.clients) + len(self.servers)
+        """The couriers as parties: after K clients, courier c is ~(K + c)."""
+        first = len(self.clients)
         return range(~first, ~(first + len(self.couriers)), -1)
 
     @cached_property

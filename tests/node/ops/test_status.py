@@ -105,7 +105,7 @@ def test_the_status_follows_a_round_to_its_end(tmp_path: Path) -> None:
         await servers.start(0, 1)
         client = Uploader(tmp_path / "client-0", 5)
         await client.start()
-        await until(lambda: len(servers[0]._replica.upload_pool.lists) == 2)
+        await until(lambda: len(servers[0]._replica.upload_lists.current) == 2)
         found = servers[0]._tracker.status(servers[0]._driver, servers[0]._links)
         assert (found.phase, found.listed) == ("awaiting a proposal", ("server-0", "server-1"))
         await servers.start(2)
@@ -165,7 +165,7 @@ def test_phases() -> None:
 
 def test_who_was_filtered_and_why_comes_from_the_verdicts(tmp_path: Path) -> None:
     federation = founded(tmp_path)
-    certificate = Certificate(Kind.COMMIT, 2, Record(9, *[bytes(32)] * 6), ())
+    certificate = Certificate(Kind.COMMIT, 2, Record(9, *[bytes(32)] * 7), ())
     verdicts = codec.encode_verdicts((0, 2), Verdict(np.array([True, False]), np.array([3, 77])))
     last = server_status.last(federation, Decided(certificate, Outcome(b"", verdicts, b""), ()))
     assert (last.round, last.view, last.clients) == (9, 2, 2)

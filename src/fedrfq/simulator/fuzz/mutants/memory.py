@@ -11,6 +11,7 @@ from fedrfq.consensus.messages import (
     AnyMessage,
     Cert,
     Commit,
+    Inputs,
     Kind,
     Message,
     Prepare,
@@ -22,7 +23,7 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Signer
-from fedrfq.consensus.rules import Entries, Rules
+from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 
@@ -111,8 +112,8 @@ class UploadsForgotten(_Forgets):
 class SetsForgotten(Replica):
     """A server keeps only the last set it computed and the one it has prepared."""
 
-    def _compute_anew(self, entries: Entries) -> Record:
-        record = super()._compute_anew(entries)
+    def _compute_anew(self, inputs: Inputs) -> Record:
+        record = super()._compute_anew(inputs)
         kept = {*record.parts()}
         if self.certificates.prepared is not None:
             kept.add(self.certificates.prepared.record.set_)

@@ -1,8 +1,8 @@
-"""Mutants that speak when they must be silent: after losing their log, or once the run is over."""
+"""Mutants that speak when they must be silent: after losing their log."""
 
 from __future__ import annotations
 
-from fedrfq.consensus.messages import Part, Record
+from fedrfq.consensus.messages import Part
 from fedrfq.consensus.rejoin import Rejoining
 from fedrfq.consensus.replica import Replica
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
@@ -51,12 +51,3 @@ class SpeaksAtOnce(Replica):
     @property
     def silent(self) -> bool:
         return self.over
-
-
-@breaks("over")
-class NeverOver(Replica):
-    """A server goes on after the outcome that ends the run."""
-
-    def _load_outcome(self, record: Record) -> None:
-        super()._load_outcome(record)
-        self.state.over = False
