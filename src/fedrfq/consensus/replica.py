@@ -618,7 +618,7 @@ class Replica:
         if question is not None:
             self.effects += [Persist(question), Broadcast(question)]
         is_restart = bool(self.state.own or self.certificates.chain)
-        if is_restart or question is not None:
+        if is_restart:
             self.ask_for_evidence()
         if is_restart and not self.over:
             self._resend()

@@ -227,16 +227,16 @@ def _remembered(machine: Any) -> dict[Any, Any]:
         *shared,
         "_rules",
         "_roster",
-        "_application",
         "upload_lists last",
         "abstains_through",
     )
     state = dict(attributes(machine))
     if isinstance(machine, Replica):
-        for part in ("state", "certificates", "record_parts", "rejoining", "proofs", "early"):
+        for part in ("state", "certificates", "record_parts", "rejoining", "early"):
             state |= attributes(state.pop(part))
         for part in ("votes", "view_changes", "requests"):
             state |= attributes(state.pop(part))
+        state["evidence"] = state.pop("proofs").kept
         for part in ("upload_pool", "proposal_pool", "upload_lists"):
             inner = attributes(state.pop(part))
             state |= {f"{part} {name}": value for name, value in inner.items()}

@@ -18,6 +18,7 @@ from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
+from fedrfq.simulator.fuzz.schedule_conditions import with_change_proposals, with_crashes
 
 
 class _CountsServers(Rules):
@@ -44,7 +45,7 @@ class ChangeProposalsAwaited(Replica):
         return self.proposal_pool.held == self.roster.n and super()._close()
 
 
-@breaks("double-sign")
+@breaks("double-sign", hunt=(with_change_proposals, with_crashes(Kind.UPLOAD)))
 class ChangeProposalForgotten(Replica):
     """After a restart a server makes another change proposal."""
 

@@ -6,6 +6,7 @@ from fedrfq.consensus.messages import Part
 from fedrfq.consensus.rejoin import Rejoining
 from fedrfq.consensus.replica import Replica
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
+from fedrfq.simulator.fuzz.schedule_conditions import answers_echo, decided_alone, log_lost_in_round
 
 
 class _OneRoundLess(Rejoining):
@@ -25,7 +26,7 @@ class _AnswersOfFaults(Rejoining):
         return len(self.answers) >= self._rules.roster.f
 
 
-@breaks("double-sign", "promise", "left-view")
+@breaks("double-sign", "promise", "left-view", hunt=(log_lost_in_round(3), decided_alone))
 class FewAnswers(Replica):
     """A server that has lost its log is content with the answers of f others."""
 
@@ -37,7 +38,7 @@ class _AnyAnswer(Rejoining):
         return True
 
 
-@breaks("double-sign", "promise", "left-view")
+@breaks("double-sign", "promise", "left-view", hunt=(answers_echo,))
 class OldAnswers(Replica):
     """A server that has lost its log accepts answers to earlier requests."""
 

@@ -11,6 +11,7 @@ from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 from fedrfq.simulator.fuzz.mutants.quorums import roster_as
+from fedrfq.simulator.fuzz.schedule_conditions import with_servers, without_faulty_servers
 
 
 class _ConstantTimeout(Roster):
@@ -56,14 +57,14 @@ def _keep_certificate(replica: Replica, peer: int, message: Message) -> None:
         on_fetch(replica, peer, message)
 
 
-@breaks("progress")
+@breaks("progress", hunt=(without_faulty_servers,))
 class CertificatesKept(Replica):
     """A server hands out no certificate to those who ask for it."""
 
     handlers = HANDLERS | {Fetch: _keep_certificate}
 
 
-@breaks("bounded")
+@breaks("bounded", hunt=(with_servers("flood", "lie"),))
 class KeepsEveryChange(Replica):
     """A server keeps all view changes of another, not only the highest."""
 
@@ -86,7 +87,7 @@ class KeepsEveryEvent(Replica):
         return super().step(event)
 
 
-@breaks("bounded")
+@breaks("bounded", hunt=(with_servers("flood", "lie"),))
 class KeepsEverythingEarly(Replica):
     """A server keeps all messages of rounds ahead."""
 
