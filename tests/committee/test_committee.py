@@ -26,6 +26,7 @@ from fedrfq.committee.round_result import LEFT_OUT
 from fedrfq.committee.simulated import TIMINGS
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Upload
+from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
@@ -39,6 +40,7 @@ from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.detector import Verdict
 from fedrfq.simulator.adversaries import BEHAVIOURS
 from fedrfq.simulator.network import NETWORKS
+from support.cluster import roster
 from support.committees import CLASSES, VALUES, rounds, some_settings, uploads
 
 # Codecs
@@ -110,7 +112,7 @@ def test_any_bytes_are_refused_or_are_what_would_be_written(
         "globals": codec.encode_globals(Globals.none(CLASSES, VALUES)),
         "state": codec.encode_state({"far": np.arange(3), "near": np.zeros((0, 2), np.int64)}),
         "verdicts": verdicts,
-        "round log": pack(parts(bytes(32), 3, Outcome(b"a", b"", b"c"))),
+        "round log": pack(parts(Rules(roster()), 3, Outcome(b"a", b"", b"c"))),
     }[decoder]
     changed = bytearray(right)
     for _ in range(data.draw(st.integers(0, 2))):
@@ -369,9 +371,11 @@ def test_a_damaged_federation_file_is_another_run_or_an_error(data: st.DataObjec
         assert Federation.read(text, "here").roster.run != federation.roster.run
 
 
-def test_an_outcome_is_three_parts_in_order() -> None:
-    expected = Outcome(b"g", b"v", b"s")
-    messages = parts(bytes(32), 1, expected)
+@pytest.mark.parametrize("successor", [b"", b"n"])
+def test_an_outcome_is_its_parts_in_order(successor: bytes) -> None:
+    expected = Outcome(b"g", b"v", b"s", b"p", successor)
+    messages = parts(Rules(roster()), 1, expected)
+    assert len(messages) == 4 + bool(successor)
     assert outcome(messages) == expected
     assert outcome(messages[::-1]) is None
     assert outcome(messages[:2]) is None

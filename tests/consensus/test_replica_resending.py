@@ -31,10 +31,10 @@ def again(cluster: Cluster, server: int, kind: Kind) -> list[int]:
 def test_a_list_goes_to_all_and_after_view_0_to_the_leader_alone() -> None:
     cluster = stuck()
     assert again(cluster, 0, Kind.LIST) == [1, 2, 3]
-    cluster.parties[0]._leave_for(1)
+    cluster.parties[0].leave_for(1)
     assert again(cluster, 0, Kind.LIST) == [2]
     assert again(cluster, 0, Kind.VIEWCHANGE) == [1, 2, 3]
-    cluster.parties[2]._leave_for(1)
+    cluster.parties[2].leave_for(1)
     assert again(cluster, 2, Kind.LIST) == [0, 1, 3]
 
 
@@ -87,7 +87,7 @@ def test_what_is_wanted_is_asked_of_a_new_views_leader_alone_and_of_all_when_the
     asked = cluster.rules.unsigned(fetch)
     for server in (0, 2):
         cluster.parties[server].requests.wanted[fetch.digest] = fetch
-        cluster.parties[server]._leave_for(1)
+        cluster.parties[server].leave_for(1)
 
     def requests(server: int) -> list[Effect]:
         effects = cluster.parties[server].effects

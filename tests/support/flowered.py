@@ -109,7 +109,7 @@ def certified(
     votes = [Commit(round_, 0, record.value(rules.run), server) for server in range(len(signers))]
     signed = [rules.signed(vote, signer) for vote, signer in zip(votes, signers, strict=True)]
     cert = rules.unsigned(Cert(round_, rules.certificate(signed, record)))
-    return pack([cert, *parts(rules.run, round_, outcome)[:2]])
+    return pack([cert, *parts(rules, round_, outcome)[:2]])
 
 
 def sent_to(place: int, nodes: int, order: RoundOrder) -> NodeAnswer:

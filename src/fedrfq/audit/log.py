@@ -114,7 +114,7 @@ def _split(auditor: Auditor, messages: list[PlacedMessage]) -> _Entry:
     for number, (at, message) in enumerate(messages):
         # After the others there may be any number of EVIDENCEs.
         kind = kinds[number] if number < len(kinds) else Kind.EVIDENCE
-        if message.body.kind != kind or message.run != rules.run:
+        if message.body.kind != kind or not rules.of_run(message):
             raise RefusedAt(at, f"a {kind.name} of this run is expected here")
     if len(messages) < len(kinds):
         raise RefusedAt(

@@ -63,11 +63,15 @@ def round_result(simulated: SimulatedRound, world: World, sent: Uploads) -> Agre
         length=world.bytes,
         evidence=len(evidence),
         entry=pack([cert, *decided.lists, set_, *evidence]),
-        bodies=pack([*uploads, *changed_parts(run, round_, decided.outcome, last_public)]),
+        bodies=pack(
+            [*uploads, *changed_parts(simulated.rules, round_, decided.outcome, last_public)]
+        ),
     )
     application = PrototypeApplication(simulated.federation.task)
     decision = _decision(application, decided.outcome, sent)
-    return AgreedRound(decision, pack([cert, *parts(run, round_, decided.outcome)]), report)
+    return AgreedRound(
+        decision, pack([cert, *parts(simulated.rules, round_, decided.outcome)]), report
+    )
 
 
 def _common_decision(honest: Sequence[SimulatedParty], round_: int) -> Decided:

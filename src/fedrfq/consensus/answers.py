@@ -13,6 +13,7 @@ from fedrfq.consensus.messages import (
     PartKind,
     part_digest,
 )
+from fedrfq.consensus.settling import finish_catching_up
 from fedrfq.consensus.wire import Refused
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def on_part(replica: Replica, peer: int, message: Message) -> None:
         if body.what is _PUBLIC:
             replica.record_parts.public = {name: part}
             replica.effects.append(Persist(replica.rules.unsigned(part)))
-        replica.finish_catching_up()
+        finish_catching_up(replica)
 
 
 def _on_standing(replica: Replica, peer: int, body: Part) -> None:

@@ -158,7 +158,7 @@ class Client:
 
     def _receive(self, peer: int, message: Message) -> None:
         body = message.body
-        if message.run != self.rules.run:
+        if not self.rules.of_run(message):
             self.ignored["another run"] += 1
         elif type(body) is Cert:
             self._on_cert(peer, body)

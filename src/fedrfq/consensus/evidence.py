@@ -139,7 +139,7 @@ class Proofs:
             message = decode(answer.content, sizes_of(self._rules.roster))
         except Refused:
             return None
-        if message.run != self._rules.run or type(message.body) is not Evidence:
+        if not self._rules.of_run(message) or type(message.body) is not Evidence:
             return None
         return message
 

@@ -31,6 +31,7 @@ from fedrfq.consensus.messages import (
     UploadList,
     ViewChange,
 )
+from fedrfq.consensus.settling import settle
 from fedrfq.consensus.votes import Slots
 
 if TYPE_CHECKING:
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 # What is done with a message, given the replica and the peer that sent it.
 Handler = Callable[["Replica", int, Message], None]
+_INADMISSIBLE: dict[type[AnyMessage], str] = {
+    Upload: "inadmissible upload",
+    ChangeProposal: "inadmissible change proposal",
+}
 # Messages that have no use once their round is over, so that their signatures need not be checked.
 _USELESS_LATER = frozenset((Upload, ChangeProposal, Prepare, Commit))
 
@@ -54,7 +59,7 @@ def receive(replica: Replica, peer: int, message: Message) -> None:
             replica.handlers[type(body)](replica, peer, message)
         else:
             _route_by_round(replica, peer, message)
-    elif message.run != replica.rules.run:
+    elif not replica.rules.of_run(message):
         replica.ignore("another run")
     elif message.author is None:
         replica.handlers[type(body)](replica, peer, message)
@@ -104,7 +109,7 @@ def _learn_decision(replica: Replica, peer: int, body: AnyMessage) -> None:
             continue
         last = change.last
         if last.record.round == replica.state.round and replica.rules.certifies(last, COMMIT):
-            replica.settle(last, peer)
+            settle(replica, last, peer)
 
 
 def _answer_stale(replica: Replica, peer: int, message: Message) -> None:
@@ -138,11 +143,8 @@ def on_upload(replica: Replica, peer: int, message: Message) -> None:
         return
     entry = body.client, digest
     pool = replica.upload_pool
-    if entry not in pool.messages and _is_of_use(replica, pool, entry, message):
-        if replica.application.refuses(body) is None:
-            store(replica, pool, entry, message)
-        else:
-            replica.ignore("inadmissible upload")
+    if entry not in pool.messages:
+        _store_new(replica, pool, entry, message, replica.application.refuses)
     # A receipt is given again for an upload that is sent again: the first may be lost.
     if entry in pool.promised and not replica.silent:
         replica.effects.append(Send(~body.client, _sign_receipt(replica, body.client, digest)))
@@ -157,49 +159,52 @@ def on_change_proposal(replica: Replica, peer: int, message: Message) -> None:
         return
     entry = body.server, message.digest
     pool = replica.proposal_pool
-    if entry in pool.messages or not _is_of_use(replica, pool, entry, message):
-        return
-    if replica.application.refuses_successor(body.content) is None:
-        store(replica, pool, entry, message)
-    else:
-        replica.ignore("inadmissible change proposal")
+    if entry not in pool.messages:
+        refuses_successor = replica.application.refuses_successor
+        _store_new(
+            replica, pool, entry, message, lambda proposal: refuses_successor(proposal.content)
+        )
 
 
-def _is_of_use(replica: Replica, pool: InputPool[Any], entry: Entry, message: Message) -> bool:
-    """Return whether a new upload or change proposal may be stored.
+def _store_new(
+    replica: Replica,
+    pool: InputPool[Any],
+    entry: Entry,
+    message: Message,
+    refuses: Callable[[Any], str | None],
+) -> None:
+    """Store a new upload or change proposal, unless it is of no use or refused.
 
     Two messages of one party are kept and listed, and are evidence. A third one, or one that
     comes after we have closed the round, is stored only if another server's list names it.
     """
     party, digest = entry
-    closed = LIST in replica.state.own
-    if digest in replica.requests.wanted or not (closed or pool.full(party)):
-        return True
     first = pool.first(party)
-    if first is None:
-        replica.ignore("upload after closing")
+    is_listed = digest in replica.requests.wanted
+    if not is_listed and (LIST in replica.state.own or pool.full(party)):
+        replica.ignore("upload after closing" if first is None else "another upload")
+    elif refuses(message.body) is not None:
+        replica.ignore(_INADMISSIBLE[type(message.body)])
+        return
     else:
-        replica.ignore("another upload")
+        store(replica, pool, entry, message)
+    if first is not None:
         replica.accuse(first, message)
-    return False
 
 
 def store(replica: Replica, pool: InputPool[Any], entry: Entry, message: Message) -> None:
-    """Store a new upload or change proposal that may be listed."""
-    party, digest = entry
-    first = pool.first(party)
-    replica.requests.wanted.pop(digest, None)
-    pool.store(entry, message, promise=LIST not in replica.state.own)
+    """Store an upload or change proposal that may be listed."""
+    state = replica.state
+    replica.requests.wanted.pop(entry[1], None)
+    pool.store(entry, message, promise=LIST not in state.own)
     replica.effects.append(Persist(message))
     # Before the last client's upload, the deadline, or a list that names it, an upload lets no
     # rule apply.
     replica.state_changed |= (
-        replica.state.late
+        state.late
         or bool(replica.upload_lists.current or replica.votes.proposals)
-        or replica.upload_pool.held >= len(replica.roster.clients)
+        or len(replica.upload_pool.by_party) >= len(replica.roster.clients)
     )
-    if first is not None:
-        replica.accuse(first, message)
 
 
 def _sign_receipt(replica: Replica, client: int, digest: bytes) -> Message:
@@ -295,7 +300,7 @@ def on_cert(replica: Replica, peer: int, message: Message) -> None:
     elif not replica.rules.certifies(body.certificate, COMMIT):
         replica.ignore("bad certificate")
     else:
-        replica.settle(body.certificate, peer)
+        settle(replica, body.certificate, peer)
         # Catch up round by round; whoever was away has also missed what was proved meanwhile.
         if replica.state.round < replica.certificates.highest_round_heard:
             request_certificate(replica, peer, replica.certificates.highest_round_heard)

@@ -65,7 +65,7 @@ class InputPool(Generic[Body]):
 
     def expect(self, server: int, entries: Entries) -> None:
         """Note which entries of a server's list we lack."""
-        self.lacking[server] = set(self.missing(entries))
+        self.lacking[server] = {entry for entry in entries if entry not in self.messages}
 
     def missing(self, entries: Iterable[Entry]) -> list[Entry]:
         """Return those of the entries whose messages we do not hold."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from fedrfq.consensus.protocol import LATEST, TAG_BYTES, refusal, tag, version_of
 from fedrfq.consensus.records import (
     BODY,
     CERT,
@@ -31,7 +32,6 @@ from fedrfq.consensus.records import (
     PROPOSAL,
     RECEIPT,
     SIGNATURE,
-    TAG,
     UPLOAD,
     VIEWCHANGE,
     Certificate,
@@ -417,6 +417,7 @@ class Message:
         "author",
         "body",
         "checked_by",
+        "protocol",
         "run",
         "server",
         "value",
@@ -430,8 +431,10 @@ class Message:
         body: AnyMessage,
         raw: bytes | None = None,
         signature: bytes | Callable[[bytes], bytes] = b"",
+        protocol: int = LATEST,
     ) -> None:
         self.run = run
+        self.protocol = protocol
         self.body = body
         self._raw = raw
         self._signature = signature
@@ -459,7 +462,7 @@ class Message:
     def raw(self) -> bytes:
         """The bytes of header and body, which are what is signed."""
         if self._raw is None:
-            self._raw = encode(self.run, self.body)
+            self._raw = encode(self.run, self.body, self.protocol)
         return self._raw
 
     @property
@@ -496,9 +499,9 @@ class Message:
         return f"Message({self.body!r})"
 
 
-def encode(run: bytes, body: AnyMessage) -> bytes:
+def encode(run: bytes, body: AnyMessage, protocol: int = LATEST) -> bytes:
     """Return the bytes of header and body, which are what is signed."""
-    return _HEADER.pack(TAG, body.kind, run, body.round) + body.write()
+    return _HEADER.pack(tag(protocol), body.kind, run, body.round) + body.write()
 
 
 def unsigned(run: bytes, body: AnyMessage) -> Message:
@@ -518,7 +521,7 @@ def decode(data: bytes, sizes: Sizes = LARGEST) -> Message:
 
 def run_of(data: bytes) -> bytes | None:
     """Return the run of the message in these bytes, without decoding it; none if it has none."""
-    if len(data) < _HEADER.size or not data.startswith(TAG):
+    if len(data) < _HEADER.size or version_of(data[:TAG_BYTES]) is None:
         return None
     run: bytes = _HEADER.unpack_from(data)[2]
     return run
@@ -528,11 +531,13 @@ def _decode(data: bytes, allowed: Container[int], sizes: Sizes) -> Message:
     """Decode a message of one of the allowed kinds."""
     if len(data) < _HEADER.size:
         raise Refused(f"{len(data)} bytes are too few for a message: its header has {_HEADER.size}")
-    tag, kind, run, round_ = _HEADER.unpack_from(data)
-    if tag != TAG:
-        raise Refused(
-            "not a message of this version: another release of fedrfq wrote it, and can read it"
-        )
+    found, kind, run, round_ = _HEADER.unpack_from(data)
+    protocol = version_of(found)
+    if protocol is None:
+        raise Refused("not a message of fedrfq")
+    why = refusal(protocol)
+    if why is not None:
+        raise Refused(f"a message of {why}")
     if kind not in allowed:
         raise Refused(f"a message of kind {kind} does not belong here")
     if len(data) > sizes.by_kind[kind]:
@@ -552,10 +557,10 @@ def _decode(data: bytes, allowed: Container[int], sizes: Sizes) -> Message:
     reader.end()
     # A message is of one run, and so is all that it carries.
     for nested in nested_in(body):
-        if nested.run != run:
+        if nested.run != run or nested.protocol != protocol:
             raise Refused("a message of one run inside a message of another")
     # With the bytes as they came: what was signed is never encoded again.
-    return Message(run, body, raw, data[end:])
+    return Message(run, body, raw, data[end:], protocol)
 
 
 def nested_in(body: AnyMessage) -> tuple[Message, ...]:

@@ -17,11 +17,12 @@ from itertools import pairwise
 from operator import lt
 from typing import NamedTuple
 
+from fedrfq.consensus import protocol
 from fedrfq.consensus.wire import Reader, Refused, u8, u32
 
 DIGEST = 32  # bytes of a SHA-256 digest
 SIGNATURE = 64  # bytes of an Ed25519 signature
-TAG = b"fedrfq-3"  # with the version; it starts everything that is hashed or signed
+TAG = protocol.tag(3)  # it starts everything that is hashed; the version that defines these hashes
 _ENTRY = struct.Struct("<I32s")  # client or server, digest
 _RECORD = struct.Struct("<I32s32s32s32s32s32s32s")
 _CERTIFICATE = struct.Struct("<BI228sI")  # phase, view, record, number of votes

@@ -6,38 +6,35 @@ higher view, start the view's timer, propose, prepare, commit, decide. The same 
 leads to the same state in any order.
 
 A replica has its parts, each with state of its own. A part knows no other part: what concerns
-several of them is done here, in `inbox` when a message comes in, or in `restart`.
+several of them is done here, or by functions of the replica: in `inbox` and `answers` when a
+message comes in, in `timers` when time has passed, in `settling` when a round is decided, and in
+`restart`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fedrfq.consensus.certificates import Certificates
 from fedrfq.consensus.early_messages import EarlyMessages
 from fedrfq.consensus.events import (
-    DEADLINE,
     RESEND,
     VIEW,
     Accused,
     Application,
     Broadcast,
-    Decided,
     Effect,
     Event,
     Expired,
     Outcome,
     Persist,
     Propose,
-    Publish,
     Received,
     Send,
     SetTimer,
     Start,
-    Timer,
-    Waiting,
 )
 from fedrfq.consensus.evidence import Proofs
 from fedrfq.consensus.inbox import HANDLERS, Handler, receive, store
@@ -54,6 +51,7 @@ from fedrfq.consensus.messages import (
     Certificate,
     ChangeProposal,
     Commit,
+    Entries,
     Fetch,
     Inputs,
     Message,
@@ -73,11 +71,11 @@ from fedrfq.consensus.requests import Requests
 from fedrfq.consensus.restart import recall
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.settling import persisted, settle
+from fedrfq.consensus.timers import expire, set_timers, start
 from fedrfq.consensus.upload_lists import UploadLists
 from fedrfq.consensus.view_changes import ViewChanges
 from fedrfq.consensus.votes import Slots, Votes
-
-_ROUNDS_PER_QUESTION = 16  # after which the others are asked for evidence that we have missed
 
 
 class Replica:
@@ -163,12 +161,7 @@ class Replica:
         self.votes = self.make_votes()
         self.view_changes = ViewChanges()
         self.requests = Requests(self.rules)
-        self._set_timers()
-
-    def _set_timers(self) -> None:
-        deadline = SetTimer(DEADLINE, self.roster.deadline_ms)
-        resend = SetTimer(RESEND, self.roster.resend_ms)
-        self.effects += [deadline, SetTimer(VIEW, None), resend]
+        set_timers(self)
 
     # What others may read
 
@@ -205,7 +198,8 @@ class Replica:
     @property
     def silent(self) -> bool:
         """Whether we must sign nothing: no receipts, lists, votes, view changes or proposals."""
-        return self.state.over or self.rejoining.silences(self.state.round)
+        state = self.state
+        return state.over or self.rejoining.silences(state.round)
 
     # Steps
 
@@ -215,9 +209,9 @@ class Replica:
         if type(event) is Received:
             receive(self, event.peer, event.message)
         elif type(event) is Expired:
-            self._expire(event.timer)
+            expire(self, event.timer)
         elif type(event) is Start:
-            self._start()
+            start(self)
         elif type(event) is Propose:
             self._propose_change(event.round, event.content)
         if self.state_changed:
@@ -290,10 +284,10 @@ class Replica:
         proposals = self.proposal_pool.entries()
         # From here on no receipt is given for a new upload: this list is the only one we ever sign.
         self._sign(UploadList(self.state.round, self.me, uploads, proposals))
-        self._fetch_listed()
+        self.fetch_listed()
         return True
 
-    def _fetch_listed(self) -> None:
+    def fetch_listed(self) -> None:
         """Ask each server for what its list names and we lack."""
         proposals = self.proposal_pool.lacking
         for server, uploads in self.upload_pool.lacking.items():
@@ -308,10 +302,10 @@ class Replica:
         view = self.view_changes.view_to_join(self.state.view, self.me, self.roster.f)
         if view is None:
             return False
-        self._leave_for(view)
+        self.leave_for(view)
         return True
 
-    def _leave_for(self, view: int) -> None:
+    def leave_for(self, view: int) -> None:
         """Leave the current view for a higher one, and tell the others."""
         state = self.state
         state.enter_view(view)
@@ -379,7 +373,7 @@ class Replica:
             return False
         state = self.state
         # The parts come before the vote: who has voted for a record can supply it after a restart.
-        self.effects += self._persisted(proposal.record)
+        self.effects += persisted(self, proposal.record)
         self._sign(Prepare(state.round, state.view, proposal.record.value(self.rules.run), self.me))
         return True
 
@@ -427,7 +421,8 @@ class Replica:
         assert self.state.outcome is not None
         uploads = self.upload_pool.bodies(inputs.uploads)
         outcome = self.application.decide(round_, self.state.outcome, uploads)
-        outcome = outcome._replace(successor=self._successor(inputs))
+        if inputs.proposals:
+            outcome = outcome._replace(successor=self._successor(inputs))
         previous = self.certificates.value_before(round_)
         record = self.rules.record(round_, previous, inputs, outcome)
         contents = (inputs.write(), *outcome)
@@ -474,59 +469,8 @@ class Replica:
         if quorum is None:
             return False
         certificate = self.rules.certificate(quorum.votes, quorum.record)
-        self.settle(certificate, quorum.votes[0].server)
+        settle(self, certificate, quorum.votes[0].server)
         return True
-
-    def settle(self, certificate: Certificate, peer: int) -> None:
-        """Conclude the round with a certificate, our own or one that a peer showed us."""
-        record = certificate.record
-        round_ = self.state.round
-        message = self.rules.unsigned(Cert(round_, certificate))
-        # If we voted for the record, its parts were made durable before the vote. They come
-        # before the certificate in the log, so that a restart finds the outcome when it finds the
-        # decision.
-        if not self._voted_for(record):
-            self.effects += self._persisted(record)
-        self.certificates.chain[round_] = certificate
-        self.record_parts.settle(record)
-        self.state.over = record.ends_run()
-        self.state.outcome = self.record_parts.outcome(record)
-        lists = self.record_parts.lists_by_record.get(record, ())
-        decided = Decided(certificate, self.state.outcome, lists)
-        self.effects += [Persist(message), Publish(message), decided]
-        self.early.enter_round()
-        self.enter_round(round_ + 1, self.upload_lists.current)
-        if self.state.outcome is None:
-            # All but the set of uploads.
-            for fetch in self.record_parts.lacking(record):
-                self.request(fetch, peer)
-        # Evidence is told to all once, and may be lost on the way.
-        if self.state.round % _ROUNDS_PER_QUESTION == 0:
-            self.ask_for_evidence()
-
-    def _voted_for(self, record: Record) -> bool:
-        vote = self.state.own.get(PREPARE)
-        return vote is not None and vote.value == record.value(self.rules.run)
-
-    def _persisted(self, record: Record) -> list[Effect]:
-        """Return what makes the parts of a record durable."""
-        parts = self.record_parts.unlogged(record)
-        return [Persist(self.rules.unsigned(part)) for part in parts]
-
-    def finish_catching_up(self) -> None:
-        """Report the last round's outcome once all its parts are here."""
-        certificate = self.certificates.chain[self.state.round - 1]
-        parts = self.record_parts
-        self.state.outcome = parts.outcome(certificate.record)
-        if self.state.outcome is None:
-            return
-        self.state_changed = True
-        self.effects += [
-            Persist(self.rules.unsigned(part))
-            for name, part in parts.last.items()
-            if not parts.is_logged(name)
-        ]
-        self.effects.append(Decided(certificate, self.state.outcome, ()))
 
     # Messages: what is kept, signed, asked for
 
@@ -596,86 +540,22 @@ class Replica:
 
     def fetch_missing(self, inputs: Inputs, peer: int) -> bool:
         """Ask a peer for those uploads and proposals that we lack; return whether we hold all."""
-        uploads = self.upload_pool.missing(inputs.uploads)
-        proposals = self.proposal_pool.missing(inputs.proposals)
-        for _, digest in uploads:
-            # If we hold the digest, the list names it for the wrong client: there is no such
-            # upload.
-            if self.upload_pool.find(digest) is None:
-                self.request(Fetch(self.state.round, PartKind.UPLOAD, digest), peer)
-        for _, digest in proposals:
-            if self.proposal_pool.find(digest) is None:
-                self.request(Fetch(self.state.round, PartKind.PROPOSAL, digest), peer)
-        return not (uploads or proposals)
+        holds_uploads = self._fetch_entries(PartKind.UPLOAD, self.upload_pool, inputs.uploads, peer)
+        if not inputs.proposals:  # as in almost all rounds
+            return holds_uploads
+        proposals = self.proposal_pool
+        return (
+            self._fetch_entries(PartKind.PROPOSAL, proposals, inputs.proposals, peer)
+            and holds_uploads
+        )
 
-    # Timers
-
-    def _start(self) -> None:
-        """Begin. After a restart, resend what we signed and ask the others what they signed."""
-        self.state_changed = True
-        self._set_timers()
-        question = self.rejoining.question()
-        if question is not None:
-            self.effects += [Persist(question), Broadcast(question)]
-        is_restart = bool(self.state.own or self.certificates.chain)
-        if is_restart:
-            self.ask_for_evidence()
-        if is_restart and not self.over:
-            self._resend()
-            self.effects.append(Broadcast(self._fetch_words()))
-
-    def _fetch_words(self) -> Message:
-        """Return the request for what a server has signed last in this round."""
-        return self.rules.unsigned(Fetch(self.state.round, PartKind.WORDS))
-
-    def _expire(self, timer: Timer) -> None:
-        if timer is RESEND:
-            self._resend()
-        # A view's timer may ring late, when we have left the view or the round.
-        elif timer is VIEW and self.state.timing and not self.silent:
-            self._leave_for(self.state.view + 1)
-        elif timer is DEADLINE:
-            self.state.late = True
-            self.state_changed = True
-            self._report_too_few()
-
-    def _report_too_few(self) -> None:
-        """Report if too few clients have sent by the deadline, and fetch what others list."""
-        held = self.upload_pool.held
-        if held >= self.roster.minimum or self.state.over:
-            return
-        # A silent server fetches too: its silence may end while others wait for its list.
-        self._fetch_listed()
-        if not self.silent:
-            self.effects.append(Waiting(held, self.roster.minimum))
-
-    def _resend(self) -> None:
-        """Send again what we signed last, and ask again for what is missing, as messages get lost.
-
-        The longer a view lasts, the less often. When the run is over there is nothing left to send.
-        """
-        state = self.state
-        if self.over:
-            return
-        question = self.rejoining.question()
-        if question is not None:
-            self.effects.append(Broadcast(question))
-        self.effects += [self._resent(message) for message in state.latest_signed()]
-        self.effects += [Broadcast(fetch) for fetch in self.requests.messages()]
-        # The view's timer ends a view that is stuck. While it does not run, ask one server after
-        # the other for what it signed.
-        if self.roster.n > 1 and not state.timing:
-            peer = (self.me + 1 + state.resends % (self.roster.n - 1)) % self.roster.n
-            self.effects.append(Send(peer, self._fetch_words()))
-        # The server that we asked may not have answered: the next one ahead of us is asked again.
-        self.certificates.requested = False
-        self.effects.append(SetTimer(RESEND, self.roster.wait_ms(state.resends)))
-        state.resends += 1
-
-    def _resent(self, message: Message) -> Send | Broadcast:
-        """Return the effect that resends a message. After view 0 only the leader needs lists."""
-        leader = self.state.leader
-        is_for_leader = message.body.kind == LIST and self.state.view > 0 and leader != self.me
-        if is_for_leader:
-            return Send(leader, message)
-        return Broadcast(message)
+    def _fetch_entries(
+        self, what: PartKind, pool: InputPool[Any], entries: Entries, peer: int
+    ) -> bool:
+        missing = pool.missing(entries)
+        for _, digest in missing:
+            # If we hold the digest, the list names it for the wrong party: there is no such
+            # message.
+            if pool.find(digest) is None:
+                self.request(Fetch(self.state.round, what, digest), peer)
+        return not missing

@@ -21,6 +21,7 @@ from fedrfq.consensus.messages import (
     Upload,
     part_digest,
 )
+from fedrfq.consensus.settling import settle
 
 if TYPE_CHECKING:
     from fedrfq.consensus.replica import Replica
@@ -61,7 +62,7 @@ def _recall_certificate(replica: Replica, certificate: Certificate) -> None:
     # A log may start at a later round: a simulated round is given the last one's decision only.
     if certificate.record.round != replica.state.round:
         replica.enter_round(certificate.record.round, {})
-    replica.settle(certificate, replica.me)
+    settle(replica, certificate, replica.me)
 
 
 def _recall_part(replica: Replica, message: Message, body: Part) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from fedrfq.consensus.protocol import LATEST, refusal, tag
 from fedrfq.consensus.wire import sized, u32
 from fedrfq.errors import UserError
 
@@ -77,8 +78,12 @@ class Roster:
     deadline_ms: int = 60_000
     view_ms: int = 2_000
     resend_ms: int = 1_000
+    protocol: int = LATEST  # the version of the protocol that all parties speak
 
     def __post_init__(self) -> None:
+        why = refusal(self.protocol)
+        if why is not None:
+            raise UserError(f"a federation of {why}")
         self._check_numbers()
         self._check_keys()
 
@@ -153,7 +158,7 @@ class Roster:
             self.resend_ms,
         )
         parts = [
-            b"fedrfq-1 roster",
+            tag(self.protocol) + b" roster",
             *map(u32, numbers),
             *map(sized, self.servers + self.clients),
             sized(self.purpose),

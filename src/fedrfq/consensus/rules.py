@@ -46,17 +46,18 @@ class Rules:
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
         self.run = roster.run
+        self.protocol = roster.protocol
         self._keys = roster.keys
         self._verify = roster.scheme.verify
         self._verified: set[Certificate] = set()
 
     def signed(self, body: AnyMessage, signer: Signer) -> Message:
         """Return a message of this run that the signer signs when its signature is first needed."""
-        return Message(self.run, body, None, signer)
+        return Message(self.run, body, None, signer, self.protocol)
 
     def unsigned(self, body: AnyMessage) -> Message:
         """Return a message of this run of a kind that needs no signature."""
-        return Message(self.run, body)
+        return Message(self.run, body, protocol=self.protocol)
 
     def authentic(self, message: Message) -> bool:
         """Return whether the party that a message names as its author signed it for this run."""
@@ -64,13 +65,17 @@ class Rules:
         if message.verified_by is self:
             return True
         party = message.author
-        if party is None or message.run != self.run:
+        if party is None or not self.of_run(message):
             return False
         key = self._keys.get(party)
         if key is None or not self._verify(key, message.raw, message.signature):
             return False
         message.verified_by = self
         return True
+
+    def of_run(self, message: Message) -> bool:
+        """Return whether a message is of this run, and of the version that it speaks."""
+        return message.run == self.run and message.protocol == self.protocol
 
     def _signed_by(self, party: int, raw: bytes, signature: bytes) -> bool:
         key = self._keys.get(party)
@@ -128,7 +133,8 @@ class Rules:
         record = certificate.record
         value = record.value(self.run)
         for server, signature in certificate.signatures:
-            raw = encode(self.run, vote(record.round, certificate.view, value, server))
+            body = vote(record.round, certificate.view, value, server)
+            raw = encode(self.run, body, self.protocol)
             if not self._signed_by(server, raw, signature):
                 return False
         return True

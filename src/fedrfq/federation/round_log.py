@@ -26,7 +26,6 @@ from fedrfq.consensus.messages import (
     author,
     decode,
     part_digest,
-    unsigned,
 )
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused, sized
@@ -54,18 +53,18 @@ def unpack(payload: bytes) -> list[PlacedMessage]:
     return messages
 
 
-def parts(run: bytes, round_: int, outcome: Outcome) -> list[Message]:
+def parts(rules: Rules, round_: int, outcome: Outcome) -> list[Message]:
     """Return an outcome as messages, one for each part; SUCCESSOR only if there is one."""
     return [
-        unsigned(run, Part(round_, what, content))
+        rules.unsigned(Part(round_, what, content))
         for what, content in zip(OUTCOME, outcome, strict=True)
         if content or what is not PartKind.SUCCESSOR
     ]
 
 
-def changed_parts(run: bytes, round_: int, outcome: Outcome, public: bytes) -> list[Message]:
+def changed_parts(rules: Rules, round_: int, outcome: Outcome, public: bytes) -> list[Message]:
     """Return an outcome as messages, but for a PUBLIC that is as it was before."""
-    messages = parts(run, round_, outcome)
+    messages = parts(rules, round_, outcome)
     if outcome.public != public:
         return messages
     return [m for m in messages if not (type(m.body) is Part and m.body.what is PartKind.PUBLIC)]
@@ -124,4 +123,4 @@ def stands(rules: Rules, round_: int, last: bytes) -> bool:
         return False
     # Byte for byte, so that nothing uncertified (a round, a run) is hidden in the envelopes.
     cert_message = rules.unsigned(Cert(round_, cert.certificate))
-    return last == pack([cert_message, *parts(rules.run, round_, decided)])
+    return last == pack([cert_message, *parts(rules, round_, decided)])

@@ -122,7 +122,7 @@ class Trust:
         cert = messages[0].body if messages else None
         if not isinstance(cert, Cert):
             raise Refused("it does not begin with a certificate")
-        if any(message.run != self._rules.run for message in messages):
+        if not all(map(self._rules.of_run, messages)):
             raise Refused("it belongs to another run")
         record = cert.certificate.record
         if record.round != round_:

@@ -235,7 +235,7 @@ class Courier:
 
     def _take(self, peer: int, message: Message) -> None:
         body = message.body
-        if message.run != self.rules.run:
+        if not self.rules.of_run(message):
             self._elsewhere.add(peer)
         elif isinstance(body, Receipt):
             self._missing[peer].pop(body.digest, None)

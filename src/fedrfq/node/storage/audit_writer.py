@@ -116,9 +116,9 @@ class AuditWriter:
         if self._open is not None and self._open.certificate.record.round < record.round:
             self._write(self._open)
         if decided.outcome is not None:
-            for what, digest, content in zip(
-                OUTCOME, record.outcome(), decided.outcome, strict=True
-            ):
+            for what, content in zip(OUTCOME, decided.outcome, strict=True):
+                # By its own digest: a client's outcome has no state.
+                digest = part_digest(what, content)
                 if digest not in self._parts and digest not in EMPTY_PARTS:
                     self._parts[digest] = Part(record.round, what, content)
         if decided.lists:

@@ -114,7 +114,8 @@ class OmniscientView:
         vote = Prepare if phase == Kind.PREPARE else Commit
         signers = set()
         for server, signature in certificate.signatures:
-            voted = encode(run, vote(record.round, certificate.view, value, server))
+            body = vote(record.round, certificate.view, value, server)
+            voted = encode(run, body, self.roster.protocol)
             if self._is_signed_by(server, voted, signature):
                 signers.add(server)
         distinct_and_valid = len(signers) == len(certificate.signatures)

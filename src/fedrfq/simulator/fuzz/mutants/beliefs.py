@@ -22,6 +22,7 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.settling import settle
 from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
@@ -30,7 +31,7 @@ def _settle_unverified(replica: Replica, peer: int, message: Message) -> None:
     body = message.body
     assert isinstance(body, Cert)
     if body.round == body.certificate.record.round == replica.round:
-        replica.settle(body.certificate, peer)
+        settle(replica, body.certificate, peer)
     else:
         on_cert(replica, peer, message)
 
@@ -47,7 +48,7 @@ def _settle_stale(replica: Replica, peer: int, message: Message) -> None:
     assert isinstance(body, Cert)
     is_old = body.round < replica.round
     if is_old and replica.rules.certifies(body.certificate, Kind.COMMIT):
-        replica.settle(body.certificate, peer)
+        settle(replica, body.certificate, peer)
     else:
         on_cert(replica, peer, message)
 

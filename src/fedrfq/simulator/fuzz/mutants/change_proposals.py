@@ -18,7 +18,11 @@ from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
-from fedrfq.simulator.fuzz.schedule_conditions import with_change_proposals, with_crashes
+from fedrfq.simulator.fuzz.schedule_conditions import (
+    with_change_proposals,
+    with_crashes,
+    with_servers,
+)
 
 
 class _CountsServers(Rules):
@@ -61,7 +65,7 @@ class ChangeProposalForgotten(Replica):
         self.state.own.pop(Kind.PROPOSAL, None)
 
 
-@breaks("validity")
+@breaks("validity", hunt=(with_servers("wrong"),))
 class SuccessorUnchecked(Replica):
     """A server takes the leader's word for the federation that follows."""
 
@@ -85,7 +89,7 @@ class SuccessorOfFew(Rules):
         return min(few, default=b"")
 
 
-@breaks("union")
+@breaks("union", hunt=(with_servers("equivocate"), with_change_proposals))
 class ProposalsCountTwice(Rules):
     """A server that has proposed two successors counts for both."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedrfq.consensus.answers import on_fetch
-from fedrfq.consensus.events import Effect, Event, Received
+from fedrfq.consensus.events import Effect, Event, Expired, Received, Timer
 from fedrfq.consensus.inbox import HANDLERS
 from fedrfq.consensus.messages import Fetch, Message, PartKind, ViewChange
 from fedrfq.consensus.replica import Replica
@@ -39,8 +39,10 @@ class TimerNeverStarted(Replica):
 class NeverResends(Replica):
     """A server never sends a lost message again."""
 
-    def _resend(self) -> None:
-        pass
+    def step(self, event: Event) -> list[Effect]:
+        if isinstance(event, Expired) and event.timer is Timer.RESEND:
+            return []
+        return super().step(event)
 
 
 @breaks("progress")

@@ -21,10 +21,10 @@ from fedrfq.simulator.fuzz.schedule_conditions import (
 class PreparedLeftOut(Replica):
     """A server's view changes never say what it has prepared."""
 
-    def _leave_for(self, view: int) -> None:
+    def leave_for(self, view: int) -> None:
         held = self.certificates.prepared
         self.certificates.prepared = None
-        super()._leave_for(view)
+        super().leave_for(view)
         self.certificates.prepared = held
 
 
@@ -146,5 +146,5 @@ class JoinsAnyone(Replica):
         views = [m.view for s, m in self.view_changes.changes.items() if s != self.me]
         if max(views, default=0) <= self.view:
             return False
-        self._leave_for(max(views))
+        self.leave_for(max(views))
         return True
