@@ -37,15 +37,14 @@ class Drift(Attack):
     def corrupt(self, scene: Scene, state: State, rng: Generator) -> tuple[Uploads, State]:
         if not scene.malicious_K.any():
             return scene.uploads, state
-        gone = int(state.get("steps", 0))
-        steps = gone + 1
+        steps = int(state.get("steps", 0))
+        # Steps beyond the other class would have to be taken back one by one.
+        if steps * self.strength < 1:
+            steps += 1
         centre_AJV, known_J = centres(scene)
         direction_AJV = np.array([to_nearest(centre_JV, known_J) for centre_JV in centre_AJV])
         sent = replaced(scene, centre_AJV + min(steps * self.strength, 1.0) * direction_AJV)
         if not scene.all_kept(sent):
             # The next round adds one step again, so it is one step less than this one.
-            steps = max(gone - 1, 0)
-        elif gone * self.strength >= 1:
-            # Arrived: steps beyond the other class would have to be taken back one by one.
-            steps = gone
+            steps = max(steps - 2, 0)
         return sent, {"steps": np.array(steps, np.int64)}
