@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,16 @@ def check_foresight(loop: RoundLoop, rounds: int) -> None:
 
 
 def test_attackers_foresee_what_the_servers_decide(mnist: Dataset) -> None:
-    attacks = [{"name": "swap"}, {"name": "optimal-frame"}, {"name": "scale", "strength": 1e6}]
+    attacks: list[dict[str, Any]] = [
+        {"name": "swap"},
+        {"name": "optimal-frame"},
+        {"name": "scale", "strength": 1e6},
+    ]
+    method = {"name": "fedproto", "aggregate": "trimmed"}
     experiments = [
         tiny(**TEN, attack={"clients": 3, **attack}, detector={"name": detector}, method=method)
         for attack in attacks
         for detector in ("median", "adaptive")
-        for method in ({"name": "fedproto", "aggregate": "trimmed"},)
     ]
     check_foresight(RoundLoop(experiments, mnist, CPU), 2)
 
@@ -101,7 +106,7 @@ def test_a_searched_factor_moves_the_centres_farther_and_nobody_is_dropped(
     mnist: Dataset, name: str, detector: str
 ) -> None:
     """In the second round, when classes have begun to part; both start from the same first one."""
-    attacks = [{"name": "none"}, {"name": name}, {"name": f"optimal-{name}"}]
+    attacks: list[dict[str, Any]] = [{"name": "none"}, {"name": name}, {"name": f"optimal-{name}"}]
     started = [{**attack, "start_round": 2} for attack in attacks]
     state, rounds = against(mnist, detector, 2, started)
     peace, plain, optimal = state.globals_
@@ -110,7 +115,7 @@ def test_a_searched_factor_moves_the_centres_farther_and_nobody_is_dropped(
 
 
 def test_framers_who_search_have_more_honest_uploads_dropped(mnist: Dataset) -> None:
-    attacks = [{"name": "none"}, {"name": "frame"}, {"name": "optimal-frame"}]
+    attacks: list[dict[str, Any]] = [{"name": "none"}, {"name": "frame"}, {"name": "optimal-frame"}]
     _, rounds = against(mnist, "adaptive", 3, attacks)
     peace, plain, optimal = (sum(map(honest_dropped, run)) for run in zip(*rounds, strict=True))
     assert peace < plain < optimal
@@ -122,7 +127,7 @@ def test_framers_who_search_have_more_honest_uploads_dropped(mnist: Dataset) -> 
 
 def test_drift_goes_a_step_a_round(mnist: Dataset) -> None:
     """By a fifth of the way each; without a detector nobody is dropped."""
-    attacks = [{"name": "none"}, {"name": "drift", "strength": 0.2}]
+    attacks: list[dict[str, Any]] = [{"name": "none"}, {"name": "drift", "strength": 0.2}]
     experiments = [tiny(**TEN, attack={"clients": 3, **attack}) for attack in attacks]
     loop = RoundLoop(experiments, mnist, CPU)
     state = loop.start()
@@ -136,7 +141,10 @@ def test_drift_goes_a_step_a_round(mnist: Dataset) -> None:
 
 
 def test_sleepers_are_honest_then_attack_and_are_honest_again_once_found(mnist: Dataset) -> None:
-    attacks = [{"name": "none"}, {"name": "sleeper", "sleep": 2, "then": "scale"}]
+    attacks: list[dict[str, Any]] = [
+        {"name": "none"},
+        {"name": "sleeper", "sleep": 2, "then": "scale"},
+    ]
     experiments = [
         tiny(**TEN, attack={"clients": 3, **attack}, detector={"name": "median", "psi": 3})
         for attack in attacks
@@ -167,7 +175,10 @@ def moved_classes(state: LoopState) -> Ints:
 
 
 def test_a_backdoor_moves_one_class_toward_another(mnist: Dataset) -> None:
-    attacks = [{"name": "none"}, {"name": "backdoor", "victim": 4, "target": 9}]
+    attacks: list[dict[str, Any]] = [
+        {"name": "none"},
+        {"name": "backdoor", "victim": 4, "target": 9},
+    ]
     state, _ = against(mnist, "none", 1, attacks)
     peace, moved = (known.values_JV for known in state.globals_)
     assert moved_classes(state).tolist() == [4]
@@ -225,10 +236,7 @@ def test_memories_are_saved_and_a_resumed_run_goes_on_to_the_same_bytes(
     list(whole.advance())
     whole.close()
     broken = Session.begin(experiments, CPU, tmp_path / "broken", mnist)
-    rounds = broken.advance()
-    for _ in range(3):
-        next(rounds)
-    rounds.close()
+    assert len(list(islice(broken.advance(), 3))) == 3
     broken.close()
     resumed = Session.resume(broken.runs[0].path, CPU)
     assert resumed.state.round == 2
