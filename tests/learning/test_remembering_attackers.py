@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from fedrfq.data import Dataset
 from fedrfq.learning.attackers_scene import attackers_scene
 from fedrfq.learning.evaluation import RoundOutcome
 from fedrfq.learning.round_loop import LoopState, RoundLoop, attackers
-from fedrfq.prototypes.fixed_point import Ints
-from fedrfq.robust.attacks import ATTACKS
+from fedrfq.prototypes.fixed_point import LIMIT, Ints, Uploads
+from fedrfq.robust.attacks import ATTACKS, Scene
 from fedrfq.robust.attacks.search import displacement
 from fedrfq.runs.session import Session
 from support.command import CPU
@@ -23,6 +24,7 @@ from support.small import run, tiny
 
 MLP = {"name": "mlp", "width": 20}
 TEN: dict[str, Any] = {"clients": 10, "model": MLP}
+MAP = {"name": "random", "first": 4, "second": 8, "moments": "full", "projection": 12, "bits": 16}
 
 
 def against(
@@ -57,6 +59,8 @@ def check_foresight(loop: RoundLoop, rounds: int) -> None:
             dropped = [k for k, kept in enumerate(foreseen.kept_K) if not kept]
             refused = [int(k) for k in outcome.record.refused]
             assert dropped == sorted([*outcome.record.filtered, *refused])
+            scores = [row["score"] for row in outcome.clients]
+            assert [int(score) for score in foreseen.score_K] == scores
             decided = after.globals_[r]
             if task.public_in(number) is not None:
                 assert after.public[r] is not None
@@ -82,19 +86,39 @@ def test_attackers_foresee_what_the_servers_decide(mnist: Dataset) -> None:
 
 
 def test_attackers_foresee_public_rounds(mnist: Dataset) -> None:
-    public = {
-        "name": "random",
-        "first": 4,
-        "second": 8,
-        "moments": "full",
-        "projection": 12,
-        "bits": 16,
-        "every": 2,
-    }
+    public = {**MAP, "every": 2}
     experiment = tiny(
         **TEN, attack={"name": "swap", "clients": 3}, detector={"name": "median"}, public=public
     )
     check_foresight(RoundLoop([experiment], mnist, CPU), 3)
+
+
+def scene_before_the_first_round(loop: RoundLoop) -> tuple[Scene, Uploads]:
+    """Return the first round's scene, and what is sent in it."""
+    state = loop.start()
+    _, (outcome,) = loop.advance(state)
+    before = loop._previous(0, state)
+    task = loop.settings[0].task
+    return attackers_scene(task, 1, before, outcome.sent, loop.malicious[0]), outcome.sent
+
+
+def test_attackers_foresee_that_others_are_refused(mnist: Dataset) -> None:
+    loop = RoundLoop([tiny(**TEN, attack={"name": "swap", "clients": 3})], mnist, CPU)
+    scene, sent = scene_before_the_first_round(loop)
+    values_KJV = sent.values_KJV.copy()
+    values_KJV[4, sent.held_KJ[4]] = LIMIT
+    foreseen = scene.foresee(replace(sent, values_KJV=values_KJV))
+    assert foreseen.kept_K.tolist() == [k != 4 for k in range(10)]
+
+
+def test_attackers_foresee_what_becomes_of_their_second_moments(mnist: Dataset) -> None:
+    """Other counts than those of the classes would be refused, so they are not what is sent."""
+    experiment = tiny(**TEN, attack={"name": "swap", "clients": 3}, public=MAP)
+    scene, sent = scene_before_the_first_round(RoundLoop([experiment], mnist, CPU))
+    assert scene.classes == 10 < sent.counts_KJ.shape[1]
+    counts_KJ = sent.counts_KJ.copy()
+    counts_KJ[scene.malicious_K, 10:] += 1
+    assert scene.all_kept(replace(sent, counts_KJ=counts_KJ))
 
 
 # The searches
