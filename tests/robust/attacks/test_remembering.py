@@ -11,9 +11,12 @@ import pytest
 from fedrfq.errors import UserError
 from fedrfq.prototypes.fixed_point import LIMIT, Globals
 from fedrfq.robust.attacks import ATTACKS, Scene
+from fedrfq.robust.attacks.attack import MAX_STRENGTH
 from fedrfq.robust.attacks.backdoor import Backdoor
+from fedrfq.robust.attacks.by_name import inner_attack
 from fedrfq.robust.attacks.drift import Drift
 from fedrfq.robust.attacks.groups import Groups
+from fedrfq.robust.attacks.inflate import Inflate
 from fedrfq.robust.attacks.scale import Scale
 from fedrfq.robust.attacks.sign_flip import SignFlip
 from fedrfq.robust.attacks.sleeper import Sleeper
@@ -135,6 +138,18 @@ def test_each_group_makes_its_own_attack() -> None:
     scaled = send(Scale(strength=10.0), scene)
     for row, expected in ((1, flipped), (4, scaled), (8, flipped)):
         assert np.array_equal(sent.values_KJV[row], expected.values_KJV[row])
+
+
+def test_groups_claim_what_their_attacks_claim() -> None:
+    scene = random_scene(malicious=(1, 4))
+    sent = send(Groups(first="inflate", second="scale"), scene)
+    assert np.array_equal(sent.counts_KJ[1], np.minimum(1000 * scene.uploads.counts_KJ[1], 2**20))
+    assert np.array_equal(sent.counts_KJ[4], scene.uploads.counts_KJ[4])
+
+
+def test_no_factor_makes_an_attack_stronger_than_attacks_may_be() -> None:
+    assert inner_attack("key", "inflate", 0.5) == Inflate(strength=500.0)
+    assert inner_attack("key", "inflate", MAX_STRENGTH) == Inflate(strength=MAX_STRENGTH)
 
 
 def test_a_group_takes_the_others_for_honest() -> None:
