@@ -145,6 +145,8 @@ class TestBadInput:
         vote = Prepare(1, 0, bytes(32), 2)
         signed = cluster.say(2, vote)
         other = Cluster(minimum=2)
+        lists = [cluster.say(2, UploadList(1, 2, ((9, bytes([n]) * 32),))) for n in range(2)]
+        improper = Evidence(1, lists[0], lists[1])
         cases = {
             "another run": other.say(2, vote),
             "unknown party": cluster.say(2, replace(vote, server=9)),
@@ -154,7 +156,8 @@ class TestBadInput:
             "evidence that proves nothing": unsigned(
                 cluster.rules.run, Evidence(1, signed, signed)
             ),
-            "evidence of another round": unsigned(cluster.rules.run, Evidence(7, signed, signed)),
+            "evidence of improper messages": unsigned(cluster.rules.run, improper),
+            "improper early message": cluster.say(2, UploadList(2, 2, ())),
             "nobody asked": unsigned(cluster.rules.run, Part(1, PartKind.GLOBALS, b"x")),
             "not to be had": unsigned(cluster.rules.run, Fetch(1, PartKind.CERT)),
         }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from fedrfq.consensus.events import (
     Accused,
     Broadcast,
@@ -17,10 +19,21 @@ from fedrfq.consensus.events import (
     Timer,
     Waiting,
 )
-from fedrfq.consensus.messages import Evidence, Part, PartKind, Upload
+from fedrfq.consensus.messages import (
+    Evidence,
+    Message,
+    Part,
+    PartKind,
+    Upload,
+    UploadList,
+    decode,
+)
+from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.wire import Sizes
+from fedrfq.node import driver as driver_module
 from fedrfq.node.driver import BATCH, CHANGE_PROPOSALS, Driver
-from fedrfq.node.transport.fair_queue import _MAX_CLIENT_BYTES, FairQueue
-from support.cluster import Cluster, key, signer
+from fedrfq.node.transport.fair_queue import _MAX_CLIENT_BYTES, TURN_BYTES, FairQueue
+from support.cluster import Cluster, key, roster, signer
 from support.scripted import CERTIFICATE, RULES, World, quiet, run, word
 
 
@@ -63,6 +76,85 @@ def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> 
     assert not queue.put(~0, Start(), 1)
     queue.take()
     assert queue.put(~0, Start(), 1)
+
+
+def test_a_large_frame_waits_for_as_many_turns_as_its_bytes_take() -> None:
+    queue = FairQueue()
+    for _ in range(2):
+        queue.put(1, b"large", 3 * TURN_BYTES)
+    for _ in range(5):
+        queue.put(2, b"small", TURN_BYTES)
+    order = []
+    while queue:
+        order.append(queue.take()[0])
+    assert order == [2, 2, 1, 2, 2, 2, 1]
+
+
+def test_what_a_peer_has_sent_can_be_forgotten() -> None:
+    queue = FairQueue()
+    for peer in (~0, 2, ~0):
+        queue.put(peer, b"frame", _MAX_CLIENT_BYTES // 2)
+    queue.forget(~0)
+    queue.forget(3)
+    assert queue.take()[0] == 2
+    assert not queue
+    assert queue.put(~0, b"frame", _MAX_CLIENT_BYTES)
+
+
+def test_frames_are_decoded_in_the_turn_of_their_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoding as they come in would let one peer's frames hold up everybody's."""
+    decoded = []
+
+    def counted(data: bytes, sizes: Sizes) -> Message:
+        decoded.append(data)
+        return decode(data, sizes)
+
+    monkeypatch.setattr(driver_module, "decode", counted)
+
+    async def test() -> None:
+        world = World()
+        frames = [word(round_).wire for round_ in range(1, 2 * BATCH)]
+        for frame in frames:
+            world.driver.hear(1, frame)
+        world.driver.hear(2, word(9999).wire)
+        assert not decoded
+        await quiet()
+        assert decoded[1] == word(9999).wire
+        assert [decoded[0], *decoded[2:]] == frames
+
+    run(test())
+
+
+def test_what_no_honest_party_says_costs_the_connection_and_what_came_with_it() -> None:
+    async def test() -> None:
+        world = World()
+        clients = len(RULES.roster.clients)
+        entries = tuple((client, bytes(32)) for client in range(100 * clients))
+        large = RULES.signed(UploadList(1, 1, entries), signer(key("server", 1)))
+        for message in (word(), large, word(), large):
+            world.driver.hear(1, message.wire)
+        await quiet()
+        assert world.story == [("drop", 1)]
+        assert len(world.machine.events) == 1
+
+    run(test())
+
+
+def test_messages_of_another_run_are_not_decoded() -> None:
+    """Another run may have more parties, so its messages may well be larger."""
+
+    async def test() -> None:
+        world = World()
+        other = Rules(roster(clients=9))
+        entries = tuple((client, bytes(32)) for client in range(100))
+        foreign = other.signed(UploadList(1, 1, entries), signer(key("server", 1)))
+        world.driver.hear(1, foreign.wire)
+        await quiet()
+        assert not world.story
+        assert not world.machine.events
+        assert world.driver.counts["messages of another run"] == 1
+
+    run(test())
 
 
 def test_what_there_is_no_room_for_is_counted_and_gone() -> None:
@@ -145,6 +237,7 @@ def test_the_round_each_server_spoke_of_is_remembered() -> None:
         world = World()
         for peer, round_ in ((1, 4), (1, 3), (2, 9), (~0, 8)):
             world.driver.hear(peer, word(round_).wire)
+        await quiet()
         assert world.driver.heard == {1: 4, 2: 9}
 
     run(test())
@@ -221,6 +314,7 @@ def test_change_proposals_are_taken_in_now_and_then_and_from_servers_alone() -> 
         upload = RULES.signed(Upload(1, 0, b"1"), signer(key("client", 0))).wire
         for _ in range(3 * CHANGE_PROPOSALS):
             world.driver.hear(1, change_proposal)
+        await quiet()
         assert world.driver.counts["change proposals too often"] == 2 * CHANGE_PROPOSALS
         # A server that floods does not use up the allowance of the others.
         world.driver.hear(2, change_proposal)

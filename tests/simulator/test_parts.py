@@ -111,9 +111,9 @@ def test_messages_are_counted_wherever_they_are() -> None:
     rules = Rules(roster())
     one, two = (rules.unsigned(Part(1, PartKind.SET, bytes([k]))) for k in range(2))
     inner = SimpleNamespace(deep={"x": [one, (two, one)]})
-    assert messages_held(SimpleNamespace(a=inner, b={one}, shared=rules)) == 2
-    assert messages_held(SimpleNamespace(a=inner), shared=[inner]) == 0
+    assert len(messages_held(SimpleNamespace(a=inner, b={one}, shared=rules))) == 2
+    assert len(messages_held(SimpleNamespace(a=inner), shared=[inner])) == 0
     in_events = [Received(0, one), Send(1, two)]
     in_effects = (Persist(one), Broadcast(two))
-    assert messages_held(SimpleNamespace(a=in_events, b=in_effects)) == 2
-    assert messages_held(SimpleNamespace(a=object.__new__(Received))) == 0
+    assert len(messages_held(SimpleNamespace(a=in_events, b=in_effects))) == 2
+    assert len(messages_held(SimpleNamespace(a=object.__new__(Received)))) == 0

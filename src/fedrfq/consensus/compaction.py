@@ -19,10 +19,10 @@ from fedrfq.consensus.messages import (
 def compacted(messages: Sequence[Message]) -> list[Message]:
     """Return the messages of a server's or client's log that a restart needs, in the same order.
 
-    These are the commit certificates of all rounds, the parts and the evidence of the last
-    decided round, everything of the current round, and the mark of a server that rejoins for as
-    long as it must be silent. The public part of the last round may be in the log since an earlier
-    one, which decided it.
+    These are the commit certificates of all rounds, all evidence, of which a log has little, the
+    parts of the last decided round, everything of the current round, and the mark of a server that
+    rejoins for as long as it must be silent. The public part of the last round may be in the log
+    since an earlier one, which decided it.
 
     What is lost are the lists of the last round, with which receipts of that round would be
     compared.
@@ -49,7 +49,7 @@ def compacted(messages: Sequence[Message]) -> list[Message]:
         # Of the last round only the certified parts: a server may have computed others too.
         if isinstance(body, Part) and (body.round == last or _is_earlier_public(body, last)):
             return part_digest(body.what, body.content) in part_names
-        return body.round > last or (isinstance(body, Evidence) and body.round == last)
+        return body.round > last or isinstance(body, Evidence)
 
     return [message for message in messages if is_needed(message)]
 

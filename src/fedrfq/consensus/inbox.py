@@ -5,7 +5,7 @@ Nothing is signed here but receipts, and nothing is sent but answers, requests a
 
 from __future__ import annotations
 
-from fedrfq.consensus.events import Broadcast, Persist, Send
+from fedrfq.consensus.events import Accused, Broadcast, Persist, Send
 from fedrfq.consensus.messages import (
     COMMIT,
     LIST,
@@ -38,8 +38,9 @@ _UPLOAD_PART = PartKind.UPLOAD
 _PUBLIC = PartKind.PUBLIC
 _STANDING = PartKind.STANDING
 _WORDS = PartKind.WORDS
+_EVIDENCE = PartKind.EVIDENCE
 # What only servers can fetch: no client gets another client's upload.
-_PRIVATE = (PartKind.UPLOAD, PartKind.STATE, PartKind.STANDING)
+_PRIVATE = (PartKind.UPLOAD, PartKind.STATE, PartKind.STANDING, PartKind.EVIDENCE)
 # What is asked for by the round, not by a digest.
 _FETCHED_BY_ROUND = (PartKind.CERT, PartKind.WORDS)
 # Messages that have no use once their round is over, so that their signatures need not be checked.
@@ -121,6 +122,10 @@ class Inbox(Rejoining):
 
         Of each party one message of a kind is kept, but two different uploads, which are evidence.
         """
+        # Checked again in its round, but until then it must not take more room than an honest one.
+        if not self.proofs.could_be_honest(message):
+            self._ignore("improper early message")
+            return
         kind = message.body.kind
         party = message.author
         assert party is not None
@@ -295,20 +300,29 @@ class Inbox(Rejoining):
             self._ignore("bad certificate")
         else:
             self._settle(body.certificate, peer)
-            # Catch up round by round.
+            # Catch up round by round; whoever was away has also missed what was proved meanwhile.
             if self.round < self.highest_round_heard:
                 self._request_certificate(peer, self.highest_round_heard)
+            else:
+                self._ask_for_evidence()
 
     def _on_evidence(self, peer: int, message: Message) -> None:
-        body = message.body
-        assert isinstance(body, Evidence)
-        # Older evidence is no longer told from new: `accused` forgets it.
-        if not self.round - 1 <= body.round <= self.round:
-            self._ignore("evidence of another round")
-        elif not self.rules.proves(body):
-            self._ignore("evidence that proves nothing")
+        refusal = self.proofs.take(message)
+        if refusal is None:
+            self.effects += [Persist(message), Accused(message)]
         else:
-            self._record_evidence(message)
+            self._ignore(refusal)
+
+    def _on_handed_evidence(self, peer: int, body: Part) -> None:
+        """Take in a proof that we asked a server for, and ask it for the next."""
+        evidence = self.proofs.read(peer, body)
+        if evidence is None:
+            self._ignore("nobody asked")
+            return
+        self._on_evidence(peer, evidence)
+        question = self.proofs.ask_on(peer)
+        if question is not None:
+            self.effects.append(Send(peer, question))
 
     # Requests and answers
 
@@ -336,6 +350,8 @@ class Inbox(Rejoining):
             return self.upload_pool.find(fetch.digest)
         if fetch.what is _STANDING:
             return self._standing(fetch.digest)
+        if fetch.what is _EVIDENCE:
+            return self.proofs.answer(fetch)
         round_ = fetch.round
         if fetch.what not in _FETCHED_BY_ROUND:
             part = self.parts.get(fetch.digest) or self.last_parts.get(fetch.digest)
@@ -355,6 +371,9 @@ class Inbox(Rejoining):
         assert isinstance(body, Part)
         if body.what is _STANDING:
             self._on_standing(peer, body)
+            return
+        if body.what is _EVIDENCE:
+            self._on_handed_evidence(peer, body)
             return
         # A part is unsigned: that it has a digest we asked for is its proof.
         name = part_digest(body.what, body.content)

@@ -43,7 +43,8 @@ from fedrfq.consensus.records import (
     read_entries,
     write_entries,
 )
-from fedrfq.consensus.wire import Reader, Refused, sized, u8, u16, u32
+from fedrfq.consensus.sizes import LARGEST
+from fedrfq.consensus.wire import Reader, Refused, Sizes, sized, u8, u16, u32
 
 __all__ = [
     "BODY",
@@ -87,6 +88,7 @@ __all__ = [
     "encode",
     "nested_in",
     "part_digest",
+    "run_of",
     "unsigned",
     "write_entries",
 ]
@@ -99,7 +101,7 @@ _VOTE = struct.Struct("<I32sH")  # view, value, server
 _PART = struct.Struct("<BI")  # what it is, size
 
 _FETCHABLE = tuple(PartKind)
-_SENT_AS_PART = (*PARTS, PartKind.STANDING)
+_SENT_AS_PART = (*PARTS, PartKind.STANDING, PartKind.EVIDENCE)
 
 
 # Bodies
@@ -305,7 +307,8 @@ class Fetch:
     """A request for something.
 
     CERT and WORDS are asked for by the round alone, and leave the digest zero. A request for
-    STANDING carries in its place a nonce, a number never used before.
+    STANDING carries in its place a nonce, a number never used before. One for EVIDENCE carries
+    the number of a proof in place of the round, and the digest of all offences its sender knows of.
     """
 
     kind: ClassVar[Kind] = Kind.FETCH
@@ -327,7 +330,8 @@ class Fetch:
 class Part:
     """A part of a record, in answer to a fetch; uploads and certificates are messages of their own.
 
-    The content of a STANDING is the nonce of the request, then a certificate or nothing.
+    The content of a STANDING is the nonce of the request, then a certificate or nothing. That of
+    EVIDENCE is a message, and its round the number of the proof that was asked for.
     """
 
     kind: ClassVar[Kind] = Kind.BODY
@@ -477,12 +481,25 @@ def unsigned(run: bytes, body: AnyMessage) -> Message:
     return Message(run, body)
 
 
-def decode(data: bytes) -> Message:
-    """Return the message in these bytes; refuse all bytes that are no message's `wire`."""
-    return _decode(data, KINDS)
+def decode(data: bytes, sizes: Sizes = LARGEST) -> Message:
+    """Return the message in these bytes; refuse all bytes that are no message's `wire`.
+
+    What is larger than an honest message is refused before anything in it is read. Messages are
+    nested at most three deep, as only evidence holds proposals, only proposals hold lists and view
+    changes, and these hold no messages.
+    """
+    return _decode(data, KINDS, sizes)
 
 
-def _decode(data: bytes, allowed: Container[int]) -> Message:
+def run_of(data: bytes) -> bytes | None:
+    """Return the run of the message in these bytes, without decoding it; none if it has none."""
+    if len(data) < _HEADER.size or not data.startswith(TAG):
+        return None
+    run: bytes = _HEADER.unpack_from(data)[2]
+    return run
+
+
+def _decode(data: bytes, allowed: Container[int], sizes: Sizes) -> Message:
     """Decode a message of one of the allowed kinds."""
     if len(data) < _HEADER.size:
         raise Refused(f"{len(data)} bytes are too few for a message: its header has {_HEADER.size}")
@@ -493,6 +510,10 @@ def _decode(data: bytes, allowed: Container[int]) -> Message:
         )
     if kind not in allowed:
         raise Refused(f"a message of kind {kind} does not belong here")
+    if len(data) > sizes.by_kind[kind]:
+        raise Refused(
+            f"{len(data)} bytes: an honest message of kind {kind} has at most {sizes.by_kind[kind]}"
+        )
     end = len(data)
     if kind in SIGNED:
         end -= SIGNATURE
@@ -500,7 +521,7 @@ def _decode(data: bytes, allowed: Container[int]) -> Message:
         raise Refused("the signature is missing")
     # The signature is cut off before the body is read, so that no field can reach into it.
     raw = data[:end]
-    reader = Reader(raw)
+    reader = Reader(raw, sizes)
     reader.at = _HEADER.size
     body = KINDS[kind].read(round_, reader)
     reader.end()
@@ -537,7 +558,7 @@ def author(body: AnyMessage) -> int | None:
 
 
 def _read_message(r: Reader, allowed: Container[int]) -> Message:
-    return _decode(r.sized(), allowed)
+    return _decode(r.sized(), allowed, r.sizes)
 
 
 def _write_nested(messages: tuple[Message, ...]) -> bytes:
@@ -547,7 +568,7 @@ def _write_nested(messages: tuple[Message, ...]) -> bytes:
 def _read_nested(r: Reader, kind: Kind) -> tuple[Message, ...]:
     # Each is preceded by its length, and has at least a header and a signature.
     min_size = 4 + _HEADER.size + SIGNATURE
-    return r.many(min_size, lambda: _read_message(r, (kind,)))
+    return r.many(min_size, lambda: _read_message(r, (kind,)), r.sizes.servers)
 
 
 def _write_optional(certificate: Certificate | None) -> bytes:

@@ -55,7 +55,8 @@ class PartKind(IntEnum):
     UPLOAD is an upload, by its digest. CERT is a round's certificate. SET, GLOBALS, VERDICTS,
     STATE and PUBLIC are the parts of a record, by their digests. WORDS are the messages that a
     server itself signed last in the round. STANDING is the server's last certificate, for a server
-    that has lost its log (see `rejoin`).
+    that has lost its log (see `rejoin`). EVIDENCE is a proof of misbehaviour, for a server that may
+    have missed it (see `evidence`).
     """
 
     UPLOAD = 1
@@ -67,6 +68,7 @@ class PartKind(IntEnum):
     WORDS = 7
     STANDING = 8
     PUBLIC = 9
+    EVIDENCE = 10
 
 
 # The parts of a record, in its order. All but the set of uploads are the outcome.
@@ -156,7 +158,9 @@ class Certificate:
         record = Record.read(r)
         if phase not in (Kind.PREPARE, Kind.COMMIT):
             raise Refused(f"a certificate of kind {phase}: expected PREPARE or COMMIT")
-        votes = r.many(_SERVER.size + SIGNATURE, lambda: (r.u16(), r.take(SIGNATURE)))
+        votes = r.many(
+            _SERVER.size + SIGNATURE, lambda: (r.u16(), r.take(SIGNATURE)), r.sizes.servers
+        )
         # Strictly ascending, so that a certificate has one encoding and names no server twice.
         if any(a >= b for (a, _), (b, _) in pairwise(votes)):
             raise Refused("a certificate's servers are not in ascending order")
@@ -175,7 +179,8 @@ def write_entries(entries: tuple[Entry, ...]) -> bytes:
 
 def read_entries(r: Reader) -> tuple[Entry, ...]:
     """Read a list or set of uploads, which must be in ascending order."""
-    entries = tuple(_ENTRY.iter_unpack(r.take(r.count(_ENTRY.size) * _ENTRY.size)))
+    count = r.count(_ENTRY.size, r.sizes.entries)
+    entries = tuple(_ENTRY.iter_unpack(r.take(count * _ENTRY.size)))
     if not all(map(lt, entries, entries[1:])):
         raise Refused("entries are not in ascending order")
     return entries

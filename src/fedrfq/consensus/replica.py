@@ -403,6 +403,8 @@ class Replica(Inbox):
         self.state_changed = True
         self._set_timers()
         self._start_rejoining()
+        if self.own or self.chain:
+            self._ask_for_evidence()
         if (self.own or self.chain) and not self.over:
             self._resend()
             self.effects.append(Broadcast(self.rules.unsigned(Fetch(self.round, PartKind.WORDS))))
@@ -466,10 +468,9 @@ class Replica(Inbox):
             self._recall_standing(body)
         elif isinstance(body, Part):
             self._recall_part(message, body)
-        elif isinstance(
-            body, Evidence
-        ):  # before the check of the round: the last round's counts too
-            self._record_evidence(message)
+        # Before the check of the round: proofs are kept whatever their round is.
+        elif isinstance(body, Evidence):
+            self.proofs.recall(message)
         elif body.round < self.round:
             return
         elif isinstance(body, Upload):

@@ -19,6 +19,7 @@ from fedrfq.consensus.events import (
     Send,
     SetTimer,
 )
+from fedrfq.consensus.evidence import Proofs
 from fedrfq.consensus.messages import (
     LIST,
     OUTCOME,
@@ -26,7 +27,6 @@ from fedrfq.consensus.messages import (
     UPLOAD,
     Cert,
     Certificate,
-    Evidence,
     Fetch,
     Kind,
     Message,
@@ -40,6 +40,7 @@ from fedrfq.consensus.rules import Entries, Rules
 from fedrfq.consensus.upload_pool import UploadPool
 
 Slots = dict[int, Message]  # one message by server
+_ROUNDS_PER_QUESTION = 16  # after which the others are asked for evidence that we have missed
 
 
 class ReplicaState:
@@ -48,7 +49,6 @@ class ReplicaState:
     # Slots because there are so many attributes that a dictionary would be slow.
     __slots__ = (
         "abstains_through",
-        "accused",
         "answers",
         "application",
         "certificate_requested",
@@ -74,6 +74,7 @@ class ReplicaState:
         "parts",
         "prepared",
         "prepares",
+        "proofs",
         "proposals",
         "public",
         "quorum",
@@ -104,7 +105,7 @@ class ReplicaState:
         self.outcome: Outcome | None = application.start()
         self.over = False  # whether that outcome ended the run
         self.ignored: Counter[str] = Counter()
-        self.accused: dict[tuple[int, Kind, int], Message] = {}  # by party, kind and round
+        self.proofs = Proofs(rules, application)
         self.highest_round_heard = 0
         self.effects: list[Effect] = []
         # Whether something changed that may let us sign or decide something. Most messages change
@@ -149,10 +150,6 @@ class ReplicaState:
         self.certificate_requested = False
         self.late = False  # whether the deadline has passed
         self.resends = 0
-        # Evidence of the previous round may still come in, and must not be reported twice.
-        self.accused = {
-            key: message for key, message in self.accused.items() if key[2] >= round_ - 1
-        }
         self._update_silence()
         self._set_timers()
 
@@ -200,6 +197,9 @@ class ReplicaState:
         self._enter_round(self.round + 1)
         if self.outcome is None:
             self._fetch_outcome(record, peer)
+        # Evidence is told to all once, and may be lost on the way.
+        if self.round % _ROUNDS_PER_QUESTION == 0:
+            self._ask_for_evidence()
 
     def _load_outcome(self, record: Record) -> None:
         self.outcome = self._outcome(record)
@@ -295,22 +295,14 @@ class ReplicaState:
 
     def _accuse(self, first: Message, second: Message) -> None:
         """Record two conflicting messages as evidence, and tell the others if it is new."""
-        evidence = self.rules.unsigned(Evidence(first.body.round, first, second))
-        if self._record_evidence(evidence):
-            self.effects.append(Broadcast(evidence))
+        evidence = self.proofs.accuse(first, second)
+        if evidence is not None:
+            self.effects += [Persist(evidence), Accused(evidence), Broadcast(evidence)]
 
-    def _record_evidence(self, message: Message) -> bool:
-        """Keep evidence, once for each party, kind and round; return whether it is new."""
-        evidence = message.body
-        assert isinstance(evidence, Evidence)
-        party = evidence.first.author
-        assert party is not None
-        key = (party, evidence.second.body.kind, evidence.round)
-        if key in self.accused:
-            return False
-        self.accused[key] = message
-        self.effects += [Persist(message), Accused(message)]
-        return True
+    def _ask_for_evidence(self) -> None:
+        """Ask all other servers for the proofs of misbehaviour that we have missed."""
+        others = [server for server in range(self.roster.n) if server != self.me]
+        self.effects.append(Broadcast(self.proofs.ask(others)))
 
     def _ignore(self, reason: str) -> None:
         """Count a message that has no effect; the reasons are shown in a server's status."""

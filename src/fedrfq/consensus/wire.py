@@ -7,8 +7,8 @@ there before it allocates anything, so a forged length costs its receiver nothin
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 _U8 = struct.Struct("<B")
@@ -20,11 +20,27 @@ class Refused(Exception):
     """Bytes or a message that cannot be accepted; the text says why."""
 
 
-class Reader:
-    """A cursor over untrusted bytes. Every method raises `Refused` where too few bytes are left."""
+class Sizes(NamedTuple):
+    """The most that an honest message can hold (see `sizes`)."""
 
-    def __init__(self, data: bytes) -> None:
+    servers: int  # votes in a certificate; lists, and view changes, in a proposal
+    entries: int  # uploads in a list or set
+    by_kind: Mapping[int, int]  # bytes of a message of each kind
+
+
+_MAX_COUNT = 2**32 - 1
+_UNLIMITED = Sizes(_MAX_COUNT, _MAX_COUNT, {})
+
+
+class Reader:
+    """A cursor over untrusted bytes. Every method raises `Refused` where too few bytes are left.
+
+    `sizes` bounds the numbers of items: reading an item costs far more than its bytes.
+    """
+
+    def __init__(self, data: bytes, sizes: Sizes = _UNLIMITED) -> None:
         self.data = data
+        self.sizes = sizes
         self.at = 0
 
     def left(self) -> int:
@@ -58,9 +74,11 @@ class Reader:
         """Read a byte string that is preceded by its length."""
         return self.take(self.u32())
 
-    def count(self, min_size: int) -> int:
-        """Read the number of items that follow, each of which takes at least `min_size` bytes."""
+    def count(self, min_size: int, most: int = _MAX_COUNT) -> int:
+        """Read the number of items that follow: at most so many, of at least `min_size` bytes."""
         count = self.u32()
+        if count > most:
+            raise Refused(f"{count} items at offset {self.at}: at most {most} are expected")
         # Checked before anything is allocated: a sender may announce 2³² items for free.
         if count * min_size > self.left():
             raise Refused(
@@ -68,10 +86,10 @@ class Reader:
             )
         return count
 
-    def many(self, min_size: int, read: Callable[[], T]) -> tuple[T, ...]:
-        """Read items preceded by their number, each of which takes at least `min_size` bytes."""
+    def many(self, min_size: int, read: Callable[[], T], most: int = _MAX_COUNT) -> tuple[T, ...]:
+        """Read items preceded by their number: at most so many, of at least `min_size` bytes."""
         # A list first: making a tuple from a generator takes longer.
-        return tuple([read() for _ in range(self.count(min_size))])
+        return tuple([read() for _ in range(self.count(min_size, most))])
 
     def end(self) -> None:
         """Check that all bytes have been read."""

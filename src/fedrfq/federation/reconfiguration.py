@@ -92,9 +92,14 @@ def _proposal_problem(federation: Federation, content: bytes) -> str | None:
     return None
 
 
+def max_successor_bytes(federation: Federation) -> int:
+    """Return how long the text of a federation's successor may be."""
+    return min(MOST, _MAX_GROWTH * len(federation.text) + _EXTRA_BYTES)
+
+
 def read_successor(federation: Federation, content: bytes) -> Federation:
     """Return the federation of this text, if it can succeed the given one."""
-    max_bytes = min(MOST, _MAX_GROWTH * len(federation.text) + _EXTRA_BYTES)
+    max_bytes = max_successor_bytes(federation)
     if len(content) > max_bytes:
         raise UserError(
             f"the new federation.toml has {len(content)} bytes: as the present one has"

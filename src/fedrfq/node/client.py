@@ -39,6 +39,7 @@ from fedrfq.node.storage.audit_writer import AuditWriter
 from fedrfq.node.storage.client_history import ClientHistory, HistoryLine
 from fedrfq.node.storage.compaction import LogCompactor
 from fedrfq.node.storage.write_ahead_log import DamagedLog, WriteAheadLog
+from fedrfq.node.transport.budget import honest_sizes
 from fedrfq.node.transport.links import Links
 from fedrfq.prototypes.fixed_point import Globals
 
@@ -89,7 +90,12 @@ class ClientProcess:
         )
         self._links = Links(identity, lambda peer, data: self._driver.hear(peer, data))
         self._driver = Driver(
-            self._client, party, self._federation.roster, self._store, self._links
+            self._client,
+            party,
+            self._federation.roster,
+            self._store,
+            self._links,
+            sizes=honest_sizes(self._federation),
         )
         self._driver.on_decided = self._decided
         self._driver.on_failed = self._failed

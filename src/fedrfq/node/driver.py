@@ -35,9 +35,10 @@ from fedrfq.consensus.events import (
     Timer,
     Waiting,
 )
-from fedrfq.consensus.messages import Cert, Fetch, Kind, Message, Receipt, Upload, decode
+from fedrfq.consensus.messages import Cert, Fetch, Kind, Message, Receipt, Upload, decode, run_of
 from fedrfq.consensus.roster import Roster, served
-from fedrfq.consensus.wire import Refused
+from fedrfq.consensus.sizes import sizes_of
+from fedrfq.consensus.wire import Refused, Sizes
 from fedrfq.errors import UserError
 from fedrfq.node.receipts import Receipts
 from fedrfq.node.transport.budget import Allowance
@@ -105,7 +106,7 @@ class Driver:
 
     `couriers` are peers that carry clients' uploads and ask questions; anything else from them is
     ignored. They are sent every decision and all clients' receipts, and know whose uploads they
-    carried.
+    carried. `sizes` are those of honest messages; what is larger is refused before it is decoded.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Driver:
         links: Wires,
         *,
         couriers: Sequence[int] = (),
+        sizes: Sizes | None = None,
     ) -> None:
         self.machine = machine
         self.party = party
@@ -137,6 +139,8 @@ class Driver:
         self.on_failed: Callable[[str], None] = _ignore
         # The server that leads the current view.
         self.leader: Callable[[], int] = lambda: party
+        # Takes a frame of another run than the machine's, and tells whether it is one.
+        self.take_elsewhere: Callable[[int, bytes], bool] = lambda peer, data: False
         # Answers a question once nothing can be persisted any more.
         self.answer: Callable[[Fetch], Message | None] = _ignore
         self._servers = [server for server in range(roster.n) if server != party]
@@ -144,6 +148,8 @@ class Driver:
         if party >= 0:
             self._clients = [~client for client in served(party, roster.n, len(roster.clients))]
         self._couriers = couriers
+        self._run = roster.run
+        self._sizes = sizes or sizes_of(roster)
         self._events = FairQueue(couriers)
         self._expired = set[Timer]()
         self._timers = dict[Timer, asyncio.TimerHandle]()
@@ -182,25 +188,41 @@ class Driver:
         self._schedule()
 
     def hear(self, peer: int, data: bytes) -> None:
-        """Queue a peer's frame; one that is not a message costs the peer its connection."""
+        """Queue a peer's frame, which is decoded when it is the peer's turn."""
         if self._stopped:
             return
-        try:
-            message = decode(data)
-        except Refused:
-            self.links.drop(peer, "no message")
-            return
-        if peer in self._couriers and not isinstance(message.body, Upload | Fetch):
-            self.counts["not for a courier to say"] += 1
-            return
-        if type(message.body) is Upload and not self._admits(peer, message.body):
-            return
-        if peer >= 0 and message.body.round > self.heard.get(peer, 0):
-            self.heard[peer] = message.body.round
-        if self._events.put(peer, Received(peer, message), len(data)):
+        if self._events.put(peer, data, len(data)):
             self._schedule()
         else:
             self.counts["messages without room"] += 1
+
+    def _decoded(self, peer: int, data: bytes) -> Received | None:
+        """Return a peer's frame as an event for the machine, if it is one.
+
+        What no honest party would send as a message costs the peer its connection.
+        """
+        if self.take_elsewhere(peer, data):
+            return None
+        # Another run may have more parties, and so larger messages.
+        if run_of(data) not in (None, self._run):
+            self.counts["messages of another run"] += 1
+            return None
+        try:
+            message = decode(data, self._sizes)
+        except Refused:
+            self._events.forget(peer)
+            self.links.drop(peer, "no message")
+            return None
+        body = message.body
+        if peer in self._couriers and not isinstance(body, Upload | Fetch):
+            self.counts["not for a courier to say"] += 1
+            return None
+        if type(body) is Upload and not self._admits(peer, body):
+            return None
+        # In a question for evidence the number is not a round, but too small to matter.
+        if peer >= 0 and body.round > self.heard.get(peer, 0):
+            self.heard[peer] = body.round
+        return Received(peer, message)
 
     def _admits(self, peer: int, upload: Upload) -> bool:
         """Refuse uploads after the last round, and change proposals that come too often."""
@@ -259,7 +281,10 @@ class Driver:
         count = 0
         while self._events and count < BATCH:
             count += 1
-            effects += step(self._events.take())
+            peer, item = self._events.take()
+            event = self._decoded(peer, item) if isinstance(item, bytes) else item
+            if event is not None:
+                effects += step(event)
         self.counts["events"] += count
         return effects
 

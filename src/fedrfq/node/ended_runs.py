@@ -20,9 +20,7 @@ from fedrfq.node.logs import log_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.storage.write_ahead_log import WriteAheadLog
-
-# Where a message holds its run's id: after a tag of eight bytes and its kind.
-RUN = slice(9, 41)
+from fedrfq.node.transport.budget import honest_sizes
 
 
 class _EndedRun:
@@ -33,6 +31,7 @@ class _EndedRun:
 
     def __init__(self, folder: Path, identity: Identity, federation: Federation) -> None:
         self.store = WriteAheadLog.open(folder, federation.roster.run)
+        self.sizes = honest_sizes(federation)
         self._names = {party: member.name for party, member in federation.members.items()}
         self._numbers = {name: party for party, name in self._names.items()}
         # What the run inherited is left out: it only matters for computing an outcome, and this
@@ -102,7 +101,7 @@ class EndedRuns:
         if not self._runs[run].knows(name, peer >= 0):
             return []
         try:
-            answers = self._runs[run].answer(name, decode(data))
+            answers = self._runs[run].answer(name, decode(data, self._runs[run].sizes))
         except Refused:
             return []
         # A receiver may have left the federation since.

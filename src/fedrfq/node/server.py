@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedrfq.consensus.events import Decided, Outcome, Submit, Waiting
-from fedrfq.consensus.messages import Cert, Fetch, Message, Part, PartKind, ViewChange
+from fedrfq.consensus.messages import Cert, Fetch, Message, Part, PartKind, ViewChange, run_of
 from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
@@ -23,7 +23,7 @@ from fedrfq.federation.reconfiguration import reconfigurable
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
 from fedrfq.node.driver import Driver
-from fedrfq.node.ended_runs import RUN, EndedRuns
+from fedrfq.node.ended_runs import EndedRuns
 from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
@@ -36,6 +36,7 @@ from fedrfq.node.storage.audit_writer import AuditWriter
 from fedrfq.node.storage.compaction import LogCompactor
 from fedrfq.node.storage.party_folder import FEDERATION, STATUS
 from fedrfq.node.storage.write_ahead_log import WriteAheadLog
+from fedrfq.node.transport.budget import honest_sizes
 from fedrfq.node.transport.links import Links
 
 # How long a run that has a successor waits for the parties that leave the federation.
@@ -86,7 +87,9 @@ class Server:
             identity, self._replica, self._store, epochs.rounds_left(identity)
         )
         self._ended_runs = EndedRuns(identity)
-        self._links = Links(identity, self._hear, bind=options.listen)
+        self._links = Links(
+            identity, lambda peer, data: self._driver.hear(peer, data), bind=options.listen
+        )
         self._driver = Driver(
             self._replica,
             identity.party,
@@ -94,6 +97,7 @@ class Server:
             self._store,
             self._links,
             couriers=self._federation.courier_numbers,
+            sizes=honest_sizes(self._federation),
         )
         self._compactor = LogCompactor(self._store, self._audit)
         self._stop_requested = asyncio.Event()
@@ -104,6 +108,7 @@ class Server:
     def _set_callbacks(self) -> None:
         driver = self._driver
         driver.last_round = self._tracker.rounds
+        driver.take_elsewhere = self._serve_ended_run
         driver.answer = self._certificate
         driver.leader = lambda: self._replica.leader
         driver.on_persisted = self._persisted
@@ -231,14 +236,14 @@ class Server:
 
     # Callbacks
 
-    def _hear(self, peer: int, data: bytes) -> None:
-        """Take a frame: of this run, or of an ended one whose end the peer has missed."""
-        run = data[RUN]
-        if run in self._ended_runs:
-            for to, message in self._ended_runs.answer(peer, run, data):
-                self._links.send(to, message.wire)
-        else:
-            self._driver.hear(peer, data)
+    def _serve_ended_run(self, peer: int, data: bytes) -> bool:
+        """Answer a frame of an ended run whose end the peer has missed; tell whether it is one."""
+        run = run_of(data)
+        if run is None or run not in self._ended_runs:
+            return False
+        for to, message in self._ended_runs.answer(peer, run, data):
+            self._links.send(to, message.wire)
+        return True
 
     def _continue(self) -> None:
         """Propose the change the operator approved, if any; or end a run with a successor."""

@@ -232,7 +232,10 @@ def _remembered(machine: Any) -> dict[str, Any]:
         "state_changed",
         "ignored",
         "upload_pool",
+        "proofs",
     )
     left_out = (*shared, "last_lists", "abstains_through")
     state = {name: value for name, value in attributes(machine).items() if name not in left_out}
+    if isinstance(machine, Replica):
+        state["evidence"] = machine.proofs.kept
     return state | vars(getattr(machine, "upload_pool", SimpleNamespace()))

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedrfq.consensus.events import Decided
+from fedrfq.consensus.evidence import Offence, offence
 from fedrfq.consensus.messages import (
     OUTCOME,
     Cert,
@@ -34,7 +35,7 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
-from fedrfq.federation.round_log import accusation, pack, parts
+from fedrfq.federation.round_log import pack, parts
 from fedrfq.files import hash_chain
 from fedrfq.node.storage import disk
 from fedrfq.node.storage.log_reader import FOLDER
@@ -53,7 +54,7 @@ class AuditWriter:
         self.last = 0
         # Of rounds already written: their certified values, and whom evidence convicts of what.
         self._values: dict[int, bytes] = {}
-        self._charged: set[object] = set()
+        self._charged: set[Offence] = set()
         # The digest of the public part that was written last.
         self._public = part_digest(PartKind.PUBLIC, b"")
         # Of rounds still to be written: everything that may become part of an entry.
@@ -93,9 +94,9 @@ class AuditWriter:
         # A proposal of this server; other leaders' lists come with `decided`.
         elif isinstance(body, PrePrepare) and body.lists:
             self._lists[body.record] = body.lists
-        # One proof of an accusation is enough, however many parties show it.
-        elif isinstance(body, Evidence) and accusation(body) not in self._charged:
-            self._charged.add(accusation(body))
+        # One proof of an offence is enough, however many parties show it in however many rounds.
+        elif isinstance(body, Evidence) and offence(body) not in self._charged:
+            self._charged.add(offence(body))
             self._evidence.append(message)
 
     def decided(self, decided: Decided) -> None:
@@ -244,7 +245,7 @@ class AuditWriter:
             body = decode(wires[0]).body
             # Evidence stands at the end of an entry, after the set.
             while len(wires) > 1 and isinstance(evidence := decode(wires.pop()).body, Evidence):
-                self._charged.add(accusation(evidence))
+                self._charged.add(offence(evidence))
         except (Refused, IndexError) as error:
             raise UserError(
                 f"{self.folder / LOG}, byte {entry.offset}: this entry does not hold a round;"

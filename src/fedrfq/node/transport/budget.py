@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedrfq.consensus.sizes import sizes_of
+from fedrfq.consensus.wire import Sizes
 from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.reconfiguration import max_successor_bytes
 from fedrfq.prototypes.fixed_point import size
 
 KIB = 1 << 10
@@ -93,6 +96,12 @@ def courier_pace(federation: Federation) -> Pace:
     is a client's. Its queue also has to hold the clients' receipts.
     """
     return replace(server_pace(federation), frame_bytes=client_pace(federation).frame_bytes)
+
+
+def honest_sizes(federation: Federation) -> Sizes:
+    """Return how large the messages of honest parties can be."""
+    upload = max(_upload_bytes(federation) + KIB, max_successor_bytes(federation))
+    return sizes_of(federation.roster, upload)
 
 
 def _upload_bytes(federation: Federation) -> int:

@@ -1,4 +1,8 @@
-"""Queues what peers have sent and nobody has processed yet: peers take turns, in bounded space."""
+"""Queues what peers have sent and nobody has processed yet: peers take turns, in bounded space.
+
+Frames are queued as they came, and decoded by whoever takes them. So what it costs to decode a
+peer's frames, like all that follows from them, comes out of that peer's own turns.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,13 @@ from fedrfq.consensus.events import Event
 # votes, a client one upload a round and a few questions.
 _MAX_SERVER_BYTES = 64 << 20
 _MAX_CLIENT_BYTES = 256 << 10
+# What a peer may spend in a turn. A larger frame has to wait for several: the larger it is, the
+# longer it takes to decode and check.
+TURN_BYTES = 16 << 10
 
 
 class FairQueue:
-    """One queue per peer, from which events are taken in turn.
+    """One queue per peer, from which events and frames are taken in turn, one at a time.
 
     A peer that sends a lot delays only itself. Couriers get the space of a server, because they
     carry the uploads of many clients.
@@ -22,21 +29,23 @@ class FairQueue:
 
     def __init__(self, couriers: Container[int] = ()) -> None:
         self._couriers = couriers
-        self._queues: defaultdict[int, deque[tuple[Event, int]]] = defaultdict(deque)
+        self._queues: defaultdict[int, deque[tuple[Event | bytes, int]]] = defaultdict(deque)
         self._bytes: Counter[int] = Counter()
+        # Bytes that a peer has saved up for its next frame, which is larger than a turn.
+        self._saved: Counter[int] = Counter()
         # Every peer with a non-empty queue is in here exactly once.
         self._turns: deque[int] = deque()
 
-    def put(self, peer: int, event: Event, size: int = 0) -> bool:
-        """Add an event and tell whether there was room for it."""
+    def put(self, peer: int, item: Event | bytes, size: int = 0) -> bool:
+        """Add an event or a frame and tell whether there was room for it."""
         queue = self._queues[peer]
-        # An empty queue takes any event, however large: the bound is on what piles up, and
+        # An empty queue takes any item, however large: the bound is on what piles up, and
         # transport has bounded the frame already.
         if not queue:
             self._turns.append(peer)
         elif self._bytes[peer] + size > self._max_bytes(peer):
             return False
-        queue.append((event, size))
+        queue.append((item, size))
         self._bytes[peer] += size
         return True
 
@@ -45,15 +54,30 @@ class FairQueue:
             return _MAX_SERVER_BYTES
         return _MAX_CLIENT_BYTES
 
-    def take(self) -> Event:
-        """Remove and return the next event of the peer whose turn it is."""
-        peer = self._turns.popleft()
-        queue = self._queues[peer]
-        event, size = queue.popleft()
+    def take(self) -> tuple[int, Event | bytes]:
+        """Remove and return the next item that a peer's turn is enough for, with the peer."""
+        while True:
+            peer = self._turns.popleft()
+            queue = self._queues[peer]
+            item, size = queue[0]
+            if size <= self._saved[peer] + TURN_BYTES:
+                break
+            self._saved[peer] += TURN_BYTES
+            self._turns.append(peer)
+        queue.popleft()
         self._bytes[peer] -= size
+        self._saved[peer] = 0
         if queue:
             self._turns.append(peer)
-        return event
+        return peer, item
+
+    def forget(self, peer: int) -> None:
+        """Remove all that a peer has sent."""
+        if self._queues[peer]:
+            self._turns.remove(peer)
+        self._queues[peer].clear()
+        self._bytes[peer] = 0
+        self._saved[peer] = 0
 
     def __bool__(self) -> bool:
         return bool(self._turns)

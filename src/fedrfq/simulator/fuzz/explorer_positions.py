@@ -44,7 +44,7 @@ from fedrfq.simulator.violation import Violation
 # Attributes that are the same throughout a search.
 _CONSTANT = ("rules", "roster", "me", "signer", "application", "upload_pool", "lists", "outcome")
 # Attributes that have no bearing on what a server says: counters, evidence, a cache.
-_IRRELEVANT = (*_CONSTANT, "ignored", "effects", "accused", "resends", "computed")
+_IRRELEVANT = (*_CONSTANT, "ignored", "effects", "proofs", "resends", "computed")
 _VOTES = (Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT)
 # Messages that a server only keeps until it has enough of them.
 _COUNTED = (Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)

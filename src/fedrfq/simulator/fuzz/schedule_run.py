@@ -16,13 +16,15 @@ from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster, Scheme, Signer
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.sizes import sizes_of
 from fedrfq.errors import UserError
 from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS, Ring
 from fedrfq.simulator.fuzz.bounds import max_messages, max_ms, max_views
 from fedrfq.simulator.fuzz.ideal_signatures import WEAK, IdealSignatures
 from fedrfq.simulator.fuzz.invariants import Observer
 from fedrfq.simulator.fuzz.schedule import Schedule, draw
-from fedrfq.simulator.fuzz.toy import MAX_NUMBER, Toy, content
+from fedrfq.simulator.fuzz.storage_bounds import StorageBounds
+from fedrfq.simulator.fuzz.toy import CONTENT_BYTES, MAX_NUMBER, PART_BYTES, Toy, content
 from fedrfq.simulator.fuzz.transcript import Transcript
 from fedrfq.simulator.party import Crash, SimulatedMachine, SimulatedParty
 from fedrfq.simulator.violation import Violation
@@ -230,6 +232,8 @@ class ScheduleRun:
         calm_ms = self.schedule.links.calm_ms
         observer.max_views = max_views(self.roster, self.schedule.links.slow_ms)
         observer.max_held = max_messages(self.schedule.n, self.schedule.clients)
+        sizes = sizes_of(self.roster, CONTENT_BYTES)
+        observer.bound_storage(StorageBounds(self.roster, sizes, PART_BYTES))
         observer.calm = lambda: self.world.now >= calm_ms
         self.world.clock_jumps = self.schedule.clock_jumps
 

@@ -18,6 +18,9 @@ _GLOBALS = struct.Struct("<IqQ")
 # Every so many rounds the public part changes, beginning with the first; in the others it stays.
 _PUBLIC_EVERY = 3
 MAX_NUMBER = 10**6
+# Of an upload, and of the longest part of an outcome.
+CONTENT_BYTES = _CONTENT.size
+PART_BYTES = 64
 
 
 def content(number: int) -> bytes:
