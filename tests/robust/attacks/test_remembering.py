@@ -250,6 +250,12 @@ def test_sole_holders_share_the_classes_that_nobody_holds() -> None:
     assert sent.values_KJV[1:].tolist() == [[[1], [50], [0]], [[2], [0], [50]]]
 
 
+def test_sole_holders_are_honest_while_nobody_has_sent_the_victim() -> None:
+    counts = [[4, 0, 0], [2, 3, 0]]
+    scene = scene_of(counts, [[[50], [0], [0]], [[1], [7], [0]]], [1])
+    assert same(send(Sole(victim=1), scene), scene.uploads)
+
+
 def test_nobody_is_a_sole_holder_where_every_class_is_held() -> None:
     scene = random_scene()
     assert same(send(Sole(), scene), scene.uploads)

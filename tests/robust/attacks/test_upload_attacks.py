@@ -235,6 +235,12 @@ def test_framers_send_the_last_global_prototypes_of_every_class_nearly() -> None
     assert 1 < np.abs(far - known.values_JV[0]).max() <= 50
 
 
+def test_framers_without_samples_claim_one() -> None:
+    known = Globals(np.ones(2, np.bool_), array([[100], [200]]))
+    scene = scene_of([[4, 1], [0, 0]], [[[5], [5]], [[0], [0]]], [1], known)
+    assert send(Frame(), scene).counts_KJ[1].tolist() == [1, 1]
+
+
 def test_framers_are_honest_while_there_are_no_global_prototypes() -> None:
     scene = scene_of([[4, 1], [0, 7]], np.full((2, 2, 3), 5), [1])
     assert same(send(Frame(), scene), scene.uploads)
