@@ -49,6 +49,7 @@ def drifting(scene: Scene, rounds: int, strength: float) -> list[int]:
 
 def test_drift_goes_a_step_a_round_and_no_farther_than_the_other_class() -> None:
     assert drifting(two_classes(LIMIT), 6, 0.25) == [250, 500, 750, 1000, 1000, 1000]
+    assert drifting(two_classes(LIMIT), 4, 0.4) == [400, 800, 1000, 1000]
 
 
 def test_drift_steps_back_where_it_is_dropped() -> None:
@@ -254,6 +255,12 @@ def test_sole_holders_are_honest_while_nobody_has_sent_the_victim() -> None:
     counts = [[4, 0, 0], [2, 3, 0]]
     scene = scene_of(counts, [[[50], [0], [0]], [[1], [7], [0]]], [1])
     assert same(send(Sole(victim=1), scene), scene.uploads)
+
+
+def test_a_victim_is_not_put_on_itself() -> None:
+    """Nobody honest holds class 2, but it has a global prototype: it can be the victim."""
+    scene = three_classes()
+    assert same(send(Sole(victim=2), scene), scene.uploads)
 
 
 def test_nobody_is_a_sole_holder_where_every_class_is_held() -> None:
