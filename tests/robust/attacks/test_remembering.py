@@ -259,7 +259,7 @@ def test_sole_holders_are_honest_while_nobody_has_sent_the_victim() -> None:
 
 def test_a_victim_is_not_put_on_itself() -> None:
     """Nobody honest holds class 2, but it has a global prototype: it can be the victim."""
-    scene = three_classes()
+    scene = three_classes(globals_=Globals(np.ones(3, np.bool_), array([[0], [1000], [8000]])))
     assert same(send(Sole(victim=2), scene), scene.uploads)
 
 
