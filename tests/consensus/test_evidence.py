@@ -109,7 +109,7 @@ class TestWhatIsKept:
         cluster.give(0, Received(LIAR, cluster.say(LIAR, UploadList(2, LIAR, entries))))
         signed = cluster.rules.signed(Upload(2, 1, b"x" * 1000), signer(key("client", 1)))
         cluster.give(0, Received(~1, signed))
-        assert not cluster.parties[0].early
+        assert not cluster.parties[0].early.kept
 
     def test_evidence_of_an_old_round_survives_compaction_and_restart(self) -> None:
         cluster = Cluster()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedrfq.consensus.compaction import compacted
-from fedrfq.consensus.events import Broadcast, Effect, Persist, Received, Send, Submit, Timer
+from fedrfq.consensus.events import Broadcast, Effect, Persist, Propose, Received, Send, Timer
 from fedrfq.consensus.messages import SIGNED, Fetch, Kind, Message, Part, PartKind
 from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.rules import Rules
@@ -36,13 +36,7 @@ def answer(cluster: Cluster, round_: int, nonce: bytes = NONCE) -> Message:
 
 def signed(effects: list[Effect], server: int) -> list[Message]:
     found = [e.message for e in effects if isinstance(e, Send | Broadcast | Persist)]
-    return [m for m in found if m.body.kind in SIGNED and signing_party(m) == server]
-
-
-def signing_party(message: Message) -> int | None:
-    if message.author is None:
-        return None
-    return roster().party_behind(message.author)
+    return [m for m in found if m.body.kind in SIGNED and m.author == server]
 
 
 def test_it_asks_first_of_all_and_makes_that_durable() -> None:
@@ -56,7 +50,7 @@ def test_it_asks_first_of_all_and_makes_that_durable() -> None:
     ]
     assert [to for to, _ in asked] == [1, 2, 3]
     cluster.restart(0)
-    assert cluster.parties[0].nonce == NONCE
+    assert cluster.parties[0].rejoining.nonce == NONCE
     cluster.sent.clear()
     cluster.expire(Timer.RESEND, 0)
     assert [to for _, to, m in cluster.sent if m.body == Fetch(0, PartKind.STANDING, NONCE)] == [
@@ -72,9 +66,13 @@ def test_it_follows_is_silent_for_two_rounds_and_then_speaks_again() -> None:
     cluster.sent.clear()
     cluster.settle()
     rejoined = cluster.parties[0]
-    assert (rejoined.nonce, rejoined.abstains_through, rejoined.round) == (None, 4, 3)
+    assert (rejoined.rejoining.nonce, rejoined.rejoining.abstains_through, rejoined.round) == (
+        None,
+        4,
+        3,
+    )
     for round_ in (3, 4):
-        cluster.give(0, Submit(round_, b"5"))
+        cluster.give(0, Propose(round_, b"5"))
         cluster.train(round_)
         cluster.settle()
         cluster.expire(Timer.DEADLINE)
@@ -84,7 +82,7 @@ def test_it_follows_is_silent_for_two_rounds_and_then_speaks_again() -> None:
         assert cluster.parties[0].round == round_ + 1
         if round_ == 3:
             cluster.restart(0)
-    assert not [m for s, _, m in cluster.sent if signing_party(m) == 0 and s == 0]
+    assert not [m for s, _, m in cluster.sent if m.author == 0 and s == 0]
     assert cluster.globals_(4)[0] == cluster.globals_(4)[1]
     cluster.train(5)
     cluster.settle()
@@ -101,10 +99,10 @@ def test_the_highest_round_of_n_minus_f_answers_counts() -> None:
     for peer, round_ in ((1, 1), (2, 3)):
         cluster.give(0, Received(peer, answer(cluster, round_)))
         cluster.give(0, Received(peer, answer(cluster, 0)))
-    assert cluster.parties[0].nonce == NONCE
+    assert cluster.parties[0].rejoining.nonce == NONCE
     effects = cluster.give(0, Received(3, answer(cluster, 0)))
     assert Persist(cluster.rules.unsigned(Part(5, PartKind.STANDING, NONCE))) in effects
-    assert cluster.parties[0].abstains_through == 5
+    assert cluster.parties[0].rejoining.abstains_through == 5
 
 
 def test_silence_ends_at_once_where_the_others_are_far_beyond() -> None:
@@ -150,7 +148,7 @@ def test_what_is_no_answer(name: str) -> None:
     cluster.lose(0, NONCE)
     peer, make = BAD[name]
     assert cluster.give(0, Received(peer, make(cluster))) == []
-    assert cluster.parties[0].answers == {}
+    assert cluster.parties[0].rejoining.answers == {}
 
 
 def test_who_asks_itself_does_not_answer_and_clients_are_not_told() -> None:
@@ -192,7 +190,7 @@ def test_what_it_alone_decided_before_is_covered() -> None:
         cluster.train(2)
     cluster.expire(Timer.DEADLINE)
     cluster.settle()
-    assert cluster.parties[0].abstains_through == 2
+    assert cluster.parties[0].rejoining.abstains_through == 2
     assert cluster.parties[0].round == cluster.parties[1].round == 3
     assert cluster.said(0, Kind.LIST) == before
 
@@ -210,7 +208,7 @@ def test_one_server_alone_cannot_rejoin() -> None:
 def test_a_compacted_log() -> None:
     """Of two and a half rounds, the first two leave only their decisions and the last outcome."""
     cluster = advanced(2)
-    cluster.give(0, Submit(3, b"5"))
+    cluster.give(0, Propose(3, b"5"))
     cluster.train(3, [b"1"])
     cluster.settle()
     short = compacted(cluster.logs[0])
@@ -219,7 +217,7 @@ def test_a_compacted_log() -> None:
         (1, Kind.CERT),
         *[(2, Kind.BODY)] * 4,
         (2, Kind.CERT),
-        (3, Kind.UPLOAD),
+        (3, Kind.PROPOSAL),
         (3, Kind.UPLOAD),
     ]
     assert compacted([]) == []

@@ -112,7 +112,7 @@ def test_a_list_that_gives_uploads_to_other_clients_makes_nobody_send_them_aroun
     cluster.expire(Timer.RESEND, 0, 1, 2)
     cluster.settle()
     assert not [m for s, _, m in cluster.sent if s >= 0 and m.body.kind == Kind.UPLOAD]
-    assert not any(cluster.parties[s].wanted for s in (0, 1, 2))
+    assert not any(cluster.parties[s].requests.wanted for s in (0, 1, 2))
 
 
 def test_after_its_deadline_a_server_with_too_few_uploads_fetches_what_others_list() -> None:
@@ -254,6 +254,6 @@ def _pass_time(cluster: Cluster, servers: Iterable[int]) -> None:
         cluster.settle()
         for server in servers:
             cluster.expire(Timer.RESEND, server)
-            if cluster.parties[server].timing:
+            if cluster.parties[server].state.timing:
                 cluster.expire(Timer.VIEW, server)
         cluster.settle()

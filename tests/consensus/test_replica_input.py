@@ -50,7 +50,7 @@ class TestClients:
         cluster = Cluster()
         for content in (b"7", b"8", b"9", b"10"):
             cluster.give(0, Received(~3, cluster.upload(3, 1, content)))
-        assert len(cluster.parties[0].upload_pool.uploads) == 2
+        assert len(cluster.parties[0].upload_pool.messages) == 2
 
     def test_an_inadmissible_upload_is_not_stored(self) -> None:
         cluster = Cluster()
@@ -180,7 +180,7 @@ class TestBadInput:
         cluster = Cluster()
         for value in (bytes(32), b"\1" * 32, b"\2" * 32):
             cluster.give(0, Received(2, cluster.say(2, Commit(1, 0, value, 2))))
-        assert [m.value for m in cluster.parties[0].commits.values()] == [bytes(32)]
+        assert [m.value for m in cluster.parties[0].votes.commits.values()] == [bytes(32)]
         assert len(cluster.accused[0]) == 1
 
     def test_what_is_set_aside_for_the_next_round_is_bounded(self) -> None:
@@ -188,7 +188,7 @@ class TestBadInput:
         for number in range(50):
             cluster.give(0, Received(2, cluster.say(2, Commit(2, number, bytes(32), 2))))
             cluster.give(0, Received(~1, cluster.upload(1, 2, b"%d" % number)))
-        assert len(cluster.parties[0].early) == 3
+        assert len(cluster.parties[0].early.kept) == 3
 
     def test_far_ahead_is_asked_about_once(self) -> None:
         cluster = Cluster()

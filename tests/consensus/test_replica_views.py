@@ -125,7 +125,7 @@ class TestViewChange:
         cluster = Cluster()
         for view in (5, 3, 9, 9, 7):
             cluster.give(0, Received(2, cluster.say(2, ViewChange(1, view, 2, None, None))))
-        assert [m.view for m in cluster.parties[0].changes.values()] == [9]
+        assert [m.view for m in cluster.parties[0].view_changes.changes.values()] == [9]
 
 
 class TestRecovery:
@@ -172,10 +172,18 @@ class TestRecovery:
         cluster.expire(Timer.RESEND)
         cluster.settle()
         cluster.give(
-            0, Received(2, cluster.say(2, ViewChange(1, 1, 2, cluster.parties[2].prepared, None)))
+            0,
+            Received(
+                2,
+                cluster.say(2, ViewChange(1, 1, 2, cluster.parties[2].certificates.prepared, None)),
+            ),
         )
         cluster.give(
-            0, Received(3, cluster.say(3, ViewChange(1, 1, 3, cluster.parties[3].prepared, None)))
+            0,
+            Received(
+                3,
+                cluster.say(3, ViewChange(1, 1, 3, cluster.parties[3].certificates.prepared, None)),
+            ),
         )
         cluster.settle()
         assert cluster.globals_(1) == dict.fromkeys((0, 2, 3), b"1234")
@@ -220,7 +228,7 @@ class TestRecovery:
         cluster.train(1)
         cluster.passes = NO_COMMITS
         cluster.settle()
-        prepared = cluster.parties[2].prepared
+        prepared = cluster.parties[2].certificates.prepared
         assert prepared is not None
         for forged in (
             replace(prepared, phase=Kind.COMMIT),

@@ -14,10 +14,12 @@ import pytest
 
 from fedrfq.audit import Audit
 from fedrfq.committee import Simulated
+from fedrfq.consensus import answers
 from fedrfq.consensus.events import Outcome, Publish, Received
 from fedrfq.consensus.messages import (
     Cert,
     Certificate,
+    ChangeProposal,
     Commit,
     Fetch,
     Kind,
@@ -57,7 +59,7 @@ def altered(message: Message) -> Message:
 
 def named(carried: Carried) -> tuple[int, ...]:
     """Return the clients whose uploads the committee has judged."""
-    return codec.decode_verdicts_without_successor(carried.verdicts)[0]
+    return codec.decode_verdicts(carried.verdicts)[0]
 
 
 def simulated(number: int) -> list[bytes]:
@@ -130,7 +132,7 @@ def test_what_it_brings_is_what_a_simulated_committee_decides_though_a_server_di
         assert rules.certifies(result.certificate, Kind.COMMIT)
         assert cert == rules.unsigned(Cert(result.round, result.certificate))
         globals_, verdicts, _, public = round_log.parts(
-            rules.run, result.round, Outcome(result.globals_, result.verdicts, b"")
+            rules, result.round, Outcome(result.globals_, result.verdicts, b"")
         )
         assert parts == [globals_, verdicts, public]
     for folder in (folders[0], folders[3]):
@@ -165,10 +167,8 @@ def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
     tries = [
         rules.signed(Upload(1, ~own.party, content), own.signer),
         rules.signed(Upload(1, 0, content), own.signer),
-        rules.signed(Upload(1, federation.roster.proposal_client(1), change_proposal), own.signer),
-        rules.signed(
-            Upload(1, federation.roster.proposal_client(1), change_proposal), other.signer
-        ),
+        rules.signed(ChangeProposal(1, 1, change_proposal), own.signer),
+        rules.signed(ChangeProposal(1, 1, change_proposal), other.signer),
         rules.signed(Commit(1, 0, bytes(32), 1), own.signer),
         rules.signed(Commit(1, 0, bytes(32), 1), other.signer),
     ]
@@ -182,10 +182,11 @@ def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
                 for message in tries:
                     server._driver.hear(own.party, message.wire)
             await until(lambda: ignored(servers, "bad signature") == [1] * 4)  # as client 0
-            assert counted(servers, "not for a courier to say") == [2] * 4  # the votes
+            # The proposals and the votes.
+            assert counted(servers, "not for a courier to say") == [4] * 4
             for server, _ in servers.running.values():
-                assert not server._replica.upload_pool.uploads
-                assert not server._replica.commits
+                assert not server._replica.upload_pool.messages
+                assert not server._replica.votes.commits
             assert named(await courier.carry(1, signed(tmp_path, 1), PATIENCE_S)) == (0, 1, 2)
 
     run(test())
@@ -362,8 +363,8 @@ def test_the_latest_round_is_found_whatever_one_server_says(
     """Server 0 forgets all rounds, reports one that never was, or answers with parts of its own."""
     federation = founded(tmp_path, couriers=1, **PATIENT)
     true = Server._last_decided
-    found = Replica._find
-    record = Record(9, *[bytes(32)] * 6)
+    found = answers.find
+    record = Record(9, *[bytes(32)] * 7)
     forged = Certificate(Kind.COMMIT, 0, record, tuple((server, bytes(64)) for server in range(3)))
 
     def lying(content: bytes) -> Callable[[Server], Message]:
@@ -388,7 +389,7 @@ def test_the_latest_round_is_found_whatever_one_server_says(
             await until(
                 lambda: all(server._tracker.decided == 2 for server, _ in servers.running.values())
             )
-        monkeypatch.setattr(Replica, "_find", poisoned)
+        monkeypatch.setattr(answers, "find", poisoned)
         for content in (b"", forged.write(), b"no certificate"):
             monkeypatch.setattr(Server, "_last_decided", lying(content))
             async with at_work(tmp_path) as (_, courier):
@@ -412,14 +413,14 @@ def test_public_statistics_are_brought_once(
     public = replace(PUBLIC, moments=100, values=300, every=0, norm=16.0)
     founded(tmp_path, couriers=1, public=public, **PATIENT)
     asked = []
-    found = Replica._find
+    found = answers.find
 
     def counted(replica: Replica, fetch: Fetch) -> Message | None:
         if fetch.what is PartKind.PUBLIC:
             asked.append(fetch.round)
         return found(replica, fetch)
 
-    monkeypatch.setattr(Replica, "_find", counted)
+    monkeypatch.setattr(answers, "find", counted)
 
     async def test() -> None:
         async with at_work(tmp_path) as (servers, courier):

@@ -209,7 +209,9 @@ def test_a_damaged_log_is_refused_and_the_server_rejoins(tmp_path: Path) -> None
         clients = [Uploader(tmp_path / f"client-{k}", 1_000_000) for k in range(3)]
         for client in clients:
             await client.start()
-        await until(lambda: not servers[3]._replica.silent and len(servers[3]._replica.own) > 0)
+        await until(
+            lambda: not servers[3]._replica.silent and len(servers[3]._replica.state.own) > 0
+        )
         for client in clients:
             await client.stop()
         await servers.stop()
@@ -362,7 +364,7 @@ def test_what_the_replica_dies_of_ends_the_process(
 
     async def test() -> None:
         own = Server(identity.load(tmp_path / "server-0"), ServerOptions())
-        monkeypatch.setattr(Replica, "_start", lambda replica: 1 // 0)
+        monkeypatch.setattr(Replica, "step", lambda replica, event: 1 // 0)
         await own.run()
 
     with pytest.raises(ZeroDivisionError):

@@ -48,7 +48,7 @@ class Nest(Behaviour):
     def __init__(self, ring: Ring, me: int, log: tuple[Message, ...] = ()) -> None:
         super().__init__(ring, me, log)
         self.due_s = 0.0
-        record = Record(1, *[bytes(DIGEST)] * 6)
+        record = Record(1, *[bytes(DIGEST)] * 7)
         lists = (ring.sign(me, UploadList(1, me, ())),) * 8_000
         proposal = ring.sign(me, PrePrepare(1, 0, me, record, lists, ()))
         self.message = ring.rules.unsigned(Evidence(1, proposal, proposal))

@@ -34,12 +34,12 @@ def summary(audit: Audit, rounds: Sequence[AuditedRound]) -> dict[str, Any]:
 
 
 def _party_summary(audit: Audit, rounds: Sequence[AuditedRound]) -> dict[str, Any]:
-    with_entries = [audited for audited in rounds if audited.entries is not None]
+    with_entries = [audited for audited in rounds if audited.inputs is not None]
     numbers = [audited.round for audited in rounds]
     last = max(numbers, default=1)
     return {
         "path": str(audit.path),
-        "alone": [audited.round for audited in rounds if audited.entries is None],
+        "alone": [audited.round for audited in rounds if audited.inputs is None],
         "untraced": [audited.round for audited in with_entries if not audited.traced],
         "missing": sorted(set(range(1, last)) - set(numbers)),
         "recomputed": [audited.round for audited in rounds if audited.recomputed],

@@ -16,9 +16,7 @@ Question and answers carry a nonce, so that answers given before the log was los
 
 from __future__ import annotations
 
-from fedrfq.consensus.events import Broadcast, Persist
 from fedrfq.consensus.messages import DIGEST, Certificate, Fetch, Kind, Message, Part, PartKind
-from fedrfq.consensus.replica_state import ReplicaState
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused
 from fedrfq.errors import UserError
@@ -41,35 +39,45 @@ def lost_log_mark(rules: Rules, nonce: bytes) -> Message:
     return rules.unsigned(Fetch(0, PartKind.STANDING, nonce))
 
 
-class Rejoining(ReplicaState):
-    """Asks the other servers how far they are, and answers those that ask."""
+class Rejoining:
+    """What a server that has lost its log has asked and been told, and how long it is silent."""
 
-    __slots__ = ()
+    __slots__ = ("_me", "_rules", "abstains_through", "answers", "nonce")
 
-    def _start_rejoining(self) -> None:
-        """Make our question durable and ask it, if our log is lost."""
-        if self.nonce is not None:
-            self.effects.append(Persist(lost_log_mark(self.rules, self.nonce)))
-            self._ask_standings()
+    def __init__(self, rules: Rules, me: int) -> None:
+        self._rules = rules
+        self._me = me
+        self.nonce: bytes | None = None  # the number in our question, while we ask
+        self.answers: dict[int, int] = {}  # by server, the last round it proved to be decided
+        # The last round in which we may already have signed something we no longer know of.
+        self.abstains_through = 0
 
-    def _ask_standings(self) -> None:
-        if self.nonce is not None:
-            self.effects.append(Broadcast(lost_log_mark(self.rules, self.nonce)))
+    def silences(self, round_: int) -> bool:
+        """Return whether we must sign nothing in this round."""
+        return self.nonce is not None or round_ <= self.abstains_through
 
-    def _standing(self, nonce: bytes) -> Message | None:
-        """Return our answer: the last certificate we have. While we ask ourselves, we give none."""
+    def question(self) -> Message | None:
+        """Return our question to all other servers, if our log is lost."""
+        if self.nonce is None:
+            return None
+        return lost_log_mark(self._rules, self.nonce)
+
+    def answer(self, nonce: bytes, round_: int, last: Certificate | None) -> Message | None:
+        """Return our answer in this round: the last certificate that we have.
+
+        While we ask ourselves, we give none.
+        """
         if self.nonce is not None:
             return None
         content = nonce
-        last = self.chain.get(self.round - 1)
         if last is not None:
             content += last.write()
-        return self.rules.unsigned(Part(self.round - 1, PartKind.STANDING, content))
+        return self._rules.unsigned(Part(round_ - 1, PartKind.STANDING, content))
 
-    def _proven_round(self, peer: int, body: Part) -> int | None:
+    def proven_round(self, peer: int, body: Part) -> int | None:
         """Return the last round that an answer proves to be decided, or None if it is no answer."""
-        is_other_server = 0 <= peer < self.roster.n and peer != self.me
-        if self.nonce is None or not is_other_server or not self._answers_our_question(body):
+        is_other_server = 0 <= peer < self._rules.roster.n and peer != self._me
+        if self.nonce is None or not is_other_server or not self.answers_our_question(body):
             return None
         # What follows the nonce is a certificate, or nothing.
         if len(body.content) == DIGEST:
@@ -80,37 +88,37 @@ class Rejoining(ReplicaState):
             reader.end()
         except Refused:
             return None
-        if self.rules.certifies(last, Kind.COMMIT):
+        if self._rules.certifies(last, Kind.COMMIT):
             return last.record.round
         return None
 
-    def _answers_our_question(self, body: Part) -> bool:
+    def answers_our_question(self, body: Part) -> bool:
         """Return whether an answer is to our question."""
         return body.content[:DIGEST] == self.nonce
 
-    def _count_answer(self, peer: int, last: int) -> None:
-        """Count each server's first answer; n − f of them tell how long we must be silent."""
+    def count_answer(self, peer: int, last: int) -> Message | None:
+        """Count each server's first answer; n − f of them tell how long we must be silent.
+
+        The message that is returned then ends our question in the log too. Its round is the last
+        silent one.
+        """
         # The first one stays, so that a server cannot take back what it has shown.
         self.answers.setdefault(peer, last)
-        if self.nonce is not None and self._enough_answers():
-            self._abstain(self.nonce)
+        if self.nonce is None or not self.enough_answers():
+            return None
+        mark = Part(self.last_silent_round(), PartKind.STANDING, self.nonce)
+        self.recall(mark)
+        return self._rules.unsigned(mark)
 
-    def _enough_answers(self) -> bool:
-        return len(self.answers) >= self.roster.n - self.roster.f
+    def enough_answers(self) -> bool:
+        """Return whether n − f servers have answered."""
+        return len(self.answers) >= self._rules.roster.n - self._rules.roster.f
 
-    def _abstain(self, nonce: bytes) -> None:
-        """Stop asking, and be silent for as long as the answers require."""
-        # Its round is the last silent one. From the log, it ends our question after a restart too.
-        mark = Part(self._last_silent_round(), PartKind.STANDING, nonce)
-        self._recall_standing(mark)
-        self.state_changed = True
-        self.effects.append(Persist(self.rules.unsigned(mark)))
-
-    def _last_silent_round(self) -> int:
+    def last_silent_round(self) -> int:
         """Return the last round in which we must be silent."""
         return max(self.answers.values()) + _SILENT_ROUNDS
 
-    def _recall_standing(self, mark: Fetch | Part) -> None:
+    def recall(self, mark: Fetch | Part) -> None:
         """Take up a mark from the log: our question, or what came of it."""
         if isinstance(mark, Fetch):
             self.nonce = mark.digest
@@ -119,4 +127,3 @@ class Rejoining(ReplicaState):
             self.nonce = None
             self.answers = {}
             self.abstains_through = mark.round
-        self._update_silence()

@@ -4,45 +4,56 @@ There is one PBFT instance per round, and time is an event. A step takes in one 
 applies the rules, one after the other, until none applies any more: close the round, join a
 higher view, start the view's timer, propose, prepare, commit, decide. The same set of messages
 leads to the same state in any order.
+
+A replica has its parts, each with state of its own. A part knows no other part: what concerns
+several of them is done here, or by functions of the replica: in `inbox` and `answers` when a
+message comes in, in `timers` when time has passed, in `settling` when a round is decided, and in
+`restart`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from typing import Any, ClassVar
 
+from fedrfq.consensus.certificates import Certificates
+from fedrfq.consensus.early_messages import EarlyMessages
 from fedrfq.consensus.events import (
-    DEADLINE,
     RESEND,
     VIEW,
+    Accused,
     Application,
     Broadcast,
     Effect,
     Event,
     Expired,
+    Outcome,
     Persist,
+    Propose,
     Received,
     Send,
     SetTimer,
     Start,
-    Submit,
-    Timer,
-    Waiting,
 )
-from fedrfq.consensus.inbox import Inbox
+from fedrfq.consensus.evidence import Proofs
+from fedrfq.consensus.inbox import HANDLERS, Handler, receive, store
+from fedrfq.consensus.input_pool import InputPool
 from fedrfq.consensus.messages import (
     COMMIT,
     LIST,
     PARTS,
     PREPARE,
     PREPREPARE,
-    UPLOAD,
+    PROPOSAL,
     AnyMessage,
     Cert,
     Certificate,
+    ChangeProposal,
     Commit,
-    Evidence,
+    Entries,
     Fetch,
-    Kind,
+    Inputs,
     Message,
     Part,
     PartKind,
@@ -52,16 +63,22 @@ from fedrfq.consensus.messages import (
     Upload,
     UploadList,
     ViewChange,
-    decode_entries,
-    part_digest,
-    write_entries,
 )
-from fedrfq.consensus.replica_state import Slots
+from fedrfq.consensus.record_parts import RecordParts
+from fedrfq.consensus.rejoin import Rejoining
+from fedrfq.consensus.replica_state import ReplicaState
+from fedrfq.consensus.requests import Requests
+from fedrfq.consensus.restart import recall
 from fedrfq.consensus.roster import Signer
-from fedrfq.consensus.rules import Entries, Rules
+from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.settling import persisted, settle
+from fedrfq.consensus.timers import expire, set_timers, start
+from fedrfq.consensus.upload_lists import UploadLists
+from fedrfq.consensus.view_changes import ViewChanges
+from fedrfq.consensus.votes import Slots, Votes
 
 
-class Replica(Inbox):
+class Replica:
     """One server's replica.
 
     `log` holds the messages that the server persisted before a restart, in order, or what
@@ -70,7 +87,36 @@ class Replica(Inbox):
     mark of a server that rejoins.
     """
 
-    __slots__ = ()
+    # What is done with each message, and the classes of some parts. They are attributes so that
+    # the fuzzer can put broken ones in their place.
+    handlers: ClassVar[dict[type[AnyMessage], Handler]] = HANDLERS
+    make_votes: ClassVar[type[Votes]] = Votes
+    make_certificates: ClassVar[type[Certificates]] = Certificates
+    make_rejoining: ClassVar[type[Rejoining]] = Rejoining
+
+    __slots__ = (
+        "application",
+        "certificates",
+        "early",
+        "effects",
+        "ignored",
+        "me",
+        "proofs",
+        "proposal_pool",
+        "quorum",
+        "record_parts",
+        "rejoining",
+        "requests",
+        "roster",
+        "rules",
+        "signer",
+        "state",
+        "state_changed",
+        "upload_lists",
+        "upload_pool",
+        "view_changes",
+        "votes",
+    )
 
     def __init__(
         self,
@@ -80,23 +126,94 @@ class Replica(Inbox):
         application: Application,
         log: Iterable[Message] = (),
     ) -> None:
-        super().__init__(rules, me, signer, application)
+        self.rules = rules
+        self.roster = rules.roster
+        self.quorum = rules.roster.quorum
+        self.me = me
+        self.signer = signer
+        self.application = application
+        self.ignored: Counter[str] = Counter()
+        self.effects: list[Effect] = []
+        # Whether something changed that may let us sign or decide something. Most messages change
+        # nothing of the kind, and then the rules need not be tried.
+        self.state_changed = False
+        self.state = ReplicaState(rules.roster, application.start())
+        self.certificates = self.make_certificates(rules)
+        self.record_parts = RecordParts()
+        self.rejoining = self.make_rejoining(rules, me)
+        self.proofs = Proofs(rules, application)
+        self.early = EarlyMessages()
+        self.enter_round(1, {})
         for message in log:
-            self._recall(message)
+            recall(self, message)
         # What recalling the log would send or persist was sent or persisted before the restart.
         self.effects = []
+
+    def enter_round(self, round_: int, last_lists: Slots) -> None:
+        """Begin a round; the lists are those of the round before."""
+        self.state_changed = True
+        self.state.enter_round(round_)
+        self.certificates.enter_round()
+        self.record_parts.enter_round()
+        self.upload_pool: InputPool[Upload] = InputPool()
+        self.proposal_pool: InputPool[ChangeProposal] = InputPool()
+        self.upload_lists = UploadLists(last_lists)
+        self.votes = self.make_votes()
+        self.view_changes = ViewChanges()
+        self.requests = Requests(self.rules)
+        set_timers(self)
+
+    # What others may read
+
+    @property
+    def round(self) -> int:
+        """The round that is being decided."""
+        return self.state.round
+
+    @property
+    def view(self) -> int:
+        """The view that we are in."""
+        return self.state.view
+
+    @property
+    def leader(self) -> int:
+        """The server that leads our view."""
+        return self.state.leader
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The last decided round's outcome; None while only its certificate is known."""
+        return self.state.outcome
+
+    @property
+    def chain(self) -> dict[int, Certificate]:
+        """The certificates of the decided rounds, by round."""
+        return self.certificates.chain
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, and we know its outcome and successor."""
+        return self.state.over and self.state.outcome is not None
+
+    @property
+    def silent(self) -> bool:
+        """Whether we must sign nothing: no receipts, lists, votes, view changes or proposals."""
+        state = self.state
+        return state.over or self.rejoining.silences(state.round)
+
+    # Steps
 
     def step(self, event: Event) -> list[Effect]:
         """Take in one event, and return the effects to carry out, in order."""
         # By exact type, the most frequent first: this is the hottest path of a server.
         if type(event) is Received:
-            self._receive(event.peer, event.message)
+            receive(self, event.peer, event.message)
         elif type(event) is Expired:
-            self._expire(event.timer)
+            expire(self, event.timer)
         elif type(event) is Start:
-            self._start()
-        elif type(event) is Submit:
-            self._submit_proposal(event.round, event.content)
+            start(self)
+        elif type(event) is Propose:
+            self._propose_change(event.round, event.content)
         if self.state_changed:
             self._advance()
         effects = self.effects
@@ -111,44 +228,51 @@ class Replica(Inbox):
         """
         # Each rule is guarded by the cheapest condition without which it cannot apply.
         while (
-            (self.to_replay and self._replay())
+            (self.early.due and self._replay())
             or (not self.silent and self._speak())
-            or (len(self.commits) >= self.quorum and self._decide())
+            or (len(self.votes.commits) >= self.quorum and self._decide())
         ):
             pass
 
     def _speak(self) -> bool:
         """Apply the first of the rules that sign something; return whether one applied."""
+        state = self.state
+        changes = self.view_changes.changes
         # Joining a view comes before acting in one, so that nothing is signed in a view which we
         # are about to leave.
         return (
-            (LIST not in self.own and self._close())
-            or (bool(self.changes) and self._join())
-            or (len(self.changes if self.view else self.lists) >= self.quorum and self._run_view())
-            or (bool(self.proposals) and self._vote())
+            (LIST not in state.own and self._close())
+            or (bool(changes) and self._join())
+            or (
+                len(changes if state.view else self.upload_lists.current) >= self.quorum
+                and self._run_view()
+            )
+            or (bool(self.votes.proposals) and self._vote())
         )
 
     def _run_view(self) -> bool:
         """Start the view's timer, and propose if we lead the view."""
-        return (not self.timing and self._start_view_timer()) or (
-            self.leader == self.me and self._propose()
+        state = self.state
+        return (not state.timing and self._start_view_timer()) or (
+            state.leader == self.me and self._propose()
         )
 
     def _vote(self) -> bool:
         # One vote of each kind in a view; what was signed in a later view counts as signed too.
-        if self._signed(PREPARE):
-            return not self._signed(COMMIT) and self._commit()
+        state = self.state
+        if state.signed(PREPARE):
+            return not state.signed(COMMIT) and self._commit()
         # Without the last round's outcome nothing can be computed.
-        return self.outcome is not None and self._prepare()
+        return state.outcome is not None and self._prepare()
 
     # The rules, in the order of a round. Each returns whether it did something.
 
     def _replay(self) -> bool:
         """Take in the messages of this round that came while we were in the last."""
-        early = self.to_replay
-        self.to_replay = []
+        early = self.early.due
+        self.early.due = []
         for peer, message in early:
-            self._receive(peer, message)
+            receive(self, peer, message)
         return True
 
     def _close(self) -> bool:
@@ -156,48 +280,43 @@ class Replica(Inbox):
         held = self.upload_pool.held
         if held < len(self.roster.clients) and not self._overdue(held):
             return False
+        uploads = self.upload_pool.entries()
+        proposals = self.proposal_pool.entries()
         # From here on no receipt is given for a new upload: this list is the only one we ever sign.
-        self._sign(UploadList(self.round, self.me, self.upload_pool.entries()))
-        self._fetch_listed()
+        self._sign(UploadList(self.state.round, self.me, uploads, proposals))
+        self.fetch_listed()
         return True
 
-    def _fetch_listed(self) -> None:
-        """Ask each server for the uploads that its list names and we lack."""
-        for server, lacking in self.upload_pool.lacking.items():
-            self._fetch_missing(tuple(sorted(lacking)), server)
+    def fetch_listed(self) -> None:
+        """Ask each server for what its list names and we lack."""
+        proposals = self.proposal_pool.lacking
+        for server, uploads in self.upload_pool.lacking.items():
+            lacking = Inputs(tuple(sorted(uploads)), tuple(sorted(proposals[server])))
+            self.fetch_missing(lacking, server)
 
     def _overdue(self, held: int) -> bool:
-        return self.late and held >= self.roster.minimum
+        return self.state.late and held >= self.roster.minimum
 
     def _join(self) -> bool:
-        """Join the highest view that f + 1 others have asked for (section 4.5.2).
-
-        One of them is honest. Fewer could be faulty servers that change views without need.
-        """
-        views = [
-            message.view
-            for server, message in self.changes.items()
-            if message.view > self.view and server != self.me
-        ]
-        if len(views) <= self.roster.f:
+        """Join a higher view that enough others have asked for."""
+        view = self.view_changes.view_to_join(self.state.view, self.me, self.roster.f)
+        if view is None:
             return False
-        # The (f + 1)-th highest: so many servers have asked for it or for a higher view.
-        self._leave_for(sorted(views, reverse=True)[self.roster.f])
+        self.leave_for(view)
         return True
 
-    def _leave_for(self, view: int) -> None:
+    def leave_for(self, view: int) -> None:
         """Leave the current view for a higher one, and tell the others."""
-        self._enter_view(view)
-        self.resends = 0
+        state = self.state
+        state.enter_view(view)
+        state.resends = 0
         self.effects += [SetTimer(VIEW, None), SetTimer(RESEND, self.roster.resend_ms)]
-        last = self.chain.get(self.round - 1)
-        self._sign(ViewChange(self.round, view, self.me, self.prepared, last))
+        last = self.certificates.chain.get(state.round - 1)
+        self._sign(ViewChange(state.round, view, self.me, self.certificates.prepared, last))
         # The resend timer, which would ask everybody for what is missing, was just set back, so the
         # new leader is asked at once.
-        if self.leader != self.me:
-            self.effects += [
-                Send(self.leader, self.rules.unsigned(fetch)) for fetch in self.wanted.values()
-            ]
+        if state.leader != self.me:
+            self.effects += [Send(state.leader, fetch) for fetch in self.requests.messages()]
 
     def _start_view_timer(self) -> bool:
         """Start the view's timer once its leader can propose.
@@ -206,170 +325,188 @@ class Replica(Inbox):
         """
         if not self._leader_can_propose():
             return False
-        self.timing = True
-        self.effects.append(SetTimer(VIEW, self.roster.timeout_ms(self.view)))
+        self.state.timing = True
+        self.effects.append(SetTimer(VIEW, self.roster.timeout_ms(self.state.view)))
         return True
 
     def _leader_can_propose(self) -> bool:
         """Return whether we ourselves hold what the leader needs: n − f lists, or view changes."""
-        if self.view == 0:
-            needed = self.roster.n - self.roster.f
-            return len(self.lists) >= needed and len(self._usable_lists()) >= needed
-        # A sender's later view change has replaced the one to this view, so it counts too.
-        in_view = [s for s, message in self.changes.items() if message.view >= self.view]
-        return self.rules.enough(in_view)
+        if self.state.view > 0:
+            return self.view_changes.open(self.state.view, self.rules)
+        needed = self.roster.n - self.roster.f
+        return len(self.upload_lists.current) >= needed and len(self._usable_lists()) >= needed
 
     def _usable_lists(self) -> list[Message]:
-        """Return the lists all of whose uploads we hold, by ascending server."""
-        return [
-            self.lists[server]
-            for server in sorted(self.lists)
-            if not self.upload_pool.lacking.get(server)
-        ]
+        """Return the lists of which we hold all uploads and proposals, by ascending server."""
+        uploads = self.upload_pool.lacking
+        proposals = self.proposal_pool.lacking
+        lists = sorted(self.upload_lists.current.items())
+        return [message for server, message in lists if not (uploads[server] or proposals[server])]
 
     def _propose(self) -> bool:
         """Propose, as leader, what is prepared if anything is, else what n − f lists yield."""
+        state = self.state
         # A second proposal in one view would be evidence against us.
-        if self.outcome is None or self._signed(PREPREPARE):
+        if state.outcome is None or state.signed(PREPREPARE):
             return False
-        changes = self._changes_for_view()
-        if self.view > 0 and not self.rules.enough([change.server for change in changes]):
+        changes = self.view_changes.opening(state.view)
+        if state.view > 0 and not self.rules.enough([change.server for change in changes]):
             return False
         # Some server may have decided what is prepared, so it must be proposed again as it is.
         bound = self.rules.bound(changes)
         if bound is not None:
-            self._sign(PrePrepare(self.round, self.view, self.me, bound.record, (), changes))
+            self._sign(PrePrepare(state.round, state.view, self.me, bound.record, (), changes))
             return True
         needed = self.roster.n - self.roster.f
         lists = tuple(self._usable_lists()[:needed])
         if len(lists) < needed:
             return False
-        entries, _ = self.rules.union(lists)
-        record = self._compute(entries, lists)
-        self._sign(PrePrepare(self.round, self.view, self.me, record, lists, changes))
+        inputs, _ = self.rules.union(lists)
+        record = self._compute(inputs, lists)
+        self._sign(PrePrepare(state.round, state.view, self.me, record, lists, changes))
         return True
-
-    def _changes_for_view(self) -> tuple[Message, ...]:
-        """Return the view changes for exactly this view; view 0 has none."""
-        if self.view == 0:
-            return ()
-        by_server = sorted(self.changes.items())
-        return tuple(message for _, message in by_server if message.view == self.view)
 
     def _prepare(self) -> bool:
         """Vote for a proposal once we hold its uploads and have computed the same record."""
         proposal = self._proposal()
         if proposal is None or not self._follows(proposal):
             return False
+        state = self.state
         # The parts come before the vote: who has voted for a record can supply it after a restart.
-        self._persist_parts(proposal.record)
-        self._sign(Prepare(self.round, self.view, proposal.record.value(self.rules.run), self.me))
+        self.effects += persisted(self, proposal.record)
+        self._sign(Prepare(state.round, state.view, proposal.record.value(self.rules.run), self.me))
         return True
 
     def _proposal(self) -> PrePrepare | None:
         """Return this view's proposal, if we have it."""
-        message = self.proposals.get(self.leader)
-        if message is None:
-            return None
-        body = message.body
-        if type(body) is PrePrepare and body.view == self.view:
-            return body
-        return None
+        return self.votes.proposal(self.state.leader, self.state.view)
 
     def _follows(self, proposal: PrePrepare) -> bool:
         """Return whether we compute the same record; false while something is missing."""
-        entries = self._entries(proposal)
-        return entries is not None and self._compute(entries, proposal.lists) == proposal.record
+        inputs = self._inputs(proposal)
+        return inputs is not None and self._compute(inputs, proposal.lists) == proposal.record
 
-    def _entries(self, proposal: PrePrepare) -> Entries | None:
-        """Return a proposal's set of uploads, once we hold all uploads that it depends on."""
+    def _inputs(self, proposal: PrePrepare) -> Inputs | None:
+        """Return a proposal's set, once we hold all uploads and proposals that it depends on."""
         if proposal.lists:
-            # The uploads that do not count are needed too: they prove that their clients sent two.
-            single, double = self.rules.union(proposal.lists)
-            if self._fetch_missing(single + double, proposal.server):
-                return single
+            counted, repeated = self.rules.union(proposal.lists)
+            holds_counted = self.fetch_missing(counted, proposal.server)
+            # What does not count is needed too: it proves that its authors sent two.
+            if self.fetch_missing(repeated, proposal.server) and holds_counted:
+                return counted
             return None
         # A record bound by an earlier view comes without lists. Its hash names the set.
-        part = self.parts.get(proposal.record.set_)
+        set_ = proposal.record.set_
+        part = self.record_parts.current.get(set_)
         if part is None:
-            self._request(Fetch(self.round, PartKind.SET, proposal.record.set_), proposal.server)
+            self.request(Fetch(self.state.round, PartKind.SET, set_), proposal.server)
             return None
-        entries = decode_entries(part.content)
-        if self._fetch_missing(entries, proposal.server):
-            return entries
+        inputs = Inputs.decode(part.content)
+        if self.fetch_missing(inputs, proposal.server):
+            return inputs
         return None
 
-    def _compute(self, entries: Entries, lists: tuple[Message, ...]) -> Record:
-        """Return the record that these uploads lead to."""
-        # It is asked for after every event, so the newest one is remembered.
-        if self.computed is None or self.computed[0] != entries:
-            self.computed = entries, self._compute_anew(entries)
-        record = self.computed[1]
+    def _compute(self, inputs: Inputs, lists: tuple[Message, ...]) -> Record:
+        """Return the record that these uploads and proposals lead to."""
+        parts = self.record_parts
+        if parts.computed is None or parts.computed[0] != inputs:
+            parts.computed = inputs, self._compute_anew(inputs)
+        record = parts.computed[1]
         if lists:
-            self.lists_by_record.setdefault(record, lists)
+            parts.lists_by_record.setdefault(record, lists)
         return record
 
-    def _compute_anew(self, entries: Entries) -> Record:
-        assert self.outcome is not None
-        outcome = self.application.decide(
-            self.round, self.outcome, self.upload_pool.bodies(entries)
-        )
-        record = self.rules.record(self.round, self._previous(), entries, outcome)
-        contents = (write_entries(entries), *outcome)
+    def _compute_anew(self, inputs: Inputs) -> Record:
+        round_ = self.state.round
+        assert self.state.outcome is not None
+        uploads = self.upload_pool.bodies(inputs.uploads)
+        outcome = self.application.decide(round_, self.state.outcome, uploads)
+        if inputs.proposals:
+            outcome = outcome._replace(successor=self._successor(inputs))
+        previous = self.certificates.value_before(round_)
+        record = self.rules.record(round_, previous, inputs, outcome)
+        contents = (inputs.write(), *outcome)
         named_parts = zip(record.parts(), PARTS, contents, strict=True)
-        self._keep_parts(
-            {name: Part(self.round, what, content) for name, what, content in named_parts}
+        self.record_parts.keep(
+            {name: Part(round_, what, content) for name, what, content in named_parts}
         )
         return record
+
+    def _successor(self, inputs: Inputs) -> bytes:
+        """Return the federation that follows, if enough of the proposals are for the same."""
+        return self.rules.successor(self.proposal_pool.bodies(inputs.proposals))
 
     def _commit(self) -> bool:
         """Vote to commit once a quorum has prepared what we have (section 4.2).
 
         The prepared certificate is kept, and durable before the vote, because it binds later views.
         """
-        if len(self.prepares) < self.quorum:
+        prepares = self.votes.prepares
+        if len(prepares) < self.quorum:
             return False
-        own_vote = self.own[PREPARE]
+        own_vote = self.state.own[PREPARE]
         proposal = self._proposal()
-        votes = self._votes(self.prepares, own_vote.view, own_vote.value)
+        votes = self.votes.alike(prepares, own_vote.view, own_vote.value)
         if proposal is None or not self.rules.enough([vote.server for vote in votes]):
             return False
         # After a restart we know our vote, but a faulty leader may have sent another proposal.
         value = proposal.record.value(self.rules.run)
         if value != own_vote.value:
             return False
-        self.prepared = self.rules.certificate(votes, proposal.record)
-        self.effects.append(Persist(self.rules.unsigned(Cert(self.round, self.prepared))))
-        self._sign(Commit(self.round, self.view, value, self.me))
+        round_ = self.state.round
+        prepared = self.rules.certificate(votes, proposal.record)
+        self.certificates.prepared = prepared
+        self.effects.append(Persist(self.rules.unsigned(Cert(round_, prepared))))
+        self._sign(Commit(round_, self.state.view, value, self.me))
         return True
-
-    def _votes(self, slots: Slots, view: int, value: bytes) -> list[Message]:
-        """Return the votes of one view for one value."""
-        return [vote for vote in slots.values() if vote.view == view and vote.value == value]
 
     def _decide(self) -> bool:
         """Decide on a quorum of commits of one view for one value, whatever view we are in."""
-        # Sorted, so that the result does not depend on the order in which votes came.
-        for view, value in sorted({(vote.view, vote.value) for vote in self.commits.values()}):
-            votes = self._votes(self.commits, view, value)
-            record = self._record(value)
-            if record is not None and self.rules.enough([vote.server for vote in votes]):
-                self._settle(self.rules.certificate(votes, record), votes[0].server)
-                return True
+        records = self.votes.proposed()
+        if self.certificates.prepared is not None:
+            records.append(self.certificates.prepared.record)
+        quorum = self.votes.committed(self.rules, records)
+        if quorum is None:
+            return False
+        certificate = self.rules.certificate(quorum.votes, quorum.record)
+        settle(self, certificate, quorum.votes[0].server)
+        return True
+
+    # Messages: what is kept, signed, asked for
+
+    def keep(self, slots: Slots, message: Message, threshold: int) -> bool:
+        """Keep a sender's message if it is its first or of its highest view; return whether it is.
+
+        One message per sender is kept, so that nobody can flood a server with views. Two different
+        messages of one view are evidence. Fewer than `threshold` messages let no rule apply.
+        """
+        held = slots.get(message.server)
+        if held is None or message.view > held.view:
+            slots[message.server] = message
+            self.state_changed |= len(slots) >= threshold
+            return True
+        if (
+            held is not message
+            and held.raw != message.raw
+            and self.rules.conflict(held.body, message.body)
+        ):
+            self.accuse(held, message)
         return False
 
-    def _record(self, value: bytes) -> Record | None:
-        """Return the record with this value, if we have seen it."""
-        known = [m.body.record for m in self.proposals.values() if isinstance(m.body, PrePrepare)]
-        if self.prepared is not None:
-            known.append(self.prepared.record)
-        return next((record for record in known if record.value(self.rules.run) == value), None)
+    def accuse(self, first: Message, second: Message) -> None:
+        """Record two conflicting messages as evidence, and tell the others if it is new."""
+        evidence = self.proofs.accuse(first, second)
+        if evidence is not None:
+            self.effects += [Persist(evidence), Accused(evidence), Broadcast(evidence)]
 
-    # Signing
+    def ask_for_evidence(self) -> None:
+        """Ask all other servers for the proofs of misbehaviour that we have missed."""
+        others = [server for server in range(self.roster.n) if server != self.me]
+        self.effects.append(Broadcast(self.proofs.ask(others)))
 
-    def _signed(self, kind: Kind) -> bool:
-        """Return whether we have signed a message of this kind in this view or a later one."""
-        return kind in self.own and self.own[kind].view >= self.view
+    def ignore(self, reason: str) -> None:
+        """Count a message that has no effect; the reasons are shown in a server's status."""
+        self.ignored[reason] += 1
 
     def _sign(self, body: AnyMessage) -> None:
         """Sign a message, make it durable, send it to all others, and count it ourselves.
@@ -377,135 +514,48 @@ class Replica(Inbox):
         The order matters: what is sent before it is durable may be contradicted after a restart.
         """
         message = self.rules.signed(body, self.signer)
-        self.own[body.kind] = message
+        self.state.own[body.kind] = message
         self.effects += [Persist(message), Broadcast(message)]
-        self._handle(self.me, message)
+        self.handlers[type(body)](self, self.me, message)
 
-    def _submit_proposal(self, round_: int, content: bytes) -> None:
-        """Upload a change proposal, as a client would, once a round and before we close it.
+    def _propose_change(self, round_: int, content: bytes) -> None:
+        """Propose the federation that is to follow, once a round and before we close it.
 
         No round waits for change proposals, but those that are listed count.
         """
-        if round_ != self.round or self.silent or LIST in self.own or UPLOAD in self.own:
+        own = self.state.own
+        if round_ != self.state.round or self.silent or LIST in own or PROPOSAL in own:
             return
-        body = Upload(round_, self.roster.proposal_client(self.me), content)
-        if self.application.refuses(body) is None:
-            message = self.rules.signed(body, self.signer)
-            self.own[UPLOAD] = message
-            # It persists the upload, which must come before the broadcast.
-            self._store_upload((body.client, message.digest), message)
+        if self.application.refuses_successor(content) is None:
+            message = self.rules.signed(ChangeProposal(round_, self.me, content), self.signer)
+            own[PROPOSAL] = message
+            # It persists the proposal, which must come before the broadcast.
+            store(self, self.proposal_pool, (self.me, message.digest), message)
             self.effects.append(Broadcast(message))
 
-    # Timers
+    def request(self, fetch: Fetch, peer: int) -> None:
+        """Note that something is missing, and ask a peer for it once; resends ask everybody."""
+        if self.requests.add(fetch, peer) and peer != self.me:
+            self.effects.append(Send(peer, self.rules.unsigned(fetch)))
 
-    def _start(self) -> None:
-        """Begin. After a restart, resend what we signed and ask the others what they signed."""
-        self.state_changed = True
-        self._set_timers()
-        self._start_rejoining()
-        if self.own or self.chain:
-            self._ask_for_evidence()
-        if (self.own or self.chain) and not self.over:
-            self._resend()
-            self.effects.append(Broadcast(self.rules.unsigned(Fetch(self.round, PartKind.WORDS))))
+    def fetch_missing(self, inputs: Inputs, peer: int) -> bool:
+        """Ask a peer for those uploads and proposals that we lack; return whether we hold all."""
+        holds_uploads = self._fetch_entries(PartKind.UPLOAD, self.upload_pool, inputs.uploads, peer)
+        if not inputs.proposals:  # as in almost all rounds
+            return holds_uploads
+        proposals = self.proposal_pool
+        return (
+            self._fetch_entries(PartKind.PROPOSAL, proposals, inputs.proposals, peer)
+            and holds_uploads
+        )
 
-    def _expire(self, timer: Timer) -> None:
-        if timer is RESEND:
-            self._resend()
-        # A view's timer may ring late, when we have left the view or the round.
-        elif timer is VIEW and self.timing and not self.silent:
-            self._leave_for(self.view + 1)
-        elif timer is DEADLINE:
-            self.late = True
-            self.state_changed = True
-            self._report_too_few()
-
-    def _report_too_few(self) -> None:
-        """Report if too few clients have sent by the deadline, and fetch what others list."""
-        held = self.upload_pool.held
-        if held >= self.roster.minimum or self.over:
-            return
-        # A silent server fetches too: its silence may end while others wait for its list.
-        self._fetch_listed()
-        if not self.silent:
-            self.effects.append(Waiting(held, self.roster.minimum))
-
-    def _resend(self) -> None:
-        """Send again what we signed last, and ask again for what is missing, as messages get lost.
-
-        The longer a view lasts, the less often. When the run is over there is nothing left to send.
-        """
-        if self.over:
-            return
-        self._ask_standings()
-        self.effects += [self._resent(message) for message in self._latest_signed()]
-        self.effects += [Broadcast(self.rules.unsigned(fetch)) for fetch in self.wanted.values()]
-        # The view's timer ends a view that is stuck. While it does not run, ask one server after
-        # the other for what it signed.
-        if self.roster.n > 1 and not self.timing:
-            peer = (self.me + 1 + self.resends % (self.roster.n - 1)) % self.roster.n
-            self.effects.append(Send(peer, self.rules.unsigned(Fetch(self.round, PartKind.WORDS))))
-        # The server that we asked may not have answered: the next one ahead of us is asked again.
-        self.certificate_requested = False
-        self.effects.append(SetTimer(RESEND, self.roster.wait_ms(self.resends)))
-        self.resends += 1
-
-    def _resent(self, message: Message) -> Send | Broadcast:
-        """Return the effect that resends a message. After view 0 only the leader needs lists."""
-        is_for_leader = message.body.kind == LIST and self.view > 0 and self.leader != self.me
-        if is_for_leader:
-            return Send(self.leader, message)
-        return Broadcast(message)
-
-    # Restart
-
-    def _recall(self, message: Message) -> None:
-        """Take up a message from the log."""
-        body = message.body
-        if isinstance(body, Cert):
-            self._recall_certificate(body.certificate)
-        elif isinstance(body, Fetch | Part) and body.what == PartKind.STANDING:
-            self._recall_standing(body)
-        elif isinstance(body, Part):
-            self._recall_part(message, body)
-        # Before the check of the round: proofs are kept whatever their round is.
-        elif isinstance(body, Evidence):
-            self.proofs.recall(message)
-        elif body.round < self.round:
-            return
-        elif isinstance(body, Upload):
-            self._recall_upload(message, body)
-        else:
-            # What we signed in a view binds us to it: we must not go back to an earlier one.
-            self.own[body.kind] = message
-            self._enter_view(max(self.view, message.view))
-            self._handle(self.me, message)
-
-    def _recall_upload(self, message: Message, body: Upload) -> None:
-        # Uploads that come after our list in the log were fetched for others' lists.
-        is_open = LIST not in self.own
-        self.upload_pool.store((body.client, message.digest), message, promise=is_open)
-        if body.client == self.roster.proposal_client(self.me):
-            self.own[UPLOAD] = message
-
-    def _recall_part(self, message: Message, body: Part) -> None:
-        """Take up a part of this round or of the last.
-
-        Its round tells which: two rounds may have a part in common, so its digest does not.
-        """
-        name = part_digest(body.what, body.content)
-        if body.round >= self.round:
-            self.parts[name] = body
-        elif name in self.wanted:
-            self._on_part(self.me, message)
-        else:
-            self.last_parts[name] = body
-
-    def _recall_certificate(self, certificate: Certificate) -> None:
-        if certificate.phase == PREPARE:
-            self.prepared = certificate
-            return
-        # A log may start at a later round: a simulated round is given the last one's decision only.
-        if certificate.record.round != self.round:
-            self._enter_round(certificate.record.round)
-        self._settle(certificate, self.me)
+    def _fetch_entries(
+        self, what: PartKind, pool: InputPool[Any], entries: Entries, peer: int
+    ) -> bool:
+        missing = pool.missing(entries)
+        for _, digest in missing:
+            # If we hold the digest, the list names it for the wrong party: there is no such
+            # message.
+            if pool.find(digest) is None:
+                self.request(Fetch(self.state.round, what, digest), peer)
+        return not missing

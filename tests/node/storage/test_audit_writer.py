@@ -96,7 +96,7 @@ def test_a_server_that_saw_all_has_all_and_it_can_be_computed_anew(federation: N
 
 def test_a_round_learnt_by_certificate_is_one_and_says_so(federation: Networked) -> None:
     found = audited(federation.home(AWAY))
-    assert [one.entries is None for one in found] == [False, True, False, False]
+    assert [one.inputs is None for one in found] == [False, True, False, False]
     # The third is recomputed from what was certified in the second.
     assert [one.recomputed for one in found] == [True, False, True, True]
     done = fedrfq("verify", federation.home(AWAY), "--recompute", "--json", expect=3)
@@ -119,7 +119,7 @@ def test_a_round_learnt_by_certificate_is_one_and_says_so(federation: Networked)
 
 def test_a_client_has_certificates_globals_and_verdicts(federation: Networked) -> None:
     path = federation.home(~0)
-    assert all(one.entries is None and not one.recomputed for one in audited(path))
+    assert all(one.inputs is None and not one.recomputed for one in audited(path))
     for messages in entries(path, "bodies.bin", federation.rules.run):
         assert [message.body.what for message in messages] == [PartKind.GLOBALS, PartKind.VERDICTS]
     assert "4 of 4 rounds by certificate alone" in fedrfq("verify", path).stdout
@@ -201,7 +201,7 @@ def test_evidence_is_written_down_once_whoever_shows_it_again(
 def test_nothing_is_kept_of_a_round_that_is_written_down(federation: Networked) -> None:
     for writer in federation.audit_writers.values():
         held = (
-            writer._uploads,
+            writer._inputs,
             writer._parts,
             writer._lists,
             writer._evidence,
@@ -241,7 +241,7 @@ def test_files_cut_anywhere_are_completed_from_the_log(
         if party >= 0:
             # Other servers' lists are in no log: of a round that this server did not lead, only the
             # set is left.
-            assert all(one.entries is not None for one in found if (party, one.round) != (AWAY, 2))
+            assert all(one.inputs is not None for one in found if (party, one.round) != (AWAY, 2))
             led = [
                 one
                 for one in found
@@ -280,7 +280,7 @@ def test_files_begun_anew_follow_from_a_compacted_log(
         (path / name).unlink()
     AuditWriter(path, federation.federation).recover(compacted(logged(federation, 0)))
     found = audited(path)
-    assert [one.entries is None for one in found] == [True, True, True, False]
+    assert [one.inputs is None for one in found] == [True, True, True, False]
     assert (
         "7 logs agree"
         in fedrfq("verify", path, *map(federation.home, [1, 2, 3, ~0, ~1, ~2])).stdout
@@ -540,7 +540,7 @@ def test_what_a_party_did_not_see_is_no_forgery(
     (path / "audit.log").write_bytes(b"")
     for messages in map(without_lists, rounds):
         hash_chain.append(path / "audit.log", root, pack(messages))
-    assert all(one.entries and one.recomputed and not one.traced for one in audited(path))
+    assert all(one.inputs and one.recomputed and not one.traced for one in audited(path))
     assert (
         "4 of 4 rounds without the lists that their sets follow from (1–4)"
         in fedrfq("verify", path).stdout

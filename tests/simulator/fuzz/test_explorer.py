@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from fedrfq.consensus.events import Timer
+from fedrfq.consensus.events import Received
+from fedrfq.consensus.inbox import HANDLERS, on_proposal
 from fedrfq.consensus.messages import Kind, Message, PrePrepare
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.settling import settle
 from fedrfq.simulator.fuzz.explorer import Explored, Joint, Search, explore
 from fedrfq.simulator.fuzz.explorer_positions import fork, freeze, relevant_state
 from fedrfq.simulator.fuzz.explorer_stage import SERVERS, Stage
@@ -75,8 +77,7 @@ def test_a_fork_of_a_replica_goes_its_own_way() -> None:
     before = relevant_state(replica)
     twin = fork(replica)
     proposal = next(m for m in stage.fixed_lies if m.body.kind == Kind.PREPREPARE)
-    twin._receive(1, proposal)
-    twin._advance()
+    twin.step(Received(1, proposal))
     assert relevant_state(replica) == before != relevant_state(twin)
 
 
@@ -134,9 +135,9 @@ class QuorumOneShort(Rules):
 class PreparedLeftOut(Replica):
     """A server's view changes never say what it has prepared."""
 
-    def _leave_for(self, view: int) -> None:
-        self.prepared = None
-        super()._leave_for(view)
+    def leave_for(self, view: int) -> None:
+        self.certificates.prepared = None
+        super().leave_for(view)
 
 
 class NewViewUnchecked(Rules):
@@ -146,37 +147,37 @@ class NewViewUnchecked(Rules):
         return None
 
 
+def _forget_vote(replica: Replica, peer: int, message: Message) -> None:
+    replica.votes.proposals.clear()
+    replica.state.own.pop(Kind.PREPARE, None)
+    on_proposal(replica, peer, message)
+
+
 class DoubleVote(Replica):
     """A server votes for every proposal that it sees."""
 
-    def _on_proposal(self, peer: int, message: Message) -> None:
-        self.proposals.clear()
-        self.own.pop(Kind.PREPARE, None)
-        super()._on_proposal(peer, message)
+    handlers = HANDLERS | {PrePrepare: _forget_vote}
 
 
 class VotesInViewsItLeft(Replica):
     """A server asks for the next view, and goes on in this one."""
 
-    def _expire(self, timer: Timer) -> None:
-        view = self.view
-        leader = self.leader
-        super()._expire(timer)
-        self.view = view
-        self.leader = leader
+    def leave_for(self, view: int) -> None:
+        here = self.view
+        super().leave_for(view)
+        self.state.view = here
+        self.state.leader = self.roster.leader(self.round, here)
 
 
 class CommitsUnchecked(Replica):
     """A server takes two COMMITs for a decision."""
 
     def _decide(self) -> bool:
-        votes = list(self.commits.values())
-        if len(votes) < 2:
+        votes = list(self.votes.commits.values())
+        records = [r for r in self.votes.proposed() if r.value(self.rules.run) == votes[0].value]
+        if len(votes) < 2 or not records:
             return False
-        record = self._record(votes[0].value)
-        if record is None:
-            return False
-        self._settle(self.rules.certificate(votes, record), self.me)
+        settle(self, self.rules.certificate(votes, records[0]), self.me)
         return True
 
 

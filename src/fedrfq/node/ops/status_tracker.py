@@ -62,7 +62,7 @@ class StatusTracker:
     def waiting(self) -> bool:
         """Return whether the deadline has passed with too few uploads."""
         is_short = self.replica.upload_pool.held < self.replica.roster.minimum
-        return self.replica.late and is_short and not self.finished
+        return self.replica.state.late and is_short and not self.finished
 
     def decide(self, decided: Decided) -> bool:
         """Take note of a decision; return whether it is news.
@@ -97,7 +97,7 @@ class StatusTracker:
         replica = self.replica
         connected = links.connected()
         peers = status.peers(federation, self._party, connected, driver.heard)
-        changes = replica.changes.items()
+        changes = replica.view_changes.changes.items()
         changing = [server for server, message in changes if message.view > replica.view]
 
         def names(parties: Iterable[int]) -> tuple[str, ...]:
@@ -120,9 +120,9 @@ class StatusTracker:
             minimum=federation.timings.minimum,
             held=replica.upload_pool.held,
             missing=names(status.missing(replica)),
-            listed=names(replica.lists),
-            prepared=names(status.in_view(replica.prepares, replica.view)),
-            committed=names(status.in_view(replica.commits, replica.view)),
+            listed=names(replica.upload_lists.current),
+            prepared=names(status.in_view(replica.votes.prepares, replica.view)),
+            committed=names(status.in_view(replica.votes.commits, replica.view)),
             changing=names(changing),
             peers=peers,
             needed=federation.roster.n - federation.roster.f,

@@ -7,6 +7,7 @@ from fedrfq.consensus.messages import (
     DIGEST,
     SIGNATURE,
     Certificate,
+    ChangeProposal,
     Commit,
     Evidence,
     Kind,
@@ -60,7 +61,7 @@ class Incriminate(Behaviour):
         me = self.me
         sign = self.ring.sign
         value = mark * DIGEST
-        record = Record(round_, value, value, value, value, value, value)
+        record = Record(round_, value, value, value, value, value, value, value)
         votes = tuple((server, mark * SIGNATURE) for server in range(self.items))
         certificate = Certificate(Kind.PREPARE, 0, record, votes)
         entries = tuple((client, value) for client in range(self.items))
@@ -72,7 +73,7 @@ class Incriminate(Behaviour):
             sign(me, UploadList(round_, me, entries)),
             sign(me, PrePrepare(round_, 0, me, record, (empty,) * self.items, ())),
             sign(me, ViewChange(round_, 1, me, certificate, certificate)),
-            sign(me, Upload(round_, self.ring.roster.proposal_client(me), content)),
+            sign(me, ChangeProposal(round_, me, content)),
         ]
         messages += [sign(~client, Upload(round_, client, content)) for client in self.ring.clients]
         return messages

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from copy import copy
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fedrfq.consensus.events import (
     Broadcast,
@@ -37,14 +37,21 @@ from fedrfq.consensus.messages import (
     encode,
 )
 from fedrfq.consensus.replica import Replica
+from fedrfq.consensus.votes import Slots
 from fedrfq.simulator.fuzz.explorer_stage import SERVERS, Stage
 from fedrfq.simulator.fuzz.held_messages import attributes
 from fedrfq.simulator.violation import Violation
 
-# Attributes that are the same throughout a search.
-_CONSTANT = ("rules", "roster", "me", "signer", "application", "upload_pool", "lists", "outcome")
-# Attributes that have no bearing on what a server says: counters, evidence, a cache.
-_IRRELEVANT = (*_CONSTANT, "ignored", "effects", "proofs", "resends", "computed")
+T = TypeVar("T")
+_CONSENSUS = Replica.__module__.rpartition(".")[0]  # the package that a replica's parts are in
+# Attributes of a replica that are the same throughout a search: who it is, and what the round is
+# decided on.
+_IDENTITY = ("rules", "roster", "me", "signer", "application")
+_CONSTANT = (*_IDENTITY, "upload_pool", "proposal_pool", "upload_lists")
+# Attributes of a replica that have no bearing on what a server says: counters, evidence.
+_IRRELEVANT = (*_CONSTANT, "ignored", "effects", "proofs")
+# The same of its parts: who and among whom it is, the outcome before, a counter, a cache.
+_IRRELEVANT_IN_PARTS = ("_rules", "_roster", "_me", "outcome", "resends", "computed")
 _VOTES = (Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT)
 # Messages that a server only keeps until it has enough of them.
 _COUNTED = (Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
@@ -240,11 +247,32 @@ def _is_reaction(effect: Effect) -> bool:
 
 def fork(replica: Replica) -> Replica:
     """Return a copy that shares only what does not change in a search."""
-    twin = copy(replica)
+    twin = _with_own_collections(replica)
     for name, value in attributes(replica).items():
+        if _is_part(name, value):
+            setattr(twin, name, _with_own_collections(value))
+    return twin
+
+
+def _with_own_collections(thing: T) -> T:
+    """Return a copy that shares none of the object's own collections."""
+    twin = copy(thing)
+    for name, value in attributes(thing).items():
         if isinstance(value, dict | list | set):
             setattr(twin, name, copy(value))
     return twin
+
+
+def _is_part(name: str, value: object) -> bool:
+    """Return whether an attribute of a replica is a part, with state that changes in a search."""
+    # Mutants have parts of their own, derived from the true ones.
+    modules = [kind.__module__ for kind in type(value).__mro__]
+    return name not in _CONSTANT and any(map(_is_of_consensus, modules))
+
+
+@cache
+def _is_of_consensus(module: str) -> bool:
+    return module.startswith(_CONSENSUS)
 
 
 def relevant_state(replica: Replica) -> Hashable:
@@ -252,17 +280,31 @@ def relevant_state(replica: Replica) -> Hashable:
 
     It is the same in whatever order messages came, and whoever made up its quorums.
     """
-    used_up = {"prepares": _prepares_used(replica), "changes": _changes_used(replica)}
-    state = attributes(replica)
-    relevant = {name: value for name, value in state.items() if name not in _IRRELEVANT}
-    for name, view in used_up.items():
-        relevant[name] = {s: m for s, m in state[name].items() if m.view > view}
+    relevant: dict[tuple[str, ...], Any] = {}
+    for name, value in attributes(replica).items():
+        if name in _IRRELEVANT:
+            continue
+        if not _is_part(name, value):
+            relevant[name,] = value
+            continue
+        for inner, state in attributes(value).items():
+            if inner not in _IRRELEVANT_IN_PARTS:
+                relevant[name, inner] = state
+    prepares_used = _prepares_used(replica)
+    changes_used = _changes_used(replica)
+    relevant["votes", "prepares"] = _beyond(prepares_used, replica.votes.prepares)
+    relevant["view_changes", "changes"] = _beyond(changes_used, replica.view_changes.changes)
     return freeze(relevant)
+
+
+def _beyond(view: int, slots: Slots) -> Slots:
+    """Return the messages of later views than this one."""
+    return {server: message for server, message in slots.items() if message.view > view}
 
 
 def _prepares_used(replica: Replica) -> int:
     """Return the view up to which PREPAREs have done their work: there it has sent its COMMIT."""
-    mine = replica.own.get(Kind.COMMIT)
+    mine = replica.state.own.get(Kind.COMMIT)
     if mine is None:
         return -1
     return mine.view
@@ -273,10 +315,10 @@ def _changes_used(replica: Replica) -> int:
 
     In the server's own view they have if its timer runs, and it has proposed or does not lead.
     """
-    mine = replica.own.get(Kind.PREPREPARE)
+    mine = replica.state.own.get(Kind.PREPREPARE)
     leader = replica.roster.leader(replica.round, replica.view)
     must_propose = leader == replica.me and (mine is None or mine.view < replica.view)
-    if replica.timing and not must_propose:
+    if replica.state.timing and not must_propose:
         return replica.view
     return replica.view - 1
 

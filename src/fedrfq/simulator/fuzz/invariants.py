@@ -29,6 +29,7 @@ from fedrfq.consensus.events import (
 )
 from fedrfq.consensus.messages import (
     Cert,
+    ChangeProposal,
     Evidence,
     Fetch,
     Message,
@@ -73,7 +74,7 @@ INVARIANTS = (
 _CHECK_EVERY = 4  # timers and other local events of a server between two counts of what it holds
 _UNBOUNDED = 10**9
 _CARRIES_MESSAGE = frozenset((Persist, Send, Broadcast, Publish, Relay))
-_NOTED = frozenset((Upload, UploadList, PrePrepare))
+_NOTED = frozenset((Upload, ChangeProposal, UploadList, PrePrepare))
 
 
 class Observer:
@@ -154,7 +155,7 @@ class Observer:
         body = action.message.body
         if history.party in self.logs:
             self.logs[history.party].persist(message)
-        if message.author not in history.names:
+        if message.author != history.party:
             # Of others' messages only uploads matter: receipts promise that they are durable.
             if type(body) is Upload:
                 history.uploads.add(message.digest)
@@ -168,7 +169,7 @@ class Observer:
     def _judge_send(self, history: SigningHistory, action: Send | Broadcast | Publish) -> None:
         message = action.message
         body = action.message.body
-        if message.author in history.names:
+        if message.author == history.party:
             history.send(message)
         elif type(body) is Fetch:
             self.exercised["fetches"] += 1
@@ -221,11 +222,13 @@ class Observer:
         if history.party < 0:
             if outcome is not None:
                 self.exercised["outcomes fetched by clients"] += 1
-        elif outcome is None:
+            return
+        if outcome is None:
             self.exercised["catch-ups"] += 1
-        elif self.chain.application.over(outcome):
+        record = action.certificate.record
+        if record.ends_run():
             self.exercised["run over"] += 1
-            history.last_round = action.certificate.record.round
+            history.last_round = record.round
 
     def _judge_accusation(self, history: SigningHistory, action: Accused) -> None:
         evidence = action.evidence.body
@@ -236,7 +239,7 @@ class Observer:
     def _check_evidence(self, party: int, evidence: Evidence) -> None:
         first = evidence.first
         second = evidence.second
-        culprit = self.seen.party_behind(author(first.body))
+        culprit = author(first.body)
         if culprit in self.seen.honest:
             raise Violation(
                 "accusation", f"{party} accuses {culprit}, who is honest: {readable(evidence)}"
@@ -274,13 +277,12 @@ class Observer:
         """Return how often each thing happened, as far as it was seen here."""
         views = Counter(f"decided in view {view}" for view in self.chain.views.values())
         histories = self.signing.values()
-        counted_clients = [client for set_ in self.chain.sets.values() for client, _ in set_]
         counts = {
             "view changes": sum(history.view_changes for history in histories),
             "prepared values carried over": sum(history.carried_over for history in histories),
             "rounds decided": len(self.chain.sets),
             "change proposals that count": sum(
-                client >= self.seen.clients for client in counted_clients
+                len(inputs.proposals) for inputs in self.chain.sets.values()
             ),
         }
         return self.exercised + views + Counter(counts)

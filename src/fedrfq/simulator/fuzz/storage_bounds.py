@@ -17,7 +17,7 @@ from fedrfq.simulator.violation import Violation
 
 # What a server can be convicted of by two messages of one kind.
 _TWICE = (
-    Kind.UPLOAD,
+    Kind.PROPOSAL,
     Kind.LIST,
     Kind.PREPREPARE,
     Kind.PREPARE,

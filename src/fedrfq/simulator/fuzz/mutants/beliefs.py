@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fedrfq.consensus.client import Client
+from fedrfq.consensus.events import Effect, Event, Received
+from fedrfq.consensus.inbox import HANDLERS, on_cert
 from fedrfq.consensus.messages import (
     AnyMessage,
     Cert,
@@ -20,34 +22,42 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.settling import settle
 from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
+
+
+def _settle_unverified(replica: Replica, peer: int, message: Message) -> None:
+    body = message.body
+    assert isinstance(body, Cert)
+    if body.round == body.certificate.record.round == replica.round:
+        settle(replica, body.certificate, peer)
+    else:
+        on_cert(replica, peer, message)
 
 
 @breaks("certificate")
 class CertificatesUnverified(Replica):
     """A server that catches up believes any certificate."""
 
-    def _on_cert(self, peer: int, message: Message) -> None:
-        body = message.body
-        assert isinstance(body, Cert)
-        if body.round == body.certificate.record.round == self.round:
-            self._settle(body.certificate, peer)
-        else:
-            super()._on_cert(peer, message)
+    handlers = HANDLERS | {Cert: _settle_unverified}
+
+
+def _settle_stale(replica: Replica, peer: int, message: Message) -> None:
+    body = message.body
+    assert isinstance(body, Cert)
+    is_old = body.round < replica.round
+    if is_old and replica.rules.certifies(body.certificate, Kind.COMMIT):
+        settle(replica, body.certificate, peer)
+    else:
+        on_cert(replica, peer, message)
 
 
 @breaks("agreement", "certificate")
 class StaleCertificates(Replica):
     """A server that catches up believes a certificate of an earlier round."""
 
-    def _on_cert(self, peer: int, message: Message) -> None:
-        body = message.body
-        assert isinstance(body, Cert)
-        if body.round < self.round and self.rules.certifies(body.certificate, Kind.COMMIT):
-            self._settle(body.certificate, peer)
-        else:
-            super()._on_cert(peer, message)
+    handlers = HANDLERS | {Cert: _settle_stale}
 
 
 @breaks("certificate")
@@ -70,9 +80,12 @@ class VotesUnsigned(Rules):
 class RunUnchecked(Replica):
     """Messages of another run count in this one."""
 
-    def _receive(self, peer: int, message: Message) -> None:
-        ours = Message(self.rules.run, message.body, message.raw, message.signature)
-        super()._receive(peer, ours)
+    def step(self, event: Event) -> list[Effect]:
+        if isinstance(event, Received):
+            sent = event.message
+            ours = Message(self.rules.run, sent.body, sent.raw, sent.signature)
+            event = Received(event.peer, ours)
+        return super().step(event)
 
 
 @breaks("validity", "accusation", "double-sign")

@@ -11,11 +11,12 @@ from fedrfq.consensus.messages import (
     AnyMessage,
     Cert,
     Commit,
+    Inputs,
     Kind,
     Message,
-    Part,
     Prepare,
     PrePrepare,
+    Record,
     Upload,
     UploadList,
     ViewChange,
@@ -48,9 +49,16 @@ class _Forgets(Replica, ABC):
     @abstractmethod
     def _forgets(self, body: AnyMessage) -> bool: ...
 
-    def _recall(self, message: Message) -> None:
-        if not self._forgets(message.body):
-            super()._recall(message)
+    def __init__(
+        self,
+        rules: Rules,
+        me: int,
+        signer: Signer,
+        application: Application,
+        log: Iterable[Message] = (),
+    ) -> None:
+        kept = [message for message in log if not self._forgets(message.body)]
+        super().__init__(rules, me, signer, application, kept)
 
 
 @breaks("double-sign", hunt=(with_servers("equivocate"), with_crashes(Kind.PREPARE)))
@@ -105,12 +113,14 @@ class UploadsForgotten(_Forgets):
 class SetsForgotten(Replica):
     """A server keeps only the last set it computed and the one it has prepared."""
 
-    def _keep_parts(self, parts: dict[bytes, Part]) -> None:
-        kept = {}
-        if self.prepared is not None and self.prepared.record.set_ in self.parts:
-            prepared = self.prepared.record.set_
-            kept[prepared] = self.parts[prepared]
-        self.parts = kept | parts
+    def _compute_anew(self, inputs: Inputs) -> Record:
+        record = super()._compute_anew(inputs)
+        kept = {*record.parts()}
+        if self.certificates.prepared is not None:
+            kept.add(self.certificates.prepared.record.set_)
+        parts = self.record_parts
+        parts.current = {name: part for name, part in parts.current.items() if name in kept}
+        return record
 
 
 @breaks("durability")

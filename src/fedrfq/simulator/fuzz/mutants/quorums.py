@@ -15,9 +15,9 @@ from fedrfq.consensus.messages import (
     ViewChange,
 )
 from fedrfq.consensus.replica import Replica
-from fedrfq.consensus.replica_state import Slots
 from fedrfq.consensus.roster import Roster, faults, quorum
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.votes import Slots, Votes
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 from fedrfq.simulator.fuzz.schedule_conditions import decided_alone, with_servers
 
@@ -111,20 +111,28 @@ def _are_proper(rules: Rules, body: PrePrepare) -> bool:
     )
 
 
+class _OfAnyView(Votes):
+    def alike(self, slots: Slots, view: int, value: bytes) -> list[Message]:
+        return [m for m in slots.values() if m.value == value]
+
+
+class _OfAnyValue(Votes):
+    def alike(self, slots: Slots, view: int, value: bytes) -> list[Message]:
+        return [m for m in slots.values() if m.view == view]
+
+
 @breaks("certificate")
 class VotesOfAnyView(Replica):
     """Votes of different views are counted together."""
 
-    def _votes(self, slots: Slots, view: int, value: bytes) -> list[Message]:
-        return [m for m in slots.values() if m.value == value]
+    make_votes = _OfAnyView
 
 
 @breaks("certificate")
 class VotesOfAnyValue(Replica):
     """Votes for different values are counted together."""
 
-    def _votes(self, slots: Slots, view: int, value: bytes) -> list[Message]:
-        return [m for m in slots.values() if m.view == view]
+    make_votes = _OfAnyValue
 
 
 @breaks("agreement", hunt=(decided_alone,))
@@ -132,5 +140,6 @@ class CommitsUnprepared(Replica):
     """A server commits as soon as it has sent its own PREPARE."""
 
     def _commit(self) -> bool:
-        self._sign(Commit(self.round, self.view, self.own[Kind.PREPARE].value, self.me))
+        value = self.state.own[Kind.PREPARE].value
+        self._sign(Commit(self.round, self.view, value, self.me))
         return True

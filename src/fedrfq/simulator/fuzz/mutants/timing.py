@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from fedrfq.consensus.events import Effect, Event
-from fedrfq.consensus.messages import Fetch, Message, PartKind, author
+from fedrfq.consensus.answers import on_fetch
+from fedrfq.consensus.events import Effect, Event, Expired, Received, Timer
+from fedrfq.consensus.inbox import HANDLERS
+from fedrfq.consensus.messages import Fetch, Message, PartKind, ViewChange
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
@@ -37,26 +39,31 @@ class TimerNeverStarted(Replica):
 class NeverResends(Replica):
     """A server never sends a lost message again."""
 
-    def _resend(self) -> None:
-        pass
+    def step(self, event: Event) -> list[Effect]:
+        if isinstance(event, Expired) and event.timer is Timer.RESEND:
+            return []
+        return super().step(event)
 
 
 @breaks("progress")
 class NeverFetches(Replica):
     """A server never asks for uploads that others list and it does not hold."""
 
-    def _request(self, fetch: Fetch, peer: int) -> None:
+    def request(self, fetch: Fetch, peer: int) -> None:
         pass
+
+
+def _keep_certificate(replica: Replica, peer: int, message: Message) -> None:
+    body = message.body
+    if not isinstance(body, Fetch) or body.what != PartKind.CERT:
+        on_fetch(replica, peer, message)
 
 
 @breaks("progress", hunt=(without_faulty_servers,))
 class CertificatesKept(Replica):
     """A server hands out no certificate to those who ask for it."""
 
-    def _find(self, fetch: Fetch) -> Message | None:
-        if fetch.what == PartKind.CERT:
-            return None
-        return super()._find(fetch)
+    handlers = HANDLERS | {Fetch: _keep_certificate}
 
 
 @breaks("bounded", hunt=(with_servers("flood", "lie"),))
@@ -65,9 +72,10 @@ class KeepsEveryChange(Replica):
 
     hoard: tuple[Message, ...] = ()
 
-    def _on_change(self, peer: int, message: Message) -> None:
-        super()._on_change(peer, message)
-        self.hoard += (message,)
+    def step(self, event: Event) -> list[Effect]:
+        if isinstance(event, Received) and isinstance(event.message.body, ViewChange):
+            self.hoard += (event.message,)
+        return super().step(event)
 
 
 @breaks("bounded")
@@ -85,9 +93,9 @@ class KeepsEveryEvent(Replica):
 class KeepsEverythingEarly(Replica):
     """A server keeps all messages of rounds ahead."""
 
-    def _route_by_round(self, peer: int, message: Message) -> None:
-        super()._route_by_round(peer, message)
-        if message.body.round > self.round:
-            # A key of its own for every message, where the true server has one for each author.
-            key = (message.body.kind, author(message.body) or 0, len(self.early))
-            self.early[key] = (peer, message)
+    hoard: tuple[Message, ...] = ()
+
+    def step(self, event: Event) -> list[Effect]:
+        if isinstance(event, Received) and event.message.body.round > self.round:
+            self.hoard += (event.message,)
+        return super().step(event)

@@ -5,50 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fedrfq.consensus.events import Application, Persist
-from fedrfq.consensus.messages import Kind, Message, PrePrepare, Record, Upload, UploadList
+from fedrfq.consensus.certificates import Certificates
+from fedrfq.consensus.events import Application
+from fedrfq.consensus.messages import Inputs, Kind, Message, PrePrepare, Upload, UploadList
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Signer
-from fedrfq.consensus.rules import Entries, Rules
+from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 
-class _PersistsKnownParts(Replica):
-    """A server that does not fail when it lacks a part of what it decides."""
-
-    def _persist_parts(self, record: Record) -> None:
-        self.effects += [
-            Persist(self.rules.unsigned(self.parts[name]))
-            for name in record.parts()
-            if name in self.parts
-        ]
-
-
 @breaks("validity", "union", "agreement")
-class ResultUnchecked(_PersistsKnownParts):
+class ResultUnchecked(Replica):
     """A server votes for a result without recomputing it."""
 
     def _follows(self, proposal: PrePrepare) -> bool:
         super()._follows(proposal)
-        return self._entries(proposal) is not None
+        return self._inputs(proposal) is not None
 
 
 @breaks("union", "censorship")
 class UnionUnchecked(Replica):
     """A server takes the leader's word for which uploads count."""
 
-    def _entries(self, proposal: PrePrepare) -> Entries | None:
-        return super()._entries(replace(proposal, lists=()))
+    def _inputs(self, proposal: PrePrepare) -> Inputs | None:
+        return super()._inputs(replace(proposal, lists=()))
 
 
 @breaks("union")
 class FirstUploadCounts(Rules):
     """One upload counts of a client that sent two."""
 
-    def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
-        single, double = super().union(lists)
-        one_each = tuple(dict(double).items())
-        return tuple(sorted(single + one_each)), double
+    def union(self, lists: Iterable[Message]) -> tuple[Inputs, Inputs]:
+        counted, repeated = super().union(lists)
+        one_each = tuple(dict(repeated.uploads).items())
+        uploads = tuple(sorted(counted.uploads + one_each))
+        return counted._replace(uploads=uploads), repeated
 
 
 @breaks("validity", "accusation")
@@ -73,9 +64,11 @@ class _AdmitsAll:
     def __init__(self, application: Application) -> None:
         self.start = application.start
         self.decide = application.decide
-        self.over = application.over
 
     def refuses(self, upload: Upload) -> str | None:
+        return None
+
+    def refuses_successor(self, content: bytes) -> str | None:
         return None
 
 
@@ -100,7 +93,7 @@ class ReceiptNotListed(Replica):
 
     def _close(self) -> bool:
         promised = self.upload_pool.promised
-        if len(promised) <= self.roster.minimum or Kind.LIST in self.own:
+        if len(promised) <= self.roster.minimum or Kind.LIST in self.state.own:
             return super()._close()
         self.upload_pool.promised = promised - {max(promised)}
         closed = super()._close()
@@ -121,12 +114,16 @@ class ClosesWithoutMinimum(Replica):
     """At its deadline a server closes a round with fewer clients than the minimum."""
 
     def _overdue(self, held: int) -> bool:
-        return self.late
+        return self.state.late
+
+
+class _Unchained(Certificates):
+    def value_before(self, round_: int) -> bytes:
+        return self._rules.run
 
 
 @breaks("agreement")
 class UnchainedRounds(Replica):
     """The value of a round does not depend on the round before."""
 
-    def _previous(self) -> bytes:
-        return self.rules.run
+    make_certificates = _Unchained

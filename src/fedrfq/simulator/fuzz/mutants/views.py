@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from fedrfq.consensus.inbox import HANDLERS, on_proposal
 from fedrfq.consensus.messages import Certificate, Kind, Message, PrePrepare, ViewChange
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
@@ -20,11 +21,11 @@ from fedrfq.simulator.fuzz.schedule_conditions import (
 class PreparedLeftOut(Replica):
     """A server's view changes never say what it has prepared."""
 
-    def _leave_for(self, view: int) -> None:
-        held = self.prepared
-        self.prepared = None
-        super()._leave_for(view)
-        self.prepared = held
+    def leave_for(self, view: int) -> None:
+        held = self.certificates.prepared
+        self.certificates.prepared = None
+        super().leave_for(view)
+        self.certificates.prepared = held
 
 
 @breaks("agreement", "validity", "union", hunt=(with_servers("mutate"), decided_alone))
@@ -80,31 +81,36 @@ class VotesInViewsItLeft(Replica):
         super()._advance()
         if self.view > 0:
             here = self.view
-            timing = self.timing
-            self._enter_view(here - 1)
+            timing = self.state.timing
+            self.state.enter_view(here - 1)
             while self._vote():
                 pass
-            self._enter_view(here)
-            self.timing = timing
+            self.state.enter_view(here)
+            self.state.timing = timing
+
+
+def _replace_proposal(replica: Replica, peer: int, message: Message) -> None:
+    on_proposal(replica, peer, message)
+    body = message.body
+    assert isinstance(body, PrePrepare)
+    if body.view == replica.view and replica.rules.proper(message):
+        replica.votes.proposals[body.server] = message
 
 
 @breaks("double-sign")
 class DoubleVote(Replica):
     """A server votes for every proposal that it sees in a view."""
 
-    def _on_proposal(self, peer: int, message: Message) -> None:
-        super()._on_proposal(peer, message)
-        body = message.body
-        assert isinstance(body, PrePrepare)
-        if body.view == self.view and self.rules.proper(message):
-            self.proposals[body.server] = message
+    handlers = HANDLERS | {PrePrepare: _replace_proposal}
 
-    def _signed(self, kind: Kind) -> bool:
-        mine = self.own.get(kind)
+    def _vote(self) -> bool:
         proposal = self._proposal()
-        if kind != Kind.PREPARE or mine is None or proposal is None or not super()._signed(kind):
-            return super()._signed(kind)
-        return mine.value == proposal.record.value(self.rules.run)
+        mine = self.state.own.get(Kind.PREPARE)
+        if self.state.signed(Kind.PREPARE) and mine is not None and proposal is not None:
+            is_new = mine.value != proposal.record.value(self.rules.run)
+            if is_new and self.outcome is not None:
+                return self._prepare()
+        return super()._vote()
 
 
 class _AnyLeader(Rules):
@@ -120,7 +126,7 @@ class LeaderUnchecked(Replica):
     """A server accepts a proposal of any server, not only of the leader."""
 
     def _proposal(self) -> PrePrepare | None:
-        bodies = [m.body for m in self.proposals.values() if isinstance(m.body, PrePrepare)]
+        bodies = [m.body for m in self.votes.proposals.values() if isinstance(m.body, PrePrepare)]
         return next((body for body in bodies if body.view == self.view), None)
 
 
@@ -137,8 +143,8 @@ class JoinsAnyone(Replica):
     """A server follows a single other server to any view."""
 
     def _join(self) -> bool:
-        views = [m.view for s, m in self.changes.items() if s != self.me]
+        views = [m.view for s, m in self.view_changes.changes.items() if s != self.me]
         if max(views, default=0) <= self.view:
             return False
-        self._leave_for(max(views))
+        self.leave_for(max(views))
         return True
