@@ -45,7 +45,7 @@ class Garbage(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         counts = scene.uploads.counts_KJ.copy()
         values = scene.uploads.values_KJV.copy()
         theirs = np.flatnonzero(scene.malicious_K)

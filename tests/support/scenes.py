@@ -10,13 +10,20 @@ from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from fedrfq.prototypes.fixed_point import FULL_PRECISION, Globals, Precision, Uploads
-from fedrfq.robust.attacks import Attack, Scene
+from fedrfq.robust.aggregation import decide
+from fedrfq.robust.attacks import Attack, Foreseen, Scene
+from fedrfq.robust.attacks.backdoor import Backdoor
 from fedrfq.robust.attacks.frame import Frame
+from fedrfq.robust.attacks.groups import Groups
 from fedrfq.robust.attacks.mimic import Mimic
+from fedrfq.robust.attacks.optimal_frame import OptimalFrame
+from fedrfq.robust.attacks.sole import Sole
 from fedrfq.robust.detectors.detector import Detector, State, Verdict
 from fedrfq.robust.detectors.none import NoDetection
 
 ONE = 2**14
+# Attacks that change which classes their clients send.
+CLAIMING = Mimic | Frame | OptimalFrame | Backdoor | Sole | Groups
 
 
 def array(rows: Any) -> NDArray[np.int64]:
@@ -48,7 +55,10 @@ def scene_of(
     globals_: Globals | None = None,
     detector: Detector | None = None,
 ) -> Scene:
-    """Return a scene whose arrays are read-only."""
+    """Return a scene of the second round whose arrays are read-only.
+
+    The servers' rule is the weighted mean.
+    """
     counts = array(counts_KJ)
     values = array(values_KJV)
     mask = np.isin(np.arange(len(counts)), malicious)
@@ -56,12 +66,24 @@ def scene_of(
     for each in (counts, values, mask, globals_.present_J, globals_.values_JV):
         each.setflags(write=False)
     clients = tuple(range(10, 10 + len(counts)))
+    known = globals_
+    asked = detector or NoDetection()
+    state = {"seen": array(1)}
+
+    def foresee(sent: Uploads) -> Foreseen:
+        decision = decide(asked, "weighted", state, known, sent)
+        return Foreseen(decision.verdict.kept_K, decision.verdict.score_K, decision.globals_)
+
     return Scene(
-        Uploads(clients, counts, values),
-        mask,
-        globals_,
-        detector or NoDetection(),
-        {"seen": array(1)},
+        uploads=Uploads(clients, counts, values),
+        malicious_K=mask,
+        globals_=known,
+        detector=asked,
+        state=state,
+        rule="weighted",
+        round=2,
+        classes=values.shape[1],
+        foresee=foresee,
     )
 
 
@@ -99,10 +121,22 @@ def same(one: Uploads, other: Uploads) -> bool:
 
 
 def send(attack: Attack, scene: Scene, seed: int = 7) -> Uploads:
-    """Return what is sent, after checking what must hold for every attack."""
-    sent = attack.corrupt(scene, default_rng(seed))
+    """Return what is sent by attackers without memories, checked as `remembering` does."""
+    return remembering(attack, scene, {}, seed)[0]
+
+
+def remembering(attack: Attack, scene: Scene, state: State, seed: int = 7) -> tuple[Uploads, State]:
+    """Return what is sent and remembered, after checking what must hold for every attack."""
+    before = {name: known.tobytes() for name, known in state.items()}
+    sent, after = attack.corrupt(scene, state, default_rng(seed))
+    assert {name: known.tobytes() for name, known in state.items()} == before
+    again, after_again = attack.corrupt(scene, state, default_rng(seed))
+    assert same(sent, again)
+    assert {name: known.tobytes() for name, known in after.items()} == {
+        name: known.tobytes() for name, known in after_again.items()
+    }
+    assert all(known.dtype == np.int64 for known in after.values())
     assert same(sent.only(~scene.malicious_K), scene.honest)
-    assert same(sent, attack.corrupt(scene, default_rng(seed)))
     assert sent.counts_KJ.dtype == sent.values_KJV.dtype == np.int64
     assert (sent.clients, sent.precision, sent.refused) == (
         scene.uploads.clients,
@@ -111,9 +145,9 @@ def send(attack: Attack, scene: Scene, seed: int = 7) -> Uploads:
     )
     assert sent.checked().refused == {}
     assert not (sent.values_KJV % sent.precision.step).any()
-    if not isinstance(attack, Mimic | Frame):
+    if not isinstance(attack, CLAIMING):
         assert np.array_equal(sent.held_KJ, scene.uploads.held_KJ)
         assert np.array_equal(
             sent.values_KJV[~sent.held_KJ], scene.uploads.values_KJV[~sent.held_KJ]
         )
-    return sent
+    return sent, after

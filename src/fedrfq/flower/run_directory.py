@@ -191,7 +191,8 @@ class FlowerRunDirectory:
         params = collected(state, self._run_id, experiment, samples.dataset)
         if params is None:
             return
-        # The detector's memory is the committee's, and what servers learn is not used on Flower.
+        # The detector's memory is the committee's. What servers learn is not used on Flower, and
+        # attackers that remember do not run on it.
         checkpoint = LoopState(
             round=self.round,
             params=params,
@@ -201,6 +202,7 @@ class FlowerRunDirectory:
             agreed=(self.last,),
             server=({},),
             public=(decision.public,),
+            attack=({},),
         )
         self.run.save(checkpoint)
         if decision.public is None:

@@ -31,6 +31,7 @@ from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.learning import metrics
 from fedrfq.learning.all_classes import CommonFigures, CommonTest
+from fedrfq.learning.attackers_scene import attackers_scene, sendable
 from fedrfq.learning.draws import (
     attackers,
     believed_labels,
@@ -49,10 +50,8 @@ from fedrfq.methods.method import Guide
 from fedrfq.models.stacked import Params, stack
 from fedrfq.prototypes.class_means import quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads
-from fedrfq.prototypes.norm_bound import moment_count
 from fedrfq.robust import detectors
 from fedrfq.robust.aggregation import Decision
-from fedrfq.robust.attacks import Scene
 
 __all__ = [
     "Diverged",
@@ -93,6 +92,7 @@ class LoopState:
     server: tuple[Params, ...]
     # Statistics on the public map, one for each run; None before the first are decided.
     public: tuple[Globals | None, ...]
+    attack: tuple[detectors.State, ...]  # what the attackers remember, one for each run
 
 
 class Diverged(UserError):
@@ -192,7 +192,8 @@ class RoundLoop:
             for experiment in self.experiments
         )
         unknown = tuple(None for _ in memory)
-        return LoopState(0, params, nothing, memory, centres, agreed, server, unknown)
+        blank: tuple[detectors.State, ...] = tuple({} for _ in memory)
+        return LoopState(0, params, nothing, memory, centres, agreed, server, unknown, blank)
 
     def federations(self) -> list[Federation | None]:
         """Return each run's federation, by which its committee can be checked; None without one."""
@@ -212,7 +213,8 @@ class RoundLoop:
         seconds_train = self._elapsed(began)
         self._check_finite("loss", losses, number)
         honest = self._upload(number, params, who)
-        sent = [self._attacked(r, state, uploads) for r, uploads in enumerate(honest)]
+        attacked = [self._attacked(r, state, uploads) for r, uploads in enumerate(honest)]
+        sent = [uploads for uploads, _ in attacked]
         agreed = [self._decided(r, state, uploads) for r, uploads in enumerate(sent)]
         served = [self._served(r, state, a.decision) for r, a in enumerate(agreed)]
         params, centres = self._averaged(state, params, who)
@@ -251,6 +253,7 @@ class RoundLoop:
             agreed=tuple(a.last for a in agreed),
             server=tuple(server for server, _ in served),
             public=tuple(decision.public for _, decision in served),
+            attack=tuple(remembered for _, remembered in attacked),
         )
         return after, measure(rounds, tested, self.held_KJ, common)
 
@@ -392,34 +395,32 @@ class RoundLoop:
             tuple(senders), counts_KJ, values_KJV, precision=experiment.method.precision()
         )
 
-    def _attacked(self, r: int, state: LoopState, uploads: Uploads) -> Uploads:
-        """Return run `r`'s uploads as they are sent, after its attackers have seen everyone's."""
-        experiment = self.experiments[r]
+    def _attacked(
+        self, r: int, state: LoopState, uploads: Uploads
+    ) -> tuple[Uploads, detectors.State]:
+        """Return run `r`'s uploads as they are sent, after its attackers have seen everyone's.
+
+        Return also what the attackers remember.
+        """
+        attack = self.experiments[r].attack
         number = state.round + 1
-        if number < experiment.attack.start_round or not self.malicious[r]:
-            return uploads
-        malicious_K = np.isin(np.array(uploads.clients, np.int64), self.malicious[r])
-        known = state.globals_[r]
-        memory = state.memory[r]
-        public = self.settings[r].task.public_in(number)
-        if public is not None:
-            known = state.public[r] or public.nothing()
-            memory = experiment.detector.start(experiment.clients)
-        scene = Scene(uploads, malicious_K, known, experiment.detector, memory)
-        sent = experiment.attack.corrupt(scene, generator(experiment, Purpose.CORRUPT, number))
-        if public is None:
-            return sent
-        # Attackers know that other counts of second moments would be refused.
-        counts_KJ = sent.counts_KJ.copy()
-        counts_KJ[:, public.classes :] = moment_count(counts_KJ[:, : public.classes])[:, None]
-        return replace(sent, counts_KJ=counts_KJ)
+        if number < attack.start_round or not self.malicious[r]:
+            return uploads, state.attack[r]
+        task = self.settings[r].task
+        scene = attackers_scene(task, number, self._previous(r, state), uploads, self.malicious[r])
+        rng = generator(self.experiments[r], Purpose.CORRUPT, number)
+        sent, remembered = attack.corrupt(scene, state.attack[r], rng)
+        return sendable(task, number, sent), remembered
+
+    def _previous(self, r: int, state: LoopState) -> PreviousRound:
+        """Return what the last round left to run `r`'s next one."""
+        return PreviousRound(state.agreed[r], state.memory[r], state.globals_[r], state.public[r])
 
     def _decided(self, r: int, state: LoopState, sent: Uploads) -> AgreedRound:
         """Return what run `r`'s committee makes of the uploads."""
         committee = self.experiments[r].committee
         number = state.round + 1
-        before = PreviousRound(state.agreed[r], state.memory[r], state.globals_[r], state.public[r])
-        return committee.decide(self.settings[r], number, before, sent)
+        return committee.decide(self.settings[r], number, self._previous(r, state), sent)
 
     def _served(self, r: int, state: LoopState, decision: Decision) -> tuple[Params, Decision]:
         """Return what run `r`'s server has learned from a round, and the decision with its result.

@@ -265,6 +265,8 @@ class RunDirectory:
         named["globals/present"] = torch.from_numpy(state.globals_[0].present_J)
         for name, array in state.memory[0].items():
             named[f"memory/{name}"] = torch.from_numpy(array)
+        for name, array in state.attack[0].items():
+            named[f"attack/{name}"] = torch.from_numpy(array)
         for name, p in state.centres.items():
             named[f"centres/{name}"] = p
         for name, p in state.server[0].items():
@@ -321,6 +323,7 @@ class RunDirectory:
             agreed=(agreed,),
             server=(_under(named, "server"),),
             public=(_statistics(named),),
+            attack=({name: p.numpy() for name, p in _under(named, "attack").items()},),
         )
 
     def last(self, device: torch.device) -> LoopState:

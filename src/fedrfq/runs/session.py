@@ -261,6 +261,7 @@ def part(loop: RoundLoop, state: LoopState, r: int) -> LoopState:
         agreed=(state.agreed[r],),
         server=(state.server[r],),
         public=(state.public[r],),
+        attack=(state.attack[r],),
     )
 
 
@@ -276,6 +277,7 @@ def join(states: Sequence[LoopState]) -> LoopState:
         tuple(state.agreed[0] for state in states),
         tuple(state.server[0] for state in states),
         tuple(state.public[0] for state in states),
+        tuple(state.attack[0] for state in states),
     )
 
 

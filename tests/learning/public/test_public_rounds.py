@@ -235,7 +235,7 @@ def test_attackers_know_the_statistics_and_that_the_detector_starts_afresh(
         scenes.append(scene)
         return scene.uploads
 
-    monkeypatch.setattr(SignFlip, "corrupt", spy)
+    monkeypatch.setattr(SignFlip, "forge", spy)
     experiment = mapped(
         method={"name": "fedproto"},
         public={**MAP, "every": 2},

@@ -40,7 +40,7 @@ def test_adaptive_goes_to_its_strength_if_it_is_let() -> None:
 def test_adaptive_is_kept_and_nearly_maximal(reach: int) -> None:
     detector = Near(reach=reach)
     scene = adaptive_scene(detector)
-    sent = AdaptiveAttack().corrupt(scene, default_rng(0))
+    sent = AdaptiveAttack().forge(scene, default_rng(0))
     assert len(detector.asked) <= 10
     _, verdict = detector.judge(scene.state, scene.globals_, sent)
     assert verdict.kept_K.all()
@@ -55,13 +55,13 @@ def test_adaptive_is_kept_and_nearly_maximal(reach: int) -> None:
 def test_adaptive_is_honest_if_not_even_the_centre_is_kept() -> None:
     detector = Near(reach=-1)
     scene = adaptive_scene(detector)
-    assert AdaptiveAttack().corrupt(scene, default_rng(0)) is scene.uploads
+    assert AdaptiveAttack().forge(scene, default_rng(0)) is scene.uploads
     assert len(detector.asked) == 1
 
 
 def test_adaptive_minds_only_itself() -> None:
     scene = adaptive_scene(Near(reach=5))
-    sent = AdaptiveAttack().corrupt(scene, default_rng(0))
+    sent = AdaptiveAttack().forge(scene, default_rng(0))
     _, verdict = scene.detector.judge(scene.state, scene.globals_, sent)
     assert verdict.kept_K.tolist() == [False, False, True, True]
     assert sent is not scene.uploads
@@ -70,7 +70,7 @@ def test_adaptive_minds_only_itself() -> None:
 def test_adaptive_goes_no_farther_than_the_one_who_is_found_first() -> None:
     scene = adaptive_scene(Near(reach=2000))
     counts_KJ = array([[1, 1, 1], [1, 1, 1], [1, 0, 0], [0, 0, 1]])
-    sent = AdaptiveAttack().corrupt(
+    sent = AdaptiveAttack().forge(
         replace(scene, uploads=replace(scene.uploads, counts_KJ=counts_KJ)), default_rng(0)
     )
     assert 2950 < 5000 - sent.values_KJV[3, 2, 0] + 1000 <= 3000
@@ -82,7 +82,7 @@ def test_adaptive_shows_the_detector_what_it_admits() -> None:
     scene = scene_of(
         [[1, 1], [1, 1], [9, 1]], [[[0], [1000]], [[0], [1000]], [[1], [1]]], [2], None, detector
     )
-    AdaptiveAttack().corrupt(scene, default_rng(0))
+    AdaptiveAttack().forge(scene, default_rng(0))
     assert detector.asked
     assert all(each.counts_KJ[2].tolist() == [1, 1] for each in detector.asked)
 

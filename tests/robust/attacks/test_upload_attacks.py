@@ -229,11 +229,16 @@ def test_framers_send_the_last_global_prototypes_of_every_class_nearly() -> None
     for j in (0, 2):
         assert np.abs(sent.values_KJV[1:, j] - known.values_JV[j]).max() <= 1
     assert (
-        len({Frame().corrupt(scene, default_rng(seed)).values_KJV.tobytes() for seed in range(8)})
-        > 4
+        len({Frame().forge(scene, default_rng(seed)).values_KJV.tobytes() for seed in range(8)}) > 4
     )
     far = send(Frame(strength=50.0), scene).values_KJV[1:, 0]
     assert 1 < np.abs(far - known.values_JV[0]).max() <= 50
+
+
+def test_framers_without_samples_claim_one() -> None:
+    known = Globals(np.ones(2, np.bool_), array([[100], [200]]))
+    scene = scene_of([[4, 1], [0, 0]], [[[5], [5]], [[0], [0]]], [1], known)
+    assert send(Frame(), scene).counts_KJ[1].tolist() == [1, 1]
 
 
 def test_framers_are_honest_while_there_are_no_global_prototypes() -> None:

@@ -21,16 +21,9 @@ import numpy as np
 from numpy.random import Generator
 
 from fedrfq.files.options import option
-from fedrfq.prototypes.fixed_point import Bools, Uploads
-from fedrfq.robust.attacks.attack import (
-    STRENGTHS,
-    Attack,
-    Floats,
-    Scene,
-    honest_moments,
-    replaced,
-    squared_distances,
-)
+from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene, replaced
+from fedrfq.robust.attacks.class_centres import centres, to_nearest
 
 HALVINGS = 8
 
@@ -47,11 +40,11 @@ class AdaptiveAttack(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         if not scene.malicious_K.any():
             return scene.uploads
         centre_AJV, known_J = centres(scene)
-        direction_AJV = np.array([_to_nearest(centre_JV, known_J) for centre_JV in centre_AJV])
+        direction_AJV = np.array([to_nearest(centre_JV, known_J) for centre_JV in centre_AJV])
 
         def uploads(gamma: float) -> Uploads:
             return replaced(scene, centre_AJV + gamma * direction_AJV)
@@ -77,26 +70,3 @@ def all_kept(scene: Scene, uploads: Uploads) -> bool:
     detector = scene.detector
     _, verdict = detector.judge(scene.state, scene.globals_, detector.admitted(uploads))
     return bool(verdict.kept_K[scene.malicious_K].all())
-
-
-def centres(scene: Scene) -> tuple[Floats, Bools]:
-    """Return each class's centre as every attacker sees it, and which are known to all of them.
-
-    The others are just the attacker's own prototype.
-    """
-    mean_AJV, _ = honest_moments(scene)
-    held_J = scene.honest.held_KJ.any(0)
-    present_J = scene.globals_.present_J
-    centre_AJV: Floats = np.where(
-        (present_J & ~held_J)[:, None], scene.globals_.values_JV, mean_AJV
-    )
-    return centre_AJV, held_J | present_J
-
-
-def _to_nearest(centre_JV: Floats, known_J: Bools) -> Floats:
-    """Return the way from each class's centre to the nearest other known one; 0 without any."""
-    other_JJ = ~np.eye(len(centre_JV), dtype=np.bool_)
-    distance_JJ = np.where(known_J & other_JJ, squared_distances(centre_JV), np.inf)
-    nearest_J = distance_JJ.argmin(1)
-    reachable_J = np.isfinite(distance_JJ.min(1))
-    return np.where(reachable_J[:, None], centre_JV[nearest_J] - centre_JV, 0.0)

@@ -35,6 +35,6 @@ class Alie(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         mean_AJV, std_JV = honest_moments(scene)
         return replaced(scene, mean_AJV - self.strength * std_JV)

@@ -1,11 +1,14 @@
 """The interface of an attack: what malicious clients do to their data and to what they send.
 
 Attackers are as strong as the setting allows: they collude, see the honest uploads of the round
-before they send (rushing), and know the global prototypes, the detector and its state.
+before they send (rushing), and know the global prototypes, the detector, its state and the
+aggregation rule. Servers are deterministic, so attackers can compute what would come of anything
+they might send. They may remember what they like from round to round.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -24,14 +27,27 @@ STRENGTHS = f"0 to {MAX_STRENGTH:,}"
 
 
 @dataclass(frozen=True)
+class Foreseen:
+    """What the servers will decide if certain uploads are sent and all of them arrive."""
+
+    kept_K: Bools  # for each row of those uploads
+    score_K: Ints  # the higher the worse, in the detector's unit; 0 where an upload is refused
+    globals_: Globals
+
+
+@dataclass(frozen=True)
 class Scene:
     """Everything that the attackers know when they send."""
 
     uploads: Uploads  # what everyone, attackers included, would send honestly
     malicious_K: Bools  # which rows of the uploads are the attackers'
-    globals_: Globals  # of the round before
+    globals_: Globals  # as certified in the round before
     detector: Detector
-    state: State
+    state: State  # of the detector
+    rule: str  # the aggregation rule
+    round: int
+    classes: int  # so many of the first rows of an upload are classes
+    foresee: Callable[[Uploads], Foreseen]
 
     @property
     def honest(self) -> Uploads:
@@ -43,12 +59,17 @@ class Scene:
         """Return what the attackers would send if they were honest; A counts their rows."""
         return self.uploads.only(self.malicious_K)
 
+    def all_kept(self, sent: Uploads) -> bool:
+        """Return whether no attacker will be dropped if these uploads are sent."""
+        return bool(self.foresee(sent).kept_K[self.malicious_K].all())
+
 
 @dataclass(frozen=True)
 class Attack:
-    """An attack that does nothing: a subclass overrides `poison`, `corrupt` or both.
+    """An attack that does nothing: a subclass overrides `poison`, `forge` or `corrupt`.
 
-    What `strength` means differs from attack to attack.
+    `forge` is for attackers who remember nothing, `corrupt` for those who do. What `strength` means
+    differs from attack to attack.
     """
 
     clients: int = option(0, "Number of malicious clients, drawn by the run's seed", "0 to clients")
@@ -72,9 +93,17 @@ class Attack:
         """Return the labels that a malicious client trains with instead of its own."""
         return labels
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         """Return the uploads as they are sent: only rows of malicious clients may be changed."""
         return scene.uploads
+
+    def corrupt(self, scene: Scene, state: State, rng: Generator) -> tuple[Uploads, State]:
+        """Return the uploads as they are sent, and what the attackers remember of this round.
+
+        `state` is what they remembered of the last one, at first nothing: {}. It is saved with the
+        run, so it is made of integers.
+        """
+        return self.forge(scene, rng), state
 
 
 def replaced(scene: Scene, values_AJV: NDArray[np.floating[Any]] | Ints) -> Uploads:

@@ -10,7 +10,7 @@ attackers are honest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.random import Generator
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import LIMIT, Uploads
 from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene
+from fedrfq.robust.attacks.class_centres import claimed
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,10 @@ class Frame(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         theirs = scene.theirs
-        present_J = scene.globals_.present_J
         steps = min(round(self.strength), LIMIT)
         moved_AJV = rng.integers(-steps, steps, theirs.values_KJV.shape, endpoint=True)
         moved_AJV *= theirs.precision.step
-        false_AJV = theirs.precision.rounded(scene.globals_.values_JV + moved_AJV)
-        # An attacker without samples claims one: 0 would mean that it does not hold the class.
-        claimed_A1 = np.maximum(theirs.counts_KJ.max(1, keepdims=True, initial=0), 1)
-        counts_KJ = scene.uploads.counts_KJ.copy()
-        counts_KJ[scene.malicious_K] = np.where(present_J, claimed_A1, theirs.counts_KJ)
-        values_KJV = scene.uploads.values_KJV.copy()
-        values_KJV[scene.malicious_K] = np.where(present_J[:, None], false_AJV, theirs.values_KJV)
-        return replace(scene.uploads, counts_KJ=counts_KJ, values_KJV=values_KJV)
+        claim_AJ = np.broadcast_to(scene.globals_.present_J, theirs.held_KJ.shape)
+        return claimed(scene, claim_AJ, scene.globals_.values_JV + moved_AJV)

@@ -29,7 +29,7 @@ class Inflate(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         counts_KJ = scene.uploads.counts_KJ
         inflated_KJ = np.clip(np.rint(self.strength * counts_KJ), 1, MAX_COUNT).astype(np.int64)
         chosen_KJ = scene.malicious_K[:, None] & scene.uploads.held_KJ

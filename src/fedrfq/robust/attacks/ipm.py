@@ -35,6 +35,6 @@ class Ipm(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         mean_AJV, _ = honest_moments(scene)
         return replaced(scene, -self.strength * mean_AJV)

@@ -33,7 +33,7 @@ class Mimic(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         uploads = scene.uploads
         if scene.malicious_K.all():
             return uploads

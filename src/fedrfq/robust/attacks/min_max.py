@@ -45,7 +45,7 @@ class MinMax(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         honest = scene.honest
         mean_AJV, std_JV = honest_moments(scene)
         values_AJV = scene.theirs.values_KJV.astype(np.float64)

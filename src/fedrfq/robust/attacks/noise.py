@@ -29,7 +29,7 @@ class GaussianNoise(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         own_AJV = scene.theirs.values_KJV
         size_AJ1 = np.sqrt(np.square(own_AJV).mean(-1, keepdims=True))
         noise_AJV = self.strength * size_AJ1 * rng.standard_normal(own_AJV.shape)

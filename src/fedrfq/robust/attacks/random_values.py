@@ -26,7 +26,7 @@ class RandomValues(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         if not scene.theirs.held_KJ.any():
             return scene.uploads
         values = scene.uploads.values_KJV[scene.uploads.held_KJ]

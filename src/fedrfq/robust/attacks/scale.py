@@ -22,5 +22,5 @@ class Scale(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         return replaced(scene, self.strength * scene.theirs.values_KJV)

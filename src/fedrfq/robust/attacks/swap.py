@@ -31,7 +31,7 @@ class Swap(Attack):
 
     on_uploads: ClassVar[bool] = True
 
-    def corrupt(self, scene: Scene, rng: Generator) -> Uploads:
+    def forge(self, scene: Scene, rng: Generator) -> Uploads:
         own_AJV = scene.theirs.values_KJV
         return replaced(scene, own_AJV + self.strength * (swapped(scene, rng) - own_AJV))
 

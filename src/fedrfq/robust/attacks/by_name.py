@@ -1,0 +1,35 @@
+"""The registry of attacks, for attacks that are made of others, and what these remember."""
+
+from __future__ import annotations
+
+from fedrfq.errors import UserError, did_you_mean
+from fedrfq.robust.attacks.attack import MAX_STRENGTH, Attack
+from fedrfq.robust.detectors.detector import State
+
+# Filled by the package's __init__.py, because it must import the attacks that look into it.
+ATTACKS: dict[str, type[Attack]] = {}
+
+
+def inner_attack(key: str, name: str, factor: float) -> Attack:
+    """Return the attack on uploads of that name, with `factor` times its default strength."""
+    choices = [other for other, kind in ATTACKS.items() if kind.on_uploads]
+    if name not in choices:
+        raise UserError(
+            f"{key} must be an attack that changes uploads ({', '.join(choices)}), not '{name}'"
+            f"{did_you_mean(name, choices)}"
+        )
+    kind = ATTACKS[name]
+    return kind(strength=min(factor * kind().strength, MAX_STRENGTH))
+
+
+def inner_state(state: State, key: str) -> State:
+    """Return what the attack under `key` remembers."""
+    prefix = f"{key}/"
+    return {
+        name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)
+    }
+
+
+def outer_state(inner: State, key: str) -> State:
+    """Return what the attack under `key` remembers, as the attack around it does."""
+    return {f"{key}/{name}": array for name, array in inner.items()}
