@@ -72,6 +72,10 @@ class Rules:
         message.verified_by = self
         return True
 
+    def forged(self, messages: Iterable[Message]) -> list[Message]:
+        """Return those of these messages that are not authentic."""
+        return [message for message in messages if not self.authentic(message)]
+
     def _signed_by(self, party: int, raw: bytes, signature: bytes) -> bool:
         key = self._keys.get(party)
         return key is not None and self._verify(key, raw, signature)
