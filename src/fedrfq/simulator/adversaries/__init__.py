@@ -9,6 +9,7 @@ from fedrfq.simulator.adversaries.forging import Forge
 from fedrfq.simulator.adversaries.hoarding import Hoard
 from fedrfq.simulator.adversaries.leaders import Censor, Equivocate, Wrong
 from fedrfq.simulator.adversaries.lying import Lie
+from fedrfq.simulator.adversaries.missigning import Missign
 from fedrfq.simulator.adversaries.quiet import Amnesiac, Silent, Twins
 from fedrfq.simulator.adversaries.repeating import Flood, Replay
 from fedrfq.simulator.adversaries.ring import Ring
@@ -26,6 +27,7 @@ BEHAVIOURS: dict[str, type[Behaviour]] = {
     "flood": Flood,
     "lie": Lie,
     "hoard": Hoard,
+    "missign": Missign,
 }
 
 __all__ = ["BEHAVIOURS", "CLIENTS", "Behaviour", "FaultyClient", "Ring"]
