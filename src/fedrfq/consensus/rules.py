@@ -162,7 +162,8 @@ class Rules:
 
         The others are servers with change proposals, which do not count towards the minimum.
         """
-        return len({client for client in clients if client < len(self.roster.clients)})
+        registered = len(self.roster.clients)
+        return len({client for client in clients if client < registered})
 
     def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
         """Return the set of a free choice: the entries of all clients with one upload in the lists.
