@@ -3,13 +3,15 @@
     python bench/byzantine.py
     python bench/byzantine.py --behaviours equivocate --rounds 8
 
-Rounds must go on, the result must be that of honest servers, and evidence must name the liar.
+Rounds must go on, the result must be that of honest servers, and evidence must name the liar, who
+must neither slow the rounds down for long nor fill the logs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +35,7 @@ from testbed import answering, arguments, console, founded, record, servers
 EVIL = 3
 CLIENTS = 3
 SERVER = str(Path(__file__).parents[1] / "tests" / "support" / "byzantine_server.py")
-BEHAVIOURS = ("equivocate", "forge", "censor", "wrong")
+BEHAVIOURS = ("equivocate", "forge", "censor", "wrong", "incriminate", "nest")
 # What a round may take, on average.
 _LIMIT_S = 3.0
 
@@ -47,6 +49,8 @@ class Found:
     as_honest: bool  # globals, verdicts and state are what one honest server computes
     agree: bool  # all logs agree with each other and with what the clients saw
     evidence: dict[str, int]  # number of proofs by party
+    rounds_s: float
+    log_bytes: int  # of one honest server, in its log and its audit log, for each round
 
 
 @contextmanager
@@ -107,7 +111,7 @@ def computed(federation: Federation, rounds: int) -> list[Outcome]:
     return outcomes[1:]
 
 
-def judged(cluster: Cluster, crowd: Crowd, rounds: int) -> Found:
+def judged(cluster: Cluster, crowd: Crowd, rounds: int, took_s: float) -> Found:
     """Audit the logs of the honest servers and compare them with each other and the clients."""
     run = cluster.federation.roster.run
     expected = []
@@ -130,15 +134,24 @@ def judged(cluster: Cluster, crowd: Crowd, rounds: int) -> Found:
         as_honest=all(log == expected for log in outcomes),
         agree=all(log == crowd.seen for log in values),
         evidence=dict(Counter(name(cluster.federation, party) for party, *_ in proofs)),
+        rounds_s=rounds / took_s,
+        log_bytes=_log_bytes(cluster.own(0)) // rounds,
     )
+
+
+def _log_bytes(folder: Path) -> int:
+    files = [folder / "audit.log", *(folder / "log").iterdir()]
+    return sum(file.stat().st_size for file in files)
 
 
 def attacked(behaviour: str, rounds: int) -> Found:
     """Run a federation with one lying server and return what its logs show."""
     with under_attack(behaviour) as cluster:
+        start = time.perf_counter()
         crowd = asyncio.run(decided(cluster, rounds))
+        took_s = time.perf_counter() - start
         cluster.stop()
-        return judged(cluster, crowd, rounds)
+        return judged(cluster, crowd, rounds, took_s)
 
 
 def main() -> None:
@@ -154,7 +167,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="rounds each (default: 100)")
     options = parser.parse_args()
     table = Table(
-        "behaviour", "rounds", "view changes", "as one honest server", "all agree", "proofs"
+        "behaviour",
+        "rounds",
+        "view changes",
+        "as one honest server",
+        "all agree",
+        "proofs",
+        "rounds/s",
+        "log, bytes a round",
     )
     results = {}
     for behaviour in options.behaviours:
@@ -168,6 +188,8 @@ def main() -> None:
             str(found.as_honest),
             str(found.agree),
             proofs,
+            f"{found.rounds_s:.1f}",
+            f"{found.log_bytes:,}",
         )
     console().print(table)
     record(options.out, {name: vars(found) for name, found in results.items()})

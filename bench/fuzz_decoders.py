@@ -65,17 +65,11 @@ def codecs() -> dict[str, Codec]:
     )
     verdict = Verdict(np.array([True, False]), np.array([1, -1]))
     entries = ((0, bytes(32)), (1, bytes(32)))
+    inputs = messages.Inputs(entries, entries[:1])
 
     def message(data: bytes) -> bytes:
         decoded = messages.decode(data)
         return messages.encode(decoded.run, decoded.body) + decoded.signature
-
-    def verdicts(data: bytes) -> bytes:
-        again = codec.encode_verdicts(*codec.decode_verdicts_without_successor(data))
-        successor = codec.successor_in(data)
-        if successor:
-            return codec.append_successor(again, successor)
-        return again
 
     few_bits = fixed_point.Precision(5)
     public = PublicTask("random:1", 2.0, few_bits, classes=3, moments=1, values=3)
@@ -85,9 +79,8 @@ def codecs() -> dict[str, Codec]:
 
     return {
         "messages.decode": Codec(message, wires),
-        "messages.decode_entries": Codec(
-            lambda data: messages.write_entries(messages.decode_entries(data)),
-            [messages.write_entries(entries)],
+        "messages.Inputs.decode": Codec(
+            lambda data: messages.Inputs.decode(data).write(), [inputs.write()]
         ),
         "round_log.unpack": Codec(
             lambda data: round_log.pack(placed.message for placed in round_log.unpack(data)),
@@ -98,11 +91,8 @@ def codecs() -> dict[str, Codec]:
             [codec.encode_globals(held)],
         ),
         "codec.decode_verdicts": Codec(
-            verdicts,
-            [
-                rows := codec.encode_verdicts((0, 7), verdict),
-                codec.append_successor(rows, b"the next federation"),
-            ],
+            lambda data: codec.encode_verdicts(*codec.decode_verdicts(data)),
+            [codec.encode_verdicts((0, 7), verdict)],
         ),
         "codec.decode_state": Codec(
             lambda data: codec.encode_state(codec.decode_state(data)),
@@ -129,7 +119,7 @@ def _messages() -> list[bytes]:
 
     run = bytes(32)
     name = bytes(range(32))
-    record = m.Record(1, *(bytes([i]) * 32 for i in range(6)))
+    record = m.Record(1, *(bytes([i]) * 32 for i in range(7)))
 
     def message(body: m.AnyMessage) -> m.Message:
         signature = bytes(64) if body.kind in m.SIGNED else b""
@@ -139,12 +129,13 @@ def _messages() -> list[bytes]:
         m.Kind.PREPARE, 0, record, ((0, bytes(64)), (2, bytes(64)), (3, bytes(64)))
     )
     committed = m.Certificate(m.Kind.COMMIT, 1, record, ((1, bytes(64)),))
-    listed = message(m.UploadList(1, 2, ((0, name), (5, name))))
+    listed = message(m.UploadList(1, 2, ((0, name), (5, name)), ((1, name),)))
     change = message(m.ViewChange(1, 1, 2, prepared, committed))
     votes = [message(kind(1, 0, name, 3)) for kind in (m.Prepare, m.Commit)]
     proposal = message(m.PrePrepare(1, 1, 2, record, (listed, listed), (change, change)))
     others = [
         m.Upload(1, 3, b"content"),
+        m.ChangeProposal(1, 2, b"content"),
         m.Receipt(1, 2, 3, name),
         m.Cert(1, committed),
         m.Evidence(1, listed, proposal),

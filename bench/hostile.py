@@ -342,9 +342,9 @@ def _left_out(cluster: Cluster, honest: int) -> list[str]:
     for server in cluster.children:
         folder = cluster.own(server)
         for audited in Audit(folder).rounds():
-            if audited.entries is None:
+            if audited.inputs is None:
                 continue
-            if not wanted <= {client for client, _ in audited.entries}:
+            if not wanted <= {client for client, _ in audited.inputs.uploads}:
                 wrong.append(f"round {audited.round} of {folder.name} lacks honest clients")
     return wrong
 

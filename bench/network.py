@@ -2,26 +2,31 @@
 
     python bench/network.py
     python bench/network.py --servers 4 --clients 20 --repeats 1
+    python bench/network.py --against ../before --clients 20 --rounds 100 --out ratios.json
 
 Clients' uploads are signed beforehand. Each client sends its next upload as soon as it has itself
 seen a valid certificate of the last round; what it waits is its latency. Settings are alternated,
 each time with a new federation; the best and the median of the repeats are shown. Afterwards a
 leader is stopped as its round begins, and f servers are killed. Where there are more cores, clients
-take every fourth.
+take every fourth. With --against, another source tree is measured too, in alternation with this
+one, and the ratios are shown.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
+import against
 from crowds import Crowds
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
 from testbed import answering, arguments, console, founded, memory, record, servers
@@ -243,6 +248,18 @@ def _texts(best: dict[str, float]) -> dict[str, str]:
     }
 
 
+def _compare(
+    args: argparse.Namespace, settings: Sequence[tuple[int, int]], screen: Console
+) -> None:
+    """Measure this tree and another, print the ratios and write the record."""
+    other = against.check_tree(args.against)
+    options = ["--rounds", args.rounds, "--timeout-ms", args.timeout_ms]
+    rows = against.alternated(other, settings, args.repeats, options, screen)
+    screen.print(against.shown(rows))
+    record(args.out, against.comparison_record(other, rows))
+    screen.print(f"wrote {args.out}", highlight=False)
+
+
 def main() -> None:
     """Measure all settings, print a table and write the record."""
     parser = arguments(__doc__, "speed.json")
@@ -272,9 +289,18 @@ def main() -> None:
     parser.add_argument(
         "--timeout-ms", type=int, default=2000, help="timeout of a view (default: 2000)"
     )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="DIR",
+        help="the root of another source tree, to be measured alternately with this one",
+    )
     args = parser.parse_args()
     screen = console()
     settings = [(number, clients) for clients in args.clients for number in args.servers]
+    if args.against is not None:
+        _compare(args, settings, screen)
+        return
     figures = repeated(settings, args.repeats, args.rounds, args.timeout_ms, screen)
     rows = [summary(*setting, repeats) for setting, repeats in figures.items()]
     screen.print(shown(rows))

@@ -115,19 +115,24 @@ def record(path: Path, results: Mapping[str, Any]) -> None:
     path.write_text(json.dumps({**_provenance(), **results}, indent=2) + "\n", encoding="utf-8")
 
 
-def _provenance() -> dict[str, Any]:
-    command = f"python bench/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip()
+def revision(tree: Path) -> str:
+    """Return the revision of a source tree."""
     git = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
+        cwd=tree,
         capture_output=True,
         text=True,
         check=False,
     )
+    return git.stdout.strip()
+
+
+def _provenance() -> dict[str, Any]:
+    command = f"python bench/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip()
     return {
         "command": command,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "revision": git.stdout.strip(),
+        "revision": revision(ROOT),
         "machine": {
             "processor": _processor(),
             "cores": os.cpu_count(),

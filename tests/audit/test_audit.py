@@ -36,7 +36,7 @@ def test_a_run_holds_with_and_without_its_bodies(run: Path) -> None:
     for recompute in (False, True):
         found = list(Audit(run, recompute).rounds())
         assert [audited.round for audited in found] == [1, 2, 3]
-        assert all(len(audited.entries) == 3 for audited in found)
+        assert all(len(audited.inputs.uploads) == 3 for audited in found)
         # The faulty server is charged, and nobody else.
         assert len({charge.who for audited in found for charge in audited.charges}) == 1
     shutil.copytree(run, run.parent / "bare")

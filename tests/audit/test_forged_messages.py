@@ -16,16 +16,15 @@ from fedrfq.consensus.messages import (
     Certificate,
     Commit,
     Evidence,
+    Inputs,
     Message,
     Part,
     PartKind,
     Upload,
     UploadList,
-    decode_entries,
     encode,
     part_digest,
     unsigned,
-    write_entries,
 )
 from fedrfq.federation import signatures
 from fedrfq.federation.round_log import pack, unpack
@@ -314,20 +313,19 @@ def test_a_quorum_that_takes_an_upload_of_another_round_is_found(copy: Path) -> 
     def certify(messages: list[Message]) -> list[Message]:
         listed = messages[4].body
         assert isinstance(listed, Part)
-        entries = ((0, old.digest), *decode_entries(listed.content)[1:])
+        entries = ((0, old.digest), *Inputs.decode(listed.content).uploads[1:])
+        content = Inputs(entries).write()
         servers = [message.server for message in messages[1:4]]
         lists = [
             signed(copy, UploadList(2, server, entries), "server", server) for server in servers
         ]
-        record = replace(
-            _certificate(messages).record, set_=part_digest(PartKind.SET, write_entries(entries))
-        )
+        record = replace(_certificate(messages).record, set_=part_digest(PartKind.SET, content))
         votes = [
             signed(copy, Commit(2, 0, record.value(run_rules.run), k), "server", k)
             for k in range(3)
         ]
         cert = run_rules.unsigned(Cert(2, run_rules.certificate(votes, record)))
-        return [cert, *lists, run_rules.unsigned(Part(2, PartKind.SET, write_entries(entries)))]
+        return [cert, *lists, run_rules.unsigned(Part(2, PartKind.SET, content))]
 
     changed(copy, "audit.log", 2, certify)
     changed(copy, "bodies.bin", 2, lambda messages: [old, *messages[1:]])

@@ -26,6 +26,7 @@ from fedrfq.committee.round_result import LEFT_OUT
 from fedrfq.committee.simulated import TIMINGS
 from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import Upload
+from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
@@ -39,6 +40,7 @@ from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.detector import Verdict
 from fedrfq.simulator.adversaries import BEHAVIOURS
 from fedrfq.simulator.network import NETWORKS
+from support.cluster import roster
 from support.committees import CLASSES, VALUES, rounds, some_settings, uploads
 
 # Codecs
@@ -82,9 +84,7 @@ def test_verdicts_come_back(judged: dict[int, tuple[bool, int]]) -> None:
     clients = tuple(sorted(judged))
     kept = np.array([judged[k][0] for k in clients], bool)
     score = np.array([judged[k][1] for k in clients], np.int64)
-    found, verdict = codec.decode_verdicts_without_successor(
-        codec.encode_verdicts(clients, Verdict(kept, score))
-    )
+    found, verdict = codec.decode_verdicts(codec.encode_verdicts(clients, Verdict(kept, score)))
     assert found == clients
     assert np.array_equal(verdict.kept_K, kept)
     assert np.array_equal(verdict.score_K, score)
@@ -95,16 +95,12 @@ def _reencoded(decoder: str, content: bytes) -> bytes:
         return codec.encode_globals(codec.decode_globals(content, CLASSES, VALUES))
     if decoder == "state":
         return codec.encode_state(codec.decode_state(content))
-    if decoder in ("verdicts", "last verdicts"):
-        rows = codec.encode_verdicts(*codec.decode_verdicts_without_successor(content))
-        successor = codec.successor_in(content)
-        if successor:
-            return codec.append_successor(rows, successor)
-        return rows
+    if decoder == "verdicts":
+        return codec.encode_verdicts(*codec.decode_verdicts(content))
     return pack(placed.message for placed in unpack(content))
 
 
-@pytest.mark.parametrize("decoder", ["globals", "state", "verdicts", "last verdicts", "round log"])
+@pytest.mark.parametrize("decoder", ["globals", "state", "verdicts", "round log"])
 @given(data=st.data())
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_are_refused_or_are_what_would_be_written(
@@ -116,8 +112,7 @@ def test_any_bytes_are_refused_or_are_what_would_be_written(
         "globals": codec.encode_globals(Globals.none(CLASSES, VALUES)),
         "state": codec.encode_state({"far": np.arange(3), "near": np.zeros((0, 2), np.int64)}),
         "verdicts": verdicts,
-        "last verdicts": codec.append_successor(verdicts, b"the next federation"),
-        "round log": pack(parts(bytes(32), 3, Outcome(b"a", b"", b"c"))),
+        "round log": pack(parts(Rules(roster()), 3, Outcome(b"a", b"", b"c"))),
     }[decoder]
     changed = bytearray(right)
     for _ in range(data.draw(st.integers(0, 2))):
@@ -376,9 +371,11 @@ def test_a_damaged_federation_file_is_another_run_or_an_error(data: st.DataObjec
         assert Federation.read(text, "here").roster.run != federation.roster.run
 
 
-def test_an_outcome_is_three_parts_in_order() -> None:
-    expected = Outcome(b"g", b"v", b"s")
-    messages = parts(bytes(32), 1, expected)
+@pytest.mark.parametrize("successor", [b"", b"n"])
+def test_an_outcome_is_its_parts_in_order(successor: bytes) -> None:
+    expected = Outcome(b"g", b"v", b"s", b"p", successor)
+    messages = parts(Rules(roster()), 1, expected)
+    assert len(messages) == 4 + bool(successor)
     assert outcome(messages) == expected
     assert outcome(messages[::-1]) is None
     assert outcome(messages[:2]) is None

@@ -21,9 +21,12 @@ from fedrfq.consensus.messages import (
     AnyMessage,
     Cert,
     Certificate,
+    ChangeProposal,
     Commit,
+    Entries,
     Evidence,
     Fetch,
+    Inputs,
     Kind,
     Message,
     Part,
@@ -37,12 +40,10 @@ from fedrfq.consensus.messages import (
     ViewChange,
     author,
     decode,
-    decode_entries,
     encode,
     nested_in,
     part_digest,
     unsigned,
-    write_entries,
 )
 from fedrfq.consensus.roster import MAX_SERVERS
 from fedrfq.consensus.wire import Reader, Refused, sized
@@ -57,11 +58,12 @@ def fill(byte: str, size: int = 32) -> bytes:
 
 
 def header(kind: str) -> str:
-    return "6665647266712d32" + kind + "aa" * 32 + "07000000"  # "fedrfq-2", kind, run, round 7
+    return "6665647266712d33" + kind + "aa" * 32 + "07000000"  # "fedrfq-3", kind, run, round 7
 
 
-RECORD = Record(7, *map(fill, ("b0", "b1", "b2", "b3", "b4", "b5")))
-RECORD_HEX = "07000000" + "".join(byte * 32 for byte in ("b0", "b1", "b2", "b3", "b4", "b5"))
+PARTS_HEX = ("b0", "b1", "b2", "b3", "b4", "b5", "b6")
+RECORD = Record(7, *map(fill, PARTS_HEX))
+RECORD_HEX = "07000000" + "".join(byte * 32 for byte in PARTS_HEX)
 PREPARED = Certificate(Kind.PREPARE, 2, RECORD, ((1, fill("c1", 64)), (3, fill("c3", 64))))
 PREPARED_HEX = (
     "05" + "02000000" + RECORD_HEX + "02000000" + ("0100" + "c1" * 64) + ("0300" + "c3" * 64)
@@ -69,13 +71,15 @@ PREPARED_HEX = (
 COMMITTED = Certificate(Kind.COMMIT, 0, RECORD, ())
 COMMITTED_HEX = "06" + "00000000" + RECORD_HEX + "00000000"
 SIGNED_HEX = "5a" * 64
-LIST = UploadList(7, 2, ((3, fill("d3")), (258, fill("d4"))))
+LIST = UploadList(7, 2, ((3, fill("d3")), (258, fill("d4"))), ((1, fill("d1")),))
 LIST_HEX = (
     header("03")
     + "0200"
     + "02000000"
     + ("03000000" + "d3" * 32)
     + ("02010000" + "d4" * 32)
+    + "01000000"
+    + ("01000000" + "d1" * 32)
     + SIGNED_HEX
 )
 CHANGE = ViewChange(7, 4, 2, PREPARED, None)
@@ -119,6 +123,10 @@ GOLDEN: dict[Kind, tuple[AnyMessage, str]] = {
     ),
     Kind.FETCH: (Fetch(7, PartKind.STATE, fill("dd")), header("0a") + "06" + "dd" * 32),
     Kind.BODY: (Part(7, PartKind.GLOBALS, b"abc"), header("0b") + "04" + "03000000" + "616263"),
+    Kind.PROPOSAL: (
+        ChangeProposal(7, 2, b"abc"),
+        header("0c") + "0200" + "03000000" + "616263" + SIGNED_HEX,
+    ),
 }
 
 
@@ -144,15 +152,15 @@ def test_the_layout_is_as_written_down(kind: Kind) -> None:
 def test_values_and_digests_are_as_written_down() -> None:
     assert (
         RECORD.value(RUN).hex()
-        == "c041978317bf4e72557b2a36925c019c60f837e9aeea224f760eda0796dd05d0"
+        == "54d75d2bc4a8db05fd4ef0a540d7b90acf6cc021d9bb5a821554a5fcc62f24ed"
     )
     assert (
         part_digest(PartKind.SET, b"abc").hex()
-        == "417480d5925a1ef7b4cffdd73de9c75b4c4136415802d34d6237fe427ea65d3a"
+        == "52d5431d78578e721024a4ab689f594482e6fa5c4888f79f17cef9f5d0dfac7b"
     )
     assert (
         signed_message(LIST).digest.hex()
-        == "f430a82a7e71c0cdfaa35624c71f41595e305e2f470d00229a06880bf696a2c2"
+        == "350b8eb5c778774b6028f30efaf6ffc048be8acf1481ba2005144026a025c995"
     )
     assert len({part_digest(what, b"abc") for what in PARTS}) == len(PARTS)
     assert RECORD.value(bytes(32)) != RECORD.value(RUN)
@@ -213,11 +221,11 @@ def test_bytes_put_in_or_cut_out(sent: Message, extra: bytes, data: st.DataObjec
 BARE = {kind: GOLDEN[kind][1] for kind in Kind}
 REFUSALS = {
     "another version": (
-        "not a message of this version: another release",
+        "version 1 of the protocol",
         "6665647266712d31" + BARE[Kind.FETCH][16:],
     ),
     "kind 0": ("of kind 0", header("00") + "00" * 100),
-    "kind 12": ("of kind 12", header("0c") + "00" * 100),
+    "kind 13": ("of kind 13", header("0d") + "00" * 100),
     "no signature": ("signature is missing", header("05") + "00" * 63),
     "a part that is none": ("kind 1 can be", header("0b") + "01" + "00000000"),
     "nothing to fetch": ("kind 0 can be", header("0a") + "00" * 33),
@@ -272,19 +280,20 @@ def test_refused_and_why(name: str) -> None:
     assert why in str(refusal(bytes.fromhex(text)))
 
 
-@given(entries)
-def test_a_set_of_uploads(found: tuple[tuple[int, bytes], ...]) -> None:
-    content = write_entries(found)
-    assert decode_entries(content) == found
+@given(entries, entries)
+def test_a_set_of_uploads_and_proposals(uploads: Entries, proposals: Entries) -> None:
+    found = Inputs(uploads, proposals)
+    content = found.write()
+    assert Inputs.decode(content) == found
     for other in (content + b"\0", content[:-1]):
         with pytest.raises(Refused):
-            decode_entries(other)
+            Inputs.decode(other)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_set_or_refused(content: bytes) -> None:
     with suppress(Refused):
-        assert write_entries(decode_entries(content)) == content
+        assert Inputs.decode(content).write() == content
 
 
 # Memory: a count or length is believed only as far as the bytes are there.
@@ -325,7 +334,7 @@ def test_a_promise_costs_nothing(name: str, count: str) -> None:
 
 # The smallest item of each kind, and the number of bytes after the last item.
 SMALL: dict[str, tuple[Callable[[int], bytes], int]] = {
-    "list": (lambda i: struct.pack("<I32x", i), 64),
+    "list": (lambda i: struct.pack("<I32x", i), 68),
     "lists": (lambda i: sized(signed_message(UploadList(7, i, ())).wire), 68),
     "changes": (lambda i: sized(signed_message(ViewChange(7, 1, i, None, None)).wire), 64),
     "certificate": (lambda i: struct.pack("<H64x", i), 0),

@@ -225,7 +225,7 @@ def test_what_was_computed_for_another_set_is_stored_if_it_is_certified(cluster:
     entries = replica(cluster, 3).upload_pool.entries()
     assert len(entries) == 4
     lists = tuple(cluster.say(server, UploadList(1, server, entries)) for server in range(3))
-    wrong = Record(1, cluster.rules.run, *[bytes(32)] * 5)
+    wrong = Record(1, cluster.rules.run, *[bytes(32)] * 6)
     cluster.give(3, Received(1, cluster.say(1, PrePrepare(1, 0, 1, wrong, lists, ()))))
     assert publics(cluster.logs[3]) == []
     cluster.passes = lambda sender, receiver, message: True

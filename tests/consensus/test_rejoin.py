@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fedrfq.consensus.compaction import compacted
-from fedrfq.consensus.events import Broadcast, Effect, Persist, Received, Send, Submit, Timer
+from fedrfq.consensus.events import Broadcast, Effect, Persist, Propose, Received, Send, Timer
 from fedrfq.consensus.messages import SIGNED, Fetch, Kind, Message, Part, PartKind
 from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.rules import Rules
@@ -36,13 +36,7 @@ def answer(cluster: Cluster, round_: int, nonce: bytes = NONCE) -> Message:
 
 def signed(effects: list[Effect], server: int) -> list[Message]:
     found = [e.message for e in effects if isinstance(e, Send | Broadcast | Persist)]
-    return [m for m in found if m.body.kind in SIGNED and signing_party(m) == server]
-
-
-def signing_party(message: Message) -> int | None:
-    if message.author is None:
-        return None
-    return roster().party_behind(message.author)
+    return [m for m in found if m.body.kind in SIGNED and m.author == server]
 
 
 def test_it_asks_first_of_all_and_makes_that_durable() -> None:
@@ -78,7 +72,7 @@ def test_it_follows_is_silent_for_two_rounds_and_then_speaks_again() -> None:
         3,
     )
     for round_ in (3, 4):
-        cluster.give(0, Submit(round_, b"5"))
+        cluster.give(0, Propose(round_, b"5"))
         cluster.train(round_)
         cluster.settle()
         cluster.expire(Timer.DEADLINE)
@@ -88,7 +82,7 @@ def test_it_follows_is_silent_for_two_rounds_and_then_speaks_again() -> None:
         assert cluster.parties[0].round == round_ + 1
         if round_ == 3:
             cluster.restart(0)
-    assert not [m for s, _, m in cluster.sent if signing_party(m) == 0 and s == 0]
+    assert not [m for s, _, m in cluster.sent if m.author == 0 and s == 0]
     assert cluster.globals_(4)[0] == cluster.globals_(4)[1]
     cluster.train(5)
     cluster.settle()
@@ -214,7 +208,7 @@ def test_one_server_alone_cannot_rejoin() -> None:
 def test_a_compacted_log() -> None:
     """Of two and a half rounds, the first two leave only their decisions and the last outcome."""
     cluster = advanced(2)
-    cluster.give(0, Submit(3, b"5"))
+    cluster.give(0, Propose(3, b"5"))
     cluster.train(3, [b"1"])
     cluster.settle()
     short = compacted(cluster.logs[0])
@@ -223,7 +217,7 @@ def test_a_compacted_log() -> None:
         (1, Kind.CERT),
         *[(2, Kind.BODY)] * 4,
         (2, Kind.CERT),
-        (3, Kind.UPLOAD),
+        (3, Kind.PROPOSAL),
         (3, Kind.UPLOAD),
     ]
     assert compacted([]) == []

@@ -50,7 +50,7 @@ class TestClients:
         cluster = Cluster()
         for content in (b"7", b"8", b"9", b"10"):
             cluster.give(0, Received(~3, cluster.upload(3, 1, content)))
-        assert len(cluster.parties[0].upload_pool.uploads) == 2
+        assert len(cluster.parties[0].upload_pool.messages) == 2
 
     def test_an_inadmissible_upload_is_not_stored(self) -> None:
         cluster = Cluster()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrfq.consensus.events import Effect, Received, Send, Submit, Timer
+from fedrfq.consensus.events import Effect, Propose, Received, Send, Timer
 from fedrfq.consensus.messages import Commit, Fetch, Kind, Message, PartKind, Prepare
 from support.cluster import Cluster
 
@@ -14,7 +14,7 @@ def stuck(change_proposal: bool = False) -> Cluster:
     cluster = Cluster()
     cluster.passes = lambda sender, receiver, message: message.body.kind == Kind.UPLOAD
     if change_proposal:
-        cluster.give(0, Submit(1, b"5"))
+        cluster.give(0, Propose(1, b"5"))
     cluster.train(1)
     cluster.settle()
     cluster.sent.clear()
@@ -31,18 +31,18 @@ def again(cluster: Cluster, server: int, kind: Kind) -> list[int]:
 def test_a_list_goes_to_all_and_after_view_0_to_the_leader_alone() -> None:
     cluster = stuck()
     assert again(cluster, 0, Kind.LIST) == [1, 2, 3]
-    cluster.parties[0]._leave_for(1)
+    cluster.parties[0].leave_for(1)
     assert again(cluster, 0, Kind.LIST) == [2]
     assert again(cluster, 0, Kind.VIEWCHANGE) == [1, 2, 3]
-    cluster.parties[2]._leave_for(1)
+    cluster.parties[2].leave_for(1)
     assert again(cluster, 2, Kind.LIST) == [0, 1, 3]
 
 
 def test_a_change_proposal_is_not_said_again_once_it_is_listed() -> None:
-    assert again(stuck(change_proposal=True), 0, Kind.UPLOAD) == []
+    assert again(stuck(change_proposal=True), 0, Kind.PROPOSAL) == []
     cluster = Cluster()
-    cluster.give(0, Submit(1, b"5"))
-    assert again(cluster, 0, Kind.UPLOAD) == [1, 2, 3]
+    cluster.give(0, Propose(1, b"5"))
+    assert again(cluster, 0, Kind.PROPOSAL) == [1, 2, 3]
 
 
 def asks(cluster: Cluster) -> bool:
@@ -87,7 +87,7 @@ def test_what_is_wanted_is_asked_of_a_new_views_leader_alone_and_of_all_when_the
     asked = cluster.rules.unsigned(fetch)
     for server in (0, 2):
         cluster.parties[server].requests.wanted[fetch.digest] = fetch
-        cluster.parties[server]._leave_for(1)
+        cluster.parties[server].leave_for(1)
 
     def requests(server: int) -> list[Effect]:
         effects = cluster.parties[server].effects

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,10 @@ from fedrfq.consensus.events import Outcome
 from fedrfq.consensus.messages import (
     AnyMessage,
     Cert,
+    ChangeProposal,
+    Entries,
     Fetch,
+    Inputs,
     Kind,
     Message,
     PartKind,
@@ -18,9 +22,7 @@ from fedrfq.consensus.messages import (
     Upload,
     UploadList,
     decode,
-    decode_entries,
     part_digest,
-    write_entries,
 )
 from support.handmade import ROUND, SIZES, certified, committee, digest, entry, record, sign, vote
 from support.strategies import seal
@@ -161,9 +163,7 @@ LISTS = {
     "one that sent two uploads": (True, [entry(1, "x"), entry(1, "y")]),
     "two that sent two": (True, [entry(0, "x"), entry(0, "y"), entry(2, "x"), entry(2, "y")]),
     "nobody": (False, []),
-    "with two change proposals": (True, [entry(0), entry(3), entry(6)]),
-    "change proposals alone": (False, [entry(3), entry(4)]),
-    "a stranger": (False, [entry(0), entry(7)]),
+    "a stranger": (False, [entry(0), entry(3)]),
     "another stranger": (False, [entry(0), entry(2**32 - 1)]),
     "three of one": (False, [entry(1, "x"), entry(1, "y"), entry(1, "z")]),
     "three of the last": (False, [entry(0), entry(1, "x"), entry(1, "y"), entry(1, "z")]),
@@ -183,18 +183,40 @@ def test_proper_lists(name: str) -> None:
     assert committee().proper_list(UploadList(ROUND, 0, tuple(entries))) == proper
 
 
+PROPOSALS = {
+    "none": (True, []),
+    "of all servers": (True, [entry(server) for server in range(4)]),
+    "two of one server": (True, [entry(1, "x"), entry(1, "y")]),
+    "three of one server": (False, [entry(1, "x"), entry(1, "y"), entry(1, "z")]),
+    "of a stranger": (False, [entry(4)]),
+    "out of order": (False, [entry(1), entry(0)]),
+}
+
+
+@pytest.mark.parametrize("name", PROPOSALS)
+def test_proper_lists_of_proposals(name: str) -> None:
+    proper, proposals = PROPOSALS[name]
+    rules = committee()
+    assert rules.proper_list(UploadList(ROUND, 0, (entry(0),), tuple(proposals))) == proper
+    assert not rules.proper_list(UploadList(ROUND, 0, (), tuple(proposals)))
+
+
 def test_a_list_has_as_many_clients_as_a_round_needs() -> None:
     rules = committee(minimum=2)
     assert not rules.proper_list(UploadList(ROUND, 0, (entry(0, "x"), entry(0, "y"))))
     assert rules.proper_list(UploadList(ROUND, 0, (entry(0), entry(2))))
 
 
-def union(*lists: list[tuple[int, bytes]]) -> tuple[AnyMessage, AnyMessage]:
+def union(*lists: list[tuple[int, bytes]]) -> tuple[Entries, Entries]:
+    """Return what a union of uploads yields; that of proposals must be the same."""
     rules = committee()
-    return rules.union(
-        sign(rules, UploadList(ROUND, server, tuple(entries)))
+    counted, repeated = rules.union(
+        sign(rules, UploadList(ROUND, server, tuple(entries), tuple(entries)))
         for server, entries in enumerate(lists)
     )
+    assert counted.uploads == counted.proposals
+    assert repeated.uploads == repeated.proposals
+    return counted.uploads, repeated.uploads
 
 
 def test_the_union_of_lists() -> None:
@@ -222,13 +244,31 @@ def test_a_client_with_two_uploads_among_the_lists_does_not_count() -> None:
     )
 
 
+@pytest.mark.parametrize("n", SIZES)
+def test_a_quorum_of_servers_makes_a_successor(n: int) -> None:
+    rules = committee(n)
+
+    def proposals(text: bytes, servers: Iterable[int]) -> list[ChangeProposal]:
+        return [ChangeProposal(ROUND, server, text) for server in servers]
+
+    quorum = rules.roster.quorum
+    assert rules.successor(proposals(b"a", range(quorum))) == b"a"
+    assert rules.successor(proposals(b"a", range(quorum - 1))) == b""
+    rest = proposals(b"b", range(quorum - 1, n))
+    assert rules.successor(proposals(b"a", range(quorum - 1)) + rest) == b""
+    # One server counts once, however often it proposes.
+    assert rules.successor(proposals(b"a", [0] * quorum)) == b""
+    assert rules.successor([]) == b""
+
+
 def test_a_record_names_all_parts() -> None:
-    entries = (entry(0), entry(2))
-    outcome = Outcome(b"globals", b"verdicts", b"state")
-    made = committee().record(ROUND, digest("p"), entries, outcome)
+    inputs = Inputs((entry(0), entry(2)), (entry(1),))
+    outcome = Outcome(b"globals", b"verdicts", b"state", b"public", b"successor")
+    made = committee().record(ROUND, digest("p"), inputs, outcome)
     assert (made.round, made.previous) == (ROUND, digest("p"))
-    assert made.set_ == part_digest(PartKind.SET, write_entries(entries))
-    assert decode_entries(write_entries(entries)) == entries
+    assert made.set_ == part_digest(PartKind.SET, inputs.write())
+    assert made.public == part_digest(PartKind.PUBLIC, b"public")
+    assert made.successor == part_digest(PartKind.SUCCESSOR, b"successor")
     assert made.globals_ == part_digest(PartKind.GLOBALS, b"globals")
     assert made.verdicts == part_digest(PartKind.VERDICTS, b"verdicts")
     assert made.state == part_digest(PartKind.STATE, b"state")

@@ -10,6 +10,7 @@ from fedrfq.consensus.messages import (
     AnyMessage,
     Cert,
     Certificate,
+    ChangeProposal,
     Commit,
     Evidence,
     Fetch,
@@ -50,16 +51,23 @@ def bodies_of_one_author(name: str) -> dict[Kind, AnyMessage]:
         Kind.EVIDENCE: Evidence(ROUND, signed, signed),
         Kind.FETCH: Fetch(ROUND, PartKind.SET, digest(name)),
         Kind.BODY: Part(ROUND, PartKind.SET, name.encode()),
+        Kind.PROPOSAL: ChangeProposal(ROUND, 1, name.encode()),
     }
 
 
 PAIRS = [*product(Kind, Kind)]
 ONE = bodies_of_one_author("x")
 OTHER = bodies_of_one_author("y")
-CONFLICTS = {
-    (k, k)
-    for k in (Kind.UPLOAD, Kind.LIST, Kind.PREPREPARE, Kind.PREPARE, Kind.COMMIT, Kind.VIEWCHANGE)
-} | {(Kind.RECEIPT, Kind.LIST)}
+SAID_ONCE = (
+    Kind.UPLOAD,
+    Kind.PROPOSAL,
+    Kind.LIST,
+    Kind.PREPREPARE,
+    Kind.PREPARE,
+    Kind.COMMIT,
+    Kind.VIEWCHANGE,
+)
+CONFLICTS = {(kind, kind) for kind in SAID_ONCE} | {(Kind.RECEIPT, Kind.LIST)}
 
 
 def proven(rules: Rules, a: AnyMessage, b: AnyMessage) -> bool:

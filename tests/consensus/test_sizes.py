@@ -11,6 +11,7 @@ from fedrfq.consensus.messages import (
     AnyMessage,
     Cert,
     Certificate,
+    ChangeProposal,
     Commit,
     Evidence,
     Fetch,
@@ -36,7 +37,7 @@ CLIENTS = 20
 UPLOAD = 5_000
 RULES = committee(SERVERS, CLIENTS)
 SIZES = sizes_of(RULES.roster, UPLOAD)
-RECORD = Record(7, *[bytes(32)] * 6)
+RECORD = Record(7, *[bytes(32)] * 7)
 
 
 def signed(body: AnyMessage) -> Message:
@@ -65,6 +66,7 @@ def proposal(lists: int = SERVERS, changes: int = SERVERS) -> Message:
 LARGEST: dict[Kind, Message] = {
     Kind.UPLOAD: signed(Upload(7, 1, bytes(UPLOAD))),
     Kind.RECEIPT: signed(Receipt(7, 1, 1, bytes(32))),
+    Kind.PROPOSAL: signed(ChangeProposal(7, 1, bytes(UPLOAD))),
     Kind.LIST: upload_list(),
     Kind.PREPREPARE: proposal(),
     Kind.PREPARE: signed(Prepare(7, 1, bytes(32), 1)),

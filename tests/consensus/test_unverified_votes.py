@@ -136,7 +136,7 @@ def test_a_leader_proposes_no_forged_list() -> None:
     lists = {server: cluster.said(server, Kind.LIST)[0] for server in (2, 3)}
     assert not said(cluster.give(1, Received(2, forged(lists[2]))))
     leader = cluster.parties[1]
-    assert set(leader.upload_pool.lists) == {0, 1}
+    assert set(leader.upload_lists.current) == {0, 1}
     assert leader.forgers == {2}
     assert Kind.PREPREPARE in said(cluster.give(1, Received(3, lists[3])))
     proposal = cluster.said(1, Kind.PREPREPARE)[0].body
@@ -161,7 +161,7 @@ def test_a_forged_message_is_no_evidence(kind: Kind, is_first: bool) -> None:
     else:
         second = forged(second)
     slots = {
-        Kind.LIST: replica.upload_pool.lists,
+        Kind.LIST: replica.upload_lists.current,
         Kind.PREPARE: replica.votes.prepares,
         Kind.COMMIT: replica.votes.commits,
     }[kind]

@@ -179,7 +179,9 @@ def bringing(agreed: AgreedRound, last: bytes) -> Callable[..., Awaitable[Carrie
     cert, globals_, verdicts, _, public = (placed.message for placed in unpack(agreed.last))
     assert isinstance(cert.body, Cert)
     contents = [m.body.content for m in (globals_, verdicts, public) if isinstance(m.body, Part)]
-    carried = Carried(cert.body.certificate, *contents, pack([cert, globals_, verdicts, public]))
+    carried = Carried(
+        cert.body.certificate, *contents, b"", pack([cert, globals_, verdicts, public])
+    )
 
     async def work(number: int, uploads: list[Message], known: bytes) -> Carried:
         assert known == public_in(last)

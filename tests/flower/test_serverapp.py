@@ -16,7 +16,6 @@ import torch
 from fedrfq.consensus.messages import Message, Part, PartKind
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
-from fedrfq.federation import codec
 from fedrfq.federation.round_log import pack, unpack
 from fedrfq.files import toml
 from fedrfq.flower.committee_gateway import SimulatedGateway
@@ -268,13 +267,10 @@ def test_if_the_federation_was_changed_the_run_says_that_it_is_over(
 
 
 def _succeeded(last: bytes) -> bytes:
-    """Return the result with verdicts that name a successor."""
+    """Return the result with a successor."""
     messages = [placed.message for placed in unpack(last)]
-    for i, message in enumerate(messages):
-        if isinstance(message.body, Part) and message.body.what == PartKind.VERDICTS:
-            content = codec.append_successor(message.body.content, b"next")
-            messages[i] = Message(message.run, replace(message.body, content=content))
-    return pack(messages)
+    successor = Part(messages[0].body.round, PartKind.SUCCESSOR, b"next")
+    return pack([*messages, Message(messages[0].run, successor)])
 
 
 # Nodes that go and come

@@ -45,7 +45,13 @@ def test_targets_repel_each_other_if_asked_to() -> None:
 
 
 def test_without_what_was_learned_clients_train_as_with_codes(mnist: Dataset) -> None:
-    bare = {"name": "fedrfq-coded", "learned": 0.0, "separation": 0.0, "norm": 4.0}
+    bare = {
+        "name": "fedrfq-coded",
+        "learned": 0.0,
+        "separation": 0.0,
+        "calibration": 0.0,
+        "norm": 4.0,
+    }
     ours, _ = run([tiny(method=bare)], mnist, 2)
     theirs, _ = run([tiny(method={"name": "codes", "norm": 4.0})], mnist, 2)
     assert equal(ours.params, theirs.params)

@@ -365,7 +365,7 @@ def _logged(folder: Path, run: bytes) -> list[Any]:
 def test_who_was_left_out_is_told_and_nobody_else(tmp_path: Path) -> None:
     given: list[Any] = []
     decided = Decided(
-        Certificate(Kind.COMMIT, 0, Record(3, *[bytes(32)] * 6), ()), Outcome(b"", b"", b""), ()
+        Certificate(Kind.COMMIT, 0, Record(3, *[bytes(32)] * 7), ()), Outcome(b"", b"", b""), ()
     )
     for verdict in ("kept", "filtered", ""):
         news = News(3, Globals.none(1, 1), verdict)

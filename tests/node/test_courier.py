@@ -58,7 +58,7 @@ def altered(message: Message) -> Message:
 
 def named(carried: Carried) -> tuple[int, ...]:
     """Return the clients whose uploads the committee has judged."""
-    return codec.decode_verdicts_without_successor(carried.verdicts)[0]
+    return codec.decode_verdicts(carried.verdicts)[0]
 
 
 def simulated(number: int) -> list[bytes]:
@@ -185,7 +185,7 @@ def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
             await until(lambda: ignored(servers, "bad signature") == [1] * 4)  # as client 0
             assert counted(servers, "not for a courier to say") == [2] * 4  # the votes
             for server, _ in servers.running.values():
-                assert not server._replica.upload_pool.uploads
+                assert not server._replica.upload_pool.messages
                 assert not server._replica.votes.commits
             assert named(await courier.carry(1, signed(tmp_path, 1), PATIENCE_S)) == (0, 1, 2)
 
@@ -364,7 +364,7 @@ def test_the_latest_round_is_found_whatever_one_server_says(
     federation = founded(tmp_path, couriers=1, **PATIENT)
     true = Server._last_decided
     found = answers.find
-    record = Record(9, *[bytes(32)] * 6)
+    record = Record(9, *[bytes(32)] * 7)
     forged = Certificate(Kind.COMMIT, 0, record, tuple((server, bytes(64)) for server in range(3)))
 
     def lying(content: bytes) -> Callable[[Server], Message]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedrfq.consensus.events import Received, Submit
-from fedrfq.consensus.messages import Fetch, Message, PartKind, Upload, unsigned
+from fedrfq.consensus.events import Propose, Received
+from fedrfq.consensus.messages import ChangeProposal, Fetch, Message, PartKind, Upload, unsigned
 from fedrfq.consensus.rules import Rules
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
@@ -59,12 +59,8 @@ def test_a_change_proposal_that_is_refused_is_not_read_again(
     monkeypatch.setattr(
         Federation, "read", staticmethod(lambda text, where: read.append(text) or _refuse())
     )
-    change_proposal = found.rules.signed(
-        Upload(1, found.roster.proposal_client(3), b"hostile"), found.signers[3]
-    )
-    long = found.rules.signed(
-        Upload(1, found.roster.proposal_client(3), b"#" * (1 << 20)), found.signers[3]
-    )
+    change_proposal = found.rules.signed(ChangeProposal(1, 3, b"hostile"), found.signers[3])
+    long = found.rules.signed(ChangeProposal(1, 3, b"#" * (1 << 20)), found.signers[3])
     for message in (change_proposal, change_proposal, long):
         found.parties[0].step(Received(3, message))
     found.close()
@@ -120,9 +116,11 @@ def test_a_past_with_another_beginning_is_none(changed_twice: Networked, tmp_pat
     forged = Networked(tmp_path / "forged")
     second = (home / "past" / "2" / "federation.toml").read_bytes()
     for server in range(4):
-        object.__setattr__(forged.parties[server].application, "refuses", lambda upload: None)
+        object.__setattr__(
+            forged.parties[server].application, "refuses_successor", lambda text: None
+        )
     for server in range(3):
-        forged.give(server, Submit(1, second))
+        forged.give(server, Propose(1, second))
     forged.round(1)
     certificate, outcome, _ = forged.decided[0][-1]
     forged.close()
@@ -255,7 +253,7 @@ def _expelled(found: Networked) -> bytes:
     as_server = NewKeys.new("server-9", "127.0.0.1:9").request
     new = changed(found.federation, [as_client, as_server], ["server-3"])
     for server in range(3):
-        found.give(server, Submit(1, new.text.encode()))
+        found.give(server, Propose(1, new.text.encode()))
     found.round(1)
     found.close()
     certificate, outcome, _ = found.decided[0][-1]

@@ -364,7 +364,7 @@ def test_what_the_replica_dies_of_ends_the_process(
 
     async def test() -> None:
         own = Server(identity.load(tmp_path / "server-0"), ServerOptions())
-        monkeypatch.setattr(Replica, "_start", lambda replica: 1 // 0)
+        monkeypatch.setattr(Replica, "step", lambda replica, event: 1 // 0)
         await own.run()
 
     with pytest.raises(ZeroDivisionError):

@@ -13,6 +13,7 @@ from fedrfq.consensus.events import Broadcast, Decided, LeftOut, Persist, Receiv
 from fedrfq.consensus.messages import (
     Certificate,
     Commit,
+    Inputs,
     Kind,
     Part,
     PartKind,
@@ -91,10 +92,10 @@ def test_a_client_whose_upload_does_not_count_is_told() -> None:
     schedule_run = ScheduleRun(PLAIN, Replica, Rules, Client, IDEAL)
     given = []
     schedule_run.world.give = lambda party, event, delay_ms=0: given.append((party, event))  # type: ignore[method-assign]
-    decided = Decided(Certificate(Kind.COMMIT, 0, Record(1, *[bytes(32)] * 6), ()), None, ())
+    decided = Decided(Certificate(Kind.COMMIT, 0, Record(1, *[bytes(32)] * 7), ()), None, ())
     for known in (False, True):
         if known:
-            schedule_run.observer.chain.sets[1] = tuple((k, bytes(32)) for k in range(3))
+            schedule_run.observer.chain.sets[1] = Inputs(tuple((k, bytes(32)) for k in range(3)))
         for node in schedule_run.world.nodes.values():
             schedule_run._on_decided(node, decided)
     assert [party for party, event in given if event == LeftOut(1)] == [~3]
@@ -104,16 +105,16 @@ def test_quorums_and_unions_by_their_definitions() -> None:
     assert [quorum(n) for n in (1, 4, 5, 6, 7, 8, 9, 10)] == [1, 3, 4, 4, 5, 6, 6, 7]
     a, b, c = (bytes([k]) * 32 for k in range(3))
     lists = [UploadList(1, 0, ((0, a), (1, b))), UploadList(1, 1, ((1, c), (2, c)))]
-    assert union(lists) == ((0, a), (2, c))  # client 1 has two uploads
+    assert union(lists) == Inputs(((0, a), (2, c)))  # client 1 has two uploads
 
 
 def test_messages_are_counted_wherever_they_are() -> None:
     rules = Rules(roster())
     one, two = (rules.unsigned(Part(1, PartKind.SET, bytes([k]))) for k in range(2))
     inner = SimpleNamespace(deep={"x": [one, (two, one)]})
-    assert messages_held(SimpleNamespace(a=inner, b={one}, shared=rules)) == 2
-    assert messages_held(SimpleNamespace(a=inner), shared=[inner]) == 0
+    assert len(messages_held(SimpleNamespace(a=inner, b={one}, shared=rules))) == 2
+    assert len(messages_held(SimpleNamespace(a=inner), shared=[inner])) == 0
     in_events = [Received(0, one), Send(1, two)]
     in_effects = (Persist(one), Broadcast(two))
-    assert messages_held(SimpleNamespace(a=in_events, b=in_effects)) == 2
-    assert messages_held(SimpleNamespace(a=object.__new__(Received))) == 0
+    assert len(messages_held(SimpleNamespace(a=in_events, b=in_effects))) == 2
+    assert len(messages_held(SimpleNamespace(a=object.__new__(Received)))) == 0

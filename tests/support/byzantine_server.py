@@ -11,20 +11,56 @@ import argparse
 import asyncio
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from fedrfq.consensus.events import Effect, Event, Persist, Send
-from fedrfq.consensus.messages import Message
+from fedrfq.consensus.events import Broadcast, Effect, Event, Persist, Send
+from fedrfq.consensus.messages import (
+    DIGEST,
+    Evidence,
+    Message,
+    PrePrepare,
+    Record,
+    UploadList,
+)
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation.reconfiguration import reconfigurable
 from fedrfq.node.driver import Driver
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.transport.links import Links
-from fedrfq.simulator.adversaries import BEHAVIOURS, Ring
-from fedrfq.simulator.party import RawBytes, Relay, SimulatedMachine
+from fedrfq.simulator.adversaries import BEHAVIOURS, Behaviour, Ring
+from fedrfq.simulator.adversaries.incriminating import Incriminate
+from fedrfq.simulator.party import Action, RawBytes, Relay, SimulatedMachine
+
+# So many items make messages of half a megabyte; with more, the queue for a peer would overflow.
+Incriminate.items = 4_000
+
+
+class Nest(Behaviour):
+    """Sends two megabytes of messages inside messages ten times a second, which take long to read.
+
+    Only bytes have to be decoded, so this is of no use in the simulator.
+    """
+
+    def __init__(self, ring: Ring, me: int, log: tuple[Message, ...] = ()) -> None:
+        super().__init__(ring, me, log)
+        self.due_s = 0.0
+        record = Record(1, *[bytes(DIGEST)] * 7)
+        lists = (ring.sign(me, UploadList(1, me, ())),) * 8_000
+        proposal = ring.sign(me, PrePrepare(1, 0, me, record, lists, ()))
+        self.message = ring.rules.unsigned(Evidence(1, proposal, proposal))
+
+    def extra(self, event: Event) -> list[Action]:
+        if time.monotonic() < self.due_s:
+            return []
+        self.due_s = time.monotonic() + 0.1
+        return [Broadcast(self.message)]
+
+
+LIES = {**BEHAVIOURS, "nest": Nest}
 
 
 class Faulty:
@@ -68,7 +104,7 @@ async def run(identity: Identity, behaviour: str, seed: int) -> None:
         Random(seed),
     )
     links = Links(identity, lambda peer, data: driver.hear(peer, data))
-    machine = Faulty(BEHAVIOURS[behaviour](ring, identity.party), links.send)
+    machine = Faulty(LIES[behaviour](ring, identity.party), links.send)
     driver = Driver(machine, identity.party, federation.roster, Nowhere(), links)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     await links.start()
@@ -83,7 +119,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="a server's")
-    parser.add_argument("--behaviour", choices=BEHAVIOURS, required=True)
+    parser.add_argument("--behaviour", choices=LIES, required=True)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     try:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedrfq.consensus.events import Outcome as Certified
-from fedrfq.consensus.messages import Cert, Commit, Upload
+from fedrfq.consensus.messages import Cert, Commit, Inputs, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.data import Dataset
 from fedrfq.experiment import Experiment
@@ -94,18 +94,22 @@ def certified(
     round_: int,
     globals_: Globals,
     clients: Sequence[int],
+    successor: bytes = b"",
 ) -> bytes:
     """Return a result with verdicts on these clients' uploads, signed by these servers."""
     verdict = Verdict(np.ones(len(clients), np.bool_), np.zeros(len(clients), np.int64))
     outcome = Certified(
-        codec.encode_globals(globals_), codec.encode_verdicts(tuple(clients), verdict), b""
+        codec.encode_globals(globals_),
+        codec.encode_verdicts(tuple(clients), verdict),
+        b"",
+        successor=successor,
     )
     rules = Rules(federation.roster)
-    record = rules.record(round_, bytes(32), (), outcome)
+    record = rules.record(round_, bytes(32), Inputs(), outcome)
     votes = [Commit(round_, 0, record.value(rules.run), server) for server in range(len(signers))]
     signed = [rules.signed(vote, signer) for vote, signer in zip(votes, signers, strict=True)]
     cert = rules.unsigned(Cert(round_, rules.certificate(signed, record)))
-    return pack([cert, *parts(rules.run, round_, outcome)[:2]])
+    return pack([cert, *parts(rules, round_, outcome)[:2]])
 
 
 def sent_to(place: int, nodes: int, order: RoundOrder) -> NodeAnswer:

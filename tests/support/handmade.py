@@ -14,6 +14,7 @@ from fedrfq.consensus.messages import (
     Record,
     author,
 )
+from fedrfq.consensus.records import NO_SUCCESSOR
 from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
 from support.strategies import Seals, seal
@@ -42,7 +43,7 @@ def sign(rules: Rules, body: AnyMessage, by: int | None = None) -> Message:
 
 
 def record(name: str = "a", round_: int = ROUND) -> Record:
-    parts = [digest(name), digest("g"), digest("v"), digest("s"), digest("p")]
+    parts = [digest(name), digest("g"), digest("v"), digest("s"), digest("p"), NO_SUCCESSOR]
     return Record(round_, digest("before"), *parts)
 
 

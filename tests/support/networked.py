@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrfq.consensus.client import Client
-from fedrfq.consensus.events import Decided, Effect, Persist, Start, Submit
-from fedrfq.consensus.messages import Message, PartKind, Upload
+from fedrfq.consensus.events import Decided, Effect, Persist, Propose, Start
+from fedrfq.consensus.messages import Message, Upload
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.federation.application import PublicTask
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.reconfiguration import ReconfigurableApplication, reconfigurable
 from fedrfq.federation.signatures import Ed25519Signer
+from fedrfq.node.client import WANTS
 from fedrfq.node.membership import epochs, founding
 from fedrfq.node.storage.audit_writer import AuditWriter
 from fedrfq.node.storage.write_ahead_log import WriteAheadLog
@@ -65,7 +66,7 @@ class Networked(Cluster):
     def succeed(self, round_: int, federation: Federation, contents: Sequence[bytes] = ()) -> None:
         """Decide in this round on another federation and go on with that one; keys are kept."""
         for server in range(3):
-            self.give(server, Submit(round_, federation.text.encode()))
+            self.give(server, Propose(round_, federation.text.encode()))
         self.round(round_, contents)
         self.close()
         for party in self.parties:
@@ -87,8 +88,7 @@ class Networked(Cluster):
         log = self.stores[party].messages
         if party >= 0:
             return Replica(self.rules, party, signer, application, log)
-        wants = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC)
-        return Client(self.rules, ~party, signer, log, wants, application.start().public)
+        return Client(self.rules, ~party, signer, log, WANTS, application.start().public)
 
     def _carry_out(self, party: int, effect: Effect) -> None:
         if isinstance(effect, Persist):

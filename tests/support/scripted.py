@@ -14,7 +14,7 @@ from fedrfq.node.storage.write_ahead_log import DiskFull
 from support.cluster import roster
 
 RULES = Rules(roster())
-CERTIFICATE = Certificate(Kind.COMMIT, 0, Record(1, *[bytes(32)] * 6), ())
+CERTIFICATE = Certificate(Kind.COMMIT, 0, Record(1, *[bytes(32)] * 7), ())
 
 
 def word(round_: int = 1) -> Message:

@@ -12,7 +12,8 @@ from fedrfq.consensus.events import Broadcast, Decided, Effect, Event, Expired, 
 from fedrfq.consensus.messages import (
     Certificate,
     Commit,
-    Entry,
+    Entries,
+    Inputs,
     Kind,
     Message,
     PrePrepare,
@@ -79,9 +80,13 @@ class Bench:
         assert key is not None
         return self.rules.signed(body, IDEAL.signer(key))
 
-    def sign_lists(self, servers: Iterable[int], entries: tuple[Entry, ...]) -> tuple[Message, ...]:
+    def sign_lists(
+        self, servers: Iterable[int], entries: Entries, proposals: Entries = ()
+    ) -> tuple[Message, ...]:
         """Sign the same list for each of these servers."""
-        return tuple(self.sign(server, UploadList(1, server, entries)) for server in servers)
+        return tuple(
+            self.sign(server, UploadList(1, server, entries, proposals)) for server in servers
+        )
 
     def act(self, party: int, *actions: Effect, event: Event | None = None) -> None:
         """Show the observer a step of a party."""
@@ -98,14 +103,18 @@ class Bench:
         self.act(party, Persist(message), Broadcast(message))
 
     def propose(
-        self, lists: tuple[Message, ...], entries: Any = None, previous: bytes | None = None
+        self,
+        lists: tuple[Message, ...],
+        inputs: Inputs | None = None,
+        previous: bytes | None = None,
+        successor: bytes = b"",
     ) -> PrePrepare:
-        """Return server 1's proposal from lists; by default the entries are their union."""
-        if entries is None:
-            entries = self.rules.union(lists)[0]
-        bodies = [Upload(1, k, content(k)) for k, _ in entries]
-        outcome = Toy().decide(1, Toy().start(), bodies)
-        record = self.rules.record(1, previous or self.rules.run, entries, outcome)
+        """Return server 1's proposal from lists; by default its set is their union."""
+        if inputs is None:
+            inputs = self.rules.union(lists)[0]
+        bodies = [Upload(1, k, content(k)) for k, _ in inputs.uploads]
+        outcome = Toy().decide(1, Toy().start(), bodies)._replace(successor=successor)
+        record = self.rules.record(1, previous or self.rules.run, inputs, outcome)
         return PrePrepare(1, 0, 1, record, lists, ())
 
     def certificate(

@@ -15,6 +15,7 @@ from fedrfq.consensus.messages import (
     AnyMessage,
     Cert,
     Certificate,
+    ChangeProposal,
     Commit,
     Evidence,
     Fetch,
@@ -60,7 +61,7 @@ digests = st.binary(min_size=DIGEST, max_size=DIGEST)
 signatures = st.binary(min_size=SIGNATURE, max_size=SIGNATURE)
 contents = st.binary(max_size=40)
 entries = st.sets(st.tuples(u32s, digests), max_size=3).map(lambda found: tuple(sorted(found)))
-records = st.builds(Record, u32s, *[digests] * 6)
+records = st.builds(Record, u32s, *[digests] * 7)
 certificates = st.builds(
     Certificate,
     st.sampled_from((Kind.PREPARE, Kind.COMMIT)),
@@ -83,7 +84,7 @@ any_message = st.deferred(lambda: st.one_of([messages(kind) for kind in Kind]))
 BODIES: dict[Kind, st.SearchStrategy[AnyMessage]] = {
     Kind.UPLOAD: st.builds(Upload, u32s, u32s, contents),
     Kind.RECEIPT: st.builds(Receipt, u32s, u16s, u32s, digests),
-    Kind.LIST: st.builds(UploadList, u32s, u16s, entries),
+    Kind.LIST: st.builds(UploadList, u32s, u16s, entries, entries),
     Kind.PREPREPARE: st.deferred(
         lambda: st.builds(
             PrePrepare, u32s, u32s, u16s, records, nested(Kind.LIST), nested(Kind.VIEWCHANGE)
@@ -98,5 +99,6 @@ BODIES: dict[Kind, st.SearchStrategy[AnyMessage]] = {
     Kind.EVIDENCE: st.builds(Evidence, u32s, any_signed, any_signed),
     Kind.FETCH: st.builds(Fetch, u32s, st.sampled_from(PartKind), digests),
     Kind.BODY: st.builds(Part, u32s, st.sampled_from(PARTS), contents),
+    Kind.PROPOSAL: st.builds(ChangeProposal, u32s, u16s, contents),
 }
 assert set(BODIES) == set(KINDS), "a kind of message without a strategy"

@@ -10,6 +10,17 @@ PyTorch.
 
 from fedrfq.audit.agreement import Fork, find_fork
 from fedrfq.audit.audit import Audit, AuditFailed
+from fedrfq.audit.completeness import Gaps, charged_in, find_gaps
 from fedrfq.audit.log import AuditedRound, Charge
 
-__all__ = ["Audit", "AuditFailed", "AuditedRound", "Charge", "Fork", "find_fork"]
+__all__ = [
+    "Audit",
+    "AuditFailed",
+    "AuditedRound",
+    "Charge",
+    "Fork",
+    "Gaps",
+    "charged_in",
+    "find_fork",
+    "find_gaps",
+]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedrfq.audit.audit import LOG, Audit
 from fedrfq.audit.log import AuditedRound
-from fedrfq.consensus.messages import Certificate, Commit, Evidence, Message, encode
+from fedrfq.consensus.messages import Certificate, Commit, Evidence, Message
 from fedrfq.consensus.rules import Rules
 
 Log = tuple[Audit, Sequence[AuditedRound]]  # a log that holds by itself, and its rounds
@@ -81,4 +81,4 @@ def _vote(rules: Rules, certificate: Certificate, server: int) -> Message:
     record = certificate.record
     body = Commit(record.round, certificate.view, record.value(rules.run), server)
     signature = dict(certificate.signatures)[server]
-    return Message(rules.run, body, encode(rules.run, body), signature)
+    return Message(rules.run, body, None, signature, rules.protocol)

@@ -7,7 +7,16 @@ from typing import NamedTuple
 from fedrfq.audit.location import RefusedAt, located
 from fedrfq.audit.log import AuditedRound, Auditor
 from fedrfq.consensus.events import Outcome
-from fedrfq.consensus.messages import OUTCOME, Entry, Part, PartKind, Upload, part_digest
+from fedrfq.consensus.messages import (
+    OUTCOME,
+    ChangeProposal,
+    Entry,
+    Inputs,
+    Part,
+    PartKind,
+    Upload,
+    part_digest,
+)
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.federation.application import PrototypeApplication
@@ -37,12 +46,21 @@ def recomputed(
     with located():
         messages = unpack(payload)
     unchanged = part_digest(PartKind.PUBLIC, before.public) == audited.certificate.record.public
-    placed_uploads, parts = _split(auditor, audited, messages, unchanged)
+    placed_inputs, parts = _split(auditor, audited, messages, unchanged)
+    listed = audited.inputs or Inputs()
+    placed_uploads = placed_inputs[: len(listed.uploads)]
+    placed_proposals = placed_inputs[len(listed.uploads) :]
     uploads = []
-    # A partial log may lack all uploads, so the lengths may differ.
-    for placed, entry in zip(placed_uploads, audited.entries or (), strict=False):
+    proposals = []
+    # A partial log may lack all of them, so the lengths may differ.
+    for placed, entry in zip(placed_uploads, listed.uploads, strict=False):
         with located(placed):
             uploads.append(_check_upload(auditor.rules, application, audited.round, placed, entry))
+    for placed, entry in zip(placed_proposals, listed.proposals, strict=False):
+        with located(placed):
+            proposals.append(
+                _check_proposal(auditor.rules, application, audited.round, placed, entry)
+            )
     record = audited.certificate.record
     digests = dict(zip(OUTCOME, record.outcome(), strict=True))
     for placed in parts:
@@ -52,6 +70,7 @@ def recomputed(
         return _written(auditor.rules, audited.round, before, parts, unchanged), False
     with located():
         computed = application.decide(audited.round, before.outcome, uploads)
+        computed = computed._replace(successor=auditor.rules.successor(proposals))
     # The log's own parts are checked above. This compares with the certified digests, because a
     # quorum of liars can certify any outcome, but not make it follow from the uploads.
     for what, content in zip(OUTCOME, computed, strict=True):
@@ -69,42 +88,50 @@ def _written(
     unchanged: bool,
 ) -> KnownBefore:
     """Return what is known after a round whose parts are as written, and have been checked."""
-    messages = [placed.message for placed in placed_parts]
+    bodies = [placed.message.body for placed in placed_parts]
+    parts = {body.what: body for body in bodies if isinstance(body, Part)}
+    if unchanged:
+        parts.setdefault(PartKind.PUBLIC, Part(round_, PartKind.PUBLIC, before.public))
     public = before.public
-    if messages and isinstance(last := messages[-1].body, Part) and last.what is PartKind.PUBLIC:
-        public = last.content
-    elif unchanged:
-        messages.append(rules.unsigned(Part(round_, PartKind.PUBLIC, public)))
-    return KnownBefore(outcome(messages), public)
+    if PartKind.PUBLIC in parts:
+        public = parts[PartKind.PUBLIC].content
+    ordered = [rules.unsigned(parts[what]) for what in OUTCOME if what in parts]
+    return KnownBefore(outcome(ordered), public)
 
 
 def _split(
     auditor: Auditor, audited: AuditedRound, messages: list[PlacedMessage], unchanged: bool
 ) -> tuple[list[PlacedMessage], list[PlacedMessage]]:
-    """Return the set's uploads and the parts of the outcome, which must come in this order.
+    """Return the set's uploads and proposals, and the parts of the outcome, which must follow them.
 
-    A public part that is `unchanged` is not written again. A partial log has all uploads or none,
-    and some of the parts.
+    A public part that is `unchanged` is not written again, and a successor only if there is one. A
+    partial log has all uploads and proposals or none, and some of the parts.
     """
-    uploads = [placed for placed in messages if isinstance(placed.message.body, Upload)]
-    parts = messages[len(uploads) :]
+    inputs = [p for p in messages if isinstance(p.message.body, Upload | ChangeProposal)]
+    parts = messages[len(inputs) :]
     kinds = [p.message.body.what for p in parts if isinstance(p.message.body, Part)]
-    expected_kinds = [what for what in OUTCOME if what != PartKind.PUBLIC or not unchanged]
-    allowed_uploads = [len(audited.entries or ())]
+    listed = audited.inputs or Inputs()
+    allowed_inputs = [len(listed.uploads) + len(listed.proposals)]
+    left_out = set()
+    if unchanged:
+        left_out.add(PartKind.PUBLIC)
+    if not audited.certificate.record.ends_run():
+        left_out.add(PartKind.SUCCESSOR)
+    expected_kinds = [what for what in OUTCOME if what not in left_out]
     if auditor.partial:
         expected_kinds = [what for what in OUTCOME if what in kinds]
-        allowed_uploads.append(0)
+        allowed_inputs.append(0)
     # In one fixed order, so that a round has a single valid entry.
     if (
-        messages[: len(uploads)] != uploads
+        messages[: len(inputs)] != inputs
         or len(kinds) != len(parts)
         or kinds != expected_kinds
-        or len(uploads) not in allowed_uploads
+        or len(inputs) not in allowed_inputs
     ):
         raise RefusedAt(
             None, "the entry does not have the set's uploads and what was decided on them"
         )
-    return uploads, parts
+    return inputs, parts
 
 
 def _offset_of(parts: list[PlacedMessage], what: PartKind) -> int | None:
@@ -135,11 +162,32 @@ def _check_upload(
     return body
 
 
+def _check_proposal(
+    rules: Rules,
+    application: PrototypeApplication,
+    round_: int,
+    placed: PlacedMessage,
+    entry: Entry,
+) -> ChangeProposal:
+    """Check that a change proposal is the one of a set's entry, signed and admissible."""
+    message = placed.message
+    body = message.body
+    if not isinstance(body, ChangeProposal) or (body.server, message.digest) != entry:
+        raise Refused(f"this is not the proposal of server {entry[0]} that is in the set")
+    if body.round != round_ or not rules.authentic(message):
+        raise Refused(
+            f"the proposal of server {body.server} is not one that it signed for this round"
+        )
+    if (reason := application.refuses_successor(body.content)) is not None:
+        raise Refused(f"the proposal of server {body.server} is not admissible: {reason}")
+    return body
+
+
 def _check_part(
     rules: Rules, round_: int, placed: PlacedMessage, digests: dict[PartKind, bytes]
 ) -> None:
     body = placed.message.body
     assert isinstance(body, Part)
-    is_of_round = (placed.message.run, body.round) == (rules.run, round_)
+    is_of_round = rules.of_run(placed.message) and body.round == round_
     if not is_of_round or part_digest(body.what, body.content) != digests[body.what]:
         raise Refused(f"{body.what.name} is not the certified one")

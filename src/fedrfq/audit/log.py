@@ -10,16 +10,16 @@ from fedrfq.consensus.messages import (
     Cert,
     Certificate,
     Evidence,
+    Inputs,
     Kind,
     Part,
     PartKind,
     Record,
     UploadList,
     author,
-    decode_entries,
     part_digest,
 )
-from fedrfq.consensus.rules import Entries, Rules
+from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import PlacedMessage, accusation, contradiction, unpack
@@ -40,8 +40,8 @@ class AuditedRound:
 
     round: int
     certificate: Certificate
-    # The set of uploads; None where the party that wrote the log has not seen it.
-    entries: Entries | None
+    # The set; None where the party that wrote the log has not seen it.
+    inputs: Inputs | None
     traced: bool  # whether the lists are there, and the set follows from them
     charges: tuple[Charge, ...]
     offset: int = 0  # of the entry in its file
@@ -61,12 +61,11 @@ class Auditor:
 
     def name(self, party: int) -> str:
         """Return a party's name."""
-        party_behind = self.rules.roster.party_behind(party)
         if self.federation.network is not None:
-            return self.federation.members[party_behind].name
-        if party_behind >= 0:
-            return f"server {party_behind}"
-        return f"client {~party_behind}"
+            return self.federation.members[party].name
+        if party >= 0:
+            return f"server {party}"
+        return f"client {~party}"
 
 
 class _Entry(NamedTuple):
@@ -90,21 +89,21 @@ def audited(auditor: Auditor, done: int, previous: bytes, payload: bytes) -> Aud
     with located(entry.cert):
         certificate = _check_certificate(auditor, done, previous, entry.cert)
     record = certificate.record
-    entries = None
+    inputs = None
     if entry.set_ is not None:
         with located(entry.set_):
-            entries = _check_set(record, entry.set_)
+            inputs = _check_set(record, entry.set_)
     for upload_list in entry.lists:
         with located(upload_list):
             _check_list(rules, record.round, upload_list)
-    if entry.lists and entries is not None:
+    if entry.lists and inputs is not None:
         with located(entry.set_):
-            _check_union(rules, entry.lists, entries)
+            _check_union(rules, entry.lists, inputs)
     charges = []
     for evidence in entry.evidence:
         with located(evidence):
             charges.append(_charge(auditor, evidence))
-    return AuditedRound(record.round, certificate, entries, bool(entry.lists), tuple(charges))
+    return AuditedRound(record.round, certificate, inputs, bool(entry.lists), tuple(charges))
 
 
 def _split(auditor: Auditor, messages: list[PlacedMessage]) -> _Entry:
@@ -115,7 +114,7 @@ def _split(auditor: Auditor, messages: list[PlacedMessage]) -> _Entry:
     for number, (at, message) in enumerate(messages):
         # After the others there may be any number of EVIDENCEs.
         kind = kinds[number] if number < len(kinds) else Kind.EVIDENCE
-        if message.body.kind != kind or message.run != rules.run:
+        if message.body.kind != kind or not rules.of_run(message):
             raise RefusedAt(at, f"a {kind.name} of this run is expected here")
     if len(messages) < len(kinds):
         raise RefusedAt(
@@ -166,13 +165,13 @@ def _check_certificate(
     return body.certificate
 
 
-def _check_set(record: Record, set_: PlacedMessage) -> Entries:
+def _check_set(record: Record, set_: PlacedMessage) -> Inputs:
     body = set_.message.body
     assert isinstance(body, Part)
     is_set = (body.round, body.what) == (record.round, PartKind.SET)
     if not is_set or part_digest(PartKind.SET, body.content) != record.set_:
         raise Refused("the set of uploads is not the certified one")
-    return decode_entries(body.content)
+    return Inputs.decode(body.content)
 
 
 def _check_list(rules: Rules, round_: int, upload_list: PlacedMessage) -> None:
@@ -183,12 +182,12 @@ def _check_list(rules: Rules, round_: int, upload_list: PlacedMessage) -> None:
         raise Refused(f"the list is not one that server {body.server} signed for this round")
 
 
-def _check_union(rules: Rules, lists: list[PlacedMessage], entries: Entries) -> None:
+def _check_union(rules: Rules, lists: list[PlacedMessage], inputs: Inputs) -> None:
     # One server's list, repeated, could hide that others were left out.
     if len({author(placed.message.body) for placed in lists}) != len(lists):
         raise Refused("two lists are of one server")
-    single, _ = rules.union(placed.message for placed in lists)
-    if single != entries:
+    counted, _ = rules.union(placed.message for placed in lists)
+    if counted != inputs:
         raise Refused("the set of uploads is not the union of the lists")
 
 

@@ -31,6 +31,10 @@ def change(
     minimum: Annotated[
         int | None, typer.Option(min=1, help="The new minimum of clients that a round needs.")
     ] = None,
+    protocol: Annotated[
+        int | None,
+        typer.Option(min=1, help="The version of the protocol to go on with, once all speak it."),
+    ] = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path(
         "federation.new.toml"
     ),
@@ -49,9 +53,8 @@ def change(
     from fedrfq.node.storage.party_folder import FEDERATION, write
 
     federation = read_federation(folder / FEDERATION)
-    successor = changed(
-        federation, [read_request(path) for path in requests or ()], expel or (), minimum
-    )
+    asking = [read_request(path) for path in requests or ()]
+    successor = changed(federation, asking, expel or (), minimum, protocol)
     write(out, successor.text.encode())
     console = Console()
     for line in differences(federation, successor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
@@ -43,6 +44,10 @@ BROKEN = 1
 NOT_EXERCISED = 3
 # A shorter campaign is not expected to have exercised everything.
 _MIN_SCHEDULES_JUDGED = 1_000
+# How many schedules to run by default.
+_SCHEDULES = 1_000
+# How many at most for each mutant. A caught one needs no more: hardly any takes a few hundred.
+_MUTANT_SCHEDULES = 20_000
 # Lines that are printed of the transcript of a broken schedule.
 _TAIL_LINES = 40
 
@@ -64,9 +69,13 @@ Wire = Annotated[
 def fuzz(
     servers: Servers = 4,
     schedules: Annotated[
-        int,
-        typer.Option(min=1, help="How many schedules to run; with --mutants, at most per mutant."),
-    ] = 1_000,
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many schedules to run; with --mutants, at most for each mutant. "
+            f"Default: {_SCHEDULES:,}, and {_MUTANT_SCHEDULES:,} with --mutants.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The seed that decides all schedules.")] = 0,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="How many processes. Default: one for each core.")
@@ -95,11 +104,13 @@ def fuzz(
 
     Example: fedrfq committee fuzz --servers 4 --schedules 10000 --seed 1 --out fuzz4.json
     """
-    settings = _settings(servers, schedules, seed, signatures=signatures, wire=wire)
+    start = _fuzz
+    default = _SCHEDULES
     if mutants:
-        _hunt_mutants(settings, jobs or cores(), out, json)
-    else:
-        _fuzz(settings, jobs or cores(), out, json)
+        start = _hunt_mutants
+        default = _MUTANT_SCHEDULES
+    settings = _settings(servers, schedules or default, seed, signatures=signatures, wire=wire)
+    start(settings, jobs or cores(), out, json)
 
 
 def replay(
@@ -184,7 +195,7 @@ def _fuzz(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
     # What an earlier call has left in --out does not count for the speed of this one.
     before = campaign.tally
     seconds_before = campaign.seconds
-    with _workers(jobs, out) as (pool, update):
+    with _workers(jobs, out, "schedules") as (pool, update):
         update(completed=before.schedules, total=settings.schedules)
         for tally in campaign.advance(pool, jobs):
             speed = speed_text(before, tally, campaign.seconds - seconds_before)
@@ -208,18 +219,24 @@ def _fuzz(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
 def _hunt_mutants(settings: Settings, jobs: int, out: Path | None, json: bool) -> None:
     """Run all mutants; with --out, also write the table as Markdown beside the JSON."""
     hunt = Hunt(settings, out)
-    with _workers(jobs, out) as (pool, update):
-        for name, survived in hunt.advance(pool, jobs):
+    seconds_before = hunt.seconds
+    cpu_before = _cpu_seconds()
+    with _workers(jobs, out, "mutants") as (pool, update):
+        for name, schedules in hunt.advance(pool, jobs):
             update(
-                completed=survived,
-                total=settings.schedules,
+                completed=len(hunt.verdicts),
+                total=len(MUTANTS),
                 description=name,
-                figures=f"{len(hunt.verdicts)} caught",
+                figures=f"{schedules:,} schedules",
             )
+        update(completed=len(hunt.verdicts), description="all mutants", figures="")
     sheet = mutant_sheet(hunt)
     console = wide_console()
     console.print(sheet.printed())
     say(console, sheet.note)
+    seconds = hunt.seconds - seconds_before
+    cpu_seconds = _cpu_seconds() - cpu_before
+    say(console, f"{seconds:,.0f} s, {cpu_seconds:,.0f} s of CPU time, with {jobs} processes")
     if out:
         write_atomically(out.with_suffix(".md"), sheet.markdown().encode())
     if json:
@@ -228,8 +245,16 @@ def _hunt_mutants(settings: Settings, jobs: int, out: Path | None, json: bool) -
         raise typer.Exit(BROKEN)
 
 
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process and of its child processes that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 @contextmanager
-def _workers(jobs: int, out: Path | None) -> Iterator[tuple[Executor, Callable[..., None]]]:
+def _workers(
+    jobs: int, out: Path | None, unit: str
+) -> Iterator[tuple[Executor, Callable[..., None]]]:
     """Start worker processes, and yield them with a function that updates the progress bar."""
     message = "stopped; give --out FILE.json so that the same command can continue"
     if out:
@@ -237,7 +262,7 @@ def _workers(jobs: int, out: Path | None) -> Iterator[tuple[Executor, Callable[.
     with (
         _interruptible(message),
         workers(jobs) as pool,
-        progress(Console(stderr=True), "schedules") as bar,
+        progress(Console(stderr=True), unit) as bar,
     ):
         yield pool, partial(bar.update, bar.add_task("fuzzing", figures=""))
 

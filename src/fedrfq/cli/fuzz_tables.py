@@ -67,7 +67,11 @@ def mutant_sheet(hunt: Hunt) -> Sheet:
     conclusion = 'see the column "caught by" for what is wrong'
     if caught == len(rows):
         conclusion = "the real replica passes every schedule that caught one"
-    limit = f"seed {hunt.settings.seed}, at most {hunt.settings.schedules:,} schedules each"
+    schedules = sum(verdict.schedules for verdict in hunt.verdicts.values())
+    limit = (
+        f"seed {hunt.settings.seed}, {schedules:,} schedules in all, "
+        f"at most {hunt.settings.schedules:,} each"
+    )
     return Sheet(
         title="mutants",
         header=(
@@ -75,7 +79,7 @@ def mutant_sheet(hunt: Hunt) -> Sheet:
             "what is broken",
             "caught by",
             "servers",
-            "schedules survived",
+            "schedules",
             "schedule seed",
         ),
         rows=tuple(rows),
@@ -90,17 +94,17 @@ def _mutant_row(verdict: MutantVerdict) -> tuple[str, ...]:
         MUTANTS[verdict.mutant].about,
         _caught_by(verdict),
         str(verdict.servers),
-        f"{verdict.survived:,}",
+        f"{verdict.schedules:,}",
         str(verdict.schedule_seed or NOTHING),
     )
 
 
 def _caught_by(verdict: MutantVerdict) -> str:
     """Return the invariant that a mutant broke, and why that does not count if it does not."""
-    if not verdict.invariant:
-        return "nothing: it survived"
-    if verdict.caught():
-        return verdict.invariant
     if verdict.true_breaks:
         return f"{verdict.invariant} (the real replica breaks {verdict.true_breaks})"
-    return f"{verdict.invariant} (not expected)"
+    if verdict.invariant:
+        return verdict.invariant
+    if verdict.unexpected:
+        return f"nothing expected; another invariant broke {verdict.unexpected:,} times"
+    return "nothing: it survived"

@@ -10,15 +10,24 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedrfq.audit import Audit, AuditedRound, AuditFailed, find_fork
+from fedrfq.audit import (
+    Audit,
+    AuditedRound,
+    AuditFailed,
+    Gaps,
+    charged_in,
+    find_fork,
+    find_gaps,
+)
 from fedrfq.cli.options import Json
 from fedrfq.cli.terminal import progress, say
-from fedrfq.cli.verify_text import show, summary
+from fedrfq.cli.verify_text import gaps_text, offence_text, show, summary
 from fedrfq.errors import UserError
 from fedrfq.files.strict_json import to_json
 
-# The exit code when something is not as it was certified.
+# The exit code when something is not as it was certified, and when all holds but not all is there.
 _FAILED = 1
+_INCOMPLETE = 3
 
 # The log of one run, and its rounds that were verified.
 Log = tuple[Audit, list[AuditedRound]]
@@ -44,7 +53,10 @@ def verify(
 
     If a federation was changed, all its runs are checked, from the first. Several folders are
     checked one by one and then against each other: no two may have different results for a round.
-    The exit code is 1 if a check fails; the message then names the file, byte and round.
+    The exit code is 0 only if every round from the first to the last is there and holds, and with
+    --recompute was computed anew. It is 1 if a check fails; the message then names the file, byte
+    and round. It is 3 if all that is there holds, but no folder has some rounds, or what it takes
+    to recompute them.
 
     Example: fedrfq verify runs/quickstart/20260101-120000-seed0-1a2b3c --recompute
     """
@@ -55,10 +67,21 @@ def verify(
     for logs in folders:
         for audit, rounds in logs:
             show(audit, rounds)
+    gaps = _find_gaps(folders, recompute)
     if len(folders) > 1:
-        _compare(folders, json)
+        _compare(folders, gaps, json)
     elif json:
-        _write(_answer(folders[0]))
+        _write({**_answer(folders[0]), "complete": not gaps})
+    for found in gaps:
+        say(Console(stderr=True), gaps_text(found))
+    if gaps:
+        raise typer.Exit(_INCOMPLETE)
+
+
+def _find_gaps(folders: Sequence[list[Log]], recompute: bool) -> list[Gaps]:
+    """Return what is missing of each run in all folders together."""
+    found = [find_gaps(logs, recompute) for logs in _logs_by_run(folders).values()]
+    return [gaps for gaps in found if gaps is not None]
 
 
 def _audits(path: Path, recompute: bool) -> list[Audit]:
@@ -106,10 +129,10 @@ def _verify(audit: Audit, json: bool) -> list[AuditedRound]:
     return rounds
 
 
-def _compare(folders: Sequence[list[Log]], json: bool) -> None:
+def _compare(folders: Sequence[list[Log]], gaps: list[Gaps], json: bool) -> None:
     """Compare the logs of several parties, run by run; a party may have come later, or left."""
-    answer = {"logs": [_answer(logs) for logs in folders]}
-    shared = _logs_by_run(folders)
+    answer: dict[str, Any] = {"logs": [_answer(logs) for logs in folders]}
+    shared = [logs for logs in _logs_by_run(folders).values() if len(logs) > 1]
     if not shared:
         raise UserError(
             "these logs are of different runs, so there is nothing to compare: "
@@ -121,17 +144,30 @@ def _compare(folders: Sequence[list[Log]], json: bool) -> None:
     in_all = [logs for logs in shared if len(logs) == len(folders)]
     common = sum(len(_common_rounds(logs)) for logs in in_all)
     say(Console(), f"{len(folders)} logs agree; {common} rounds are in all of them")
+    evidence = []
+    for logs in shared:
+        for (who, what), paths in charged_in(logs).items():
+            say(Console(), offence_text(who, what, len(paths), len(logs)))
+            evidence.append({"who": who, "what": what, "logs": paths})
     if json:
-        _write({"holds": True, "common": common, **answer})
+        _write(
+            {
+                "holds": True,
+                "complete": not gaps,
+                "common": common,
+                "evidence": evidence,
+                **answer,
+            }
+        )
 
 
-def _logs_by_run(folders: Sequence[list[Log]]) -> list[list[Log]]:
-    """Return the logs of each run that several folders have."""
+def _logs_by_run(folders: Sequence[list[Log]]) -> dict[bytes, list[Log]]:
+    """Return the logs of each run."""
     runs: dict[bytes, list[Log]] = {}
     for logs in folders:
         for log in logs:
             runs.setdefault(log[0].rules.run, []).append(log)
-    return [logs for logs in runs.values() if len(logs) > 1]
+    return runs
 
 
 def _check_fork(logs: list[Log], answer: dict[str, Any], json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Column, Table
 
-from fedrfq.audit import Audit, AuditedRound
+from fedrfq.audit import Audit, AuditedRound, Gaps
 from fedrfq.cli.terminal import say
 
 # Pieces of evidence that the table names before it only counts the rest.
@@ -34,12 +34,12 @@ def summary(audit: Audit, rounds: Sequence[AuditedRound]) -> dict[str, Any]:
 
 
 def _party_summary(audit: Audit, rounds: Sequence[AuditedRound]) -> dict[str, Any]:
-    with_entries = [audited for audited in rounds if audited.entries is not None]
+    with_entries = [audited for audited in rounds if audited.inputs is not None]
     numbers = [audited.round for audited in rounds]
     last = max(numbers, default=1)
     return {
         "path": str(audit.path),
-        "alone": [audited.round for audited in rounds if audited.entries is None],
+        "alone": [audited.round for audited in rounds if audited.inputs is None],
         "untraced": [audited.round for audited in with_entries if not audited.traced],
         "missing": sorted(set(range(1, last)) - set(numbers)),
         "recomputed": [audited.round for audited in rounds if audited.recomputed],
@@ -86,6 +86,24 @@ def _gaps(audit: Audit, result: dict[str, Any]) -> list[str]:
         which = _ranges(recomputed) or "there are no uploads here"
         lines.append(f"{len(recomputed)} {total} recomputed ({which})")
     return lines
+
+
+def gaps_text(gaps: Gaps) -> str:
+    """Return a line on what no log has of a run."""
+    texts = []
+    if gaps.missing:
+        texts.append(f"missing {_ranges(gaps.missing)}")
+    if gaps.not_recomputed:
+        texts.append(f"not recomputed for want of uploads {_ranges(gaps.not_recomputed)}")
+    return (
+        f"incomplete: all that is there holds, but of the rounds of run {gaps.run[:12]}… are"
+        f" {', '.join(texts)}: verify it together with the folders of other servers"
+    )
+
+
+def offence_text(who: str, what: str, number: int, logs: int) -> str:
+    """Return a line on an offence, and in how many of the logs there is evidence of it."""
+    return f"{who} signed {what}: evidence in {number} of {logs} logs"
 
 
 def _ranges(rounds: Sequence[int]) -> str:

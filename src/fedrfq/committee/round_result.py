@@ -13,11 +13,11 @@ from fedrfq.consensus.events import Decided, Outcome
 from fedrfq.consensus.messages import (
     Cert,
     Evidence,
+    Inputs,
     Kind,
     Message,
     Part,
     Upload,
-    decode_entries,
     part_digest,
 )
 from fedrfq.consensus.rules import Rules
@@ -51,7 +51,9 @@ def round_result(simulated: SimulatedRound, world: World, sent: Uploads) -> Agre
     durable = _durable_messages(honest)
     set_ = durable[certificate.record.set_]
     assert isinstance(set_.body, Part)
-    uploads = [durable[digest] for _, digest in decode_entries(set_.body.content)]
+    # The federation of a simulated run cannot be changed, so nobody has proposed anything.
+    inputs = Inputs.decode(set_.body.content)
+    uploads = [durable[digest] for _, digest in inputs.uploads]
     evidence = _evidence(honest)
     report = AgreementReport(
         run=run,
@@ -61,11 +63,15 @@ def round_result(simulated: SimulatedRound, world: World, sent: Uploads) -> Agre
         length=world.bytes,
         evidence=len(evidence),
         entry=pack([cert, *decided.lists, set_, *evidence]),
-        bodies=pack([*uploads, *changed_parts(run, round_, decided.outcome, last_public)]),
+        bodies=pack(
+            [*uploads, *changed_parts(simulated.rules, round_, decided.outcome, last_public)]
+        ),
     )
     application = PrototypeApplication(simulated.federation.task)
     decision = _decision(application, decided.outcome, sent)
-    return AgreedRound(decision, pack([cert, *parts(run, round_, decided.outcome)]), report)
+    return AgreedRound(
+        decision, pack([cert, *parts(simulated.rules, round_, decided.outcome)]), report
+    )
 
 
 def _common_decision(honest: Sequence[SimulatedParty], round_: int) -> Decided:
@@ -116,7 +122,7 @@ def apply_verdicts(task: Task, verdicts: bytes, sent: Uploads) -> tuple[Uploads,
     Clients that sent an upload and got no verdict were left out. Verdicts on uploads that reached
     the servers by another way are passed over.
     """
-    clients, verdict = codec.decode_verdicts_without_successor(verdicts)
+    clients, verdict = codec.decode_verdicts(verdicts)
     known_K = np.isin(clients, sent.clients)
     verdict = Verdict(verdict.kept_K[known_K], verdict.score_K[known_K])
     left_out = {client: LEFT_OUT for client in sent.clients if client not in clients}

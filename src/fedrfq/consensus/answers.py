@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from fedrfq.consensus.events import Accused, Broadcast, Persist, Send
 from fedrfq.consensus.messages import (
     Fetch,
+    Inputs,
     Message,
     Part,
     PartKind,
-    decode_entries,
     part_digest,
 )
+from fedrfq.consensus.settling import finish_catching_up
 from fedrfq.consensus.wire import Refused
 
 if TYPE_CHECKING:
@@ -20,12 +21,19 @@ if TYPE_CHECKING:
 
 # Module constants for the hot paths: looking up an enum's member takes longer.
 _UPLOAD_PART = PartKind.UPLOAD
+_PROPOSAL_PART = PartKind.PROPOSAL
 _PUBLIC = PartKind.PUBLIC
 _STANDING = PartKind.STANDING
 _WORDS = PartKind.WORDS
 _EVIDENCE = PartKind.EVIDENCE
 # What only servers can fetch: no client gets another client's upload.
-_PRIVATE = (PartKind.UPLOAD, PartKind.STATE, PartKind.STANDING, PartKind.EVIDENCE)
+_PRIVATE = (
+    PartKind.UPLOAD,
+    PartKind.PROPOSAL,
+    PartKind.STATE,
+    PartKind.STANDING,
+    PartKind.EVIDENCE,
+)
 # What is asked for by the round, not by a digest.
 _FETCHED_BY_ROUND = (PartKind.CERT, PartKind.WORDS)
 
@@ -55,6 +63,8 @@ def find(replica: Replica, fetch: Fetch) -> Message | None:
     certificates = replica.certificates
     if fetch.what is _UPLOAD_PART:
         return replica.upload_pool.find(fetch.digest)
+    if fetch.what is _PROPOSAL_PART:
+        return replica.proposal_pool.find(fetch.digest)
     if fetch.what is _STANDING:
         round_ = replica.state.round
         last = certificates.chain.get(round_ - 1)
@@ -97,7 +107,7 @@ def on_part(replica: Replica, peer: int, message: Message) -> None:
         if body.what is _PUBLIC:
             replica.record_parts.public = {name: part}
             replica.effects.append(Persist(replica.rules.unsigned(part)))
-        replica.finish_catching_up()
+        finish_catching_up(replica)
 
 
 def _on_standing(replica: Replica, peer: int, body: Part) -> None:
@@ -158,7 +168,7 @@ def _is_readable(body: Part) -> bool:
     if body.what != PartKind.SET:
         return True
     try:
-        decode_entries(body.content)
+        Inputs.decode(body.content)
     except Refused:
         return False
     return True

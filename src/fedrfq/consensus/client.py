@@ -49,6 +49,7 @@ from fedrfq.consensus.messages import (
     Upload,
     part_digest,
 )
+from fedrfq.consensus.records import EMPTY_PARTS
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
 
@@ -157,7 +158,7 @@ class Client:
 
     def _receive(self, peer: int, message: Message) -> None:
         body = message.body
-        if message.run != self.rules.run:
+        if not self.rules.of_run(message):
             self.ignored["another run"] += 1
         elif type(body) is Cert:
             self._on_cert(peer, body)
@@ -198,11 +199,15 @@ class Client:
         self._fetch_parts(peer, was_lacking)
 
     def _unchanged_parts(self, record: Record) -> dict[PartKind, bytes]:
-        """Return the public part that we have, if it is still the certified one."""
+        """Return the parts that need not be fetched.
+
+        These are the empty ones, and the public part if it is still the certified one.
+        """
+        parts = {EMPTY_PARTS[name]: b"" for name in record.outcome() if name in EMPTY_PARTS}
         public = self.parts.get(PartKind.PUBLIC)
-        if public is None or part_digest(PartKind.PUBLIC, public) != record.public:
-            return {}
-        return {PartKind.PUBLIC: public}
+        if public is not None and part_digest(PartKind.PUBLIC, public) == record.public:
+            parts[PartKind.PUBLIC] = public
+        return parts
 
     def _fetch_parts(self, peer: int, was_lacking: bool) -> None:
         """Ask the server that told us first for the parts, and perhaps another one too.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from fedrfq.consensus.messages import UPLOAD, Kind, Message
+from fedrfq.consensus.messages import PROPOSAL, UPLOAD, Kind, Message
+
+_LISTED = (UPLOAD, PROPOSAL)
 
 
 class EarlyMessages:
-    """One message of each party and kind, but two different uploads, which are evidence."""
+    """One message of each party and kind, but two uploads or proposals, which are evidence."""
 
     __slots__ = ("due", "kept")
 
@@ -21,7 +23,7 @@ class EarlyMessages:
         party = message.author
         assert party is not None
         slot = 0
-        if kind == UPLOAD and (kind, party, 0) in self.kept:
+        if kind in _LISTED and (kind, party, 0) in self.kept:
             slot = int(self.kept[kind, party, 0][1].digest != message.digest)
         self.kept[kind, party, slot] = peer, message
 

@@ -55,7 +55,14 @@ class Expired(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """A client's upload of a round is ready, or a server has a change proposal for it."""
+    """A client's upload of a round is ready."""
+
+    round: int
+    content: bytes
+
+
+class Propose(NamedTuple):
+    """A server proposes, in a round, the federation that is to follow this one."""
 
     round: int
     content: bytes
@@ -67,7 +74,7 @@ class LeftOut(NamedTuple):
     round: int
 
 
-Event = Start | Received | Expired | Submit | LeftOut
+Event = Start | Received | Expired | Submit | Propose | LeftOut
 
 
 # Effects
@@ -151,6 +158,8 @@ class Outcome(NamedTuple):
     state: bytes
     # Changes in few rounds, and may be long: it is stored and sent only when it has changed.
     public: bytes = b""
+    # The federation that follows, which a quorum of servers proposed; mostly none.
+    successor: bytes = b""
 
 
 class Application(Protocol):
@@ -164,14 +173,14 @@ class Application(Protocol):
         """Return why an upload, by itself, may not be stored; None if it may."""
         ...
 
+    def refuses_successor(self, content: bytes) -> str | None:
+        """Return why a federation cannot follow this one; None if it can."""
+        ...
+
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
         """Return a round's outcome.
 
         `before` is the previous round's outcome. The uploads are those that count, by ascending
-        client; the servers' change proposals come after the clients' uploads.
+        client. The successor is not for the application to decide: it leaves it empty.
         """
-        ...
-
-    def over(self, outcome: Outcome) -> bool:
-        """Return whether the run ends with this outcome, so that no round comes after it."""
         ...

@@ -3,8 +3,8 @@
 A liar can contradict itself as often as it likes, in messages of any size. So that convicting it is
 no way to fill the memories and disks of others, a server keeps one proof for each party and
 offence in a whole run, and only if each of its two messages, taken by itself, is one that an honest
-party could have signed: uploads that the application admits, and proper lists, view changes and
-proposals. All other messages have a fixed size.
+party could have signed: uploads and change proposals that the application admits, and proper lists,
+view changes and proposals. All other messages have a fixed size.
 
 A server that was away asks the others for the proofs that it has missed, one at a time and by
 number, so that whoever answers need not remember what it has told to whom.
@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 from fedrfq.consensus.events import Application
 from fedrfq.consensus.messages import (
+    ChangeProposal,
     Evidence,
     Fetch,
     Kind,
@@ -78,6 +79,8 @@ class Proofs:
         body = message.body
         if type(body) is Upload:
             return self._application.refuses(body) is None
+        if type(body) is ChangeProposal:
+            return self._application.refuses_successor(body.content) is None
         if isinstance(body, UploadList | ViewChange | PrePrepare):
             return self._rules.proper(message)
         return True
@@ -136,7 +139,7 @@ class Proofs:
             message = decode(answer.content, sizes_of(self._rules.roster))
         except Refused:
             return None
-        if message.run != self._rules.run or type(message.body) is not Evidence:
+        if not self._rules.of_run(message) or type(message.body) is not Evidence:
             return None
         return message
 

@@ -6,19 +6,22 @@ Nothing is signed here but receipts, and nothing is sent but answers, requests a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedrfq.consensus.answers import on_evidence, on_fetch, on_part, request_certificate
 from fedrfq.consensus.events import Persist, Send
+from fedrfq.consensus.input_pool import InputPool
 from fedrfq.consensus.messages import (
     COMMIT,
     LIST,
     AnyMessage,
     Cert,
+    ChangeProposal,
     Commit,
     Entry,
     Evidence,
     Fetch,
+    Inputs,
     Message,
     Part,
     Prepare,
@@ -28,6 +31,7 @@ from fedrfq.consensus.messages import (
     UploadList,
     ViewChange,
 )
+from fedrfq.consensus.settling import settle
 from fedrfq.consensus.votes import Slots
 
 if TYPE_CHECKING:
@@ -35,8 +39,12 @@ if TYPE_CHECKING:
 
 # What is done with a message, given the replica and the peer that sent it.
 Handler = Callable[["Replica", int, Message], None]
+_INADMISSIBLE: dict[type[AnyMessage], str] = {
+    Upload: "inadmissible upload",
+    ChangeProposal: "inadmissible change proposal",
+}
 # Messages that have no use once their round is over, so that their signatures need not be checked.
-_USELESS_LATER = frozenset((Upload, Prepare, Commit))
+_USELESS_LATER = frozenset((Upload, ChangeProposal, Prepare, Commit))
 # Messages of which a server counts more than it ever needs to show to others.
 _COUNTED = frozenset((UploadList, Prepare, Commit))
 
@@ -53,7 +61,7 @@ def receive(replica: Replica, peer: int, message: Message) -> None:
             replica.handlers[type(body)](replica, peer, message)
         else:
             _route_by_round(replica, peer, message)
-    elif message.run != replica.rules.run:
+    elif not replica.rules.of_run(message):
         replica.ignore("another run")
     elif message.author is None:
         replica.handlers[type(body)](replica, peer, message)
@@ -113,7 +121,7 @@ def _learn_decision(replica: Replica, peer: int, body: AnyMessage) -> None:
             continue
         last = change.last
         if last.record.round == replica.state.round and replica.rules.certifies(last, COMMIT):
-            replica.settle(last, peer)
+            settle(replica, last, peer)
 
 
 def _answer_stale(replica: Replica, peer: int, message: Message) -> None:
@@ -125,7 +133,7 @@ def _answer_stale(replica: Replica, peer: int, message: Message) -> None:
     """
     body = message.body
     if type(body) is Receipt and body.round == replica.state.round - 1:
-        _check_promise(replica, message, replica.upload_pool.last_lists)
+        _check_promise(replica, message, replica.upload_lists.last)
         return
     replica.ignore("old round")
     if type(body) is UploadList or type(body) is ViewChange:
@@ -147,45 +155,68 @@ def on_upload(replica: Replica, peer: int, message: Message) -> None:
         return
     entry = body.client, digest
     pool = replica.upload_pool
-    if entry not in pool.uploads:
-        store_upload(replica, entry, message)
-    # A receipt is given again for an upload that is sent again: the first may be lost. Servers
-    # need none for their change proposals.
-    if entry in pool.promised and body.client < pool.clients and not replica.silent:
+    if entry not in pool.messages:
+        _store_new(replica, pool, entry, message, replica.application.refuses)
+    # A receipt is given again for an upload that is sent again: the first may be lost.
+    if entry in pool.promised and not replica.silent:
         replica.effects.append(Send(~body.client, _sign_receipt(replica, body.client, digest)))
 
 
-def store_upload(replica: Replica, entry: Entry, message: Message) -> None:
-    """Store a new upload, unless it is of no use or the application refuses it.
+def on_change_proposal(replica: Replica, peer: int, message: Message) -> None:
+    """Store a server's change proposal. It gets no receipt, as no round waits for proposals."""
+    body = message.body
+    assert isinstance(body, ChangeProposal)
+    if replica.state.over:
+        replica.ignore("the run is over")
+        return
+    entry = body.server, message.digest
+    pool = replica.proposal_pool
+    if entry not in pool.messages:
+        refuses_successor = replica.application.refuses_successor
+        _store_new(
+            replica, pool, entry, message, lambda proposal: refuses_successor(proposal.content)
+        )
 
-    Two uploads of one client are kept and listed, and are evidence. A third one, or one that
+
+def _store_new(
+    replica: Replica,
+    pool: InputPool[Any],
+    entry: Entry,
+    message: Message,
+    refuses: Callable[[Any], str | None],
+) -> None:
+    """Store a new upload or change proposal, unless it is of no use or refused.
+
+    Two messages of one party are kept and listed, and are evidence. A third one, or one that
     comes after we have closed the round, is stored only if another server's list names it.
     """
-    client, digest = entry
-    body = message.body
-    assert isinstance(body, Upload)
-    pool = replica.upload_pool
-    closed = LIST in replica.state.own
-    first = pool.first(client)
+    party, digest = entry
+    first = pool.first(party)
     is_listed = digest in replica.requests.wanted
-    if not is_listed and (closed or pool.full(client)):
+    if not is_listed and (LIST in replica.state.own or pool.full(party)):
         replica.ignore("upload after closing" if first is None else "another upload")
-    elif replica.application.refuses(body) is not None:
-        replica.ignore("inadmissible upload")
+    elif refuses(message.body) is not None:
+        replica.ignore(_INADMISSIBLE[type(message.body)])
         return
     else:
-        replica.requests.wanted.pop(digest, None)
-        pool.store(entry, message, promise=not closed)
-        replica.effects.append(Persist(message))
-        # Before the last client's upload, the deadline, or a list that names it, an upload lets
-        # no rule apply.
-        replica.state_changed |= (
-            replica.state.late
-            or bool(pool.lists or replica.votes.proposals)
-            or pool.held >= pool.clients
-        )
+        store(replica, pool, entry, message)
     if first is not None:
         replica.accuse(first, message)
+
+
+def store(replica: Replica, pool: InputPool[Any], entry: Entry, message: Message) -> None:
+    """Store an upload or change proposal that may be listed."""
+    state = replica.state
+    replica.requests.wanted.pop(entry[1], None)
+    pool.store(entry, message, promise=LIST not in state.own)
+    replica.effects.append(Persist(message))
+    # Before the last client's upload, the deadline, or a list that names it, an upload lets no
+    # rule apply.
+    replica.state_changed |= (
+        state.late
+        or bool(replica.upload_lists.current or replica.votes.proposals)
+        or len(replica.upload_pool.by_party) >= len(replica.roster.clients)
+    )
 
 
 def _sign_receipt(replica: Replica, client: int, digest: bytes) -> Message:
@@ -195,7 +226,7 @@ def _sign_receipt(replica: Replica, client: int, digest: bytes) -> Message:
 
 def on_receipt(replica: Replica, peer: int, message: Message) -> None:
     """Compare a receipt with the list that its server has signed in this round."""
-    _check_promise(replica, message, replica.upload_pool.lists)
+    _check_promise(replica, message, replica.upload_lists.current)
 
 
 def _check_promise(replica: Replica, receipt: Message, lists: Slots) -> None:
@@ -212,17 +243,18 @@ def on_list(replica: Replica, peer: int, message: Message) -> None:
     body = message.body
     assert isinstance(body, UploadList)
     # The same list comes again in every proposal that it justifies.
-    pool = replica.upload_pool
-    held = pool.lists.get(body.server)
+    lists = replica.upload_lists.current
+    held = lists.get(body.server)
     if held is message or (held is not None and held == message):
         return
     if not replica.rules.proper(message):
         replica.ignore("improper list")
-    elif replica.keep(pool.lists, message, replica.quorum):
-        pool.expect(body.server, body.entries)
+    elif replica.keep(lists, message, replica.quorum):
+        replica.upload_pool.expect(body.server, body.entries)
+        replica.proposal_pool.expect(body.server, body.proposals)
         # While our round is open, what others list is most likely on its way to us.
         if LIST in replica.state.own or replica.state.late:
-            replica.fetch_missing(body.entries, peer)
+            replica.fetch_missing(Inputs(body.entries, body.proposals), peer)
 
 
 # Proposals, votes and view changes
@@ -280,7 +312,7 @@ def on_cert(replica: Replica, peer: int, message: Message) -> None:
     elif not replica.rules.certifies(body.certificate, COMMIT):
         replica.ignore("bad certificate")
     else:
-        replica.settle(body.certificate, peer)
+        settle(replica, body.certificate, peer)
         # Catch up round by round; whoever was away has also missed what was proved meanwhile.
         if replica.state.round < replica.certificates.highest_round_heard:
             request_certificate(replica, peer, replica.certificates.highest_round_heard)
@@ -290,6 +322,7 @@ def on_cert(replica: Replica, peer: int, message: Message) -> None:
 
 HANDLERS: dict[type[AnyMessage], Handler] = {
     Upload: on_upload,
+    ChangeProposal: on_change_proposal,
     Receipt: on_receipt,
     UploadList: on_list,
     PrePrepare: on_proposal,

@@ -16,6 +16,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from fedrfq.consensus.protocol import LATEST, TAG_BYTES, refusal, tag, version_of
 from fedrfq.consensus.records import (
     BODY,
     CERT,
@@ -28,17 +29,18 @@ from fedrfq.consensus.records import (
     PARTS,
     PREPARE,
     PREPREPARE,
+    PROPOSAL,
     RECEIPT,
     SIGNATURE,
-    TAG,
     UPLOAD,
     VIEWCHANGE,
     Certificate,
+    Entries,
     Entry,
+    Inputs,
     Kind,
     PartKind,
     Record,
-    decode_entries,
     part_digest,
     read_entries,
     write_entries,
@@ -59,6 +61,7 @@ __all__ = [
     "PARTS",
     "PREPARE",
     "PREPREPARE",
+    "PROPOSAL",
     "RECEIPT",
     "SIGNATURE",
     "SIGNED",
@@ -67,10 +70,13 @@ __all__ = [
     "AnyMessage",
     "Cert",
     "Certificate",
+    "ChangeProposal",
     "Commit",
+    "Entries",
     "Entry",
     "Evidence",
     "Fetch",
+    "Inputs",
     "Kind",
     "Message",
     "Part",
@@ -84,7 +90,6 @@ __all__ = [
     "ViewChange",
     "author",
     "decode",
-    "decode_entries",
     "encode",
     "nested_in",
     "part_digest",
@@ -95,6 +100,7 @@ __all__ = [
 
 _HEADER = struct.Struct("<8sB32sI")  # tag with version, kind, run, round
 _UPLOAD = struct.Struct("<II")  # client, size
+_PROPOSAL = struct.Struct("<HI")  # server, size
 _RECEIPT = struct.Struct("<HI32s")  # server, client, digest
 _VIEW_AND_SERVER = struct.Struct("<IH")
 _VOTE = struct.Struct("<I32sH")  # view, value, server
@@ -109,11 +115,7 @@ _SENT_AS_PART = (*PARTS, PartKind.STANDING, PartKind.EVIDENCE)
 
 @dataclass(slots=True, unsafe_hash=True)
 class Upload:
-    """A client's contribution to a round; its content belongs to the application.
-
-    In a federation of K clients, client K + s is server s, which proposes a change to the
-    federation.
-    """
+    """A client's contribution to a round; its content belongs to the application."""
 
     kind: ClassVar[Kind] = Kind.UPLOAD
     round: int
@@ -129,6 +131,26 @@ class Upload:
         """Read a body."""
         client, size = _UPLOAD.unpack(r.take(_UPLOAD.size))
         return Upload(round_, client, r.take(size))
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class ChangeProposal:
+    """A server's proposal to change the federation: the text of the one that is to follow."""
+
+    kind: ClassVar[Kind] = Kind.PROPOSAL
+    round: int
+    server: int
+    content: bytes
+
+    def write(self) -> bytes:
+        """Return the body's bytes."""
+        return _PROPOSAL.pack(self.server, len(self.content)) + self.content
+
+    @staticmethod
+    def read(round_: int, r: Reader) -> ChangeProposal:
+        """Read a body."""
+        server, size = _PROPOSAL.unpack(r.take(_PROPOSAL.size))
+        return ChangeProposal(round_, server, r.take(size))
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -153,24 +175,26 @@ class Receipt:
 
 @dataclass(slots=True, unsafe_hash=True)
 class UploadList:
-    """The uploads a server holds when it closes the round, in ascending order.
+    """The uploads and change proposals a server holds when it closes the round, in ascending order.
 
-    A client that sent two different uploads has two entries.
+    A client that sent two different uploads has two entries, and so has a server with two
+    proposals.
     """
 
     kind: ClassVar[Kind] = Kind.LIST
     round: int
     server: int
-    entries: tuple[Entry, ...]
+    entries: Entries
+    proposals: Entries = ()
 
     def write(self) -> bytes:
         """Return the body's bytes."""
-        return u16(self.server) + write_entries(self.entries)
+        return u16(self.server) + write_entries(self.entries) + write_entries(self.proposals)
 
     @staticmethod
     def read(round_: int, r: Reader) -> UploadList:
         """Read a body."""
-        return UploadList(round_, r.u16(), read_entries(r))
+        return UploadList(round_, r.u16(), read_entries(r), read_entries(r))
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -351,6 +375,7 @@ class Part:
 
 AnyMessage = (
     Upload
+    | ChangeProposal
     | Receipt
     | UploadList
     | PrePrepare
@@ -363,7 +388,7 @@ AnyMessage = (
     | Part
 )
 # Sets of exact types: they are looked up for every message that is made.
-_SERVER_BODIES = (Receipt, UploadList, PrePrepare, Prepare, Commit, ViewChange)
+_SERVER_BODIES = (ChangeProposal, Receipt, UploadList, PrePrepare, Prepare, Commit, ViewChange)
 _BY_SERVERS = frozenset(_SERVER_BODIES)
 _IN_VIEWS = frozenset((PrePrepare, Prepare, Commit, ViewChange))
 _VOTES = frozenset((Prepare, Commit))
@@ -392,6 +417,7 @@ class Message:
         "author",
         "body",
         "checked_by",
+        "protocol",
         "run",
         "server",
         "value",
@@ -405,8 +431,10 @@ class Message:
         body: AnyMessage,
         raw: bytes | None = None,
         signature: bytes | Callable[[bytes], bytes] = b"",
+        protocol: int = LATEST,
     ) -> None:
         self.run = run
+        self.protocol = protocol
         self.body = body
         self._raw = raw
         self._signature = signature
@@ -434,7 +462,7 @@ class Message:
     def raw(self) -> bytes:
         """The bytes of header and body, which are what is signed."""
         if self._raw is None:
-            self._raw = encode(self.run, self.body)
+            self._raw = encode(self.run, self.body, self.protocol)
         return self._raw
 
     @property
@@ -471,9 +499,9 @@ class Message:
         return f"Message({self.body!r})"
 
 
-def encode(run: bytes, body: AnyMessage) -> bytes:
+def encode(run: bytes, body: AnyMessage, protocol: int = LATEST) -> bytes:
     """Return the bytes of header and body, which are what is signed."""
-    return _HEADER.pack(TAG, body.kind, run, body.round) + body.write()
+    return _HEADER.pack(tag(protocol), body.kind, run, body.round) + body.write()
 
 
 def unsigned(run: bytes, body: AnyMessage) -> Message:
@@ -493,7 +521,7 @@ def decode(data: bytes, sizes: Sizes = LARGEST) -> Message:
 
 def run_of(data: bytes) -> bytes | None:
     """Return the run of the message in these bytes, without decoding it; none if it has none."""
-    if len(data) < _HEADER.size or not data.startswith(TAG):
+    if len(data) < _HEADER.size or version_of(data[:TAG_BYTES]) is None:
         return None
     run: bytes = _HEADER.unpack_from(data)[2]
     return run
@@ -503,11 +531,13 @@ def _decode(data: bytes, allowed: Container[int], sizes: Sizes) -> Message:
     """Decode a message of one of the allowed kinds."""
     if len(data) < _HEADER.size:
         raise Refused(f"{len(data)} bytes are too few for a message: its header has {_HEADER.size}")
-    tag, kind, run, round_ = _HEADER.unpack_from(data)
-    if tag != TAG:
-        raise Refused(
-            "not a message of this version: another release of fedrfq wrote it, and can read it"
-        )
+    found, kind, run, round_ = _HEADER.unpack_from(data)
+    protocol = version_of(found)
+    if protocol is None:
+        raise Refused("not a message of fedrfq")
+    why = refusal(protocol)
+    if why is not None:
+        raise Refused(f"a message of {why}")
     if kind not in allowed:
         raise Refused(f"a message of kind {kind} does not belong here")
     if len(data) > sizes.by_kind[kind]:
@@ -527,10 +557,10 @@ def _decode(data: bytes, allowed: Container[int], sizes: Sizes) -> Message:
     reader.end()
     # A message is of one run, and so is all that it carries.
     for nested in nested_in(body):
-        if nested.run != run:
+        if nested.run != run or nested.protocol != protocol:
             raise Refused("a message of one run inside a message of another")
     # With the bytes as they came: what was signed is never encoded again.
-    return Message(run, body, raw, data[end:])
+    return Message(run, body, raw, data[end:], protocol)
 
 
 def nested_in(body: AnyMessage) -> tuple[Message, ...]:

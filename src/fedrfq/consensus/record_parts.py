@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fedrfq.consensus.events import Outcome
-from fedrfq.consensus.messages import OUTCOME, Fetch, Message, Part, PartKind, Record, part_digest
-from fedrfq.consensus.rules import Entries
+from fedrfq.consensus.messages import OUTCOME, Fetch, Inputs, Message, Part, PartKind, Record
+from fedrfq.consensus.records import EMPTY_PARTS
+
+_EMPTY = {name: Part(0, what, b"") for name, what in EMPTY_PARTS.items()}
 
 
 class RecordParts:
@@ -15,16 +17,14 @@ class RecordParts:
     def __init__(self) -> None:
         self.last: dict[bytes, Part] = {}  # of the last decided round
         # The public part of the last outcome, if we know it: it is in our log, so that the rounds
-        # that leave it as it is need not write it again. At first it is empty.
-        self.public: dict[bytes, Part] = {
-            part_digest(PartKind.PUBLIC, b""): Part(0, PartKind.PUBLIC, b"")
-        }
+        # that leave it as it is need not write it again.
+        self.public: dict[bytes, Part] = {}
 
     def enter_round(self) -> None:
         """Begin a round, in which nothing is computed."""
         self.current: dict[bytes, Part] = {}
         # Asked for after every event, so the newest one is remembered.
-        self.computed: tuple[Entries, Record] | None = None
+        self.computed: tuple[Inputs, Record] | None = None
         self.lists_by_record: dict[Record, tuple[Message, ...]] = {}
 
     def keep(self, parts: dict[bytes, Part]) -> None:
@@ -39,15 +39,16 @@ class RecordParts:
 
     def unlogged(self, record: Record) -> list[Part]:
         """Return the parts of a record of this round that are not in our log yet."""
-        return [
-            self.current[name]
-            for name in record.parts()
-            if name in self.current and name not in self.public
-        ]
+        held = [name for name in record.parts() if name in self.current]
+        return [self.current[name] for name in held if not self.is_logged(name)]
+
+    def is_logged(self, name: bytes) -> bool:
+        """Return whether a part need not be written to our log: it is there, or empty."""
+        return name in self.public or name in EMPTY_PARTS
 
     def settle(self, record: Record) -> None:
         """Make what we have of a decided record the parts of the last round."""
-        known = self.public | self.current
+        known = _EMPTY | self.public | self.current
         self.last = {name: known[name] for name in record.parts() if name in known}
         self.public = {name: part for name, part in known.items() if name == record.public}
 

@@ -15,18 +15,22 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
 from operator import lt
+from typing import NamedTuple
 
+from fedrfq.consensus import protocol
 from fedrfq.consensus.wire import Reader, Refused, u8, u32
 
 DIGEST = 32  # bytes of a SHA-256 digest
 SIGNATURE = 64  # bytes of an Ed25519 signature
-TAG = b"fedrfq-2"  # with the version; it starts everything that is hashed or signed
-_ENTRY = struct.Struct("<I32s")  # client, digest
-_RECORD = struct.Struct("<I32s32s32s32s32s32s")
-_CERTIFICATE = struct.Struct("<BI196sI")  # phase, view, record, number of votes
+TAG = protocol.tag(3)  # it starts everything that is hashed; the version that defines these hashes
+_ENTRY = struct.Struct("<I32s")  # client or server, digest
+_RECORD = struct.Struct("<I32s32s32s32s32s32s32s")
+_CERTIFICATE = struct.Struct("<BI228sI")  # phase, view, record, number of votes
 _SERVER = struct.Struct("<H")
 
-Entry = tuple[int, bytes]  # a client, and the digest of its upload
+# A client and the digest of its upload, or a server and the digest of its proposal.
+Entry = tuple[int, bytes]
+Entries = tuple[Entry, ...]
 
 
 class Kind(IntEnum):
@@ -43,20 +47,22 @@ class Kind(IntEnum):
     EVIDENCE = 9
     FETCH = 10
     BODY = 11
+    PROPOSAL = 12
 
 
 # Module constants for the hot paths: looking up Kind.LIST takes longer than looking up LIST.
-UPLOAD, RECEIPT, LIST, PREPREPARE, PREPARE, COMMIT, VIEWCHANGE, CERT, EVIDENCE, FETCH, BODY = Kind
+UPLOAD, RECEIPT, LIST, PREPREPARE, PREPARE, COMMIT, VIEWCHANGE = tuple(Kind)[:7]
+CERT, EVIDENCE, FETCH, BODY, PROPOSAL = tuple(Kind)[7:]
 
 
 class PartKind(IntEnum):
     """What a server can be asked for.
 
-    UPLOAD is an upload, by its digest. CERT is a round's certificate. SET, GLOBALS, VERDICTS,
-    STATE and PUBLIC are the parts of a record, by their digests. WORDS are the messages that a
-    server itself signed last in the round. STANDING is the server's last certificate, for a server
-    that has lost its log (see `rejoin`). EVIDENCE is a proof of misbehaviour, for a server that may
-    have missed it (see `evidence`).
+    UPLOAD is an upload and PROPOSAL a change proposal, by its digest. CERT is a round's
+    certificate. SET, GLOBALS, VERDICTS, STATE, PUBLIC and SUCCESSOR are the parts of a record, by
+    their digests. WORDS are the messages that a server itself signed last in the round. STANDING is
+    the server's last certificate, for a server that has lost its log (see `rejoin`). EVIDENCE is a
+    proof of misbehaviour, for a server that may have missed it (see `evidence`).
     """
 
     UPLOAD = 1
@@ -69,6 +75,8 @@ class PartKind(IntEnum):
     STANDING = 8
     PUBLIC = 9
     EVIDENCE = 10
+    PROPOSAL = 11
+    SUCCESSOR = 12
 
 
 # The parts of a record, in its order. All but the set of uploads are the outcome.
@@ -78,6 +86,7 @@ PARTS = (
     PartKind.VERDICTS,
     PartKind.STATE,
     PartKind.PUBLIC,
+    PartKind.SUCCESSOR,
 )
 OUTCOME = PARTS[1:]
 _PART_TAGS = {what: TAG + b"part" + u8(what) for what in PartKind}
@@ -94,6 +103,7 @@ class Record:
     verdicts: bytes
     state: bytes
     public: bytes
+    successor: bytes  # of the text of the federation that follows; of no text if none does
     # Cache of `value`: a run's id, and the value in that run.
     _cached: tuple[bytes, bytes] = field(default=(b"", b""), init=False, repr=False, compare=False)
 
@@ -107,6 +117,7 @@ class Record:
             self.verdicts,
             self.state,
             self.public,
+            self.successor,
         )
 
     @staticmethod
@@ -116,11 +127,15 @@ class Record:
 
     def parts(self) -> tuple[bytes, ...]:
         """Return the digests of the parts, in the order of `PARTS`."""
-        return self.set_, self.globals_, self.verdicts, self.state, self.public
+        return self.set_, *self.outcome()
 
     def outcome(self) -> tuple[bytes, ...]:
         """Return the digests of the outcome's parts, in the order of `OUTCOME`."""
-        return self.globals_, self.verdicts, self.state, self.public
+        return self.globals_, self.verdicts, self.state, self.public, self.successor
+
+    def ends_run(self) -> bool:
+        """Return whether the run is over after this round, because it names a successor."""
+        return self.successor != NO_SUCCESSOR
 
     def value(self, run: bytes) -> bytes:
         """Return the value that servers vote on: a hash of the run's id and the record."""
@@ -172,23 +187,40 @@ def part_digest(what: PartKind, content: bytes) -> bytes:
     return hashlib.sha256(_PART_TAGS[what] + content).digest()
 
 
-def write_entries(entries: tuple[Entry, ...]) -> bytes:
-    """Return the bytes of a list or set of uploads."""
+# Two parts are empty in most rounds. Everybody knows them then: they are not stored, sent or asked
+# for.
+EMPTY_PARTS = {part_digest(what, b""): what for what in (PartKind.PUBLIC, PartKind.SUCCESSOR)}
+NO_SUCCESSOR = part_digest(PartKind.SUCCESSOR, b"")
+
+
+class Inputs(NamedTuple):
+    """What a round is decided on: the clients' uploads and the servers' proposals."""
+
+    uploads: Entries = ()
+    proposals: Entries = ()
+
+    def write(self) -> bytes:
+        """Return the bytes of a record's set."""
+        return write_entries(self.uploads) + write_entries(self.proposals)
+
+    @staticmethod
+    def decode(content: bytes) -> Inputs:
+        """Return the set that these bytes hold, and nothing else."""
+        reader = Reader(content)
+        inputs = Inputs(read_entries(reader), read_entries(reader))
+        reader.end()
+        return inputs
+
+
+def write_entries(entries: Entries) -> bytes:
+    """Return the bytes of the entries of a list or set."""
     return u32(len(entries)) + b"".join([_ENTRY.pack(*entry) for entry in entries])
 
 
-def read_entries(r: Reader) -> tuple[Entry, ...]:
-    """Read a list or set of uploads, which must be in ascending order."""
+def read_entries(r: Reader) -> Entries:
+    """Read the entries of a list or set, which must be in ascending order."""
     count = r.count(_ENTRY.size, r.sizes.entries)
     entries = tuple(_ENTRY.iter_unpack(r.take(count * _ENTRY.size)))
     if not all(map(lt, entries, entries[1:])):
         raise Refused("entries are not in ascending order")
-    return entries
-
-
-def decode_entries(content: bytes) -> tuple[Entry, ...]:
-    """Return the set of uploads that these bytes hold, and nothing else."""
-    reader = Reader(content)
-    entries = read_entries(reader)
-    reader.end()
     return entries

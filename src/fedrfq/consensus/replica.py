@@ -6,53 +6,54 @@ higher view, start the view's timer, propose, prepare, commit, decide. The same 
 leads to the same state in any order.
 
 A replica has its parts, each with state of its own. A part knows no other part: what concerns
-several of them is done here, in `inbox` when a message comes in, or in `restart`.
+several of them is done here, or by functions of the replica: in `inbox` and `answers` when a
+message comes in, in `timers` when time has passed, in `settling` when a round is decided, and in
+`restart`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fedrfq.consensus.certificates import Certificates
 from fedrfq.consensus.early_messages import EarlyMessages
 from fedrfq.consensus.events import (
-    DEADLINE,
     RESEND,
     VIEW,
     Accused,
     Application,
     Broadcast,
-    Decided,
     Effect,
     Event,
     Expired,
     Outcome,
     Persist,
-    Publish,
+    Propose,
     Received,
     Send,
     SetTimer,
     Start,
-    Submit,
-    Timer,
-    Waiting,
 )
 from fedrfq.consensus.evidence import Proofs
-from fedrfq.consensus.inbox import HANDLERS, Handler, receive, store_upload
+from fedrfq.consensus.inbox import HANDLERS, Handler, receive, store
+from fedrfq.consensus.input_pool import InputPool
 from fedrfq.consensus.messages import (
     COMMIT,
     LIST,
     PARTS,
     PREPARE,
     PREPREPARE,
-    UPLOAD,
+    PROPOSAL,
     AnyMessage,
     Cert,
     Certificate,
+    ChangeProposal,
     Commit,
+    Entries,
     Fetch,
+    Inputs,
     Message,
     Part,
     PartKind,
@@ -62,8 +63,6 @@ from fedrfq.consensus.messages import (
     Upload,
     UploadList,
     ViewChange,
-    decode_entries,
-    write_entries,
 )
 from fedrfq.consensus.record_parts import RecordParts
 from fedrfq.consensus.rejoin import Rejoining
@@ -71,12 +70,12 @@ from fedrfq.consensus.replica_state import ReplicaState
 from fedrfq.consensus.requests import Requests
 from fedrfq.consensus.restart import recall
 from fedrfq.consensus.roster import Signer
-from fedrfq.consensus.rules import Entries, Rules
-from fedrfq.consensus.upload_pool import UploadPool
+from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.settling import persisted, settle
+from fedrfq.consensus.timers import expire, set_timers, start
+from fedrfq.consensus.upload_lists import UploadLists
 from fedrfq.consensus.view_changes import ViewChanges
 from fedrfq.consensus.votes import Slots, Votes
-
-_ROUNDS_PER_QUESTION = 16  # after which the others are asked for evidence that we have missed
 
 
 class Replica:
@@ -104,6 +103,7 @@ class Replica:
         "ignored",
         "me",
         "proofs",
+        "proposal_pool",
         "quorum",
         "record_parts",
         "rejoining",
@@ -113,6 +113,7 @@ class Replica:
         "signer",
         "state",
         "state_changed",
+        "upload_lists",
         "upload_pool",
         "view_changes",
         "votes",
@@ -156,16 +157,13 @@ class Replica:
         self.state.enter_round(round_)
         self.certificates.enter_round()
         self.record_parts.enter_round()
-        self.upload_pool = UploadPool(len(self.roster.clients), last_lists)
+        self.upload_pool: InputPool[Upload] = InputPool()
+        self.proposal_pool: InputPool[ChangeProposal] = InputPool()
+        self.upload_lists = UploadLists(last_lists)
         self.votes = self.make_votes()
         self.view_changes = ViewChanges()
         self.requests = Requests(self.rules)
-        self._set_timers()
-
-    def _set_timers(self) -> None:
-        deadline = SetTimer(DEADLINE, self.roster.deadline_ms)
-        resend = SetTimer(RESEND, self.roster.resend_ms)
-        self.effects += [deadline, SetTimer(VIEW, None), resend]
+        set_timers(self)
 
     # What others may read
 
@@ -196,13 +194,14 @@ class Replica:
 
     @property
     def over(self) -> bool:
-        """Whether the run has ended."""
-        return self.state.over
+        """Whether the run has ended, and we know its outcome and successor."""
+        return self.state.over and self.state.outcome is not None
 
     @property
     def silent(self) -> bool:
         """Whether we must sign nothing: no receipts, lists, votes, view changes or proposals."""
-        return self.state.over or self.rejoining.silences(self.state.round)
+        state = self.state
+        return state.over or self.rejoining.silences(state.round)
 
     # Steps
 
@@ -212,11 +211,11 @@ class Replica:
         if type(event) is Received:
             receive(self, event.peer, event.message)
         elif type(event) is Expired:
-            self._expire(event.timer)
+            expire(self, event.timer)
         elif type(event) is Start:
-            self._start()
-        elif type(event) is Submit:
-            self._submit_proposal(event.round, event.content)
+            start(self)
+        elif type(event) is Propose:
+            self._propose_change(event.round, event.content)
         if self.state_changed:
             self._advance()
         effects = self.effects
@@ -247,7 +246,7 @@ class Replica:
             (LIST not in state.own and self._close())
             or (bool(changes) and self._join())
             or (
-                len(changes if state.view else self.upload_pool.lists) >= self.quorum
+                len(changes if state.view else self.upload_lists.current) >= self.quorum
                 and self._run_view()
             )
             or (bool(self.votes.proposals) and self._vote())
@@ -280,18 +279,22 @@ class Replica:
 
     def _close(self) -> bool:
         """Close the round with our list, when all clients have sent, or late when enough have."""
-        pool = self.upload_pool
-        if pool.held < pool.clients and not self._overdue(pool.held):
+        held = self.upload_pool.held
+        if held < len(self.roster.clients) and not self._overdue(held):
             return False
+        uploads = self.upload_pool.entries()
+        proposals = self.proposal_pool.entries()
         # From here on no receipt is given for a new upload: this list is the only one we ever sign.
-        self._sign(UploadList(self.state.round, self.me, pool.entries()))
-        self._fetch_listed()
+        self._sign(UploadList(self.state.round, self.me, uploads, proposals))
+        self.fetch_listed()
         return True
 
-    def _fetch_listed(self) -> None:
-        """Ask each server for the uploads that its list names and we lack."""
-        for server, lacking in self.upload_pool.lacking.items():
-            self.fetch_missing(tuple(sorted(lacking)), server)
+    def fetch_listed(self) -> None:
+        """Ask each server for what its list names and we lack."""
+        proposals = self.proposal_pool.lacking
+        for server, uploads in self.upload_pool.lacking.items():
+            lacking = Inputs(tuple(sorted(uploads)), tuple(sorted(proposals[server])))
+            self.fetch_missing(lacking, server)
 
     def _overdue(self, held: int) -> bool:
         return self.state.late and held >= self.roster.minimum
@@ -301,10 +304,10 @@ class Replica:
         view = self.view_changes.view_to_join(self.state.view, self.me, self.roster.f)
         if view is None:
             return False
-        self._leave_for(view)
+        self.leave_for(view)
         return True
 
-    def _leave_for(self, view: int) -> None:
+    def leave_for(self, view: int) -> None:
         """Leave the current view for a higher one, and tell the others."""
         state = self.state
         state.enter_view(view)
@@ -333,8 +336,14 @@ class Replica:
         if self.state.view > 0:
             return self.view_changes.open(self.state.view, self.rules)
         needed = self.roster.n - self.roster.f
-        pool = self.upload_pool
-        return len(pool.lists) >= needed and len(pool.usable_lists()) >= needed
+        return len(self.upload_lists.current) >= needed and len(self._usable_lists()) >= needed
+
+    def _usable_lists(self) -> list[Message]:
+        """Return the lists of which we hold all uploads and proposals, by ascending server."""
+        uploads = self.upload_pool.lacking
+        proposals = self.proposal_pool.lacking
+        lists = sorted(self.upload_lists.current.items())
+        return [message for server, message in lists if not (uploads[server] or proposals[server])]
 
     def _propose(self) -> bool:
         """Propose, as leader, what is prepared if anything is, else what n − f lists yield."""
@@ -351,12 +360,11 @@ class Replica:
             self._sign(PrePrepare(state.round, state.view, self.me, bound.record, (), changes))
             return True
         needed = self.roster.n - self.roster.f
-        pool = self.upload_pool
-        lists = tuple(self.verified(pool.lists, pool.usable_lists(), needed))
+        lists = tuple(self.verified(self.upload_lists.current, self._usable_lists(), needed))
         if not lists:
             return False
-        entries, _ = self.rules.union(lists)
-        record = self._compute(entries, lists)
+        inputs, _ = self.rules.union(lists)
+        record = self._compute(inputs, lists)
         self._sign(PrePrepare(state.round, state.view, self.me, record, lists, changes))
         return True
 
@@ -367,7 +375,7 @@ class Replica:
             return False
         state = self.state
         # The parts come before the vote: who has voted for a record can supply it after a restart.
-        self.effects += self._persisted(proposal.record)
+        self.effects += persisted(self, proposal.record)
         self._sign(Prepare(state.round, state.view, proposal.record.value(self.rules.run), self.me))
         return True
 
@@ -377,16 +385,17 @@ class Replica:
 
     def _follows(self, proposal: PrePrepare) -> bool:
         """Return whether we compute the same record; false while something is missing."""
-        entries = self._entries(proposal)
-        return entries is not None and self._compute(entries, proposal.lists) == proposal.record
+        inputs = self._inputs(proposal)
+        return inputs is not None and self._compute(inputs, proposal.lists) == proposal.record
 
-    def _entries(self, proposal: PrePrepare) -> Entries | None:
-        """Return a proposal's set of uploads, once we hold all uploads that it depends on."""
+    def _inputs(self, proposal: PrePrepare) -> Inputs | None:
+        """Return a proposal's set, once we hold all uploads and proposals that it depends on."""
         if proposal.lists:
-            # The uploads that do not count are needed too: they prove that their clients sent two.
-            single, double = self.rules.union(proposal.lists)
-            if self.fetch_missing(single + double, proposal.server):
-                return single
+            counted, repeated = self.rules.union(proposal.lists)
+            holds_counted = self.fetch_missing(counted, proposal.server)
+            # What does not count is needed too: it proves that its authors sent two.
+            if self.fetch_missing(repeated, proposal.server) and holds_counted:
+                return counted
             return None
         # A record bound by an earlier view comes without lists. Its hash names the set.
         set_ = proposal.record.set_
@@ -394,34 +403,40 @@ class Replica:
         if part is None:
             self.request(Fetch(self.state.round, PartKind.SET, set_), proposal.server)
             return None
-        entries = decode_entries(part.content)
-        if self.fetch_missing(entries, proposal.server):
-            return entries
+        inputs = Inputs.decode(part.content)
+        if self.fetch_missing(inputs, proposal.server):
+            return inputs
         return None
 
-    def _compute(self, entries: Entries, lists: tuple[Message, ...]) -> Record:
-        """Return the record that these uploads lead to."""
+    def _compute(self, inputs: Inputs, lists: tuple[Message, ...]) -> Record:
+        """Return the record that these uploads and proposals lead to."""
         parts = self.record_parts
-        if parts.computed is None or parts.computed[0] != entries:
-            parts.computed = entries, self._compute_anew(entries)
+        if parts.computed is None or parts.computed[0] != inputs:
+            parts.computed = inputs, self._compute_anew(inputs)
         record = parts.computed[1]
         if lists:
             parts.lists_by_record.setdefault(record, lists)
         return record
 
-    def _compute_anew(self, entries: Entries) -> Record:
+    def _compute_anew(self, inputs: Inputs) -> Record:
         round_ = self.state.round
         assert self.state.outcome is not None
-        uploads = self.upload_pool.bodies(entries)
+        uploads = self.upload_pool.bodies(inputs.uploads)
         outcome = self.application.decide(round_, self.state.outcome, uploads)
+        if inputs.proposals:
+            outcome = outcome._replace(successor=self._successor(inputs))
         previous = self.certificates.value_before(round_)
-        record = self.rules.record(round_, previous, entries, outcome)
-        contents = (write_entries(entries), *outcome)
+        record = self.rules.record(round_, previous, inputs, outcome)
+        contents = (inputs.write(), *outcome)
         named_parts = zip(record.parts(), PARTS, contents, strict=True)
         self.record_parts.keep(
             {name: Part(round_, what, content) for name, what, content in named_parts}
         )
         return record
+
+    def _successor(self, inputs: Inputs) -> bytes:
+        """Return the federation that follows, if enough of the proposals are for the same."""
+        return self.rules.successor(self.proposal_pool.bodies(inputs.proposals))
 
     def _commit(self) -> bool:
         """Vote to commit once a quorum has prepared what we have (section 4.2).
@@ -461,63 +476,8 @@ class Replica:
         votes = self.verified(self.votes.commits, quorum.votes, self.quorum)
         if not votes:
             return False
-        self.settle(self.rules.certificate(votes, quorum.record), votes[0].server)
+        settle(self, self.rules.certificate(votes, quorum.record), votes[0].server)
         return True
-
-    def settle(self, certificate: Certificate, peer: int) -> None:
-        """Conclude the round with a certificate, our own or one that a peer showed us."""
-        record = certificate.record
-        round_ = self.state.round
-        message = self.rules.unsigned(Cert(round_, certificate))
-        # If we voted for the record, its parts were made durable before the vote. They come
-        # before the certificate in the log, so that a restart finds the outcome when it finds the
-        # decision.
-        if not self._voted_for(record):
-            self.effects += self._persisted(record)
-        self.certificates.chain[round_] = certificate
-        self.record_parts.settle(record)
-        self._load_outcome(record)
-        lists = self.record_parts.lists_by_record.get(record, ())
-        decided = Decided(certificate, self.state.outcome, lists)
-        self.effects += [Persist(message), Publish(message), decided]
-        self.early.enter_round()
-        self.enter_round(round_ + 1, self.upload_pool.lists)
-        if self.state.outcome is None:
-            # All but the set of uploads.
-            for fetch in self.record_parts.lacking(record):
-                self.request(fetch, peer)
-        # Evidence is told to all once, and may be lost on the way.
-        if self.state.round % _ROUNDS_PER_QUESTION == 0:
-            self.ask_for_evidence()
-
-    def _voted_for(self, record: Record) -> bool:
-        vote = self.state.own.get(PREPARE)
-        return vote is not None and vote.value == record.value(self.rules.run)
-
-    def _persisted(self, record: Record) -> list[Effect]:
-        """Return what makes the parts of a record durable."""
-        parts = self.record_parts.unlogged(record)
-        return [Persist(self.rules.unsigned(part)) for part in parts]
-
-    def _load_outcome(self, record: Record) -> None:
-        outcome = self.record_parts.outcome(record)
-        self.state.outcome = outcome
-        self.state.over = outcome is not None and self.application.over(outcome)
-
-    def finish_catching_up(self) -> None:
-        """Report the last round's outcome once all its parts are here."""
-        certificate = self.certificates.chain[self.state.round - 1]
-        self._load_outcome(certificate.record)
-        if self.state.outcome is None:
-            return
-        self.state_changed = True
-        parts = self.record_parts
-        self.effects += [
-            Persist(self.rules.unsigned(part))
-            for name, part in parts.last.items()
-            if name not in parts.public
-        ]
-        self.effects.append(Decided(certificate, self.state.outcome, ()))
 
     # Messages: what is kept, signed, asked for
 
@@ -593,20 +553,19 @@ class Replica:
         self.effects += [Persist(message), Broadcast(message)]
         self.handlers[type(body)](self, self.me, message)
 
-    def _submit_proposal(self, round_: int, content: bytes) -> None:
-        """Upload a change proposal, as a client would, once a round and before we close it.
+    def _propose_change(self, round_: int, content: bytes) -> None:
+        """Propose the federation that is to follow, once a round and before we close it.
 
         No round waits for change proposals, but those that are listed count.
         """
         own = self.state.own
-        if round_ != self.state.round or self.silent or LIST in own or UPLOAD in own:
+        if round_ != self.state.round or self.silent or LIST in own or PROPOSAL in own:
             return
-        body = Upload(round_, self.roster.proposal_client(self.me), content)
-        if self.application.refuses(body) is None:
-            message = self.rules.signed(body, self.signer)
-            own[UPLOAD] = message
-            # It persists the upload, which must come before the broadcast.
-            store_upload(self, (body.client, message.digest), message)
+        if self.application.refuses_successor(content) is None:
+            message = self.rules.signed(ChangeProposal(round_, self.me, content), self.signer)
+            own[PROPOSAL] = message
+            # It persists the proposal, which must come before the broadcast.
+            store(self, self.proposal_pool, (self.me, message.digest), message)
             self.effects.append(Broadcast(message))
 
     def request(self, fetch: Fetch, peer: int) -> None:
@@ -614,84 +573,24 @@ class Replica:
         if self.requests.add(fetch, peer) and peer != self.me:
             self.effects.append(Send(peer, self.rules.unsigned(fetch)))
 
-    def fetch_missing(self, entries: Entries, peer: int) -> bool:
-        """Ask a peer for those of these uploads that we lack; return whether we hold all."""
-        missing = self.upload_pool.missing(entries)
+    def fetch_missing(self, inputs: Inputs, peer: int) -> bool:
+        """Ask a peer for those uploads and proposals that we lack; return whether we hold all."""
+        holds_uploads = self._fetch_entries(PartKind.UPLOAD, self.upload_pool, inputs.uploads, peer)
+        if not inputs.proposals:  # as in almost all rounds
+            return holds_uploads
+        proposals = self.proposal_pool
+        return (
+            self._fetch_entries(PartKind.PROPOSAL, proposals, inputs.proposals, peer)
+            and holds_uploads
+        )
+
+    def _fetch_entries(
+        self, what: PartKind, pool: InputPool[Any], entries: Entries, peer: int
+    ) -> bool:
+        missing = pool.missing(entries)
         for _, digest in missing:
-            # If we hold the digest, the list names it for the wrong client: there is no such
-            # upload.
-            if self.upload_pool.find(digest) is None:
-                self.request(Fetch(self.state.round, PartKind.UPLOAD, digest), peer)
+            # If we hold the digest, the list names it for the wrong party: there is no such
+            # message.
+            if pool.find(digest) is None:
+                self.request(Fetch(self.state.round, what, digest), peer)
         return not missing
-
-    # Timers
-
-    def _start(self) -> None:
-        """Begin. After a restart, resend what we signed and ask the others what they signed."""
-        self.state_changed = True
-        self._set_timers()
-        question = self.rejoining.question()
-        if question is not None:
-            self.effects += [Persist(question), Broadcast(question)]
-        is_restart = bool(self.state.own or self.certificates.chain)
-        if is_restart or question is not None:
-            self.ask_for_evidence()
-        if is_restart and not self.state.over:
-            self._resend()
-            self.effects.append(Broadcast(self._fetch_words()))
-
-    def _fetch_words(self) -> Message:
-        """Return the request for what a server has signed last in this round."""
-        return self.rules.unsigned(Fetch(self.state.round, PartKind.WORDS))
-
-    def _expire(self, timer: Timer) -> None:
-        if timer is RESEND:
-            self._resend()
-        # A view's timer may ring late, when we have left the view or the round.
-        elif timer is VIEW and self.state.timing and not self.silent:
-            self._leave_for(self.state.view + 1)
-        elif timer is DEADLINE:
-            self.state.late = True
-            self.state_changed = True
-            self._report_too_few()
-
-    def _report_too_few(self) -> None:
-        """Report if too few clients have sent by the deadline, and fetch what others list."""
-        held = self.upload_pool.held
-        if held >= self.roster.minimum or self.state.over:
-            return
-        # A silent server fetches too: its silence may end while others wait for its list.
-        self._fetch_listed()
-        if not self.silent:
-            self.effects.append(Waiting(held, self.roster.minimum))
-
-    def _resend(self) -> None:
-        """Send again what we signed last, and ask again for what is missing, as messages get lost.
-
-        The longer a view lasts, the less often. When the run is over there is nothing left to send.
-        """
-        state = self.state
-        if state.over:
-            return
-        question = self.rejoining.question()
-        if question is not None:
-            self.effects.append(Broadcast(question))
-        self.effects += [self._resent(message) for message in state.latest_signed()]
-        self.effects += [Broadcast(fetch) for fetch in self.requests.messages()]
-        # The view's timer ends a view that is stuck. While it does not run, ask one server after
-        # the other for what it signed.
-        if self.roster.n > 1 and not state.timing:
-            peer = (self.me + 1 + state.resends % (self.roster.n - 1)) % self.roster.n
-            self.effects.append(Send(peer, self._fetch_words()))
-        # The server that we asked may not have answered: the next one ahead of us is asked again.
-        self.certificates.requested = False
-        self.effects.append(SetTimer(RESEND, self.roster.wait_ms(state.resends)))
-        state.resends += 1
-
-    def _resent(self, message: Message) -> Send | Broadcast:
-        """Return the effect that resends a message. After view 0 only the leader needs lists."""
-        leader = self.state.leader
-        is_for_leader = message.body.kind == LIST and self.state.view > 0 and leader != self.me
-        if is_for_leader:
-            return Send(leader, message)
-        return Broadcast(message)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fedrfq.consensus.events import Outcome
-from fedrfq.consensus.messages import LIST, UPLOAD, Kind, Message
+from fedrfq.consensus.messages import LIST, PROPOSAL, Kind, Message
 from fedrfq.consensus.roster import Roster
+
+_OUTSIDE_VIEWS = (LIST, PROPOSAL)
 
 
 class ReplicaState:
@@ -27,7 +29,7 @@ class ReplicaState:
         self._roster = roster
         # The last decided round's outcome; None while only its certificate is known.
         self.outcome: Outcome | None = outcome
-        self.over = False  # whether that outcome ended the run
+        self.over = False  # whether the last decided round ended the run
 
     def enter_round(self, round_: int) -> None:
         """Begin a round, in its first view and with nothing signed."""
@@ -53,10 +55,14 @@ class ReplicaState:
 
         That is our list, or before it our change proposal, and what we signed in this view.
         """
+        own = self.own
         # Whoever lacks the change proposal that our list names asks for it.
-        superseded = UPLOAD if LIST in self.own else None
-        return [
+        first = own.get(LIST) or own.get(PROPOSAL)
+        in_view = [
             message
-            for kind, message in sorted(self.own.items())
-            if kind != superseded and (kind <= LIST or message.view == self.view)
+            for kind, message in sorted(own.items())
+            if kind not in _OUTSIDE_VIEWS and message.view == self.view
         ]
+        if first is None:
+            return in_view
+        return [first, *in_view]

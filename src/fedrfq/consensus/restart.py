@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fedrfq.consensus.input_pool import InputPool
 from fedrfq.consensus.messages import (
     LIST,
     PREPARE,
-    UPLOAD,
+    PROPOSAL,
     Cert,
     Certificate,
+    ChangeProposal,
+    Entry,
     Evidence,
     Fetch,
     Message,
@@ -18,6 +21,7 @@ from fedrfq.consensus.messages import (
     Upload,
     part_digest,
 )
+from fedrfq.consensus.settling import settle
 
 if TYPE_CHECKING:
     from fedrfq.consensus.replica import Replica
@@ -39,7 +43,11 @@ def recall(replica: Replica, message: Message) -> None:
     elif body.round < state.round:
         return
     elif isinstance(body, Upload):
-        _recall_upload(replica, message, body)
+        _recall_input(replica, replica.upload_pool, (body.client, message.digest), message)
+    elif isinstance(body, ChangeProposal):
+        _recall_input(replica, replica.proposal_pool, (body.server, message.digest), message)
+        if body.server == replica.me:
+            state.own[PROPOSAL] = message
     else:
         # What we signed in a view binds us to it: we must not go back to an earlier one.
         state.own[body.kind] = message
@@ -54,7 +62,7 @@ def _recall_certificate(replica: Replica, certificate: Certificate) -> None:
     # A log may start at a later round: a simulated round is given the last one's decision only.
     if certificate.record.round != replica.state.round:
         replica.enter_round(certificate.record.round, {})
-    replica.settle(certificate, replica.me)
+    settle(replica, certificate, replica.me)
 
 
 def _recall_part(replica: Replica, message: Message, body: Part) -> None:
@@ -71,10 +79,7 @@ def _recall_part(replica: Replica, message: Message, body: Part) -> None:
         replica.record_parts.last[name] = body
 
 
-def _recall_upload(replica: Replica, message: Message, body: Upload) -> None:
-    own = replica.state.own
-    # Uploads that come after our list in the log were fetched for others' lists.
-    is_open = LIST not in own
-    replica.upload_pool.store((body.client, message.digest), message, promise=is_open)
-    if body.client == replica.roster.proposal_client(replica.me):
-        own[UPLOAD] = message
+def _recall_input(replica: Replica, pool: InputPool[Any], entry: Entry, message: Message) -> None:
+    # Uploads and proposals that come after our list in the log were fetched for others' lists.
+    is_open = LIST not in replica.state.own
+    pool.store(entry, message, promise=is_open)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from fedrfq.consensus.protocol import LATEST, refusal, tag
 from fedrfq.consensus.wire import sized, u32
 from fedrfq.errors import UserError
 
@@ -77,8 +78,12 @@ class Roster:
     deadline_ms: int = 60_000
     view_ms: int = 2_000
     resend_ms: int = 1_000
+    protocol: int = LATEST  # the version of the protocol that all parties speak
 
     def __post_init__(self) -> None:
+        why = refusal(self.protocol)
+        if why is not None:
+            raise UserError(f"a federation of {why}")
         self._check_numbers()
         self._check_keys()
 
@@ -136,14 +141,8 @@ class Roster:
 
     @cached_property
     def keys(self) -> dict[int, bytes]:
-        """Each party's key: server s is party s, client k is party ~k.
-
-        The client numbers after the last client are the servers again, as authors of change
-        proposals.
-        """
-        as_servers = dict(enumerate(self.servers))
-        as_clients = {~k: key for k, key in enumerate(self.clients + self.servers)}
-        return as_servers | as_clients
+        """Each party's key: server s is party s, client k is party ~k."""
+        return dict(enumerate(self.servers)) | {~k: key for k, key in enumerate(self.clients)}
 
     @cached_property
     def run(self) -> bytes:
@@ -159,7 +158,7 @@ class Roster:
             self.resend_ms,
         )
         parts = [
-            b"fedrfq-1 roster",
+            tag(self.protocol) + b" roster",
             *map(u32, numbers),
             *map(sized, self.servers + self.clients),
             sized(self.purpose),
@@ -177,18 +176,6 @@ class Roster:
     def wait_ms(self, resends: int) -> int:
         """Return how long to wait for the next resend: doubled with each one, capped."""
         return self.resend_ms << min(resends, _MAX_RESEND_DOUBLINGS)
-
-    def proposal_client(self, server: int) -> int:
-        """Return the client number under which a server uploads its change proposals."""
-        return len(self.clients) + server
-
-    def party_behind(self, party: int) -> int:
-        """Return the party behind a number: server s for ~(K + s), any other party itself."""
-        # The inverse of `mover`, for party ~(K + s).
-        server = ~party - len(self.clients)
-        if 0 <= server < self.n:
-            return server
-        return party
 
     def key(self, party: int) -> bytes | None:
         """Return a party's key; none if the party does not take part in the run."""

@@ -17,9 +17,11 @@ from fedrfq.consensus.messages import (
     PREPARE,
     AnyMessage,
     Certificate,
+    ChangeProposal,
     Commit,
-    Entry,
+    Entries,
     Evidence,
+    Inputs,
     Kind,
     Message,
     Prepare,
@@ -32,11 +34,9 @@ from fedrfq.consensus.messages import (
     author,
     encode,
     part_digest,
-    write_entries,
 )
 from fedrfq.consensus.roster import Roster, Signer
 
-Entries = tuple[Entry, ...]
 _MAX_REMEMBERED = 1024  # certificates; each is shown again and again, but only for a round or two
 
 
@@ -46,17 +46,18 @@ class Rules:
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
         self.run = roster.run
+        self.protocol = roster.protocol
         self._keys = roster.keys
         self._verify = roster.scheme.verify
         self._verified: set[Certificate] = set()
 
     def signed(self, body: AnyMessage, signer: Signer) -> Message:
         """Return a message of this run that the signer signs when its signature is first needed."""
-        return Message(self.run, body, None, signer)
+        return Message(self.run, body, None, signer, self.protocol)
 
     def unsigned(self, body: AnyMessage) -> Message:
         """Return a message of this run of a kind that needs no signature."""
-        return Message(self.run, body)
+        return Message(self.run, body, protocol=self.protocol)
 
     def authentic(self, message: Message) -> bool:
         """Return whether the party that a message names as its author signed it for this run."""
@@ -64,7 +65,7 @@ class Rules:
         if message.verified_by is self:
             return True
         party = message.author
-        if party is None or message.run != self.run:
+        if party is None or not self.of_run(message):
             return False
         key = self._keys.get(party)
         if key is None or not self._verify(key, message.raw, message.signature):
@@ -75,6 +76,10 @@ class Rules:
     def forged(self, messages: Iterable[Message]) -> list[Message]:
         """Return those of these messages that are not authentic."""
         return [message for message in messages if not self.authentic(message)]
+
+    def of_run(self, message: Message) -> bool:
+        """Return whether a message is of this run, and of the version that it speaks."""
+        return message.run == self.run and message.protocol == self.protocol
 
     def _signed_by(self, party: int, raw: bytes, signature: bytes) -> bool:
         key = self._keys.get(party)
@@ -132,7 +137,8 @@ class Rules:
         record = certificate.record
         value = record.value(self.run)
         for server, signature in certificate.signatures:
-            raw = encode(self.run, vote(record.round, certificate.view, value, server))
+            body = vote(record.round, certificate.view, value, server)
+            raw = encode(self.run, body, self.protocol)
             if not self._signed_by(server, raw, signature):
                 return False
         return True
@@ -146,46 +152,42 @@ class Rules:
     def proper_list(self, body: UploadList) -> bool:
         """Return whether a server may close a round with this list.
 
-        Its entries are in ascending order, at most two for each registered client or server, and
-        come from no fewer clients than a round requires.
+        Its uploads come from no fewer clients than a round requires, and its proposals, of which
+        there need not be any, from servers.
         """
-        clients = [client for client, _ in body.entries]
-        ordered = all(map(lt, body.entries, body.entries[1:]))
-        # In an ordered list, three entries of one client make neighbours at distance two.
-        thrice = any(map(eq, clients, clients[2:]))
-        # The highest client number is that of the last server, as author of change proposals.
-        known = max(clients, default=0) < self.roster.proposal_client(self.roster.n)
-        return ordered and not thrice and known and self.registered(clients) >= self.roster.minimum
+        clients = {client for client, _ in body.entries}
+        return (
+            _are_proper(body.entries, len(self.roster.clients))
+            and _are_proper(body.proposals, self.roster.n)
+            and len(clients) >= self.roster.minimum
+        )
 
-    def registered(self, clients: Iterable[int]) -> int:
-        """Return how many distinct registered clients these are.
+    def union(self, lists: Iterable[Message]) -> tuple[Inputs, Inputs]:
+        """Return the set of a free choice: what the lists have of all parties with one entry.
 
-        The others are servers with change proposals, which do not count towards the minimum.
+        The second value are the entries of the parties with several, of which none counts.
         """
-        registered = len(self.roster.clients)
-        return len({client for client in clients if client < registered})
+        bodies = [message.body for message in lists if isinstance(message.body, UploadList)]
+        uploads, repeated_uploads = _merged({body.entries for body in bodies})
+        proposals, repeated_proposals = _merged({body.proposals for body in bodies})
+        return Inputs(uploads, proposals), Inputs(repeated_uploads, repeated_proposals)
 
-    def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
-        """Return the set of a free choice: the entries of all clients with one upload in the lists.
+    def successor(self, proposals: Iterable[ChangeProposal]) -> bytes:
+        """Return the federation that a quorum of servers proposes; empty if there is none.
 
-        The second value are the entries of the clients with several, of which none counts.
+        No server has two proposals among those that count, so at most one text has a quorum.
         """
-        listed = {message.body.entries for message in lists if isinstance(message.body, UploadList)}
-        # Servers mostly list the same uploads, and then there is nothing to merge.
-        if len(listed) == 1:
-            entries = listed.pop()
-        else:
-            entries = tuple(sorted(set().union(*listed)))
-        if len({client for client, _ in entries}) == len(entries):
-            return entries, ()
-        repeated = {a[0] for a, b in pairwise(entries) if a[0] == b[0]}
-        single = tuple([entry for entry in entries if entry[0] not in repeated])
-        double = tuple([entry for entry in entries if entry[0] in repeated])
-        return single, double
+        servers_by_text: dict[bytes, set[int]] = {}
+        for proposal in proposals:
+            servers_by_text.setdefault(proposal.content, set()).add(proposal.server)
+        for text, servers in servers_by_text.items():
+            if self.enough(servers):
+                return text
+        return b""
 
-    def record(self, round_: int, previous: bytes, entries: Entries, outcome: Outcome) -> Record:
-        """Return the record of a round with this set of uploads and this outcome."""
-        contents = (write_entries(entries), *outcome)
+    def record(self, round_: int, previous: bytes, inputs: Inputs, outcome: Outcome) -> Record:
+        """Return the record of a round with this set and this outcome."""
+        contents = (inputs.write(), *outcome)
         return Record(round_, previous, *map(part_digest, PARTS, contents))
 
     # Views (section 4.4 of the paper)
@@ -278,8 +280,8 @@ class Rules:
     def conflict(self, a: AnyMessage, b: AnyMessage) -> bool:
         """Return whether no honest party signs both of these messages.
 
-        That is so for two uploads or two lists of a round, for two votes or proposals of a view,
-        and for a receipt and a list without the upload that it promised.
+        That is so for two uploads, change proposals or lists of a round, for two votes or proposals
+        of a view, and for a receipt and a list without the upload that it promised.
         """
         party = author(a)
         if party is None or party != author(b) or a.round != b.round:
@@ -289,7 +291,7 @@ class Rules:
         # A server gives each client a receipt, so two receipts never conflict.
         if a.kind != b.kind or isinstance(a, Receipt) or a == b:
             return False
-        if isinstance(a, Upload | UploadList):
+        if isinstance(a, Upload | ChangeProposal | UploadList):
             return True
         return getattr(a, "view", None) == getattr(b, "view", None)
 
@@ -304,3 +306,27 @@ class Rules:
             and self.authentic(first)
             and self.authentic(second)
         )
+
+
+def _are_proper(entries: Entries, parties: int) -> bool:
+    """Return whether entries are in ascending order, at most two for each of so many parties."""
+    numbers = [number for number, _ in entries]
+    ordered = all(map(lt, entries, entries[1:]))
+    # In an ordered list, three entries of one party make neighbours at distance two.
+    thrice = any(map(eq, numbers, numbers[2:]))
+    return ordered and not thrice and max(numbers, default=-1) < parties
+
+
+def _merged(listed: set[Entries]) -> tuple[Entries, Entries]:
+    """Return the entries of the parties that have one, and of those that have several."""
+    # Servers mostly list the same uploads, and then there is nothing to merge.
+    if len(listed) == 1:
+        entries = next(iter(listed))
+    else:
+        entries = tuple(sorted(set().union(*listed)))
+    if len({number for number, _ in entries}) == len(entries):
+        return entries, ()
+    repeated = {a[0] for a, b in pairwise(entries) if a[0] == b[0]}
+    single = tuple([entry for entry in entries if entry[0] not in repeated])
+    double = tuple([entry for entry in entries if entry[0] in repeated])
+    return single, double

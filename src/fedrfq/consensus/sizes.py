@@ -14,7 +14,7 @@ _HEADER = 45  # tag, kind, run, round
 _LENGTH = 4  # of what follows, or the number of items
 _VIEW_AND_SERVER = 6
 _ENTRY = 4 + DIGEST
-_RECORD = 4 + 6 * DIGEST
+_RECORD = 4 + 7 * DIGEST
 _VOTE = _VIEW_AND_SERVER + DIGEST
 _RECEIPT = 2 + _ENTRY
 
@@ -31,7 +31,7 @@ def _max_sizes(servers: int, clients: int, upload: int) -> Sizes:
     # A client or server with two entries in a list has lied already: no list has more of them.
     entries = 2 * (clients + servers)
     certificate = 1 + 4 + _RECORD + _LENGTH + servers * (2 + SIGNATURE)
-    upload_list = _signed(2 + _LENGTH + entries * _ENTRY)
+    upload_list = _signed(2 + 2 * _LENGTH + entries * _ENTRY)
     change = _signed(_VIEW_AND_SERVER + 2 * (1 + certificate))
     # A proposal carries lists and view changes, each after its length.
     carried = 2 * _LENGTH + servers * (_LENGTH + upload_list) + servers * (_LENGTH + change)
@@ -43,6 +43,7 @@ def _max_sizes(servers: int, clients: int, upload: int) -> Sizes:
         Kind.PREPARE: _signed(_VOTE),
         Kind.COMMIT: _signed(_VOTE),
         Kind.VIEWCHANGE: change,
+        Kind.PROPOSAL: _signed(2 + _LENGTH + upload),
     }
     by_kind[Kind.EVIDENCE] = _HEADER + 2 * (_LENGTH + max(by_kind.values()))
     by_kind[Kind.CERT] = _HEADER + certificate

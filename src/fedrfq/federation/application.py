@@ -120,14 +120,12 @@ class PrototypeApplication:
         return Outcome(codec.encode_globals(no_prototypes), b"", codec.encode_state(fresh_state))
 
     def refuses(self, upload: Upload) -> str | None:
-        """Return why an upload cannot be admitted, or None if it can.
-
-        Servers have nothing to upload here: only a reconfigurable federation takes change
-        proposals.
-        """
-        if upload.client >= self.task.clients:
-            return "a change proposal"
+        """Return why an upload cannot be admitted, or None if it can."""
         return self.task.form(upload.round).refuses(upload.round, upload.client, upload.content)
+
+    def refuses_successor(self, content: bytes) -> str | None:
+        """Return why a federation cannot follow this one: here none can."""
+        return "the federation of a simulated run cannot be changed"
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
         """Return a round's outcome: prototypes, verdicts, the detector's state, statistics."""
@@ -148,10 +146,6 @@ class PrototypeApplication:
             codec.encode_state(decision.state),
             before.public,
         )
-
-    def over(self, outcome: Outcome) -> bool:
-        """Return whether the run ends with this outcome; here it never does."""
-        return False
 
     def memory(self, outcome: Outcome) -> Memory:
         """Return what the next round starts from."""

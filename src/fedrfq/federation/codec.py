@@ -19,7 +19,6 @@ from fedrfq.prototypes.fixed_point import LIMIT, Globals, Ints
 from fedrfq.robust.detectors.detector import State, Verdict
 
 _VERDICT = np.dtype([("client", "<u4"), ("kept", "u1"), ("score", "<i8")])
-_SUCCESSOR = 255  # in place of a verdict's 0 or 1
 # Bounds of an array in the state. The second holds for empty arrays too: numpy could not hold the
 # other dimensions that they claim.
 _MAX_DIMS = 4
@@ -82,33 +81,9 @@ def encode_verdicts(clients: tuple[int, ...], verdict: Verdict) -> bytes:
     return rows.tobytes()
 
 
-def append_successor(verdicts: bytes, successor: bytes) -> bytes:
-    """Append the text of the successor federation to a run's last verdicts.
-
-    The text is followed by a row that cannot be a verdict and gives the text's length.
-    """
-    last_row = np.array([(len(successor), _SUCCESSOR, 0)], _VERDICT)
-    return verdicts + successor + last_row.tobytes()
-
-
-def successor_in(content: bytes) -> bytes:
-    """Return the text of the federation that succeeds this one after these verdicts; else b""."""
+def decode_verdicts(content: bytes) -> tuple[tuple[int, ...], Verdict]:
+    """Decode the clients and the verdicts on them."""
     row_size = _VERDICT.itemsize
-    if len(content) < row_size:
-        return b""
-    length, mark, score = np.frombuffer(content[-row_size:], _VERDICT)[0].tolist()
-    if mark != _SUCCESSOR:
-        return b""
-    if score or not 0 < length <= len(content) - row_size:
-        raise Refused(f"the verdicts cannot hold a successor of {length} bytes")
-    return content[-row_size - length : -row_size]
-
-
-def decode_verdicts_without_successor(content: bytes) -> tuple[tuple[int, ...], Verdict]:
-    """Decode the clients and the verdicts on them, leaving out a successor if there is one."""
-    row_size = _VERDICT.itemsize
-    if successor := successor_in(content):
-        content = content[: -len(successor) - row_size]
     if len(content) % row_size:
         raise Refused(f"{len(content)} bytes are not verdicts of {row_size} bytes each")
     rows = np.frombuffer(content, _VERDICT)

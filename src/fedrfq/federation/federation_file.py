@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from fedrfq.consensus import protocol
 from fedrfq.consensus.roster import Roster
 from fedrfq.errors import UserError
 from fedrfq.federation.application import PublicTask, Task
@@ -29,6 +30,10 @@ _MAX_VALUES = 1 << 24  # in all global prototypes together
 SIMULATION = ("faulty", "behaviour", "network")
 # What reading a file that this program did not write may raise.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError)
+
+
+class UnknownProtocol(UserError):
+    """A file is of a version of the protocol that this program does not speak."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class Federation:
     clients: tuple[bytes, ...]
     network: Members | None = None  # None where the federation is simulated
     couriers: tuple[bytes, ...] = ()  # their keys sign a request to take part, and nothing else
+    protocol: int = protocol.LATEST  # the version that all parties speak
 
     def __post_init__(self) -> None:
         keys = self.servers + self.clients + self.couriers
@@ -82,11 +88,8 @@ class Federation:
 
     @cached_property
     def courier_numbers(self) -> range:
-        """The couriers as parties: of K clients and n servers, courier c is ~(K + n + c).
-
-        ~K to ~(K + n − 1) are the servers as authors of change proposals.
-        """
-        first = len(self.clients) + len(self.servers)
+        """The couriers as parties: after K clients, courier c is ~(K + c)."""
+        first = len(self.clients)
         return range(~first, ~(first + len(self.couriers)), -1)
 
     @cached_property
@@ -100,6 +103,7 @@ class Federation:
         task = self.task
         table = {
             "version": VERSION,
+            "protocol": self.protocol,
             "experiment": self.experiment,
             **vars(self.timings),
             "rule": task.rule,
@@ -145,7 +149,14 @@ class Federation:
     def roster(self) -> Roster:
         """The roster of the run. It hashes the whole file, so that the run's id stands for it."""
         purpose = hashlib.sha256(self.text.encode()).digest()
-        return Roster(Ed25519(), self.servers, self.clients, purpose, **vars(self.timings))
+        return Roster(
+            Ed25519(),
+            self.servers,
+            self.clients,
+            purpose,
+            **vars(self.timings),
+            protocol=self.protocol,
+        )
 
     @staticmethod
     def read(text: str, where: str) -> Federation:
@@ -154,9 +165,13 @@ class Federation:
         `where` names the file in errors.
         """
         try:
-            federation = _parse(toml.strict(text))
+            table = toml.strict(text)
+            _check_protocol(table, where)
+            federation = _parse(table)
             # Making the roster checks the keys and timings.
             is_exact = federation.text == text and bool(federation.roster.run)
+        except UnknownProtocol:
+            raise
         except UserError as error:
             raise UserError(f"{where} describes an impossible federation: {error}") from error
         except _MALFORMED as error:
@@ -197,7 +212,21 @@ def _parse(table: Mapping[str, Any]) -> Federation:
         clients,
         network,
         couriers,
+        table["protocol"],
     )
+
+
+def _check_protocol(table: Mapping[str, Any], where: str) -> None:
+    """Raise a UserError unless this program speaks the version that a file names."""
+    if "protocol" not in table:
+        raise UnknownProtocol(
+            f"{where} names no protocol, so it is of version 1 or 2, but this program speaks"
+            f" {' and '.join(map(str, protocol.SUPPORTED))}: finish the run, or verify its logs,"
+            " with the release of fedrfq that wrote them"
+        )
+    why = protocol.refusal(_positive(table, "protocol"))
+    if why is not None:
+        raise UnknownProtocol(f"{where} is of {why}")
 
 
 def _parse_task(table: Mapping[str, Any], clients: int) -> Task:

@@ -1,23 +1,19 @@
 """The application of a committee whose federation.toml can be changed by agreement.
 
-A server proposes a new federation.toml by uploading it as a client would (client number K + s is
-server s). Once a quorum of servers has proposed the same text in one decided round, the text is
-appended to the round's verdicts and the run is over. So the run's last certificate certifies the
-file by which the next run goes on, with the same prototypes and public statistics and with what the
-detector remembers of each client, by its name.
+Servers propose a new federation.toml. Once a quorum of them has proposed the same text in one
+decided round, the round's record names it as the successor and the run is over. So the run's last
+certificate certifies the file by which the next run goes on, with the same prototypes and public
+statistics and with what the detector remembers of each client, by its name.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from fedrfq.consensus.events import Outcome
-from fedrfq.consensus.messages import Upload
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
 from fedrfq.federation.application import PrototypeApplication
@@ -47,31 +43,9 @@ class ReconfigurableApplication(PrototypeApplication):
             return super().start()
         return self.inherited
 
-    def refuses(self, upload: Upload) -> str | None:
-        """Return why an upload or a change proposal cannot be admitted, or None if it can."""
-        if upload.client < self.task.clients:
-            return super().refuses(upload)
-        return _proposal_problem(self.federation, upload.content)
-
-    def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
-        """Return a round's outcome, with the successor if a quorum proposed one."""
-        client_uploads = []
-        change_proposals: Counter[bytes] = Counter()
-        for upload in uploads:
-            if upload.client < self.task.clients:
-                client_uploads.append(upload)
-            else:
-                change_proposals[upload.content] += 1
-        outcome = super().decide(round_, before, client_uploads)
-        # No server has two proposals among the uploads, so at most one text has a quorum.
-        for text, servers in change_proposals.items():
-            if servers >= self.federation.roster.quorum:
-                return outcome._replace(verdicts=codec.append_successor(outcome.verdicts, text))
-        return outcome
-
-    def over(self, outcome: Outcome) -> bool:
-        """Return whether the run ends with this outcome, because it names a successor."""
-        return bool(codec.successor_in(outcome.verdicts))
+    def refuses_successor(self, content: bytes) -> str | None:
+        """Return why a text cannot be proposed as a successor, or None if it can."""
+        return _proposal_problem(self.federation, content)
 
 
 def reconfigurable(
@@ -130,7 +104,7 @@ def inherited_by(old: Federation, outcome: Outcome, new: Federation) -> Outcome:
     Clients are matched by name; the detector knows nothing of those that are new. Without a state
     (a client's history has none) only prototypes and public statistics are handed on.
     """
-    inherited = outcome._replace(verdicts=b"")
+    inherited = outcome._replace(verdicts=b"", successor=b"")
     if not outcome.state:
         return inherited
     state = _inherited_state(old, codec.decode_state(outcome.state), new)

@@ -1,12 +1,12 @@
 """How a round's messages are written to audit.log and bodies.bin: each after its length.
 
 The entry of a round in audit.log holds its CERT, the LISTs that its set follows from, the SET,
-and any EVIDENCE. The entry in bodies.bin holds the signed UPLOADs of the set and the parts that
-were decided; PUBLIC, which may be long, only if it is not as it was last written. Before the first
-round it is empty.
+and any EVIDENCE. The entry in bodies.bin holds the signed UPLOADs and PROPOSALs of the set and the
+parts that were decided; PUBLIC, which may be long, only if it is not as it was last written, and
+SUCCESSOR only if there is one. Before the first round PUBLIC is empty.
 
 A party on a network writes what it has seen of this: at least the CERT, perhaps the LISTs and the
-SET, or the SET alone, perhaps the UPLOADs, and the parts that it has.
+SET, or the SET alone, perhaps the UPLOADs and PROPOSALs, and the parts that it has.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from fedrfq.consensus.messages import (
     Kind,
     Message,
     Part,
+    PartKind,
     author,
     decode,
     part_digest,
-    unsigned,
 )
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused, sized
@@ -53,21 +53,21 @@ def unpack(payload: bytes) -> list[PlacedMessage]:
     return messages
 
 
-def parts(run: bytes, round_: int, outcome: Outcome) -> list[Message]:
-    """Return an outcome as messages, one for each part."""
+def parts(rules: Rules, round_: int, outcome: Outcome) -> list[Message]:
+    """Return an outcome as messages, one for each part; SUCCESSOR only if there is one."""
     return [
-        unsigned(run, Part(round_, what, content))
+        rules.unsigned(Part(round_, what, content))
         for what, content in zip(OUTCOME, outcome, strict=True)
+        if content or what is not PartKind.SUCCESSOR
     ]
 
 
-def changed_parts(run: bytes, round_: int, outcome: Outcome, public: bytes) -> list[Message]:
+def changed_parts(rules: Rules, round_: int, outcome: Outcome, public: bytes) -> list[Message]:
     """Return an outcome as messages, but for a PUBLIC that is as it was before."""
-    messages = parts(run, round_, outcome)
-    if outcome.public == public:
-        # PUBLIC is the last part.
-        return messages[:-1]
-    return messages
+    messages = parts(rules, round_, outcome)
+    if outcome.public != public:
+        return messages
+    return [m for m in messages if not (type(m.body) is Part and m.body.what is PartKind.PUBLIC)]
 
 
 def accusation(evidence: Evidence) -> tuple[int, Kind, Kind, int]:
@@ -97,7 +97,8 @@ def outcome(bodies: Sequence[Message]) -> Outcome | None:
             return None
         kinds.append(body.what)
         contents.append(body.content)
-    if tuple(kinds) != OUTCOME:
+    # SUCCESSOR, the last part, is left out where there is none.
+    if tuple(kinds) not in (OUTCOME, OUTCOME[:-1]):
         return None
     return Outcome(*contents)
 
@@ -122,4 +123,4 @@ def stands(rules: Rules, round_: int, last: bytes) -> bool:
         return False
     # Byte for byte, so that nothing uncertified (a round, a run) is hidden in the envelopes.
     cert_message = rules.unsigned(Cert(round_, cert.certificate))
-    return last == pack([cert_message, *parts(rules.run, round_, decided)])
+    return last == pack([cert_message, *parts(rules, round_, decided)])

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedrfq.consensus.messages import Part, PartKind
-from fedrfq.federation import codec
 from fedrfq.federation.round_log import pack, unpack
 
 
@@ -36,8 +35,7 @@ def public_in(last: bytes) -> bytes:
 
 def has_successor(last: bytes) -> bool:
     """Whether this round changed the federation, which ends the run."""
-    verdicts = [part for part in _parts(last) if part.what == PartKind.VERDICTS]
-    return any(codec.successor_in(part.content) for part in verdicts)
+    return any(part.what == PartKind.SUCCESSOR for part in _parts(last))
 
 
 def _parts(last: bytes) -> list[Part]:

@@ -97,12 +97,7 @@ class Trust:
         task = self.federation.task
         try:
             outcome = self._certified(round_, last, public)
-            if codec.successor_in(outcome.verdicts):
-                raise UserError(
-                    f"the federation was changed in round {round_}: remove {HOSTED} from the "
-                    "clients' folders and run them with `fedrfq client`"
-                )
-            judged = frozenset(codec.decode_verdicts_without_successor(outcome.verdicts)[0])
+            judged = frozenset(codec.decode_verdicts(outcome.verdicts)[0])
             globals_ = codec.decode_globals(outcome.globals_, task.classes, task.values)
             statistics = codec.decode_public(outcome.public, task.public)
             return Result(globals_, judged, statistics, outcome.public)
@@ -127,13 +122,18 @@ class Trust:
         cert = messages[0].body if messages else None
         if not isinstance(cert, Cert):
             raise Refused("it does not begin with a certificate")
-        if any(message.run != self._rules.run for message in messages):
+        if not all(map(self._rules.of_run, messages)):
             raise Refused("it belongs to another run")
         record = cert.certificate.record
         if record.round != round_:
             raise Refused(f"its certificate is of round {record.round}")
         if not self._rules.certifies(cert.certificate, Kind.COMMIT):
             raise Refused("its certificate does not have enough servers' signatures")
+        if record.ends_run():
+            raise UserError(
+                f"the federation was changed in round {round_}: remove {HOSTED} from the "
+                "clients' folders and run them with `fedrfq client`"
+            )
         digests = {
             PartKind.GLOBALS: record.globals_,
             PartKind.VERDICTS: record.verdicts,

@@ -10,10 +10,11 @@ where w is `learned`, reached over the first `ramp` rounds; a class without a ce
 code. Then, in `steps` steps, targets repel each other as in ProtoNorm. All of it is the clients'
 own work on what was certified. The loss is that of fedrfq-lean with the squared distance: λ times
 the mean squared error to the target, and `separation` times the cross-entropy over the negative
-distances to all targets. Prototypes are not pooled, unless the experiment says so, and travel in
-`bits` bits.
+distances to all targets. To it comes, as in FedSA, `calibration` times the cross-entropy of the
+client's decision layer on the targets themselves. Prototypes are not pooled, unless the experiment
+says so, and travel in `bits` bits.
 
-With `learned = 0`, `separation = 0` and the same `norm` clients train as with `codes`. The
+With `learned`, `separation` and `calibration` 0, clients train as with `codes` of this norm. The
 defaults were picked from candidates tried on samples held back (`bench/variant_search.py`).
 """
 
@@ -24,15 +25,19 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.random import Generator
+from torch import Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.methods.codes import check_norm, codes, norm_of
+from fedrfq.methods.decision_loss import decision_losses
 from fedrfq.methods.fedrfq_lean import FedRFQLean
-from fedrfq.methods.method import MAX_WEIGHT
+from fedrfq.methods.method import MAX_WEIGHT, Batch, Guide
 from fedrfq.methods.protonorm import spread, unit
 from fedrfq.methods.prototype_loss import check_weights
+from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Globals, fixed
 
 
@@ -53,18 +58,22 @@ class FedRFQCoded(FedRFQLean):
         f"0 to {MAX_WEIGHT:g}",
     )
     learned: float = option(
-        0.3, "Share of the clients' mean in a target; the rest is its code", "0 to 1"
+        0.7, "Share of the clients' mean in a target; the rest is its code", "0 to 1"
     )
     ramp: int = option(0, "Rounds over which the learned share grows from 0", "0 or more")
     steps: int = option(0, "Steps in which targets repel each other", "0 or more")
     push: float = option(0.1, "Size of the first steps", f"0 to {MAX_WEIGHT:g}")
+
+    calibration: float = option(
+        0.3, "Weight of the decision layer's loss on the targets", f"0 to {MAX_WEIGHT:g}"
+    )
 
     pool: ClassVar[Mapping[str, Any]] = {"name": "none"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_norm(self.norm)
-        check_weights(self, "push")
+        check_weights(self, "push", "calibration")
         if not 0 <= self.learned <= 1:
             raise UserError(f"method.learned must be a number from 0 to 1, not {self.learned}")
         for name in ("ramp", "steps"):
@@ -83,6 +92,16 @@ class FedRFQCoded(FedRFQLean):
         length = norm_of(self.norm, values)
         return Globals(np.ones(classes, np.bool_), fixed(length * apart_JV))
 
+    def guide(self, number: int, targets: Globals, own: Params) -> Guide:
+        guide = super().guide(number, targets, own)
+        weight_K = torch.full_like(guide["lam_K"], self.calibration)
+        return {**guide, "calibration_K": weight_K}
+
+    def losses(self, batch: Batch, guide: Guide) -> tuple[Tensor, Tensor, Tensor]:
+        total, classification, prototype = super().losses(batch, guide)
+        calibration = guide["calibration_K"] * decision_losses(batch, guide)
+        return total + calibration, classification, prototype + calibration
+
     def program(self) -> Hashable:
         # What the targets carry is no part of the program.
         return replace(
@@ -97,4 +116,5 @@ class FedRFQCoded(FedRFQLean):
             ramp=0,
             steps=0,
             push=0.0,
+            calibration=0.0,
         )

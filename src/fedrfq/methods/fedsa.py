@@ -30,11 +30,12 @@ from torch import Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
+from fedrfq.methods.decision_loss import decision_losses
 from fedrfq.methods.fedproto import FedProto
 from fedrfq.methods.method import MAX_WEIGHT, Batch, Guide
 from fedrfq.methods.prototype_loss import check_weights
 from fedrfq.methods.trained_prototypes import largest_gap
-from fedrfq.models.stacked import Params, linear
+from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Globals, fixed
 
 
@@ -80,7 +81,7 @@ class FedSA(FedProto):
     def losses(self, batch: Batch, guide: Guide) -> tuple[Tensor, Tensor, Tensor]:
         total, classification, prototype = super().losses(batch, guide)
         contrast = guide["contrast_K"] * batch.mean(self.contrasts(batch, guide))
-        calibration = guide["calibration_K"] * self.calibrations(batch, guide)
+        calibration = guide["calibration_K"] * decision_losses(batch, guide)
         added = contrast + calibration
         return total + added, classification, prototype + added
 
@@ -93,17 +94,6 @@ class FedSA(FedProto):
         chance_KBJ: Tensor = (-away_KBJ).log_softmax(-1)
         own_KB = chance_KBJ.gather(2, batch.y_KB[..., None])[..., 0]
         return -own_KB * guide["present_KJ"].gather(1, batch.y_KB)
-
-    def calibrations(self, batch: Batch, guide: Guide) -> Tensor:
-        """Return the cross-entropy of each client's decision layer on the anchors of all classes.
-
-        The layer is linear in all models: a weight and a bias.
-        """
-        layer = {name.rpartition(".")[2]: batch.params[name] for name in batch.head}
-        values_KJV = guide["values_KJV"].to(layer["weight"].dtype)
-        chance_KJJ = linear(values_KJV, layer["weight"], layer["bias"]).log_softmax(-1)
-        own_KJ = chance_KJJ.diagonal(dim1=1, dim2=2)
-        return -(own_KJ * guide["present_KJ"]).sum(1) / guide["present_KJ"].sum(1).clamp_min(1)
 
     def program(self) -> Hashable:
         return type(self).__name__

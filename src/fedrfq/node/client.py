@@ -46,7 +46,7 @@ from fedrfq.prototypes.fixed_point import Globals
 # The folder in which a client keeps its model.
 MODEL = "model"
 # What a client needs of a round's outcome; the detector's state is for servers.
-WANTS = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC)
+WANTS = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC, PartKind.SUCCESSOR)
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,7 @@ class ClientProcess:
         last = self._client.last
         successor = b""
         if finished:
-            verdicts = self._client.parts.get(PartKind.VERDICTS, b"")
-            successor = codec.successor_in(verdicts)
+            successor = self._client.parts.get(PartKind.SUCCESSOR, b"")
         round_ = 0 if last is None else last.record.round
         return ClientEnded(round_, finished, self._learner.accuracies, successor)
 
@@ -132,8 +131,7 @@ class ClientProcess:
         assert last is not None
         outcome = _outcome(parts)
         packed = epochs.encode_last(self._rules, last, outcome)
-        successor = codec.successor_in(outcome.verdicts)
-        epochs.activate_successor(self._identity.folder, packed, successor)
+        epochs.activate_successor(self._identity.folder, packed, outcome.successor)
 
     async def _start(self) -> None:
         await self._links.start()
@@ -222,11 +220,11 @@ class ClientProcess:
     def _news(self, certificate: Certificate, outcome: Outcome) -> News:
         task = self._federation.task
         number = certificate.record.round
-        clients, verdict = codec.decode_verdicts_without_successor(outcome.verdicts)
+        clients, verdict = codec.decode_verdicts(outcome.verdicts)
         news = News(
             number,
             codec.decode_globals(outcome.globals_, task.classes, task.values),
-            last=number >= self._rounds or bool(codec.successor_in(outcome.verdicts)),
+            last=number >= self._rounds or certificate.record.ends_run(),
             public=codec.decode_public(outcome.public, task.public),
         )
         client = ~self._identity.party
@@ -239,7 +237,13 @@ class ClientProcess:
 
 def _outcome(parts: Mapping[PartKind, bytes]) -> Outcome:
     """Return the outcome as a client knows it: without the detector's state."""
-    return Outcome(parts[PartKind.GLOBALS], parts[PartKind.VERDICTS], b"", parts[PartKind.PUBLIC])
+    return Outcome(
+        parts[PartKind.GLOBALS],
+        parts[PartKind.VERDICTS],
+        b"",
+        parts[PartKind.PUBLIC],
+        parts[PartKind.SUCCESSOR],
+    )
 
 
 def _ignore(_: HistoryLine) -> None:

@@ -31,7 +31,6 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused
 from fedrfq.errors import UserError
-from fedrfq.federation import codec
 from fedrfq.node.logs import log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
@@ -57,17 +56,13 @@ class Carried:
     globals_: bytes
     verdicts: bytes
     public: bytes
+    successor: bytes  # the federation.toml that follows if this round ends the run; else empty
     packed: bytes
 
     @property
     def round(self) -> int:
         """The number of the round."""
         return self.certificate.record.round
-
-    @property
-    def successor(self) -> bytes:
-        """The federation.toml that follows if this round ends the run; otherwise empty."""
-        return codec.successor_in(self.verdicts)
 
 
 class Courier:
@@ -240,7 +235,7 @@ class Courier:
 
     def _take(self, peer: int, message: Message) -> None:
         body = message.body
-        if message.run != self.rules.run:
+        if not self.rules.of_run(message):
             self._elsewhere.add(peer)
         elif isinstance(body, Receipt):
             self._missing[peer].pop(body.digest, None)
@@ -295,6 +290,8 @@ class Courier:
             PartKind.VERDICTS: record.verdicts,
             PartKind.PUBLIC: record.public,
         }
+        if record.ends_run():
+            digests[PartKind.SUCCESSOR] = record.successor
         return [
             Fetch(record.round, what, digest)
             for what, digest in digests.items()
@@ -312,6 +309,7 @@ class Courier:
         globals_ = self._parts[PartKind.GLOBALS]
         verdicts = self._parts[PartKind.VERDICTS]
         public = self._parts[PartKind.PUBLIC]
-        outcome = Outcome(globals_, verdicts, b"", public)
+        successor = self._parts.get(PartKind.SUCCESSOR, b"")
+        outcome = Outcome(globals_, verdicts, b"", public, successor)
         packed = epochs.encode_last(self.rules, self._last, outcome)
-        return Carried(self._last, globals_, verdicts, public, packed)
+        return Carried(self._last, globals_, verdicts, public, successor, packed)

@@ -11,13 +11,12 @@ import signal
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fedrfq.consensus.events import Decided, Outcome, Submit, Waiting
+from fedrfq.consensus.events import Decided, Outcome, Propose, Waiting
 from fedrfq.consensus.messages import Cert, Fetch, Message, Part, PartKind, ViewChange, run_of
 from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
-from fedrfq.federation import codec
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.reconfiguration import reconfigurable
 from fedrfq.files.atomic import write_atomically
@@ -253,7 +252,7 @@ class Server:
                 return
             change_proposal = pending(self._identity)
             if change_proposal is not None:
-                self._driver.give(Submit(self._replica.round, change_proposal))
+                self._driver.give(Propose(self._replica.round, change_proposal))
         except UserError as error:
             self._driver.fail(str(error))
 
@@ -262,7 +261,7 @@ class Server:
         round_ = certificate.record.round
         outcome = self._replica.outcome
         assert outcome is not None
-        text = codec.successor_in(outcome.verdicts)
+        text = outcome.successor
         if not epochs.takes_part(self._identity, text):
             # It stays up and answers questions until its operator stops it.
             log_event("the federation goes on without this server", "warning", round=round_)

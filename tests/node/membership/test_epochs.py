@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedrfq.consensus.events import Outcome, Submit
-from fedrfq.consensus.messages import Commit, Upload
+from fedrfq.consensus.events import Outcome
+from fedrfq.consensus.messages import Commit, Inputs, Upload
 from fedrfq.consensus.rules import Rules
-from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
 from fedrfq.federation.federation_file import Federation
@@ -24,7 +22,6 @@ from fedrfq.federation.reconfiguration import (
 from fedrfq.node.membership import epochs, identity
 from fedrfq.node.membership.change import changed, differences
 from fedrfq.node.membership.founding import NewKeys
-from support.cluster import Cluster
 from support.committees import some_settings, uploads
 from support.federations import founded
 
@@ -43,74 +40,13 @@ def federation(folder: Path) -> Federation:
 
 
 def decided(
-    application: ReconfigurableApplication,
-    change_proposals: Sequence[bytes],
-    round_: int = 1,
-    before: Outcome | None = None,
+    application: ReconfigurableApplication, round_: int = 1, before: Outcome | None = None
 ) -> Outcome:
-    """Return the outcome of a round in which all clients upload, and servers propose these."""
+    """Return the outcome of a round in which all clients upload."""
     clients = application.task.clients
     sent = uploads(some_settings(clients), round_).encoded(round_)
-    contents = [*sent, *change_proposals]
-    messages = [Upload(round_, k, content) for k, content in enumerate(contents)]
+    messages = [Upload(round_, k, content) for k, content in enumerate(sent)]
     return application.decide(round_, before or application.start(), messages)
-
-
-def test_a_quorum_of_equal_change_proposals_ends_the_run(federation: Federation) -> None:
-    application = reconfigurable(federation)
-    text = changed(federation, [NEW.request]).text.encode()
-    other = changed(federation, [], ["client-2"]).text.encode()
-    for change_proposals in ([], [text] * 2, [text, text, other], [text, text, other, other]):
-        outcome = decided(application, change_proposals)
-        assert not application.over(outcome)
-        assert outcome == decided(application, [])
-    outcome = decided(application, [text] * 3)
-    assert application.over(outcome)
-    assert codec.successor_in(outcome.verdicts) == text
-    assert codec.decode_verdicts_without_successor(outcome.verdicts)[0] == (0, 1, 2)
-    assert outcome._replace(verdicts=b"") == decided(application, [])._replace(verdicts=b"")
-
-
-def test_replicas_agree_on_a_change_proposal_and_then_say_nothing_more(
-    federation: Federation,
-) -> None:
-    cluster = Cluster()
-    text = changed(federation, [NEW.request]).text.encode()
-    for server in range(4):
-        cluster.parties[server].application = _Ending(text)
-    for server in range(3):
-        cluster.give(server, Submit(1, text))
-    for k in range(4):
-        cluster.give(~k, Submit(1, b"1"))
-    cluster.settle()
-    assert all(len(cluster.decided[server]) == 1 for server in range(4))
-    cluster.sent.clear()
-    for k in range(4):
-        cluster.give(~k, Submit(2, b"1"))
-    cluster.settle()
-    assert not [
-        message for sender, _, message in cluster.sent if sender >= 0 and message.author is not None
-    ]
-
-
-class _Ending:
-    """An application whose run ends with three equal change proposals."""
-
-    def __init__(self, text: bytes) -> None:
-        self.text = text
-
-    def start(self) -> Outcome:
-        return Outcome(b"", b"", b"")
-
-    def refuses(self, upload: Upload) -> str | None:
-        return None
-
-    def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
-        proposals = sum(upload.content == self.text for upload in uploads)
-        return Outcome(b"", b"over" if proposals == 3 else b"", b"")
-
-    def over(self, outcome: Outcome) -> bool:
-        return outcome.verdicts == b"over"
 
 
 @pytest.mark.parametrize("wrong", ["follows", "shape", "noise", "length"])
@@ -125,17 +61,10 @@ def test_what_cannot_take_the_place_is_refused(
         "noise": b"\xff\xfe",
         "length": b"#" * (1 << 23),
     }[wrong]
-    assert application.refuses(Upload(1, 3, right.encode())) is None
-    assert application.refuses(Upload(1, 3, shown)) is not None
+    assert application.refuses_successor(right.encode()) is None
+    assert application.refuses_successor(shown) is not None
     # A client's upload must be prototypes.
     assert application.refuses(Upload(1, 0, right.encode())) is not None
-
-
-def test_successors_are_told_from_verdicts() -> None:
-    with pytest.raises(Refused):
-        codec.successor_in(codec.append_successor(b"", b"text")[4:])
-    assert codec.successor_in(b"") == b""
-    assert codec.successor_in(codec.append_successor(b"x" * 13, b"text")) == b"text"
 
 
 def test_the_next_run_remembers_by_name(federation: Federation) -> None:
@@ -185,8 +114,8 @@ def ended_run(federation: Federation, folder: Path, text: bytes) -> bytes:
     """Return what the last round of a run leaves, signed by a quorum."""
     rules = Rules(federation.roster)
     application = reconfigurable(federation)
-    outcome = decided(application, [text] * 3)
-    record = rules.record(1, rules.run, ((0, bytes(32)),), outcome)
+    outcome = decided(application)._replace(successor=text)
+    record = rules.record(1, rules.run, Inputs(((0, bytes(32)),)), outcome)
     signers = [identity.load(folder / f"server-{k}").signer for k in range(3)]
     value = record.value(rules.run)
     votes = [rules.signed(Commit(1, 0, value, k), signer) for k, signer in enumerate(signers)]

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from fedrfq.cli.status_tables import join_names, status_tables
 from fedrfq.consensus.events import Decided, Outcome
-from fedrfq.consensus.messages import Certificate, Evidence, Kind, Record, Upload
+from fedrfq.consensus.messages import Certificate, ChangeProposal, Evidence, Kind, Record, Upload
 from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
@@ -105,7 +105,7 @@ def test_the_status_follows_a_round_to_its_end(tmp_path: Path) -> None:
         await servers.start(0, 1)
         client = Uploader(tmp_path / "client-0", 5)
         await client.start()
-        await until(lambda: len(servers[0]._replica.upload_pool.lists) == 2)
+        await until(lambda: len(servers[0]._replica.upload_lists.current) == 2)
         found = servers[0]._tracker.status(servers[0]._driver, servers[0]._links)
         assert (found.phase, found.listed) == ("awaiting a proposal", ("server-0", "server-1"))
         await servers.start(2)
@@ -165,7 +165,7 @@ def test_phases() -> None:
 
 def test_who_was_filtered_and_why_comes_from_the_verdicts(tmp_path: Path) -> None:
     federation = founded(tmp_path)
-    certificate = Certificate(Kind.COMMIT, 2, Record(9, *[bytes(32)] * 6), ())
+    certificate = Certificate(Kind.COMMIT, 2, Record(9, *[bytes(32)] * 7), ())
     verdicts = codec.encode_verdicts((0, 2), Verdict(np.array([True, False]), np.array([3, 77])))
     last = server_status.last(federation, Decided(certificate, Outcome(b"", verdicts, b""), ()))
     assert (last.round, last.view, last.clients) == (9, 2, 2)
@@ -177,16 +177,17 @@ def test_who_was_filtered_and_why_comes_from_the_verdicts(tmp_path: Path) -> Non
     )
 
 
-def test_evidence_names_the_party_and_a_servers_change_proposal_the_server(tmp_path: Path) -> None:
+def test_evidence_names_the_party(tmp_path: Path) -> None:
     federation = founded(tmp_path)
     rules = Rules(federation.roster)
     own = identity.load(tmp_path / "server-1")
-    for client, name in ((2, "client-2"), (federation.roster.proposal_client(1), "server-1")):
+    for kind, number, name in ((Upload, 2, "client-2"), (ChangeProposal, 1, "server-1")):
         one, other = (
-            rules.signed(Upload(4, client, content), own.signer) for content in (b"1", b"2")
+            rules.signed(kind(4, number, content), own.signer) for content in (b"1", b"2")
         )
         charge = server_status.charge(federation, rules.unsigned(Evidence(4, one, other)))
-        assert charge == server_status.Accusation(4, name, "two different UPLOAD messages")
+        what = f"two different {kind.kind.name} messages"
+        assert charge == server_status.Accusation(4, name, what)
 
 
 # The tables

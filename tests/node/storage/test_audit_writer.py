@@ -96,10 +96,10 @@ def test_a_server_that_saw_all_has_all_and_it_can_be_computed_anew(federation: N
 
 def test_a_round_learnt_by_certificate_is_one_and_says_so(federation: Networked) -> None:
     found = audited(federation.home(AWAY))
-    assert [one.entries is None for one in found] == [False, True, False, False]
+    assert [one.inputs is None for one in found] == [False, True, False, False]
     # The third is recomputed from what was certified in the second.
     assert [one.recomputed for one in found] == [True, False, True, True]
-    done = fedrfq("verify", federation.home(AWAY), "--recompute", "--json")
+    done = fedrfq("verify", federation.home(AWAY), "--recompute", "--json", expect=3)
     assert (
         "1 of 4 rounds by certificate alone: this party did not see sets and lists (2)"
         in done.stdout
@@ -107,11 +107,19 @@ def test_a_round_learnt_by_certificate_is_one_and_says_so(federation: Networked)
     assert "3 of 4 rounds recomputed (1, 3–4)" in done.stdout
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["alone"], report["recomputed"], report["missing"]) == ([2], [1, 3, 4], [])
+    assert (report["holds"], report["complete"]) == (True, False)
+    assert "not recomputed for want of uploads 2:" in done.stderr
+    # Without recomputing, its certificate is enough; and another server has the uploads.
+    fedrfq("verify", federation.home(AWAY))
+    both = fedrfq(
+        "verify", federation.home(AWAY), federation.home(0), "--recompute", "--json"
+    ).stdout
+    assert json.loads(both.splitlines()[-1])["complete"]
 
 
 def test_a_client_has_certificates_globals_and_verdicts(federation: Networked) -> None:
     path = federation.home(~0)
-    assert all(one.entries is None and not one.recomputed for one in audited(path))
+    assert all(one.inputs is None and not one.recomputed for one in audited(path))
     for messages in entries(path, "bodies.bin", federation.rules.run):
         assert [message.body.what for message in messages] == [PartKind.GLOBALS, PartKind.VERDICTS]
     assert "4 of 4 rounds by certificate alone" in fedrfq("verify", path).stdout
@@ -124,6 +132,24 @@ def test_all_logs_agree(federation: Networked) -> None:
     assert (report["holds"], report["common"], len(report["logs"])) == (True, 4, 7)
 
 
+def test_evidence_that_was_stripped_off_one_log_is_in_the_others(
+    federation: Networked, copy: Callable[[int], Path]
+) -> None:
+    """Whoever keeps a log can also chain it anew, so by itself it holds."""
+    path = copy(0)
+    root = federation.rules.run
+    rounds = entries(path, "audit.log", root)
+    (path / "audit.log").write_bytes(b"")
+    for messages in rounds:
+        kept = [message for message in messages if not isinstance(message.body, Evidence)]
+        hash_chain.append(path / "audit.log", root, pack(kept))
+    assert not any(one.charges for one in audited(path))
+    done = fedrfq("verify", path, federation.home(1), federation.home(2), "--json")
+    assert "client-2 signed two different UPLOAD messages: evidence in 2 of 3 logs" in done.stdout
+    (found,) = json.loads(done.stdout.splitlines()[-1])["evidence"]
+    assert found["logs"] == [str(federation.home(server)) for server in (1, 2)]
+
+
 def test_a_client_that_was_away_has_no_certificates_in_between(
     federation: Networked, copy: Callable[[int], Path]
 ) -> None:
@@ -133,7 +159,9 @@ def test_a_client_that_was_away_has_no_certificates_in_between(
     messages = [m for m in logged(federation, ~0) if m.body.round in (1, 4)]
     AuditWriter(path, federation.federation).recover(messages)
     assert [one.round for one in audited(path)] == [1, 4]
-    assert "2 rounds of which this party has no certificate (2–3)" in fedrfq("verify", path).stdout
+    done = fedrfq("verify", path, expect=3)
+    assert "2 rounds of which this party has no certificate (2–3)" in done.stdout
+    assert "are missing 2–3:" in done.stderr
     assert (
         "7 logs agree; 2 rounds"
         in fedrfq("verify", path, *map(federation.home, [0, 1, 2, 3, ~1, ~2])).stdout
@@ -173,7 +201,7 @@ def test_evidence_is_written_down_once_whoever_shows_it_again(
 def test_nothing_is_kept_of_a_round_that_is_written_down(federation: Networked) -> None:
     for writer in federation.audit_writers.values():
         held = (
-            writer._uploads,
+            writer._inputs,
             writer._parts,
             writer._lists,
             writer._evidence,
@@ -213,7 +241,7 @@ def test_files_cut_anywhere_are_completed_from_the_log(
         if party >= 0:
             # Other servers' lists are in no log: of a round that this server did not lead, only the
             # set is left.
-            assert all(one.entries is not None for one in found if (party, one.round) != (AWAY, 2))
+            assert all(one.inputs is not None for one in found if (party, one.round) != (AWAY, 2))
             led = [
                 one
                 for one in found
@@ -252,7 +280,7 @@ def test_files_begun_anew_follow_from_a_compacted_log(
         (path / name).unlink()
     AuditWriter(path, federation.federation).recover(compacted(logged(federation, 0)))
     found = audited(path)
-    assert [one.entries is None for one in found] == [True, True, True, False]
+    assert [one.inputs is None for one in found] == [True, True, True, False]
     assert (
         "7 logs agree"
         in fedrfq("verify", path, *map(federation.home, [1, 2, 3, ~0, ~1, ~2])).stdout
@@ -441,9 +469,8 @@ def test_a_changed_federation_is_followed_from_its_first_round_to_its_last(tmp_p
             [[1, 2]],
         )
         assert report["run"] == made.rules.run.hex() != report["before"][0]["run"]
-    report = json.loads(
-        fedrfq("verify", made.home(~0), "--recompute", "--json").stdout.splitlines()[-1]
-    )
+    done = fedrfq("verify", made.home(~0), "--recompute", "--json", expect=3)
+    report = json.loads(done.stdout.splitlines()[-1])
     assert (report["rounds"], report["recomputed"]) == (1, [])
     assert (
         "3 logs agree; 3 rounds"
@@ -513,7 +540,7 @@ def test_what_a_party_did_not_see_is_no_forgery(
     (path / "audit.log").write_bytes(b"")
     for messages in map(without_lists, rounds):
         hash_chain.append(path / "audit.log", root, pack(messages))
-    assert all(one.entries and one.recomputed and not one.traced for one in audited(path))
+    assert all(one.inputs and one.recomputed and not one.traced for one in audited(path))
     assert (
         "4 of 4 rounds without the lists that their sets follow from (1–4)"
         in fedrfq("verify", path).stdout

@@ -8,7 +8,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +98,28 @@ def test_the_first_breach_counts(jobs: int) -> None:
     tally = finish(Campaign(SETTINGS, None, planted), jobs)
     assert tally.breach == Breach(130, SETTINGS.schedule_seed(130), "agreement", "planted")
     assert tally.schedules == tally.exercised["all"] == 131
+
+
+class Inline(Executor):
+    """Runs every call at once, in this process."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+def test_little_is_begun_beyond_an_early_breach() -> None:
+    run: list[int] = []
+
+    def first_breaks(settings: Settings, index: int) -> Tally:
+        run.append(index)
+        if index > 0:
+            return quiet(settings, index)
+        return Tally(1, 1, breach=Breach(index, 1, "agreement", "planted"))
+
+    assert len(list(Campaign(SETTINGS, None, first_breaks).advance(Inline(), 2))) == 1
+    assert len(run) <= 4
 
 
 def test_a_campaign_that_found_a_breach_is_done(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from fedrfq.consensus.events import Received, Timer
+from fedrfq.consensus.events import Received
 from fedrfq.consensus.inbox import HANDLERS, on_proposal
 from fedrfq.consensus.messages import Kind, Message, PrePrepare
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.settling import settle
 from fedrfq.simulator.fuzz.explorer import Explored, Joint, Search, explore
 from fedrfq.simulator.fuzz.explorer_positions import fork, freeze, relevant_state
 from fedrfq.simulator.fuzz.explorer_stage import FORGED, SERVERS, Stage
@@ -135,9 +136,9 @@ class QuorumOneShort(Rules):
 class PreparedLeftOut(Replica):
     """A server's view changes never say what it has prepared."""
 
-    def _leave_for(self, view: int) -> None:
+    def leave_for(self, view: int) -> None:
         self.certificates.prepared = None
-        super()._leave_for(view)
+        super().leave_for(view)
 
 
 class NewViewUnchecked(Rules):
@@ -162,12 +163,11 @@ class DoubleVote(Replica):
 class VotesInViewsItLeft(Replica):
     """A server asks for the next view, and goes on in this one."""
 
-    def _expire(self, timer: Timer) -> None:
-        view = self.view
-        leader = self.leader
-        super()._expire(timer)
-        self.state.view = view
-        self.state.leader = leader
+    def leave_for(self, view: int) -> None:
+        here = self.view
+        super().leave_for(view)
+        self.state.view = here
+        self.state.leader = self.roster.leader(self.round, here)
 
 
 class CommitsUnchecked(Replica):
@@ -178,7 +178,7 @@ class CommitsUnchecked(Replica):
         records = [r for r in self.votes.proposed() if r.value(self.rules.run) == votes[0].value]
         if len(votes) < 2 or not records:
             return False
-        self.settle(self.rules.certificate(votes, records[0]), self.me)
+        settle(self, self.rules.certificate(votes, records[0]), self.me)
         return True
 
 

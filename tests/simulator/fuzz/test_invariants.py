@@ -10,7 +10,6 @@ import pytest
 from fedrfq.consensus.events import (
     Accused,
     Broadcast,
-    Decided,
     Effect,
     Event,
     Expired,
@@ -21,11 +20,14 @@ from fedrfq.consensus.events import (
 )
 from fedrfq.consensus.messages import (
     Cert,
+    ChangeProposal,
     Commit,
     Evidence,
+    Inputs,
     Kind,
     Message,
     Prepare,
+    PrePrepare,
     Receipt,
     Upload,
     UploadList,
@@ -34,7 +36,7 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.replica import Replica
 from fedrfq.simulator.fuzz.invariants import INVARIANTS
 from fedrfq.simulator.fuzz.schedule_run import run
-from fedrfq.simulator.fuzz.toy import Toy, content
+from fedrfq.simulator.fuzz.toy import content, successor
 from support.simulated import PLAIN, Bench
 
 
@@ -91,7 +93,7 @@ def test_union(bench: Bench) -> None:
         with Bench().breaks("union"):
             Bench().decide(0, bench.propose(lists))
     with bench.breaks("union"):
-        bench.decide(0, bench.propose(bench.lists[:3], bench.entries[:3]))
+        bench.decide(0, bench.propose(bench.lists[:3], Inputs(bench.entries[:3])))
 
 
 def test_validity_of_the_result(bench: Bench) -> None:
@@ -108,7 +110,7 @@ def test_validity_of_uploads(bench: Bench, upload: Upload) -> None:
     message = bench.sign(~0, upload)
     bench.act(3, Broadcast(message))
     if upload.content == b"junk":
-        bench.observer.seen.uploads[message.digest] = message
+        bench.observer.seen.inputs[message.digest] = message
     entries = tuple(sorted([(0, message.digest), *bench.entries[1:]]))
     lists = bench.sign_lists(range(3), entries)
     with bench.breaks("validity"):
@@ -125,7 +127,7 @@ def test_censorship(bench: Bench) -> None:
 
 def test_an_equivocator_may_be_left_out() -> None:
     bench = Bench()
-    bench.observer.seen.signed[1, 0].add(bytes(32))
+    bench.observer.seen.signed[1, ~0].add(bytes(32))
     for server in (0, 1):
         bench.say(server, UploadList(1, server, bench.entries))
     bench.decide(
@@ -183,14 +185,14 @@ def test_promise(bench: Bench) -> None:
 
 
 def test_change_proposals_do_not_make_up_for_clients(bench: Bench) -> None:
-    change_proposal = bench.sign(~6, Upload(1, 6, content(1)))
+    change_proposal = bench.sign(2, ChangeProposal(1, 2, successor(1)))
     bench.act(2, Persist(change_proposal), Broadcast(change_proposal))
     with bench.breaks("promise"):
-        bench.say(2, UploadList(1, 2, ((6, change_proposal.digest),)))
+        bench.say(2, UploadList(1, 2, (), ((2, change_proposal.digest),)))
 
 
 def test_two_change_proposals(bench: Bench) -> None:
-    first, second = (bench.sign(~6, Upload(1, 6, content(k))) for k in range(2))
+    first, second = (bench.sign(2, ChangeProposal(1, 2, successor(k))) for k in range(2))
     with bench.breaks("accusation"):
         bench.act(0, Accused(bench.rules.unsigned(Evidence(1, first, second))))
     with bench.breaks("durability"):
@@ -201,14 +203,36 @@ def test_two_change_proposals(bench: Bench) -> None:
 
 
 def test_over(bench: Bench) -> None:
-    bench.observer.chain.application = Toy(1)
-    proposal = bench.propose(bench.lists[:3])
-    bench.decide(1, proposal)
+    proposal = _proposal_of_successor(bench, 3)
     bench.say(1, ViewChange(2, 1, 1, None, bench.certificate(proposal)))
-    outcome = bench.observer.chain.outcomes[1]
-    bench.act(0, Decided(bench.certificate(proposal), outcome, ()))
+    bench.decide(0, proposal)
     with bench.breaks("over"):
         bench.say(0, ViewChange(2, 1, 0, None, bench.certificate(proposal)))
+
+
+def _proposal_of_successor(bench: Bench, servers: int) -> PrePrepare:
+    """Return a proposal whose record names a successor that so many servers have proposed."""
+    messages = [bench.sign(s, ChangeProposal(1, s, successor(7))) for s in range(servers)]
+    for message in messages:
+        bench.act(message.server, Persist(message), Broadcast(message))
+    entries = tuple((message.server, message.digest) for message in messages)
+    lists = bench.sign_lists(range(3), bench.entries, entries)
+    return bench.propose(lists, successor=successor(7))
+
+
+def test_validity_of_the_successor(bench: Bench) -> None:
+    """Two of four servers are no quorum."""
+    with bench.breaks("validity"):
+        bench.decide(0, _proposal_of_successor(bench, 2))
+
+
+def test_censorship_of_a_change_proposal(bench: Bench) -> None:
+    message = bench.sign(2, ChangeProposal(1, 2, successor(7)))
+    bench.act(2, Persist(message), Broadcast(message))
+    for server in range(2):
+        bench.say(server, UploadList(1, server, bench.entries, ((2, message.digest),)))
+    with bench.breaks("censorship"):
+        bench.decide(0, bench.propose(bench.lists[1:]))
 
 
 def test_who_has_lost_its_log_must_make_durable_anew_and_is_held_to_what_it_said(

@@ -189,7 +189,7 @@ def test_a_log_is_lost_at_every_step() -> None:
     """A server that would have led follows the others to the end, and speaks again before it."""
     for step in range(1, len(_actions_of(1)), 3):
         crash = Crash(1, step, 1, 5, forgets=True)
-        lost = trial(replace(PLAIN, rounds=5, seed=step, change_proposals=0.5, crashes=(crash,)))
+        lost = trial(replace(PLAIN, rounds=5, seed=step, change_proposals=0.2, crashes=(crash,)))
         assert lost.world.counts["logs lost"] == 1, step
 
 
@@ -223,11 +223,21 @@ def _remembered(machine: Any) -> dict[Any, Any]:
     The lists of the round before and a silence long over need not be recalled.
     """
     shared = ("rules", "roster", "signer", "application", "effects", "state_changed", "ignored")
-    left_out = (*shared, "_rules", "_roster", "_application", "last_lists", "abstains_through")
+    left_out = (
+        *shared,
+        "_rules",
+        "_roster",
+        "upload_lists last",
+        "abstains_through",
+    )
     state = dict(attributes(machine))
     if isinstance(machine, Replica):
-        for part in ("state", "certificates", "record_parts", "rejoining", "proofs", "early"):
+        for part in ("state", "certificates", "record_parts", "rejoining", "early"):
             state |= attributes(state.pop(part))
-        for part in ("upload_pool", "votes", "view_changes", "requests"):
+        for part in ("votes", "view_changes", "requests"):
             state |= attributes(state.pop(part))
+        state["evidence"] = state.pop("proofs").kept
+        for part in ("upload_pool", "proposal_pool", "upload_lists"):
+            inner = attributes(state.pop(part))
+            state |= {f"{part} {name}": value for name, value in inner.items()}
     return {name: value for name, value in state.items() if name not in left_out}

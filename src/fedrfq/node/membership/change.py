@@ -28,6 +28,7 @@ def changed(
     requests: Sequence[Request] = (),
     expelled: Sequence[str] = (),
     minimum: int | None = None,
+    protocol: int | None = None,
 ) -> Federation:
     """Return the federation without the expelled parties, and with those that ask to take part.
 
@@ -40,8 +41,8 @@ def changed(
     for request in requests:
         request.check()
     _check_names(federation, expelled)
-    if not requests and not expelled and minimum is None:
-        raise UserError("nothing would change: give requests, --expel or --minimum")
+    if not requests and not expelled and minimum is None and protocol is None:
+        raise UserError("nothing would change: give requests, --expel, --minimum or --protocol")
     servers, clients, couriers = (_new_rows(federation, role, requests, expelled) for role in ROLES)
     if not servers or not clients:
         raise UserError(
@@ -49,6 +50,8 @@ def changed(
         )
     if minimum is None:
         minimum = federation.timings.minimum
+    if protocol is None:
+        protocol = federation.protocol
     successor = replace(
         federation,
         timings=replace(federation.timings, minimum=minimum),
@@ -62,6 +65,7 @@ def changed(
             members=tuple(row.member for row in servers + clients + couriers),
         ),
         couriers=tuple(row.key for row in couriers),
+        protocol=protocol,
     )
     # The same checks that every server will make.
     return read_successor(federation, successor.text.encode())
@@ -123,6 +127,8 @@ def differences(old: Federation, new: Federation) -> list[str]:
         previous = getattr(old.timings, key)
         if value != previous:
             lines.append(f"{key}: {previous} -> {value}")
+    if new.protocol != old.protocol:
+        lines.append(f"protocol: version {old.protocol} -> {new.protocol}")
     if new.task.detector != old.task.detector:
         lines.append(f"detector: {old.task.detector} -> {new.task.detector}")
     if new.experiment != old.experiment:

@@ -26,7 +26,7 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
-from fedrfq.federation import codec, round_log
+from fedrfq.federation import round_log
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.reconfiguration import MOST, inherited_by, read_successor
 from fedrfq.files import toml
@@ -54,6 +54,7 @@ _MOVED = (
 # In the order in which a rotation moves them.
 KEYS = (VOTE_KEY, TLS_KEY, TLS_CERTIFICATE)
 # Far more than the parts of a round may have together.
+_LEFT_OUT_IF_EMPTY = (PartKind.STATE, PartKind.SUCCESSOR)
 _MAX_LAST_BYTES = 1 << 28
 
 
@@ -102,7 +103,7 @@ def _check_certified(folder: Path, past: Path) -> None:
     """
     federation = _moved_or_not(folder, past, FEDERATION)
     last = _moved_or_not(folder, past, LAST)
-    certified = codec.successor_in(_read_ended(federation, last).outcome.verdicts)
+    certified = _read_ended(federation, last).outcome.successor
     if certified != _read(folder / NEXT, MOST):
         raise UserError(f"{folder / NEXT} is not what {last} certifies: move it away")
 
@@ -199,7 +200,7 @@ def ended_epochs(folder: Path) -> Iterator[EndedEpoch]:
             )
         # The first run follows none, and each other the one before.
         previous_run = epoch.federation.roster.run.hex()
-        if codec.successor_in(epoch.outcome.verdicts) != _read(after / FEDERATION, MOST):
+        if epoch.outcome.successor != _read(after / FEDERATION, MOST):
             raise UserError(
                 f"{after / FEDERATION} is not what {path / LAST} certifies: "
                 "restore it from the folder of another party"
@@ -233,7 +234,9 @@ def _decode_last(rules: Rules, last: bytes) -> tuple[Certificate, Outcome]:
         raise Refused("it does not begin with a certificate of this federation")
     record = first.certificate.record
     certified_digests = dict(zip(OUTCOME, record.outcome(), strict=True))
-    parts = {m.body.what: m.body.content for m in messages if isinstance(m.body, Part)}
+    # Of a round that changes nothing, the empty successor is not written.
+    parts = {PartKind.SUCCESSOR: b""}
+    parts |= {m.body.what: m.body.content for m in messages if isinstance(m.body, Part)}
     for kind, digest in certified_digests.items():
         if kind is PartKind.STATE and kind not in parts:
             continue
@@ -316,6 +319,6 @@ def encode_last(rules: Rules, certificate: Certificate, outcome: Outcome) -> byt
     parts = [
         rules.unsigned(Part(round_, kind, content))
         for kind, content in zip(OUTCOME, outcome, strict=True)
-        if kind is not PartKind.STATE or outcome.state
+        if content or kind not in _LEFT_OUT_IF_EMPTY
     ]
     return round_log.pack([cert, *parts])

@@ -115,8 +115,8 @@ def names(federation: Federation, parties: Iterable[int]) -> Names:
 
 
 def name(federation: Federation, party: int) -> str:
-    """Return the name of a party; a server that proposes a change is named as the server."""
-    return federation.members[federation.roster.party_behind(party)].name
+    """Return the name of a party."""
+    return federation.members[party].name
 
 
 def peers(
@@ -135,7 +135,7 @@ def missing(replica: Replica) -> list[int]:
     return [
         ~client
         for client in range(len(replica.roster.clients))
-        if client not in replica.upload_pool.by_client
+        if client not in replica.upload_pool.by_party
     ]
 
 
@@ -177,7 +177,7 @@ def _verdicts(
     if decided.outcome is None:
         return None, None
     try:
-        clients, verdict = codec.decode_verdicts_without_successor(decided.outcome.verdicts)
+        clients, verdict = codec.decode_verdicts(decided.outcome.verdicts)
     except Refused:
         return None, None
     dropped = []

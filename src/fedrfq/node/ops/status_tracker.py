@@ -120,7 +120,7 @@ class StatusTracker:
             minimum=federation.timings.minimum,
             held=replica.upload_pool.held,
             missing=names(status.missing(replica)),
-            listed=names(replica.upload_pool.lists),
+            listed=names(replica.upload_lists.current),
             prepared=names(status.in_view(replica.votes.prepares, replica.view)),
             committed=names(status.in_view(replica.votes.commits, replica.view)),
             changing=names(changing),

@@ -18,8 +18,10 @@ from fedrfq.consensus.messages import (
     OUTCOME,
     Cert,
     Certificate,
+    ChangeProposal,
     Evidence,
     Fetch,
+    Inputs,
     Kind,
     Message,
     Part,
@@ -28,14 +30,14 @@ from fedrfq.consensus.messages import (
     Record,
     Upload,
     decode,
-    decode_entries,
     part_digest,
 )
+from fedrfq.consensus.records import EMPTY_PARTS
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Reader, Refused
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
-from fedrfq.federation.round_log import pack, parts
+from fedrfq.federation.round_log import pack
 from fedrfq.files import hash_chain
 from fedrfq.node.storage import disk
 from fedrfq.node.storage.log_reader import FOLDER
@@ -58,7 +60,7 @@ class AuditWriter:
         # The digest of the public part that was written last.
         self._public = part_digest(PartKind.PUBLIC, b"")
         # Of rounds still to be written: everything that may become part of an entry.
-        self._uploads: dict[bytes, Message] = {}
+        self._inputs: dict[bytes, Message] = {}  # uploads and change proposals
         self._parts: dict[bytes, Part] = {}
         self._lists: dict[Record, tuple[Message, ...]] = {}
         self._evidence: list[Message] = []
@@ -87,8 +89,8 @@ class AuditWriter:
         """Remember a persisted message if it may belong to a round yet to be written."""
         # Uploads and parts go by their digests, because that is how sets and records name them.
         body = message.body
-        if isinstance(body, Upload):
-            self._uploads[message.digest] = message
+        if isinstance(body, Upload | ChangeProposal):
+            self._inputs[message.digest] = message
         elif isinstance(body, Part):
             self._parts[part_digest(body.what, body.content)] = body
         # A proposal of this server; other leaders' lists come with `decided`.
@@ -114,18 +116,19 @@ class AuditWriter:
         if self._open is not None and self._open.certificate.record.round < record.round:
             self._write(self._open)
         if decided.outcome is not None:
-            for digest, message in zip(
-                record.outcome(),
-                parts(self.rules.run, record.round, decided.outcome),
-                strict=True,
-            ):
-                if digest not in self._parts:
-                    self.note(message)
+            for what, content in zip(OUTCOME, decided.outcome, strict=True):
+                # By its own digest: a client's outcome has no state.
+                digest = part_digest(what, content)
+                if digest not in self._parts and digest not in EMPTY_PARTS:
+                    self._parts[digest] = Part(record.round, what, content)
         if decided.lists:
             self._lists[record] = decided.lists
         self._open = decided
-        # A client never gets the detector's state, so globals and verdicts have to be enough.
-        if record.globals_ in self._parts and record.verdicts in self._parts:
+        # A client never gets the detector's state, so the other parts have to be enough.
+        needed = {record.globals_, record.verdicts}
+        if record.ends_run():
+            needed.add(record.successor)
+        if needed <= self._parts.keys():
             self._write(decided)
 
     def sync(self) -> None:
@@ -152,22 +155,23 @@ class AuditWriter:
         with _disk_errors(self.folder):
             # Bodies first: entry k of both files is round k's, and reading them back keeps only
             # the entries that both have.
-            self._bodies.append(pack([*self._uploads_of(set_), *self._parts_of(record)]))
+            self._bodies.append(pack([*self._inputs_of(set_), *self._parts_of(record)]))
             self._log.append(pack([*entry, *self._evidence]))
         if record.public in self._parts:
             self._public = record.public
         self._remember(record)
         self._forget(record.round)
 
-    def _uploads_of(self, set_: Part | None) -> list[Message]:
-        """Return all uploads in the set, or none if one of them is missing."""
+    def _inputs_of(self, set_: Part | None) -> list[Message]:
+        """Return all uploads and proposals in the set, or none if one of them is missing."""
         if set_ is None:
             return []
+        inputs = Inputs.decode(set_.content)
         # An auditor can recompute the round from all of them or not at all.
-        digests = [digest for _, digest in decode_entries(set_.content)]
-        if not all(digest in self._uploads for digest in digests):
+        digests = [digest for _, digest in inputs.uploads + inputs.proposals]
+        if not all(digest in self._inputs for digest in digests):
             return []
-        return [self._uploads[digest] for digest in digests]
+        return [self._inputs[digest] for digest in digests]
 
     def _parts_of(self, record: Record) -> list[Message]:
         """Return the parts of the outcome that are known, under the round's own number.
@@ -190,9 +194,9 @@ class AuditWriter:
         """Drop what only rounds up to this one could have used."""
         self._open = None
         self._evidence = []
-        self._uploads = {
+        self._inputs = {
             digest: message
-            for digest, message in self._uploads.items()
+            for digest, message in self._inputs.items()
             if message.body.round > round_
         }
         self._parts = {digest: part for digest, part in self._parts.items() if part.round > round_}
@@ -255,20 +259,24 @@ class AuditWriter:
             self._remember(body.certificate.record)
 
     def _public_in(self, entry: hash_chain.Entry) -> bytes:
-        """Return the digest of an entry's public part, its last message; b"" if it has none."""
+        """Return the digest of an entry's public part; b"" if it has none.
+
+        It is the last message, or the last but one if the round ends the run.
+        """
         reader = Reader(entry.payload)
-        wire = b""
+        wires = []
         try:
             while reader.left():
-                wire = reader.sized()
-            body = decode(wire).body if wire else None
+                wires.append(reader.sized())
+            bodies = [decode(wire).body for wire in wires[-2:]]
         except Refused as error:
             raise UserError(
                 f"{self.folder / BODIES}, byte {entry.offset}: this entry does not hold a round"
                 f" ({error}); move {LOG} and {BODIES} away"
             ) from error
-        if isinstance(body, Part) and body.what == PartKind.PUBLIC:
-            return part_digest(body.what, body.content)
+        for body in bodies:
+            if isinstance(body, Part) and body.what == PartKind.PUBLIC:
+                return part_digest(body.what, body.content)
         return b""
 
     def _cut_off(self, name: str, end: int) -> None:

@@ -7,6 +7,7 @@ from fedrfq.simulator.adversaries.changing import Mutate
 from fedrfq.simulator.adversaries.clients import CLIENTS, FaultyClient
 from fedrfq.simulator.adversaries.forging import Forge
 from fedrfq.simulator.adversaries.hoarding import Hoard
+from fedrfq.simulator.adversaries.incriminating import Incriminate
 from fedrfq.simulator.adversaries.leaders import Censor, Equivocate, Wrong
 from fedrfq.simulator.adversaries.lying import Lie
 from fedrfq.simulator.adversaries.missigning import Missign
@@ -27,6 +28,7 @@ BEHAVIOURS: dict[str, type[Behaviour]] = {
     "flood": Flood,
     "lie": Lie,
     "hoard": Hoard,
+    "incriminate": Incriminate,
     "missign": Missign,
 }
 

@@ -10,7 +10,9 @@ from dataclasses import replace
 from fedrfq.consensus.events import Broadcast, Effect, Event, Send
 from fedrfq.consensus.messages import (
     DIGEST,
-    Entry,
+    ChangeProposal,
+    Entries,
+    Inputs,
     Kind,
     Message,
     Part,
@@ -46,7 +48,7 @@ class Equivocate(Behaviour):
             return self._propose_two(body)
         if isinstance(body, UploadList):
             return self._send_two_lists(message)
-        if isinstance(body, Upload):
+        if isinstance(body, ChangeProposal):
             return self._send_two_change_proposals(message, body)
         if body.kind in (Kind.PREPARE, Kind.COMMIT):
             return self.send_to_some(message, self.rng.choice((0.3, 0.7, 1.0)))
@@ -71,8 +73,8 @@ class Equivocate(Behaviour):
             return [Broadcast(message)]
         return self.send_to_some(message, 0.7) + self.send_to_some(other)
 
-    def _send_two_change_proposals(self, message: Message, body: Upload) -> list[Action]:
-        other = self.ring.sign(self.me, replace(body, content=self.ring.content(body.round)))
+    def _send_two_change_proposals(self, message: Message, body: ChangeProposal) -> list[Action]:
+        other = self.ring.sign(self.me, replace(body, content=self.ring.successor(body.round)))
         return self.send_to_some(message, 0.7) + self.send_to_some(other)
 
     def extra(self, event: Event) -> list[Action]:
@@ -114,6 +116,8 @@ class Wrong(Behaviour):
         if proposal is None:
             return [effect]
         record = self._falsify(proposal.record)
+        if self.rng.random() < 0.2:
+            record = self._end_run(proposal)
         return self.ring.propose(replace(proposal, record=record), self.ring.honest)
 
     def _deny_progress(self, message: Message) -> Message:
@@ -125,6 +129,12 @@ class Wrong(Behaviour):
         denial = Part(0, PartKind.STANDING, part.content[:DIGEST])
         return self.ring.rules.unsigned(denial)
 
+    def _end_run(self, proposal: PrePrepare) -> Record:
+        """Name a successor that somebody has proposed, but too few."""
+        successor = self.ring.successor(proposal.round)
+        digest = self.ring.keep_part(proposal.round, PartKind.SUCCESSOR, successor)
+        return replace(proposal.record, successor=digest)
+
     def _falsify(self, record: Record) -> Record:
         other = self.rng.randbytes(32)
         ways = (
@@ -132,6 +142,7 @@ class Wrong(Behaviour):
             replace(record, verdicts=other),
             replace(record, state=other),
             replace(record, public=other),
+            replace(record, successor=other),
             replace(record, previous=other),
             replace(record, set_=other),
         )
@@ -156,7 +167,8 @@ class Censor(Behaviour):
         kept = tuple(entry for entry in body.entries if entry[0] != self._victim(body.round))
         if len({client for client, _ in kept}) < self.ring.roster.minimum:
             return effect
-        return Broadcast(self.ring.sign(self.me, UploadList(body.round, self.me, kept)))
+        censored = UploadList(body.round, self.me, kept, body.proposals)
+        return Broadcast(self.ring.sign(self.me, censored))
 
     def _propose_censored(self, proposal: PrePrepare) -> list[Action]:
         ways = (
@@ -193,11 +205,16 @@ class Censor(Behaviour):
 
     def _drop_entry(self, proposal: PrePrepare) -> Choice | None:
         """Keep the proper lists, but propose less than their union."""
-        entries = self.ring.rules.union(proposal.lists)[0]
-        if entries:
-            dropped = self.rng.choice(entries)
-            entries = tuple(entry for entry in entries if entry != dropped)
-        return self._unjustified(proposal, entries)
+        inputs = self.ring.rules.union(proposal.lists)[0]
+        if inputs.proposals and self.rng.random() < 0.5:
+            inputs = inputs._replace(proposals=self._without_one(inputs.proposals))
+        elif inputs.uploads:
+            inputs = inputs._replace(uploads=self._without_one(inputs.uploads))
+        return self._unjustified(proposal, inputs)
+
+    def _without_one(self, entries: Entries) -> Entries:
+        dropped = self.rng.choice(entries)
+        return tuple(entry for entry in entries if entry != dropped)
 
     def _lists_without_victim(self, proposal: PrePrepare) -> Choice | None:
         """Look for lists that all leave the victim out, which is allowed where few list it."""
@@ -215,19 +232,22 @@ class Censor(Behaviour):
         if minted is None or not isinstance(minted.body, Upload):
             return None
         client = minted.body.client
-        entries = self.ring.rules.union(proposal.lists)[0]
-        others = [entry for entry in entries if entry[0] != client]
-        return self._unjustified(proposal, tuple(sorted([*others, (client, minted.digest)])))
+        inputs = self.ring.rules.union(proposal.lists)[0]
+        others = [entry for entry in inputs.uploads if entry[0] != client]
+        uploads = tuple(sorted([*others, (client, minted.digest)]))
+        return self._unjustified(proposal, inputs._replace(uploads=uploads))
 
     def _count_equivocators(self, proposal: PrePrepare) -> Choice | None:
-        """Count one upload of each client that sent two, although neither may count."""
-        single, double = self.ring.rules.union(proposal.lists)
-        one_each = {**dict(double), **dict(single)}
-        return self._unjustified(proposal, tuple(sorted(one_each.items())))
+        """Count one upload or proposal of each party that sent two, although neither may count."""
+        counted, repeated = self.ring.rules.union(proposal.lists)
+        uploads = {**dict(repeated.uploads), **dict(counted.uploads)}
+        proposals = {**dict(repeated.proposals), **dict(counted.proposals)}
+        one_each = Inputs(tuple(sorted(uploads.items())), tuple(sorted(proposals.items())))
+        return self._unjustified(proposal, one_each)
 
-    def _unjustified(self, proposal: PrePrepare, entries: tuple[Entry, ...]) -> Choice | None:
-        """Return a choice of these entries, with the lists of the honest proposal beside it."""
-        record = self.ring.compute_record(proposal.round, entries)
+    def _unjustified(self, proposal: PrePrepare, inputs: Inputs) -> Choice | None:
+        """Return a choice of this set, with the lists of the honest proposal beside it."""
+        record = self.ring.compute_record(proposal.round, inputs)
         if record is None:
             return None
         return Choice(record, proposal.lists)

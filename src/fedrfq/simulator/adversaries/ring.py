@@ -6,7 +6,7 @@ its own proposal tests nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import NamedTuple, TypeVar
@@ -17,9 +17,11 @@ from fedrfq.consensus.messages import (
     AnyMessage,
     Cert,
     Certificate,
+    ChangeProposal,
     Commit,
     Entry,
     Fetch,
+    Inputs,
     Kind,
     Message,
     Part,
@@ -31,7 +33,6 @@ from fedrfq.consensus.messages import (
     UploadList,
     ViewChange,
     part_digest,
-    write_entries,
 )
 from fedrfq.consensus.roster import Signer
 from fedrfq.consensus.rules import Rules
@@ -91,6 +92,7 @@ class Ring:
         self.round = 1
         self.chain = {0: _Decision(rules.run, application.start(), None)}
         self.uploads: dict[int, dict[bytes, Message]] = {}  # by round and digest
+        self.proposals: dict[int, dict[bytes, Message]] = {}  # the same of change proposals
         self.lists: dict[int, dict[int, Message]] = {}  # by round and server
         self.changes: dict[tuple[int, int], dict[int, Message]] = {}  # by round and view; server
         # by kind, round, view and value; server
@@ -115,6 +117,9 @@ class Ring:
             # Inadmissible uploads are of no use to the ring: no set with one is ever accepted.
             if self.application.refuses(body) is None:
                 self.uploads.setdefault(body.round, {})[message.digest] = message
+        elif type(body) is ChangeProposal:
+            if self.application.refuses_successor(body.content) is None:
+                self.proposals.setdefault(body.round, {})[message.digest] = message
         elif type(body) is UploadList:
             self.lists.setdefault(body.round, {})[body.server] = message
         elif type(body) is Prepare or type(body) is Commit:
@@ -142,17 +147,18 @@ class Ring:
         """Return what the ring made up, if that is what a message asks for."""
         if type(request) is not Fetch:
             return []
-        made_up = self.parts.get(request.digest)
-        known = made_up or self.uploads.get(request.round, {}).get(request.digest)
+        digest = request.digest
+        uploads = self.uploads.get(request.round, {})
+        proposals = self.proposals.get(request.round, {})
+        # What the ring made up comes first.
+        known = self.parts.get(digest) or uploads.get(digest) or proposals.get(digest)
         if known is None:
             return []
         return [known]
 
     # What they make
 
-    def sign(
-        self, party: int, body: Upload | UploadList | PrePrepare | Prepare | Commit | ViewChange
-    ) -> Message:
+    def sign(self, party: int, body: AnyMessage) -> Message:
         """Sign with the key of one of the faulty parties, in whatever name the body is."""
         return self.rules.signed(body, self.signers[party])
 
@@ -166,6 +172,14 @@ class Ring:
             return self._mint_content()
         bodies = [message.body for message in self.uploads.get(round_, {}).values()]
         known = [body.content for body in bodies if isinstance(body, Upload)]
+        if not known:
+            return b""
+        return self.rng.choice(known)
+
+    def successor(self, round_: int) -> bytes:
+        """Return a federation that somebody has proposed in this round; empty if nobody has."""
+        bodies = [message.body for message in self.proposals.get(round_, {}).values()]
+        known = [body.content for body in bodies if isinstance(body, ChangeProposal)]
         if not known:
             return b""
         return self.rng.choice(known)
@@ -187,21 +201,20 @@ class Ring:
         for digest, message in self.uploads.get(round_, {}).items():
             assert isinstance(message.body, Upload)
             by_client[message.body.client] = digest  # the latest, if a client sent several
-        return self._list_some(server, round_, set(by_client.items()))
+        by_server: dict[int, bytes] = {}
+        for digest, message in self.proposals.get(round_, {}).items():
+            by_server[message.server] = digest
+        return self._list_some(server, round_, sorted(by_client.items()), sorted(by_server.items()))
 
-    def _list_some(self, server: int, round_: int, entries: Iterable[Entry]) -> Message | None:
+    def _list_some(
+        self, server: int, round_: int, uploads: Sequence[Entry], proposals: Sequence[Entry]
+    ) -> Message | None:
         """Sign a list of some entries, of no fewer clients than a list needs."""
-        # Sets have no fixed order, and what is drawn from them must not depend on it.
-        entries = sorted(entries)
-        registered = len(self.roster.clients)
-        change_proposals = [entry for entry in entries if entry[0] >= registered]
-        uploads = [entry for entry in entries if entry[0] < registered]
         if len(uploads) < self.roster.minimum:
             return None
         dropped = min(int(self.rng.random() * 3), len(uploads) - self.roster.minimum)
-        kept = self.rng.sample(uploads, len(uploads) - dropped)
-        kept += self.some(change_proposals, 0.7)
-        return self.sign(server, UploadList(round_, server, tuple(sorted(kept))))
+        kept = tuple(sorted(self.rng.sample(uploads, len(uploads) - dropped)))
+        return self.sign(server, UploadList(round_, server, kept, tuple(self.some(proposals, 0.7))))
 
     def draw_choice(self, round_: int) -> Choice | None:
         """Draw one of the records that could be proposed, with the lists that justify it."""
@@ -241,25 +254,36 @@ class Ring:
             return None
         return Choice(record, lists)
 
-    def compute_record(self, round_: int, entries: tuple[Entry, ...]) -> Record | None:
-        """Compute the record of a set of uploads, and keep its parts for those who ask for them."""
-        known = self.uploads.get(round_, {})
+    def compute_record(self, round_: int, inputs: Inputs) -> Record | None:
+        """Compute the record of a set, and keep its parts for those who ask for them."""
+        uploads = self.uploads.get(round_, {})
+        proposals = self.proposals.get(round_, {})
         before = self.chain.get(round_ - 1)
-        if before is None or any(digest not in known for _, digest in entries):
+        if before is None or any(digest not in uploads for _, digest in inputs.uploads):
             return None
-        bodies = [body for _, digest in entries if isinstance(body := known[digest].body, Upload)]
+        if any(digest not in proposals for _, digest in inputs.proposals):
+            return None
+        uploaded = [uploads[digest].body for _, digest in inputs.uploads]
+        bodies = [body for body in uploaded if isinstance(body, Upload)]
         if any(self.application.refuses(body) is not None for body in bodies):
             return None
+        proposed = [proposals[digest].body for _, digest in inputs.proposals]
+        successor = self.rules.successor(
+            body for body in proposed if isinstance(body, ChangeProposal)
+        )
         outcome = self.application.decide(round_, before.outcome, bodies)
-        for what, content in zip(PARTS, (write_entries(entries), *outcome), strict=True):
-            self._keep_part(round_, what, content)
-        record = self.rules.record(round_, before.value, entries, outcome)
+        outcome = outcome._replace(successor=successor)
+        for what, content in zip(PARTS, (inputs.write(), *outcome), strict=True):
+            self.keep_part(round_, what, content)
+        record = self.rules.record(round_, before.value, inputs, outcome)
         self.records.setdefault(round_, {})[record.value(self.rules.run)] = record
         return record
 
-    def _keep_part(self, round_: int, what: PartKind, content: bytes) -> None:
-        part = Part(round_, what, content)
-        self.parts[part_digest(what, content)] = self.rules.unsigned(part)
+    def keep_part(self, round_: int, what: PartKind, content: bytes) -> bytes:
+        """Keep a part of a record for those who ask for it, and return its digest."""
+        digest = part_digest(what, content)
+        self.parts[digest] = self.rules.unsigned(Part(round_, what, content))
+        return digest
 
     def vote(self, kind: Kind, server: int, round_: int, view: int, value: bytes) -> Message:
         """Sign a PREPARE or COMMIT of a faulty server, and remember it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrfq.consensus.roster import Roster
+from fedrfq.consensus.roster import Roster, faults
 from fedrfq.simulator.fuzz.schedule import Schedule
 
 _SPARE_VIEWS = 3  # more than faulty leaders and short views account for
@@ -32,6 +32,8 @@ def max_messages(n: int, clients: int) -> int:
     """Return how many messages a replica may hold.
 
     These are its slots of this round and the next, the lists and view changes in each proposal, the
-    uploads and change proposals that lists may name, and the evidence of two rounds.
+    uploads and change proposals that lists may name, and the proofs against faulty parties: three
+    messages each, and what two proposals carry.
     """
-    return 4 * n * n + 10 * n + 2 * (clients + n) * (n + 2)
+    proofs = 3 * clients + faults(n) * (3 * 7 + 4 * n)
+    return 4 * n * n + 10 * n + 2 * (clients + n) * (n + 2) + proofs

@@ -10,7 +10,16 @@ from collections.abc import Mapping
 
 from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS
 
-_EVIDENCE = ("UPLOAD", "LIST", "PREPREPARE", "PREPARE", "COMMIT", "VIEWCHANGE", "RECEIPT and LIST")
+_EVIDENCE = (
+    "UPLOAD",
+    "PROPOSAL",
+    "LIST",
+    "PREPREPARE",
+    "PREPARE",
+    "COMMIT",
+    "VIEWCHANGE",
+    "RECEIPT and LIST",
+)
 _IGNORED = (
     "another run",
     "unknown party",
@@ -19,6 +28,7 @@ _IGNORED = (
     "old view",
     "another upload",
     "inadmissible upload",
+    "inadmissible change proposal",
     "upload after closing",
     "improper list",
     "improper proposal",
@@ -46,7 +56,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     ),
     "evidence": tuple(f"evidence of two {kinds}" for kinds in _EVIDENCE),
     "catching up": ("catch-ups", "fetches", "waits for clients", "outcomes fetched by clients"),
-    "servers as clients": ("change proposals that count", "run over"),
+    "changes of the federation": ("change proposals that count", "run over"),
     "refused": ("weak key refused", *(f"ignored: {why}" for why in _IGNORED)),
 }
 

@@ -15,15 +15,17 @@ from fedrfq.consensus.events import Application, Decided, Outcome
 from fedrfq.consensus.messages import (
     PARTS,
     Certificate,
+    ChangeProposal,
     Entry,
+    Inputs,
     Kind,
     Record,
     Upload,
     part_digest,
-    write_entries,
 )
 from fedrfq.simulator.fuzz.observed import OmniscientView
 from fedrfq.simulator.message_text import readable
+from fedrfq.simulator.party import party_name
 from fedrfq.simulator.violation import Violation
 
 
@@ -45,7 +47,7 @@ class DecisionHistory:
         self.application = application
         self.values: dict[int, bytes] = {round_: value or seen.roster.run}
         self.outcomes: dict[int, Outcome] = {round_: before}
-        self.sets: dict[int, tuple[Entry, ...]] = {}
+        self.sets: dict[int, Inputs] = {}
         self.views: dict[int, int] = {}  # in which the first certificate of a round was made
         self._certified: set[tuple[Record, int, tuple[tuple[int, bytes], ...]]] = set()
         self._latest: dict[int, int] = {}  # by party, the round it decided last
@@ -108,17 +110,19 @@ class DecisionHistory:
     def _recompute(self, record: Record, value: bytes) -> None:
         """Compute a round's outcome at its first decision; by agreement all others are the same."""
         round_ = record.round
-        entries = self.seen.justified_set(round_, value)
-        if entries is None:
+        inputs = self.seen.justified_set(round_, value)
+        if inputs is None:
             raise Violation(
                 "union", f"round {round_}: the decided set follows from no proposal's lists"
             )
-        uploads = [self._counted_upload(round_, entry) for entry in entries]
+        uploads = [self._counted_upload(round_, entry) for entry in inputs.uploads]
+        proposals = [self._counted_proposal(round_, entry) for entry in inputs.proposals]
         outcome = self.application.decide(round_, self.outcomes[round_ - 1], uploads)
+        outcome = outcome._replace(successor=self._successor(proposals))
         expected = Record(
             round_,
             self.values[round_ - 1],
-            *map(part_digest, PARTS, (write_entries(entries), *outcome)),
+            *map(part_digest, PARTS, (inputs.write(), *outcome)),
         )
         if expected != record:
             raise Violation(
@@ -127,12 +131,12 @@ class DecisionHistory:
                 f"but {readable(expected)} is right",
             )
         self.outcomes[round_] = outcome
-        self.sets[round_] = entries
+        self.sets[round_] = inputs
         self.check_censorship(round_)
 
     def _counted_upload(self, round_: int, entry: Entry) -> Upload:
         client, digest = entry
-        message = self.seen.uploads.get(digest)
+        message = self.seen.inputs.get(digest)
         body = getattr(message, "body", None)
         if not isinstance(body, Upload) or (body.round, body.client) != (round_, client):
             raise Violation(
@@ -145,6 +149,29 @@ class DecisionHistory:
             )
         return body
 
+    def _counted_proposal(self, round_: int, entry: Entry) -> bytes:
+        """Return what a server proposed, if the entry is of a proposal that it signed."""
+        server, digest = entry
+        message = self.seen.inputs.get(digest)
+        body = getattr(message, "body", None)
+        if not isinstance(body, ChangeProposal) or (body.round, body.server) != (round_, server):
+            raise Violation(
+                "validity", f"round {round_}: server {server} never signed the proposal that counts"
+            )
+        reason = self.application.refuses_successor(body.content)
+        if reason is not None:
+            raise Violation(
+                "validity", f"round {round_}: a proposal counts that is {reason}: {readable(body)}"
+            )
+        return body.content
+
+    def _successor(self, proposals: list[bytes]) -> bytes:
+        """Return what a quorum proposes; the proposals are of distinct servers."""
+        for text, servers in Counter(proposals).items():
+            if servers >= self.seen.quorum:
+                return text
+        return b""
+
     def check_censorship(self, round_: int) -> None:
         """Judge who is missing from a decided set.
 
@@ -152,14 +179,18 @@ class DecisionHistory:
         """
         if round_ not in self.sets:
             return
-        listed: Counter[Entry] = Counter()
+        listed: Counter[Entry] = Counter()  # a party, and the digest of what it sent
         for body in self.seen.lists.get(round_, {}).values():
-            listed.update(set(body.entries))
+            listed.update({(~client, digest) for client, digest in body.entries})
+            listed.update(set(body.proposals))
+        decided = self.sets[round_]
+        counted = {(~client, digest) for client, digest in decided.uploads} | {*decided.proposals}
         f = (self.seen.roster.n - 1) // 3
-        for client, digest in set(listed) - set(self.sets[round_]):
-            equivocated = self.seen.signed.get((round_, client)) != {digest}
-            if listed[client, digest] > f and not equivocated:
+        for party, digest in set(listed) - counted:
+            equivocated = self.seen.signed.get((round_, party)) != {digest}
+            if listed[party, digest] > f and not equivocated:
                 raise Violation(
                     "censorship",
-                    f"round {round_}: client {client} was left out, listed by f+1 honest servers",
+                    f"round {round_}: {party_name(party)} was left out, "
+                    "listed by f+1 honest servers",
                 )

@@ -44,8 +44,10 @@ from fedrfq.simulator.violation import Violation
 
 T = TypeVar("T")
 _CONSENSUS = Replica.__module__.rpartition(".")[0]  # the package that a replica's parts are in
-# Attributes of a replica that are the same throughout a search.
-_CONSTANT = ("rules", "roster", "me", "signer", "application", "upload_pool")
+# Attributes of a replica that are the same throughout a search: who it is, and what the round is
+# decided on.
+_IDENTITY = ("rules", "roster", "me", "signer", "application")
+_CONSTANT = (*_IDENTITY, "upload_pool", "proposal_pool", "upload_lists")
 # Attributes of a replica that have no bearing on what a server says: counters, evidence.
 _IRRELEVANT = (*_CONSTANT, "ignored", "effects", "proofs")
 # The same of its parts: who and among whom it is, the outcome before, a counter, a cache.

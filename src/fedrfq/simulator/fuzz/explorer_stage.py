@@ -28,7 +28,6 @@ from fedrfq.consensus.messages import (
     Upload,
     UploadList,
     ViewChange,
-    write_entries,
 )
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster, Signer
@@ -102,12 +101,12 @@ class Stage:
 
     def _value(self, servers: Iterable[int]) -> Value:
         lists = tuple(self.lists[server] for server in servers)
-        entries, _ = self.truth.union(lists)
-        listed = [self.uploads[client].body for client, _ in entries]
+        inputs, _ = self.truth.union(lists)
+        listed = [self.uploads[client].body for client, _ in inputs.uploads]
         bodies = [body for body in listed if isinstance(body, Upload)]
         outcome = Toy().decide(ROUND, Toy().start(), bodies)
-        record = self.truth.record(ROUND, self.truth.run, entries, outcome)
-        set_ = self.truth.unsigned(Part(ROUND, PartKind.SET, write_entries(entries)))
+        record = self.truth.record(ROUND, self.truth.run, inputs, outcome)
+        set_ = self.truth.unsigned(Part(ROUND, PartKind.SET, inputs.write()))
         return Value(record, lists, set_)
 
     def describe(self, message: Message) -> str:

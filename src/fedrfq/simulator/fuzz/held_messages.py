@@ -1,4 +1,4 @@
-"""Count the messages that a replica holds: all that can be reached from it."""
+"""Find the messages that a replica holds: all that can be reached from it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _slots(kinds: tuple[type, ...]) -> tuple[str, ...]:
     return tuple(name for kind in kinds for name in vars(kind).get("__slots__", ()))
 
 
-def messages_held(replica: object, shared: Iterable[object] = ()) -> int:
-    """Return how many different messages can be reached from a replica's attributes.
+def messages_held(replica: object, shared: Iterable[object] = ()) -> list[Message]:
+    """Return the different messages that can be reached from a replica's attributes.
 
-    Messages inside messages count too. What it shares with other replicas is not looked into.
+    Messages inside messages are among them. What it shares with other replicas is not looked into.
     """
     seen = {id(value) for value in shared}
     reached = list(attributes(replica).values())
-    count = 0
+    messages = []
     # The list grows as the loop goes.
     for value in reached:
         kind = type(value)
@@ -52,7 +52,7 @@ def messages_held(replica: object, shared: Iterable[object] = ()) -> int:
             continue
         seen.add(at)
         if kind is Message:
-            count += 1
+            messages.append(value)
             reached += nested_in(value.body)
         elif isinstance(value, dict):
             reached += value.values()
@@ -64,4 +64,4 @@ def messages_held(replica: object, shared: Iterable[object] = ()) -> int:
                 reached += value
         elif not isinstance(value, _LEAVES):
             reached += attributes(value).values()
-    return count
+    return messages

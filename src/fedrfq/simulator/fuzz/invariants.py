@@ -4,7 +4,8 @@
 - double-sign, left-view, durability, promise, leader, over: see `signing_invariants`;
 - accusation: no honest party is accused, and evidence proves itself;
 - progress: once the network is calm, views and time are bounded;
-- bounded: a server holds no more messages than the numbers of servers and clients allow;
+- bounded: a server holds no more messages than the numbers of servers and clients allow, and no
+  more bytes, in memory and in its log, than honest messages take (see `storage_bounds`);
 - exception: a step raised an error (`World` checks this).
 """
 
@@ -28,6 +29,7 @@ from fedrfq.consensus.events import (
 )
 from fedrfq.consensus.messages import (
     Cert,
+    ChangeProposal,
     Evidence,
     Fetch,
     Message,
@@ -43,6 +45,7 @@ from fedrfq.simulator.fuzz.decision_invariants import DecisionHistory
 from fedrfq.simulator.fuzz.held_messages import messages_held
 from fedrfq.simulator.fuzz.observed import OmniscientView
 from fedrfq.simulator.fuzz.signing_invariants import SigningHistory
+from fedrfq.simulator.fuzz.storage_bounds import LogGrowth, StorageBounds
 from fedrfq.simulator.message_text import readable
 from fedrfq.simulator.party import Relay
 from fedrfq.simulator.violation import Violation
@@ -71,13 +74,14 @@ INVARIANTS = (
 _CHECK_EVERY = 4  # timers and other local events of a server between two counts of what it holds
 _UNBOUNDED = 10**9
 _CARRIES_MESSAGE = frozenset((Persist, Send, Broadcast, Publish, Relay))
-_NOTED = frozenset((Upload, UploadList, PrePrepare))
+_NOTED = frozenset((Upload, ChangeProposal, UploadList, PrePrepare))
 
 
 class Observer:
     """Watches the parties of a run, from the round after `round_`; `honest` names the honest ones.
 
     The driver sets `max_views` and `max_held`, and `calm`, which tells whether the network is calm.
+    It calls `bound_storage` to bound what servers store.
     """
 
     def __init__(
@@ -92,14 +96,22 @@ class Observer:
         self.max_views = _UNBOUNDED
         self.max_held = _UNBOUNDED
         self.held = 0
+        self.logs: dict[int, LogGrowth] = {}
         self._local_events: Counter[int] = Counter()  # by server
         # By round and server, the highest view before the network was calm.
         self._rough_views: dict[int, dict[int, int]] = {}
         # By server, the latest view change of each honest server that it got since it started.
         self._asked: dict[int, dict[int, ViewChange]] = {}
 
+    def bound_storage(self, bounds: StorageBounds) -> None:
+        """Bound what each honest server stores."""
+        servers = [party for party in self.seen.honest if party >= 0]
+        self.logs = {server: LogGrowth(bounds, server) for server in servers}
+
     def forgot(self, party: int) -> None:
         """Note that an honest server has lost its log."""
+        if party in self.logs:
+            self.logs[party].forget()
         self.signing[party].forget()
         self.chain.forget(party)
 
@@ -124,6 +136,8 @@ class Observer:
         # A server that restarts has forgotten which views it was asked for.
         if type(event) is Start:
             self._asked.pop(node.party, None)
+            if node.party in self.logs:
+                self.logs[node.party].restart()
         elif node.party >= 0:
             self._local_events[node.party] += 1
             if self._local_events[node.party] % _CHECK_EVERY == 0:
@@ -139,7 +153,9 @@ class Observer:
         """Judge what a party signs as it becomes durable: nothing is sent before that."""
         message = action.message
         body = action.message.body
-        if message.author not in history.names:
+        if history.party in self.logs:
+            self.logs[history.party].persist(message)
+        if message.author != history.party:
             # Of others' messages only uploads matter: receipts promise that they are durable.
             if type(body) is Upload:
                 history.uploads.add(message.digest)
@@ -153,7 +169,7 @@ class Observer:
     def _judge_send(self, history: SigningHistory, action: Send | Broadcast | Publish) -> None:
         message = action.message
         body = action.message.body
-        if message.author in history.names:
+        if message.author == history.party:
             history.send(message)
         elif type(body) is Fetch:
             self.exercised["fetches"] += 1
@@ -206,11 +222,13 @@ class Observer:
         if history.party < 0:
             if outcome is not None:
                 self.exercised["outcomes fetched by clients"] += 1
-        elif outcome is None:
+            return
+        if outcome is None:
             self.exercised["catch-ups"] += 1
-        elif self.chain.application.over(outcome):
+        record = action.certificate.record
+        if record.ends_run():
             self.exercised["run over"] += 1
-            history.last_round = action.certificate.record.round
+            history.last_round = record.round
 
     def _judge_accusation(self, history: SigningHistory, action: Accused) -> None:
         evidence = action.evidence.body
@@ -221,7 +239,7 @@ class Observer:
     def _check_evidence(self, party: int, evidence: Evidence) -> None:
         first = evidence.first
         second = evidence.second
-        culprit = self.seen.party_behind(author(first.body))
+        culprit = author(first.body)
         if culprit in self.seen.honest:
             raise Violation(
                 "accusation", f"{party} accuses {culprit}, who is honest: {readable(evidence)}"
@@ -234,15 +252,18 @@ class Observer:
             )
 
     def check_held(self, node: SimulatedParty) -> None:
-        """Check that a server holds no more messages than it may."""
+        """Check that a server holds no more messages, and no larger ones, than it may."""
         machine: Any = node.machine
         shared = (machine.rules, machine.rules.roster, machine.application, machine.signer)
-        held = messages_held(machine, shared)
+        messages = messages_held(machine, shared)
+        held = len(messages)
         self.held = max(held, self.held)
         if held > self.max_held:
             raise Violation(
                 "bounded", f"{node.party} holds {held} messages, and {self.max_held} are enough"
             )
+        if node.party in self.logs:
+            self.logs[node.party].check_memory(machine.round, messages)
 
     def finish(self, nodes: Iterable[SimulatedParty]) -> None:
         """Judge what can only be judged at the end: late lists, and what everyone still holds."""
@@ -256,13 +277,12 @@ class Observer:
         """Return how often each thing happened, as far as it was seen here."""
         views = Counter(f"decided in view {view}" for view in self.chain.views.values())
         histories = self.signing.values()
-        counted_clients = [client for set_ in self.chain.sets.values() for client, _ in set_]
         counts = {
             "view changes": sum(history.view_changes for history in histories),
             "prepared values carried over": sum(history.carried_over for history in histories),
             "rounds decided": len(self.chain.sets),
             "change proposals that count": sum(
-                client >= self.seen.clients for client in counted_clients
+                len(inputs.proposals) for inputs in self.chain.sets.values()
             ),
         }
         return self.exercised + views + Counter(counts)

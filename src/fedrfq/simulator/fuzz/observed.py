@@ -6,12 +6,15 @@ It judges by the keys and by the definitions alone, independently of the rules t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fedrfq.consensus.messages import (
     Certificate,
+    ChangeProposal,
     Commit,
+    Entries,
     Entry,
+    Inputs,
     Kind,
     Message,
     PartKind,
@@ -21,7 +24,6 @@ from fedrfq.consensus.messages import (
     UploadList,
     encode,
     part_digest,
-    write_entries,
 )
 from fedrfq.consensus.roster import Roster
 
@@ -35,11 +37,16 @@ def quorum(n: int) -> int:
     return next(q for q in range(1, n + 1) if 2 * q - n > f)
 
 
-def union(lists: Iterable[UploadList]) -> tuple[Entry, ...]:
-    """Return the set that follows from lists: the upload of each client that has exactly one."""
-    entries = {entry for body in lists for entry in body.entries}
-    uploads = Counter(client for client, _ in entries)
-    return tuple(sorted(entry for entry in entries if uploads[entry[0]] == 1))
+def union(lists: Sequence[UploadList]) -> Inputs:
+    """Return the set that follows from lists: what they have of parties with exactly one entry."""
+    uploads = {entry for body in lists for entry in body.entries}
+    proposals = {entry for body in lists for entry in body.proposals}
+    return Inputs(_without_repeated(uploads), _without_repeated(proposals))
+
+
+def _without_repeated(entries: set[Entry]) -> Entries:
+    times = Counter(party for party, _ in entries)
+    return tuple(sorted(entry for entry in entries if times[entry[0]] == 1))
 
 
 class OmniscientView:
@@ -50,9 +57,10 @@ class OmniscientView:
         self.honest = frozenset(honest)
         self.quorum = quorum(roster.n)
         self.lists_needed = roster.n - (roster.n - 1) // 3
-        self.clients = len(roster.clients)
-        self.uploads: dict[bytes, Message] = {}  # properly signed, by digest
-        self.signed: dict[tuple[int, int], set[bytes]] = {}  # digests, by round and client
+        # Uploads and change proposals that are properly signed: by digest, and as digests by round
+        # and author.
+        self.inputs: dict[bytes, Message] = {}
+        self.signed: dict[tuple[int, int], set[bytes]] = {}
         self.lists: dict[int, dict[int, UploadList]] = {}  # of honest servers, by round
         self.proposals: dict[tuple[int, bytes], list[PrePrepare]] = {}  # by round and value
         self.proposed: set[tuple[int, int, bytes, int]] = set()  # round, view, value, server
@@ -63,8 +71,8 @@ class OmniscientView:
         body = message.body
         if message.raw in self._noted or message.run != self.roster.run:
             return
-        if type(body) is Upload:
-            self._note_upload(party, message, body)
+        if type(body) is Upload or type(body) is ChangeProposal:
+            self._note_input(party, message)
         elif type(body) is PrePrepare and self.is_authentic(message):
             self._noted.add(message.raw)
             value = body.record.value(self.roster.run)
@@ -74,21 +82,16 @@ class OmniscientView:
             self._noted.add(message.raw)
             self.lists.setdefault(body.round, {})[party] = body
 
-    def _note_upload(self, party: int, message: Message, body: Upload) -> None:
-        # An honest client's upload counts only if the client sends it itself: where keys are weak,
+    def _note_input(self, party: int, message: Message) -> None:
+        # An honest party's message counts only if the party sends it itself: where keys are weak,
         # a valid signature proves nothing.
-        owner = self.party_behind(~body.client)
+        owner = message.author
+        assert owner is not None
         if (party == owner or owner not in self.honest) and self.is_authentic(message):
             self._noted.add(message.raw)
             digest = message.digest
-            self.uploads[digest] = message
-            self.signed.setdefault((body.round, body.client), set()).add(digest)
-
-    def party_behind(self, party: int | None) -> int | None:
-        """Return who is behind a party: client numbers after the last one are servers 0, 1, 2, …"""
-        if party is None or ~party < self.clients:
-            return party
-        return ~party - self.clients
+            self.inputs[digest] = message
+            self.signed.setdefault((message.body.round, owner), set()).add(digest)
 
     def is_authentic(self, message: Message) -> bool:
         """Return whether a message is of this run and signed by its author."""
@@ -111,23 +114,24 @@ class OmniscientView:
         vote = Prepare if phase == Kind.PREPARE else Commit
         signers = set()
         for server, signature in certificate.signatures:
-            voted = encode(run, vote(record.round, certificate.view, value, server))
+            body = vote(record.round, certificate.view, value, server)
+            voted = encode(run, body, self.roster.protocol)
             if self._is_signed_by(server, voted, signature):
                 signers.add(server)
         distinct_and_valid = len(signers) == len(certificate.signatures)
         return certificate.phase == phase and distinct_and_valid and len(signers) >= self.quorum
 
-    def justified_set(self, round_: int, value: bytes) -> tuple[Entry, ...] | None:
+    def justified_set(self, round_: int, value: bytes) -> Inputs | None:
         """Return the set of a value, if some proposal of the value follows from proper lists."""
         for proposal in self.proposals.get((round_, value), []):
-            entries = self._set_of(proposal)
-            if entries is None:
+            inputs = self._set_of(proposal)
+            if inputs is None:
                 continue
-            if part_digest(PartKind.SET, write_entries(entries)) == proposal.record.set_:
-                return entries
+            if part_digest(PartKind.SET, inputs.write()) == proposal.record.set_:
+                return inputs
         return None
 
-    def _set_of(self, proposal: PrePrepare) -> tuple[Entry, ...] | None:
+    def _set_of(self, proposal: PrePrepare) -> Inputs | None:
         """Return the set that follows from a proposal's lists, if they are enough and distinct."""
         lists = [
             message.body

@@ -66,7 +66,7 @@ class Schedule:
     links: LinkFaults
     change_proposals: float = 0.0  # how often a server makes a change proposal
     clients_fetch: bool = False  # whether clients fetch the outcome
-    ends: bool = False  # whether the application ends the run with the last round
+    ends: bool = False  # whether the servers propose a successor that ends the run
 
     def __str__(self) -> str:
         return "\n".join(f"{name:>16} {getattr(self, name)}" for name in self.__dataclass_fields__)

@@ -10,25 +10,35 @@ from typing import Any, Protocol
 
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.compaction import compacted
-from fedrfq.consensus.events import Decided, LeftOut, Submit
+from fedrfq.consensus.events import Decided, LeftOut, Propose, Submit
 from fedrfq.consensus.messages import Message, PartKind, Prepare, Upload, UploadList
 from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Roster, Scheme, Signer
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.sizes import sizes_of
 from fedrfq.errors import UserError
 from fedrfq.simulator.adversaries import BEHAVIOURS, CLIENTS, Ring
 from fedrfq.simulator.fuzz.bounds import max_messages, max_ms, max_views
 from fedrfq.simulator.fuzz.ideal_signatures import WEAK, IdealSignatures
 from fedrfq.simulator.fuzz.invariants import Observer
 from fedrfq.simulator.fuzz.schedule import Schedule, draw
-from fedrfq.simulator.fuzz.toy import MAX_NUMBER, Toy, content
+from fedrfq.simulator.fuzz.storage_bounds import StorageBounds
+from fedrfq.simulator.fuzz.toy import (
+    CONTENT_BYTES,
+    MAX_NUMBER,
+    PART_BYTES,
+    Toy,
+    content,
+    successor,
+)
 from fedrfq.simulator.fuzz.transcript import Transcript
 from fedrfq.simulator.party import Crash, SimulatedMachine, SimulatedParty
 from fedrfq.simulator.violation import Violation
 from fedrfq.simulator.world import World
 
 _MAX_EVENTS = 60_000
+_SUCCESSORS = 4  # that servers propose
 
 MakeMachine = Callable[[list[Message]], SimulatedMachine]
 
@@ -103,7 +113,7 @@ class ScheduleRun:
     ) -> None:
         self.schedule = schedule
         self.keys = keys
-        self.application = Toy(schedule.rounds if schedule.ends else None)
+        self.application = Toy()
         # Not the generator that drew the schedule, so that the two do not depend on each other.
         self.rng = Random(schedule.seed ^ 0x5EED)
         self.weak_refused = False
@@ -219,7 +229,7 @@ class ScheduleRun:
     def _client(self, k: int, client: type[Client]) -> MakeMachine:
         fetched: tuple[PartKind, ...] = ()
         if self.schedule.clients_fetch:
-            fetched = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC)
+            fetched = (PartKind.GLOBALS, PartKind.VERDICTS, PartKind.PUBLIC, PartKind.SUCCESSOR)
         return lambda log: client(self.rules, k, self._signer(~k), log, fetched)
 
     def _faulty_client(self, k: int, name: str) -> MakeMachine:
@@ -230,6 +240,8 @@ class ScheduleRun:
         calm_ms = self.schedule.links.calm_ms
         observer.max_views = max_views(self.roster, self.schedule.links.slow_ms)
         observer.max_held = max_messages(self.schedule.n, self.schedule.clients)
+        sizes = sizes_of(self.roster, CONTENT_BYTES)
+        observer.bound_storage(StorageBounds(self.roster, sizes, PART_BYTES))
         observer.calm = lambda: self.world.now >= calm_ms
         self.world.clock_jumps = self.schedule.clock_jumps
 
@@ -257,18 +269,23 @@ class ScheduleRun:
         self.world.give(party, Submit(round_, self._draw_content()), delay)
 
     def _propose_change(self, server: int, round_: int) -> None:
-        """Sometimes let a server make a change proposal."""
-        share = self.schedule.change_proposals
-        if share and self.rng.random() < share:
-            self._train(server, round_)
+        """Sometimes let a server propose a change: in the last round the same as all others."""
+        schedule = self.schedule
+        if schedule.ends and round_ >= schedule.rounds:
+            self.world.give(server, Propose(round_, successor(0)))
+        elif schedule.change_proposals and self.rng.random() < schedule.change_proposals:
+            # Of few, so that now and then enough servers propose the same.
+            content = successor(int(self.rng.random() * _SUCCESSORS))
+            delay = int(self.rng.random() * schedule.training_ms)
+            self.world.give(server, Propose(round_, content), delay)
 
     def _on_decided(self, node: SimulatedParty, decided: Decided) -> None:
         round_ = decided.certificate.record.round
         if node.party < 0 and self._is_left_out(~node.party, round_):
             self.world.give(node.party, LeftOut(round_))
-        if round_ >= self.schedule.rounds:
+        if round_ >= self.schedule.rounds or decided.certificate.record.ends_run():
             self._finish(node)
-        # Where the application ends the run, go on for a round: servers must refuse to take part.
+        # Where the run is over, go on for a round: servers must refuse to take part.
         if round_ >= self.schedule.rounds + self.schedule.ends:
             return
         if node.party >= 0:
@@ -279,8 +296,8 @@ class ScheduleRun:
 
     def _is_left_out(self, client: int, round_: int) -> bool:
         """Return what a client would read in the verdicts: whether its upload does not count."""
-        entries = self.observer.chain.sets.get(round_)
-        return entries is not None and client not in dict(entries)
+        inputs = self.observer.chain.sets.get(round_)
+        return inputs is not None and client not in dict(inputs.uploads)
 
     def _on_crash(self, node: SimulatedParty, crash: Crash) -> list[Message]:
         """Return what is left of a log: the mark that it is lost, all of it, or its compaction."""
@@ -295,7 +312,7 @@ class ScheduleRun:
 
     def _on_restart(self, node: SimulatedParty) -> None:
         machine: Any = node.machine
-        if machine.round > self.schedule.rounds:
+        if machine.round > self.schedule.rounds or _knows_end(machine):
             self._finish(node)
         elif node.party < 0:
             self._train(node.party, machine.round)
@@ -333,6 +350,12 @@ class ScheduleRun:
                 counts.update({f"ignored: {why}": n for why, n in machine.ignored.items()})
         counts["messages"] = world.messages
         return counts
+
+
+def _knows_end(machine: Client | Replica) -> bool:
+    """Return whether the last round that a party knows to be decided ends the run."""
+    last = machine.last if isinstance(machine, Client) else machine.chain.get(machine.round - 1)
+    return last is not None and last.record.ends_run()
 
 
 __all__ = ["PartyKeys", "Schedule", "ScheduleReport", "draw", "run"]

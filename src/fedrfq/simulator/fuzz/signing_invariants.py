@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from fedrfq.consensus.messages import (
+    ChangeProposal,
     Commit,
     Entry,
     Kind,
@@ -35,10 +36,6 @@ class SigningHistory:
     def __init__(self, seen: OmniscientView, party: int) -> None:
         self.seen = seen
         self.party = party
-        self.names = {party}
-        if party >= 0:
-            # A server proposes changes under a client number after the last client's.
-            self.names.add(~(seen.clients + party))
         self.persisted: set[bytes] = set()
         self.uploads: set[bytes] = set()  # digests of those persisted
         self.places: dict[tuple[Kind, int, int], Message] = {}  # by kind, round and view
@@ -102,7 +99,7 @@ class SigningHistory:
             self.view_changes += 1
         elif type(body) is UploadList:
             self._keep_promises(body)
-        elif type(body) is not Upload:
+        elif type(body) is not Upload and type(body) is not ChangeProposal:
             self._vote(body)  # type: ignore[arg-type]
 
     def _vote(self, body: Prepare | Commit | PrePrepare) -> None:
@@ -143,7 +140,7 @@ class SigningHistory:
                 f"{self.party} lists less than it gave receipts for: "
                 f"{readable(tuple(sorted(broken)))}",
             )
-        clients = {client for client, _ in body.entries if client < self.seen.clients}
+        clients = {client for client, _ in body.entries}
         if len(clients) < self.seen.roster.minimum:
             raise Violation(
                 "promise", f"{self.party} lists fewer clients than a round needs: {readable(body)}"

@@ -18,6 +18,9 @@ _GLOBALS = struct.Struct("<IqQ")
 # Every so many rounds the public part changes, beginning with the first; in the others it stays.
 _PUBLIC_EVERY = 3
 MAX_NUMBER = 10**6
+# Of an upload, and of the longest part of an outcome.
+CONTENT_BYTES = _CONTENT.size
+PART_BYTES = 64
 
 
 def content(number: int) -> bytes:
@@ -25,30 +28,22 @@ def content(number: int) -> bytes:
     return _CONTENT.pack(b"t", number)
 
 
+def successor(number: int) -> bytes:
+    """Return the content of a change proposal of this number."""
+    return _CONTENT.pack(b"s", number)
+
+
 class Toy:
-    """An application that treats the numbers of clients and servers alike.
-
-    The run is over after the round `last`; without one it goes on forever.
-    """
-
-    def __init__(self, last: int | None = None) -> None:
-        self.last = last
-
-    def over(self, outcome: Outcome) -> bool:
-        return self.last is not None and _GLOBALS.unpack(outcome.globals_)[0] >= self.last
+    """An application whose uploads and change proposals are numbers."""
 
     def start(self) -> Outcome:
         return Outcome(b"", b"", bytes(32))
 
     def refuses(self, upload: Upload) -> str | None:
-        if len(upload.content) != _CONTENT.size:
-            return "of a wrong length"
-        marker, number = _CONTENT.unpack(upload.content)
-        if marker != b"t":
-            return "not marked as a number"
-        if abs(number) > MAX_NUMBER:
-            return "out of range"
-        return None
+        return _problem(upload.content, b"t")
+
+    def refuses_successor(self, content: bytes) -> str | None:
+        return _problem(content, b"s")
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
         numbers = [_CONTENT.unpack(upload.content)[1] for upload in uploads]
@@ -68,6 +63,18 @@ class Toy:
         if round_ % _PUBLIC_EVERY == 1:
             public = b"public " + globals_
         return Outcome(globals_, verdicts, state, public)
+
+
+def _problem(content: bytes, expected: bytes) -> str | None:
+    """Return why these bytes are not a number with this marker; None if they are."""
+    if len(content) != _CONTENT.size:
+        return "of a wrong length"
+    marker, number = _CONTENT.unpack(content)
+    if marker != expected:
+        return "not marked as what it is"
+    if abs(number) > MAX_NUMBER:
+        return "out of range"
+    return None
 
 
 def _farthest(numbers: list[int]) -> int:

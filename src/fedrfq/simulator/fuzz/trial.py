@@ -7,10 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedrfq.consensus.roster import Signer
+from fedrfq.errors import UserError
 from fedrfq.federation.signatures import Ed25519, simulated
 from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
-from fedrfq.simulator.fuzz.mutants import MUTANTS, TRUE
+from fedrfq.simulator.fuzz.mutants import MUTANTS, TRUE, Mutant
 from fedrfq.simulator.fuzz.schedule_run import PartyKeys, ScheduleReport, draw, run
+
+# How many schedules are drawn for one that fits a mutant. About one in fifty does.
+_MAX_DRAWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -24,10 +28,21 @@ class Settings:
     signatures: str = "ideal"
     wire: bool = False
 
-    def schedule_seed(self, index: int) -> int:
-        """Return the seed of a schedule: 63 bits that no other schedule of any campaign shares."""
-        text = f"{self.seed} {self.servers} {index}".encode()
-        return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1
+    def schedule_seed(self, index: int, redrawn: int = 0) -> int:
+        """Return the seed of a schedule: 63 bits that no other schedule of any campaign shares.
+
+        A schedule that does not fit a mutant is drawn again; `redrawn` says how often it was.
+        """
+        text = f"{self.seed} {self.servers} {index}"
+        if redrawn:
+            text += f" {redrawn}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+    def party_classes(self) -> Mutant:
+        """Return the classes that the honest parties use."""
+        if self.mutant is None:
+            return TRUE
+        return MUTANTS[self.mutant]
 
 
 class _Ed25519WithKeys(Ed25519):
@@ -57,7 +72,7 @@ SIGNATURES: dict[str, Callable[[], PartyKeys]] = {
 
 def report(settings: Settings, schedule_seed: int, trace: bool = False) -> ScheduleReport:
     """Run the schedule of a seed, with `trace` for a transcript."""
-    mutant = MUTANTS[settings.mutant] if settings.mutant else TRUE
+    mutant = settings.party_classes()
     make_scheme = mutant.scheme or SIGNATURES[settings.signatures]
     return run(
         draw(schedule_seed, settings.servers),
@@ -67,6 +82,20 @@ def report(settings: Settings, schedule_seed: int, trace: bool = False) -> Sched
         scheme=make_scheme(),
         wire=settings.wire,
         trace=trace,
+    )
+
+
+def fitting_seed(settings: Settings, index: int) -> int:
+    """Return the seed of a campaign's schedule: the first that is drawn and fits the mutant."""
+    mutant = settings.party_classes()
+    for redrawn in range(_MAX_DRAWS):
+        seed = settings.schedule_seed(index, redrawn)
+        # Where every schedule fits, none needs to be drawn.
+        if not mutant.hunt or mutant.is_hunted_with(draw(seed, settings.servers)):
+            return seed
+    raise UserError(
+        f"none of {_MAX_DRAWS:,} schedules with {settings.servers} servers meets the conditions "
+        f"that the mutant {settings.mutant} is hunted with; choose another number of --servers"
     )
 
 

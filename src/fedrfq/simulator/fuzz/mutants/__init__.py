@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedrfq.simulator.fuzz.mutants import (  # noqa: F401  (importing a mutant registers it)
     beliefs,
     change_proposals,
+    evidence,
     memory,
     quorums,
     rejoining,

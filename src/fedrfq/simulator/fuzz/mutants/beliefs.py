@@ -24,6 +24,7 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
+from fedrfq.consensus.settling import settle
 from fedrfq.consensus.votes import Slots
 from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
@@ -33,7 +34,7 @@ def _settle_unverified(replica: Replica, peer: int, message: Message) -> None:
     body = message.body
     assert isinstance(body, Cert)
     if body.round == body.certificate.record.round == replica.round:
-        replica.settle(body.certificate, peer)
+        settle(replica, body.certificate, peer)
     else:
         on_cert(replica, peer, message)
 
@@ -50,7 +51,7 @@ def _settle_stale(replica: Replica, peer: int, message: Message) -> None:
     assert isinstance(body, Cert)
     is_old = body.round < replica.round
     if is_old and replica.rules.certifies(body.certificate, Kind.COMMIT):
-        replica.settle(body.certificate, peer)
+        settle(replica, body.certificate, peer)
     else:
         on_cert(replica, peer, message)
 

@@ -11,6 +11,7 @@ from fedrfq.consensus.messages import (
     AnyMessage,
     Cert,
     Commit,
+    Inputs,
     Kind,
     Message,
     Prepare,
@@ -22,8 +23,9 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Signer
-from fedrfq.consensus.rules import Entries, Rules
+from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
+from fedrfq.simulator.fuzz.schedule_conditions import decided_alone, with_crashes, with_servers
 
 
 @breaks("double-sign", "certificate", "promise", "left-view")
@@ -59,7 +61,7 @@ class _Forgets(Replica, ABC):
         super().__init__(rules, me, signer, application, kept)
 
 
-@breaks("double-sign")
+@breaks("double-sign", hunt=(with_servers("equivocate"), with_crashes(Kind.PREPARE)))
 class VotesForgotten(_Forgets):
     """After a restart a server does not know its votes."""
 
@@ -67,7 +69,7 @@ class VotesForgotten(_Forgets):
         return isinstance(body, Prepare | Commit)
 
 
-@breaks("agreement")
+@breaks("agreement", hunt=(with_servers("mutate"), with_crashes(Kind.COMMIT), decided_alone))
 class PreparedForgotten(_Forgets):
     """After a restart a server does not know what it has prepared."""
 
@@ -91,7 +93,7 @@ class ListForgotten(_Forgets):
         return isinstance(body, UploadList)
 
 
-@breaks("left-view")
+@breaks("left-view", hunt=(with_crashes(Kind.VIEWCHANGE),))
 class ViewForgotten(_Forgets):
     """After a restart a server is back in a view that it had left."""
 
@@ -99,7 +101,7 @@ class ViewForgotten(_Forgets):
         return isinstance(body, ViewChange)
 
 
-@breaks("promise", "progress")
+@breaks("promise", "progress", hunt=(with_crashes(Kind.UPLOAD),))
 class UploadsForgotten(_Forgets):
     """After a restart a server does not know what it gave receipts for."""
 
@@ -107,12 +109,12 @@ class UploadsForgotten(_Forgets):
         return isinstance(body, Upload)
 
 
-@breaks("progress")
+@breaks("progress", hunt=(with_servers("hoard"),))
 class SetsForgotten(Replica):
     """A server keeps only the last set it computed and the one it has prepared."""
 
-    def _compute_anew(self, entries: Entries) -> Record:
-        record = super()._compute_anew(entries)
+    def _compute_anew(self, inputs: Inputs) -> Record:
+        record = super()._compute_anew(inputs)
         kept = {*record.parts()}
         if self.certificates.prepared is not None:
             kept.add(self.certificates.prepared.record.set_)

@@ -11,6 +11,8 @@ from fedrfq.consensus.client import Client
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
+from fedrfq.simulator.fuzz.schedule import Schedule
+from fedrfq.simulator.fuzz.schedule_conditions import Condition
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,11 @@ class Mutant:
     client: type[Client] = Client
     scheme: type[IdealSignatures] | None = None  # None: the campaign's
     servers: int | None = None  # the size of committee in which alone the flaw shows
+    hunt: tuple[Condition, ...] = ()  # all are met by the schedules that it is hunted with
+
+    def is_hunted_with(self, schedule: Schedule) -> bool:
+        """Return whether a schedule fits: whether it has what can expose the flaw."""
+        return all(condition(schedule) for condition in self.hunt)
 
 
 TRUE = Mutant("nothing", ())
@@ -32,12 +39,16 @@ Party = TypeVar("Party", bound=type[Replica] | type[Rules] | type[Client] | type
 
 
 def breaks(
-    *expected: str, servers: int | None = None, rules: type[Rules] = Rules
+    *expected: str,
+    servers: int | None = None,
+    rules: type[Rules] = Rules,
+    hunt: tuple[Condition, ...] = (),
 ) -> Callable[[Party], Party]:
     """Register a class as a mutant that breaks one of the expected invariants.
 
     The mutant's name is made from the class name, and its docstring says what is broken. `rules`
-    go with a broken replica whose flaw other replicas would otherwise refuse.
+    go with a broken replica whose flaw other replicas would otherwise refuse. A mutant that few
+    schedules expose says in `hunt` what these have in common.
     """
 
     def register(party: Party) -> Party:
@@ -52,6 +63,7 @@ def breaks(
             client=party if issubclass(party, Client) else Client,
             scheme=party if issubclass(party, IdealSignatures) else None,
             servers=servers,
+            hunt=hunt,
         )
         return party
 

@@ -19,6 +19,7 @@ from fedrfq.consensus.roster import Roster, faults, quorum
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.votes import Slots, Votes
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
+from fedrfq.simulator.fuzz.schedule_conditions import decided_alone, with_servers
 
 
 def roster_as(kind: type[Roster], roster: Roster) -> Roster:
@@ -68,7 +69,7 @@ class RepeatedVoters(Rules):
         return certificate.phase == phase and enough and self._votes_hold(certificate)
 
 
-@breaks("agreement")
+@breaks("agreement", hunt=(with_servers("mutate"), decided_alone))
 class RepeatedChanges(Rules):
     """One server's view change, repeated, justifies a new view."""
 
@@ -82,7 +83,7 @@ class RepeatedChanges(Rules):
         return len(valid) == len(body.changes) >= needed
 
 
-@breaks("union", "censorship")
+@breaks("union", "censorship", hunt=(with_servers("censor"),))
 class RepeatedLists(Rules):
     """One server's list, repeated, justifies a free choice."""
 
@@ -90,7 +91,7 @@ class RepeatedLists(Rules):
         return len(body.lists) >= self.roster.n - self.roster.f and _are_proper(self, body)
 
 
-@breaks("union", "censorship")
+@breaks("union", "censorship", hunt=(with_servers("censor"),))
 class FewerLists(Rules):
     """f+1 lists justify a free choice."""
 
@@ -134,7 +135,7 @@ class VotesOfAnyValue(Replica):
     make_votes = _OfAnyValue
 
 
-@breaks("agreement")
+@breaks("agreement", hunt=(decided_alone,))
 class CommitsUnprepared(Replica):
     """A server commits as soon as it has sent its own PREPARE."""
 

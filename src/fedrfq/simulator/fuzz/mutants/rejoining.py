@@ -1,11 +1,12 @@
-"""Mutants that speak when they must be silent: after losing their log, or once the run is over."""
+"""Mutants that speak when they must be silent: after losing their log."""
 
 from __future__ import annotations
 
-from fedrfq.consensus.messages import Part, Record
+from fedrfq.consensus.messages import Part
 from fedrfq.consensus.rejoin import Rejoining
 from fedrfq.consensus.replica import Replica
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
+from fedrfq.simulator.fuzz.schedule_conditions import answers_echo, decided_alone, log_lost_in_round
 
 
 class _OneRoundLess(Rejoining):
@@ -25,7 +26,7 @@ class _AnswersOfFaults(Rejoining):
         return len(self.answers) >= self._rules.roster.f
 
 
-@breaks("double-sign", "promise", "left-view")
+@breaks("double-sign", "promise", "left-view", hunt=(log_lost_in_round(3), decided_alone))
 class FewAnswers(Replica):
     """A server that has lost its log is content with the answers of f others."""
 
@@ -37,7 +38,7 @@ class _AnyAnswer(Rejoining):
         return True
 
 
-@breaks("double-sign", "promise", "left-view")
+@breaks("double-sign", "promise", "left-view", hunt=(answers_echo,))
 class OldAnswers(Replica):
     """A server that has lost its log accepts answers to earlier requests."""
 
@@ -51,12 +52,3 @@ class SpeaksAtOnce(Replica):
     @property
     def silent(self) -> bool:
         return self.over
-
-
-@breaks("over")
-class NeverOver(Replica):
-    """A server goes on after the outcome that ends the run."""
-
-    def _load_outcome(self, record: Record) -> None:
-        super()._load_outcome(record)
-        self.state.over = False

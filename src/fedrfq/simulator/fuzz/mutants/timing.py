@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedrfq.consensus.answers import on_fetch
-from fedrfq.consensus.events import Effect, Event, Received
+from fedrfq.consensus.events import Effect, Event, Expired, Received, Timer
 from fedrfq.consensus.inbox import HANDLERS
 from fedrfq.consensus.messages import Fetch, Message, PartKind, ViewChange
 from fedrfq.consensus.replica import Replica
@@ -11,6 +11,7 @@ from fedrfq.consensus.roster import Roster
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 from fedrfq.simulator.fuzz.mutants.quorums import roster_as
+from fedrfq.simulator.fuzz.schedule_conditions import with_servers, without_faulty_servers
 
 
 class _ConstantTimeout(Roster):
@@ -38,8 +39,10 @@ class TimerNeverStarted(Replica):
 class NeverResends(Replica):
     """A server never sends a lost message again."""
 
-    def _resend(self) -> None:
-        pass
+    def step(self, event: Event) -> list[Effect]:
+        if isinstance(event, Expired) and event.timer is Timer.RESEND:
+            return []
+        return super().step(event)
 
 
 @breaks("progress")
@@ -56,14 +59,14 @@ def _keep_certificate(replica: Replica, peer: int, message: Message) -> None:
         on_fetch(replica, peer, message)
 
 
-@breaks("progress")
+@breaks("progress", hunt=(without_faulty_servers,))
 class CertificatesKept(Replica):
     """A server hands out no certificate to those who ask for it."""
 
     handlers = HANDLERS | {Fetch: _keep_certificate}
 
 
-@breaks("bounded")
+@breaks("bounded", hunt=(with_servers("flood", "lie"),))
 class KeepsEveryChange(Replica):
     """A server keeps all view changes of another, not only the highest."""
 
@@ -86,7 +89,7 @@ class KeepsEveryEvent(Replica):
         return super().step(event)
 
 
-@breaks("bounded")
+@breaks("bounded", hunt=(with_servers("flood", "lie"),))
 class KeepsEverythingEarly(Replica):
     """A server keeps all messages of rounds ahead."""
 

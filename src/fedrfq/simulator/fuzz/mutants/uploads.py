@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from fedrfq.consensus.certificates import Certificates
 from fedrfq.consensus.events import Application
-from fedrfq.consensus.messages import Kind, Message, PrePrepare, Upload, UploadList
+from fedrfq.consensus.messages import Inputs, Kind, Message, PrePrepare, Upload, UploadList
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.roster import Signer
-from fedrfq.consensus.rules import Entries, Rules
+from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
 
@@ -20,25 +20,26 @@ class ResultUnchecked(Replica):
 
     def _follows(self, proposal: PrePrepare) -> bool:
         super()._follows(proposal)
-        return self._entries(proposal) is not None
+        return self._inputs(proposal) is not None
 
 
 @breaks("union", "censorship")
 class UnionUnchecked(Replica):
     """A server takes the leader's word for which uploads count."""
 
-    def _entries(self, proposal: PrePrepare) -> Entries | None:
-        return super()._entries(replace(proposal, lists=()))
+    def _inputs(self, proposal: PrePrepare) -> Inputs | None:
+        return super()._inputs(replace(proposal, lists=()))
 
 
 @breaks("union")
 class FirstUploadCounts(Rules):
     """One upload counts of a client that sent two."""
 
-    def union(self, lists: Iterable[Message]) -> tuple[Entries, Entries]:
-        single, double = super().union(lists)
-        one_each = tuple(dict(double).items())
-        return tuple(sorted(single + one_each)), double
+    def union(self, lists: Iterable[Message]) -> tuple[Inputs, Inputs]:
+        counted, repeated = super().union(lists)
+        one_each = tuple(dict(repeated.uploads).items())
+        uploads = tuple(sorted(counted.uploads + one_each))
+        return counted._replace(uploads=uploads), repeated
 
 
 @breaks("validity", "accusation")
@@ -63,9 +64,11 @@ class _AdmitsAll:
     def __init__(self, application: Application) -> None:
         self.start = application.start
         self.decide = application.decide
-        self.over = application.over
 
     def refuses(self, upload: Upload) -> str | None:
+        return None
+
+    def refuses_successor(self, content: bytes) -> str | None:
         return None
 
 

@@ -10,20 +10,25 @@ from fedrfq.consensus.messages import Certificate, Kind, Message, PrePrepare, Vi
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
+from fedrfq.simulator.fuzz.schedule_conditions import (
+    decided_alone,
+    prepared_in_secret,
+    with_servers,
+)
 
 
-@breaks("agreement")
+@breaks("agreement", hunt=(decided_alone,))
 class PreparedLeftOut(Replica):
     """A server's view changes never say what it has prepared."""
 
-    def _leave_for(self, view: int) -> None:
+    def leave_for(self, view: int) -> None:
         held = self.certificates.prepared
         self.certificates.prepared = None
-        super()._leave_for(view)
+        super().leave_for(view)
         self.certificates.prepared = held
 
 
-@breaks("agreement", "validity", "union")
+@breaks("agreement", "validity", "union", hunt=(with_servers("mutate"), decided_alone))
 class PreparedUnverified(Rules):
     """Prepared certificates in view changes are believed without proof."""
 
@@ -31,7 +36,7 @@ class PreparedUnverified(Rules):
         return super().proper_change(replace(body, prepared=None))
 
 
-@breaks("agreement")
+@breaks("agreement", hunt=(with_servers("mutate"), decided_alone, prepared_in_secret))
 class LowestPrepared(Rules):
     """A new view carries on with the lowest prepared certificate."""
 
@@ -42,7 +47,7 @@ class LowestPrepared(Rules):
         return min(prepared, key=lambda certificate: certificate.view, default=None)
 
 
-@breaks("agreement")
+@breaks("agreement", hunt=(with_servers("mutate"), decided_alone))
 class NewViewUnchecked(Rules):
     """A new view's value need not be the prepared one."""
 
@@ -55,7 +60,7 @@ class NewViewUnchecked(Rules):
         return is_bound and is_leader and is_of_round and self.proper_changes(body)
 
 
-@breaks("agreement")
+@breaks("agreement", hunt=(with_servers("mutate"), decided_alone))
 class ChangesOfAnyView(Rules):
     """View changes for another view justify a new view."""
 
@@ -141,5 +146,5 @@ class JoinsAnyone(Replica):
         views = [m.view for s, m in self.view_changes.changes.items() if s != self.me]
         if max(views, default=0) <= self.view:
             return False
-        self._leave_for(max(views))
+        self.leave_for(max(views))
         return True

@@ -1,0 +1,47 @@
+"""What the logs of one run lack, all of them together, although each of them holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedrfq.audit.agreement import Log
+from fedrfq.audit.log import Charge
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The rounds before the last that no log has, and those that no log has the uploads of."""
+
+    run: str
+    missing: tuple[int, ...]
+    not_recomputed: tuple[int, ...]
+
+
+def find_gaps(logs: Sequence[Log], recompute: bool) -> Gaps | None:
+    """Return what is missing of a run, or None if nothing is.
+
+    What is cut off at the end of all logs cannot be known. With `recompute`, every round must have
+    been computed anew.
+    """
+    there = {audited.round for _, rounds in logs for audited in rounds}
+    recomputed = {audited.round for _, rounds in logs for audited in rounds if audited.recomputed}
+    missing = set(range(1, max(there, default=0))) - there
+    not_recomputed = there - recomputed if recompute else set()
+    if not missing and not not_recomputed:
+        return None
+    run = logs[0][0].rules.run.hex()
+    return Gaps(run, tuple(sorted(missing)), tuple(sorted(not_recomputed)))
+
+
+def charged_in(logs: Sequence[Log]) -> dict[tuple[str, str], list[str]]:
+    """Return the paths of the logs that have evidence of each offence: who, and what it signed.
+
+    Whoever keeps a log can strip evidence off it. The others have it still.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for audit, rounds in logs:
+        charges: list[Charge] = [charge for audited in rounds for charge in audited.charges]
+        for offence in dict.fromkeys((charge.who, charge.what) for charge in charges):
+            found.setdefault(offence, []).append(str(audit.path))
+    return found
