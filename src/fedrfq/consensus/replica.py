@@ -498,10 +498,9 @@ class Replica:
             and self.rules.conflict(held.body, message.body)
         ):
             # Either may have come over its sender's own link, and not have been verified yet.
-            forged = self.rules.forged((held, message))
-            self._drop(slots, forged)
-            if not forged:
-                self.accuse(held, message)
+            self._drop(slots, self.rules.forged((held, message)))
+            # This keeps nothing unless both signatures hold.
+            self.accuse(held, message)
         return False
 
     def verified(self, slots: Slots, messages: Iterable[Message], needed: int) -> list[Message]:
