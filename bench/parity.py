@@ -93,7 +93,7 @@ def _rounds(payloads: Sequence[bytes]) -> list[Recorded]:
 def _round(payload: bytes, public: bytes) -> Recorded:
     """Return a round; `public` is the public part before it, which is recorded when it changes."""
     uploads = {}
-    contents = {PartKind.PUBLIC: public}
+    contents = {PartKind.PUBLIC: public, PartKind.SUCCESSOR: b""}
     for placed in unpack(payload):
         body = placed.message.body
         if isinstance(body, Upload):

@@ -16,7 +16,7 @@ from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.runs.session import Session
 from fedrfq.studies.axes import Axes
-from fedrfq.studies.recipe import Recipe
+from fedrfq.studies.study import Study
 from support.command import fedrfq
 from support.committees import CLASSES, rounds, some_settings, uploads
 from support.small import CPU, tiny
@@ -148,11 +148,11 @@ def test_a_liars_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert resumed.state.agreed == session.state.agreed != (b"",)
 
 
-def test_the_recipe_sets_one_alone_against_four_of_whom_one_is_so() -> None:
-    recipe = Recipe.load("servers")
+def test_the_study_sets_one_alone_against_four_of_whom_one_is_so() -> None:
+    study = Study.load("servers")
     found = {
         labels: experiment.committee
-        for (labels, _), experiment in Axes.of(recipe).experiments.items()
+        for (labels, _), experiment in Axes.of(study).experiments.items()
     }
     alone = "one server alone"
     four = "four servers, one of them so"
@@ -169,6 +169,6 @@ def test_the_recipe_sets_one_alone_against_four_of_whom_one_is_so() -> None:
         "crashing": Simulated(4, 1, "silent"),
     }
     for quick in (False, True):
-        rounds_ = {e.rounds for e in Axes.of(Recipe.load("servers", quick)).experiments.values()}
+        rounds_ = {e.rounds for e in Axes.of(Study.load("servers", quick)).experiments.values()}
         # The last round is not one that the forgetful server has just forgotten.
         assert all(number > 4 and number % 4 for number in rounds_)

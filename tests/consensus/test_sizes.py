@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 
 from fedrfq.consensus.messages import (
@@ -30,7 +31,9 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.sizes import sizes_of
 from fedrfq.consensus.wire import Refused, Sizes
+from fedrfq.prototypes.fixed_point import FULL_PRECISION, size
 from support.handmade import committee
+from support.paths import ROOT
 
 SERVERS = 4
 CLIENTS = 20
@@ -87,6 +90,14 @@ def test_the_largest_honest_message_of_each_kind_has_just_this_size(kind: Kind) 
 
 def test_every_kind_has_a_size() -> None:
     assert {*LARGEST, Kind.BODY} == set(Kind) == set(SIZES.by_kind)
+
+
+def test_the_threat_model_states_these_sizes() -> None:
+    """Its numbers are for the same servers and clients, and for 10 classes of 24 values."""
+    sizes = sizes_of(RULES.roster, size(np.array([10]), 24, FULL_PRECISION)).by_kind
+    text = (ROOT / "docs" / "concepts" / "threat-model.md").read_text(encoding="utf-8")
+    for kind in (Kind.UPLOAD, Kind.LIST, Kind.VIEWCHANGE, Kind.PREPREPARE, Kind.CERT):
+        assert f"| {sizes[kind]:,} |" in text, kind.name
 
 
 TOO_MUCH = {

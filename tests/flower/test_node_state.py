@@ -227,6 +227,18 @@ def test_the_state_of_another_run_is_refused(
     )
 
 
+def test_a_state_is_found_by_its_run(e: Experiment, run: list[Done], tmp_path: Path) -> None:
+    ask(e, run, 0, tmp_path)
+    own = node_of(0, 1, order(e, 0, b"", True, tmp_path)).state
+    found = NodeState.found(own.folder, own.run)
+    assert found is not None
+    assert found.read().models == own.read().models
+    assert NodeState.found(own.folder, "0" * 64) is None
+    spoil(own.folder / KEPT, facts="{}")
+    with pytest.raises(UserError, match="is not as this program writes it"):
+        NodeState.found(own.folder, own.run)
+
+
 def test_so_is_that_of_another_where_nothing_is_exchanged(tmp_path: Path) -> None:
     local = experiment(clients=2, **NOTHING)
     assert not sent_to(0, 1, order(local, 0, b"", True, tmp_path)).error

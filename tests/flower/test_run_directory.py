@@ -19,7 +19,7 @@ from fedrfq.flower.messages import NodeAnswer, NodeFigures
 from fedrfq.flower.run_directory import FlowerRunDirectory, RunPlan
 from fedrfq.flower.sample_knowledge import DealtSamples, ReportedSamples
 from fedrfq.flower.serverapp import main
-from fedrfq.learning.all_classes import ALL_WAYS
+from fedrfq.learning.all_classes import ALL_WAYS, PACKED_MEASURES
 from fedrfq.learning.round_loop import committee_settings
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.runs.run_directory import AUDITED, RunDirectory
@@ -141,7 +141,7 @@ def test_a_client_not_heard_from_has_no_figures_on_all_classes(
     """Nor has a later round those of the one before it; figures of other classes are not taken."""
     decided, _ = loaded(finished)
     directory = begin(tmp_path)
-    columns = len(ALL_WAYS) * (4 + 10)
+    columns = len(ALL_WAYS) * (len(PACKED_MEASURES) + 10)
     directory.certify(replace(decided, round=1, uploads={}))
     for client, accuracy, width in ((0, 40.0, columns), (1, 80.0, columns), (2, 20.0, 5)):
         known = replace(figures(1, 50.0), common_KF=np.full((1, width), accuracy))

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
+from fedrfq import data
 from fedrfq.consensus.messages import Message, Part, PartKind
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
@@ -23,6 +25,8 @@ from fedrfq.flower.messages import RoundOrder
 from fedrfq.flower.packed_result import public_in
 from fedrfq.flower.serverapp import main
 from fedrfq.learning import metrics
+from fedrfq.learning.public.classifier_file import CLASSIFIERS
+from fedrfq.runs.inference import ClientModel
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session, pick_device
 from support.flowers import SMALL, Nodes, context, hear, written
@@ -43,7 +47,7 @@ OPEN: dict[str, dict[str, Any]] = {
         "rounds": 4,
         "participation": 0.5,
         "validation": 0.3,
-        "public": {"name": "random", "second": 8, "every": 3},
+        "public": {"name": "random", "second": 8, "every": 3, "threshold": 0.6},
     },
     "moments, labels poisoned": {
         "method": {"name": "codes"},
@@ -153,7 +157,7 @@ def test_statistics_on_a_public_map_and_what_clients_learn_from_them(
     found = run(tmp_path, Nodes(3), changes)
     other = direct(tmp_path, changes)
     files = tuple(name for name in FILES if (other.path / name).exists())
-    same(found, other, files)
+    same(found, other, (*files, CLASSIFIERS))
     assert files == tuple(name for name in FILES if (found.path / name).exists())
     assert "audit.log" in files
     last = found.rounds()[-1]
@@ -182,6 +186,41 @@ def test_the_public_part_goes_to_nodes_that_do_not_have_it(tmp_path: Path) -> No
     ]
     assert (1, 3, False) in sent
     assert all(order.last == b"" for order in grid.orders if order.hello)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        OPEN["local"],
+        # Not everybody takes part in the only round: some have the model that they started with.
+        {
+            "rounds": 1,
+            "participation": 0.5,
+            "model": {"name": "cnn"},
+            "cohorts": [{"clients": 1, "channels": 8}, {"clients": 3, "channels": 10}],
+        },
+    ],
+)
+def test_every_clients_model_predicts_as_after_a_run_without_flower(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    found = run(tmp_path, Nodes(3), changes)
+    other = direct(tmp_path, changes)
+    image = tmp_path / "digit.png"
+    Image.fromarray(data.load("mnist5k").test_x[0, 0]).save(image)
+    for client in range(4):
+        expected = ClientModel.load(other, client).predict([image])
+        assert ClientModel.load(found, client).predict([image]) == expected
+
+
+def test_models_that_are_kept_elsewhere_are_left_there(tmp_path: Path) -> None:
+    """As the nodes of a real federation do."""
+    grid = Nodes(2)
+    grid.to = lambda node, order: replace(order, state=str(tmp_path / "elsewhere"))
+    found = run(tmp_path, grid, OPEN["local"])
+    assert not (found.path / CLASSIFIERS).exists()
+    with pytest.raises(UserError, match="stay with its nodes"):
+        ClientModel.load(found, 0)
 
 
 def test_an_experiment_that_came_with_the_app_is_found_and_models_go_where_they_should(

@@ -46,7 +46,7 @@ def by_hand() -> CommonFigures:
     guesses = [[0, 0, 0, 1, 2, 0], [1, 0, 1, 1, 2, 0]]
     held = torch.tensor([[True, False, False], [True, True, True]])
     ways = {"head": sure(guesses), "prototype": sure([[0] * 6] * 2, confidence=0.6)}
-    return measure(ways, "head", y, weight, held)
+    return measure(ways, "head", y, weight, held, torch.zeros(2))
 
 
 def test_accuracies_on_classes_held_and_not_held() -> None:
@@ -107,10 +107,33 @@ def test_the_final_prediction_may_be_any_way() -> None:
 def test_the_worst_client_is_an_honest_one() -> None:
     y = torch.tensor([[0, 1]]).expand(2, -1)
     ways = {"head": sure([[0, 1], [1, 0]], 2)}
-    figures = measure(ways, "head", y, torch.ones(2, 2), torch.ones(2, 2) > 0)
+    figures = measure(ways, "head", y, torch.ones(2, 2), torch.ones(2, 2) > 0, torch.zeros(2))
     assert figures.record(np.array([True, True]))["accuracy_all_worst"] == 0
     assert figures.record(np.array([True, False]))["accuracy_all_worst"] == 100
     assert figures.record(np.array([False, False]))["accuracy_all_worst"] is None
+
+
+def test_below_the_threshold_nothing_is_answered() -> None:
+    """Three real samples at 0.9, 0.6 and 0.9, the second right and the third wrong."""
+    y = torch.tensor([[0, 1, 0, 0]]).expand(3, -1)
+    weight = torch.tensor([[1.0, 1, 1, 0]]).expand(3, -1)
+    probabilities = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.1, 0.9], [1.0, 0.0]])
+    ways = {"head": probabilities.log().expand(3, -1, -1)}
+    held = torch.ones(3, 2) > 0
+    figures = measure(ways, "head", y, weight, held, torch.tensor([0.7, 0.5, 0.95]))
+    head = figures.ways["head"]
+    assert head.answered_K == pytest.approx([200 / 3, 100, 0])
+    assert head.accuracy_answered_K[:2] == pytest.approx([50, 200 / 3])
+    assert math.isnan(head.accuracy_answered_K[2])
+    record = figures.record(np.array([True, True, True]))
+    assert record["answered"] == pytest.approx(500 / 9)
+    assert record["accuracy_answered"] == pytest.approx(175 / 3)
+
+
+def test_without_a_threshold_everything_is_answered_and_nothing_is_said_of_it() -> None:
+    record = by_hand().record(np.array([True, True]))
+    assert record["answered"] is None
+    assert record["accuracy_answered"] is None
 
 
 def test_what_is_not_a_number_predicts_nothing() -> None:
@@ -118,7 +141,8 @@ def test_what_is_not_a_number_predicts_nothing() -> None:
     y = torch.tensor([[0, 0]])
     known = GlobalPrototypes.of([Globals.none(2, 3)], CPU)
     ways = {"prototype": known.log_probabilities(torch.ones(1, 2, 3))}
-    found = measure(ways, "prototype", y, torch.ones(1, 2), torch.ones(1, 2) > 0).client(0)
+    held = torch.ones(1, 2) > 0
+    found = measure(ways, "prototype", y, torch.ones(1, 2), held, torch.zeros(1)).client(0)
     assert (found["accuracy_all"], found["ece"]) == (0, 0)
 
 

@@ -19,6 +19,7 @@ from fedrfq.consensus.events import Outcome, Publish, Received
 from fedrfq.consensus.messages import (
     Cert,
     Certificate,
+    ChangeProposal,
     Commit,
     Fetch,
     Kind,
@@ -131,7 +132,7 @@ def test_what_it_brings_is_what_a_simulated_committee_decides_though_a_server_di
         assert rules.certifies(result.certificate, Kind.COMMIT)
         assert cert == rules.unsigned(Cert(result.round, result.certificate))
         globals_, verdicts, _, public = round_log.parts(
-            rules.run, result.round, Outcome(result.globals_, result.verdicts, b"")
+            rules, result.round, Outcome(result.globals_, result.verdicts, b"")
         )
         assert parts == [globals_, verdicts, public]
     for folder in (folders[0], folders[3]):
@@ -166,10 +167,8 @@ def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
     tries = [
         rules.signed(Upload(1, ~own.party, content), own.signer),
         rules.signed(Upload(1, 0, content), own.signer),
-        rules.signed(Upload(1, federation.roster.proposal_client(1), change_proposal), own.signer),
-        rules.signed(
-            Upload(1, federation.roster.proposal_client(1), change_proposal), other.signer
-        ),
+        rules.signed(ChangeProposal(1, 1, change_proposal), own.signer),
+        rules.signed(ChangeProposal(1, 1, change_proposal), other.signer),
         rules.signed(Commit(1, 0, bytes(32), 1), own.signer),
         rules.signed(Commit(1, 0, bytes(32), 1), other.signer),
     ]
@@ -183,7 +182,8 @@ def test_it_cannot_upload_for_itself_nor_move_nor_vote(tmp_path: Path) -> None:
                 for message in tries:
                     server._driver.hear(own.party, message.wire)
             await until(lambda: ignored(servers, "bad signature") == [1] * 4)  # as client 0
-            assert counted(servers, "not for a courier to say") == [2] * 4  # the votes
+            # The proposals and the votes.
+            assert counted(servers, "not for a courier to say") == [4] * 4
             for server, _ in servers.running.values():
                 assert not server._replica.upload_pool.messages
                 assert not server._replica.votes.commits

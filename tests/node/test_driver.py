@@ -20,6 +20,7 @@ from fedrfq.consensus.events import (
     Waiting,
 )
 from fedrfq.consensus.messages import (
+    ChangeProposal,
     Evidence,
     Message,
     Part,
@@ -308,9 +309,7 @@ def test_the_same_replicas_decide_through_drivers_as_by_hand() -> None:
 def test_change_proposals_are_taken_in_now_and_then_and_from_servers_alone() -> None:
     async def test() -> None:
         world = World()
-        change_proposal = RULES.signed(
-            Upload(1, RULES.roster.proposal_client(1), b"text"), signer(key("server", 1))
-        ).wire
+        change_proposal = RULES.signed(ChangeProposal(1, 1, b"text"), signer(key("server", 1))).wire
         upload = RULES.signed(Upload(1, 0, b"1"), signer(key("client", 0))).wire
         for _ in range(3 * CHANGE_PROPOSALS):
             world.driver.hear(1, change_proposal)

@@ -23,8 +23,9 @@ from fedrfq.paper.client_gradients import ClientLoss, Point, curvature, minibatc
 from fedrfq.paper.descent import Exchanged, MeasuredRound, check, descend
 from fedrfq.paper.theorem import Constants, MeasuredSetting, largest_lam, s8_holds, terms
 from fedrfq.prototypes.fixed_point import Globals
-from fedrfq.studies.recipe import Recipe, StudyResult
-from support.recipes import recipe, shown
+from fedrfq.studies.plan import StudyResult
+from fedrfq.studies.study import Study
+from support.studies import shown, study_of
 
 SMALL: dict[str, Any] = {
     "rounds": 4,
@@ -40,7 +41,7 @@ TABLE: dict[str, Any] = {
     "powers": 3,
     "starts": 2,
     "experiment": SMALL,
-    "settings": {"two": {}, "tiny": {"method": {"lam": 1e-6}, "train": {"lr": 1e-4}}},
+    "axes": {"setting": {"two": {}, "tiny": {"method": {"lam": 1e-6}, "train": {"lr": 1e-4}}}},
 }
 
 
@@ -400,12 +401,12 @@ def test_slack_is_what_is_between_the_bound_and_the_loss() -> None:
     assert found.slacks(True) == [pytest.approx(2 + found.changes(True)[0])]
 
 
-# The recipe
+# The study
 
 
 @pytest.fixture(scope="module")
 def small_shown(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
-    return shown(BoundPlan.of(recipe("bound", TABLE)), tmp_path_factory.mktemp("bound"))
+    return shown(BoundPlan.of(study_of("bound", TABLE)), tmp_path_factory.mktemp("bound"))
 
 
 def test_it_shows_all_terms_for_every_round(small_shown: StudyResult) -> None:
@@ -458,18 +459,20 @@ def test_without_pooling_the_constant_is_1(tmp_path: Path) -> None:
     table = toml.merge(
         TABLE, {"experiment": {"rounds": 2, "pool": {"name": "none"}}, "iterations": 1}
     )
-    found = shown(BoundPlan.of(recipe("bound", {**table, "settings": {"none": {}}})), tmp_path)
+    found = shown(
+        BoundPlan.of(study_of("bound", {**table, "axes": {"setting": {"none": {}}}})), tmp_path
+    )
     assert found.whole["constants"]["none"]["pooled"] == 1
 
 
-def test_the_recipe_assumes_what_the_theorem_does() -> None:
-    plan = BoundPlan.of(Recipe.load("bound"))
+def test_the_study_assumes_what_the_theorem_does() -> None:
+    plan = BoundPlan.of(Study.load("bound"))
     assert (plan.experiments, plan.keep) == ((), False)
     for experiment in plan.settings.values():
         check(experiment)
         assert experiment.detector.psi == 1  # type: ignore[attr-defined]
     assert len({experiment.method.lam for experiment in plan.settings.values()}) > 2  # type: ignore[attr-defined]
-    quick = BoundPlan.of(Recipe.load("bound", quick=True))
+    quick = BoundPlan.of(Study.load("bound", quick=True))
     assert quick.iterations < plan.iterations
 
 
@@ -478,11 +481,11 @@ def test_the_recipe_assumes_what_the_theorem_does() -> None:
     [
         {"iterations": 0},
         {"powers": 1.5},
-        {"settings": {}},
+        {"axes": {"setting": {}}},
         {"experiment": {"train": {"momentum": 0.5}}},
         {"x": 1},
     ],
 )
-def test_impossible_recipes_are_refused(change: dict[str, Any]) -> None:
+def test_impossible_studies_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        BoundPlan.of(recipe("bound", {**TABLE, **change}))
+        BoundPlan.of(study_of("bound", {**TABLE, **change}))

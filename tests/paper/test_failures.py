@@ -15,13 +15,14 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
 from fedrfq.learning.round_loop import RoundLoop
-from fedrfq.paper import failures_tables
 from fedrfq.paper.clusters import Clustered, clustered
-from fedrfq.paper.failures import Failure, FailuresPlan, needed, prototypes
+from fedrfq.paper.failures import FailuresPlan, needed, prototypes
 from fedrfq.studies.grid import EndedRun, Grid
-from fedrfq.studies.recipe import Recipe, StudyResult
-from support.recipes import recipe
+from fedrfq.studies.plan import StudyResult
+from fedrfq.studies.study import Study
+from support.command import fedrfq
 from support.small import CPU, TINY
+from support.studies import study_of
 
 TABLE: dict[str, Any] = {
     "experiment": {**TINY, "rounds": 1, "data": {"name": "mnist5k"}},
@@ -45,7 +46,7 @@ def by_hand() -> Clustered:
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
     found = Grid(
-        FailuresPlan.of(recipe("failures", TABLE, seeds=2)).experiments,
+        FailuresPlan.of(study_of("failures", TABLE, seeds=2)).experiments,
         tmp_path_factory.mktemp("runs"),
         CPU,
         200,
@@ -59,7 +60,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Grid:
 @pytest.fixture(scope="module")
 def shown(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     told: list[float] = []
-    plan = FailuresPlan.of(recipe("failures", TABLE, seeds=2))
+    plan = FailuresPlan.of(study_of("failures", TABLE, seeds=2))
     found = plan.show(
         grid.ended, tmp_path_factory.mktemp("shown"), CPU, lambda share, words: told.append(share)
     )
@@ -162,7 +163,7 @@ def test_a_picture_for_each_dataset_and_the_counts_of_the_first_seed(shown: Stud
 
 
 def test_data_that_are_not_there_are_left_out_and_it_says_so(shown: StudyResult) -> None:
-    plan = FailuresPlan.of(recipe("failures", TABLE))
+    plan = FailuresPlan.of(study_of("failures", TABLE))
     assert plan.keep
     assert {experiment.data.name for experiment in plan.experiments} == {"mnist5k"}
     assert (
@@ -171,7 +172,7 @@ def test_data_that_are_not_there_are_left_out_and_it_says_so(shown: StudyResult)
     )
     assert shown.whole["left_out"] == plan.missing
     with pytest.raises(UserError, match="fedrfq data get cifar10"):
-        FailuresPlan.of(recipe("failures", {**TABLE, "only": {"dataset": ["cifar10"]}}))
+        FailuresPlan.of(study_of("failures", {**TABLE, "only": {"dataset": ["cifar10"]}}))
 
 
 def test_weights_that_are_not_there_are_asked_for() -> None:
@@ -190,8 +191,8 @@ def test_what_is_made_on_first_use_is_not_asked_for(
 
 
 def test_runs_that_diverged_do_not_count(grid: Grid, tmp_path: Path) -> None:
-    plan = FailuresPlan.of(recipe("failures", TABLE, seeds=2))
-    gone = plan.runs[("small", "fedproto"), 1].hash()
+    plan = FailuresPlan.of(study_of("failures", TABLE, seeds=2))
+    gone = plan.axes.experiments[("small", "fedproto"), 1].hash()
     ended = {
         key: EndedRun(run.run, "too large" if key == gone else None)
         for key, run in grid.ended.items()
@@ -209,27 +210,42 @@ def test_runs_that_diverged_do_not_count(grid: Grid, tmp_path: Path) -> None:
         )
 
 
-def test_one_method_alone_has_no_differences(shown: StudyResult) -> None:
-    own = [Failure(**row) for row in shown.rows if row["method"] == "fedrfq"]
-    assert len(failures_tables.sheets("a title", own, "")) == 1
+def test_one_method_alone_has_no_differences(grid: Grid, tmp_path: Path) -> None:
+    table = {**TABLE, "only": {"method": ["fedrfq"]}}
+    plan = FailuresPlan.of(study_of("failures", table, seeds=2))
+    assert len(plan.show(grid.ended, tmp_path, CPU, lambda share, words: None).sheets) == 1
 
 
-def test_the_recipes_axes_are_checked() -> None:
+def test_the_command_keeps_the_models_that_it_needs(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(
+        'kind = "failures"\n[experiment]\nrounds = 1\nclients = 4\n'
+        "partition = {ways = 2, spread = 0, shots = 5, test_shots = 5}\n"
+        "[axes.dataset.mnist5k]\n[axes.method.fedproto]\n"
+    )
+    done = fedrfq("reproduce", file, "--out", tmp_path, "--device", "cpu")
+    assert "failures-mnist5k.png" in done.stdout
+    assert "nor that between reruns" in done.stdout
+
+
+def test_the_studies_axes_are_checked() -> None:
     with pytest.raises(UserError, match="dataset and method"):
-        FailuresPlan.of(recipe("failures", {**TABLE, "axes": {"method": TABLE["axes"]["method"]}}))
+        FailuresPlan.of(
+            study_of("failures", {**TABLE, "axes": {"method": TABLE["axes"]["method"]}})
+        )
     with pytest.raises(UserError, match="unknown key"):
-        FailuresPlan.of(replace(recipe("failures", {**TABLE, "axis": {}})))
+        FailuresPlan.of(replace(study_of("failures", {**TABLE, "axis": {}})))
 
 
-def test_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedrfq.paper.failures.needed", lambda experiment: "")
-    plan = FailuresPlan.of(Recipe.load("failures"))
-    assert {(labels, e.rounds) for (labels, _), e in plan.runs.items()} == {
+    plan = FailuresPlan.of(Study.load("failures"))
+    assert {(labels, e.rounds) for (labels, _), e in plan.axes.experiments.items()} == {
         ((dataset, method), rounds)
         for dataset, rounds in (("mnist", 100), ("femnist", 120), ("cifar10", 110))
         for method in ("fedproto", "fedrfq")
     }
-    cifar = plan.runs[("cifar10", "fedrfq"), 0]
+    cifar = plan.axes.experiments[("cifar10", "fedrfq"), 0]
     assert (cifar.method.lam, cifar.train.batch_size, cifar.model.weights) == (0.1, 32, "imagenet")  # type: ignore[attr-defined]
-    quick = FailuresPlan.of(Recipe.load("failures", quick=True))
+    quick = FailuresPlan.of(Study.load("failures", quick=True))
     assert [(e.data.name, e.rounds) for e in quick.experiments] == [("mnist5k", 10)] * 2

@@ -23,8 +23,9 @@ from fedrfq.paper.lipschitz_estimate import (
     window,
 )
 from fedrfq.prototypes.pooling import Pool
-from fedrfq.studies.recipe import Recipe, StudyResult
-from support.recipes import recipe, shown
+from fedrfq.studies.plan import StudyResult
+from fedrfq.studies.study import Study
+from support.studies import shown, study_of
 
 SMALL: dict[str, Any] = {
     "kernels": [1, 2],
@@ -41,7 +42,9 @@ def rng() -> np.random.Generator:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
-    return shown(LipschitzPlan.of(recipe("lipschitz", SMALL)), tmp_path_factory.mktemp("lipschitz"))
+    return shown(
+        LipschitzPlan.of(study_of("lipschitz", SMALL)), tmp_path_factory.mktemp("lipschitz")
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,14 +166,14 @@ def test_the_step_that_is_not_valid_is_counted(small: StudyResult) -> None:
 
 
 def test_the_same_seed_gives_the_same(small: StudyResult, tmp_path: Path) -> None:
-    assert shown(LipschitzPlan.of(recipe("lipschitz", SMALL)), tmp_path).rows == small.rows
-    other = shown(LipschitzPlan.of(recipe("lipschitz", {**SMALL, "seed": 1})), tmp_path).rows
+    assert shown(LipschitzPlan.of(study_of("lipschitz", SMALL)), tmp_path).rows == small.rows
+    other = shown(LipschitzPlan.of(study_of("lipschitz", {**SMALL, "seed": 1})), tmp_path).rows
     assert [row["pairs"] for row in other] != [row["pairs"] for row in small.rows]
 
 
 def test_a_kernel_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
     found = shown(
-        LipschitzPlan.of(recipe("lipschitz", {**SMALL, "kernels": [3], "starts": 1, "pairs": 2})),
+        LipschitzPlan.of(study_of("lipschitz", {**SMALL, "kernels": [3], "starts": 1, "pairs": 2})),
         tmp_path,
     )
     assert [row["norm"] for row in found.rows] == ["max norm, a window", "L2, a window"]
@@ -178,18 +181,18 @@ def test_a_kernel_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
 
 
 def test_it_says_where_pairs_go_beyond() -> None:
-    plan = LipschitzPlan.of(recipe("lipschitz", SMALL))
+    plan = LipschitzPlan.of(study_of("lipschitz", SMALL))
     sheet = plan._claims(["L2, a window"], [Constant("L2, a window", 2, 3, 1.2, e)], {2: 0.0})
     assert [row[1] for row in sheet.rows] == ["holds", "fails", "holds"]
     assert sheet.rows[1][2] == "L2, a window"
 
 
-def test_the_recipe_asks_for_what_the_paper_says() -> None:
-    plan = LipschitzPlan.of(Recipe.load("lipschitz"))
+def test_the_study_asks_for_what_the_paper_says() -> None:
+    plan = LipschitzPlan.of(Study.load("lipschitz"))
     assert plan.kernels == (1, 2, 3, 4, 5)
     assert (2, 25) in plan.maps
     assert (plan.experiments, plan.keep) == ((), False)
-    assert LipschitzPlan.of(Recipe.load("lipschitz", quick=True)).starts < plan.starts
+    assert LipschitzPlan.of(Study.load("lipschitz", quick=True)).starts < plan.starts
 
 
 @pytest.mark.parametrize(
@@ -205,6 +208,6 @@ def test_the_recipe_asks_for_what_the_paper_says() -> None:
         {"map": []},
     ],
 )
-def test_impossible_recipes_are_refused(change: dict[str, Any]) -> None:
+def test_impossible_studies_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        LipschitzPlan.of(recipe("lipschitz", {**SMALL, **change}))
+        LipschitzPlan.of(study_of("lipschitz", {**SMALL, **change}))

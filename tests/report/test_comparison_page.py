@@ -12,6 +12,7 @@ from fedrfq.report import comparison_page, groups, marks, theme, vega
 from fedrfq.report.figure import Figure
 from fedrfq.report.find_runs import runs_in
 from fedrfq.report.groups import Brief, differing, grouped
+from fedrfq.studies.intervals import difference
 from support.command import SMALL, fedrfq, records, sets
 from support.reports import ran
 
@@ -154,12 +155,13 @@ def test_of_one_run_the_deviation_is_over_clients(folder):
 
 def test_the_table_has_the_differences_to_the_first_and_the_settings_that_differ(folder):
     text = comparison_page.page(runs_in([folder])).render("")
-    means = [
-        np.mean([last(path, "accuracy_mean") for path in runs_in([folder / f"mnist5k-{name}"])])
+    own = [
+        [last(path, "accuracy_mean") for path in runs_in([folder / f"mnist5k-{name}"])]
         for name in ("fedproto", "fedrfq")
     ]
-    assert f'<td class="number">{means[1] - means[0]:+.2f}</td>' in text
-    assert f"{means[0]:.2f} %" in text
+    paired = difference(own[1], own[0])
+    assert f'<td class="number">{paired.mean:+.2f} ± {paired.half:.2f}</td>' in text
+    assert f"{np.mean(own[0]):.2f} %" in text
     assert "<td>method.name</td><td>fedproto</td><td>fedrfq</td>" in text
     assert "<td>data.name</td>" not in text
     assert len(re.findall(r"<td>[^<]*-seed[01]-", text)) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from fedrfq import data
 from fedrfq.models.public_maps import RandomMap
 from fedrfq.report import run_page
-from fedrfq.runs import summary
+from fedrfq.runs import public_summary, summary
 from fedrfq.runs.run_directory import RunDirectory
 from support.command import SMALL, fedrfq, only_run, records, sets
 from support.reports import figures, rendered
@@ -48,8 +49,7 @@ def test_the_table_says_what_one_client_exchanged(exchanged: RunDirectory) -> No
     clients = first["participants"]
     assert rows["public map"] == "random, 64 values at 8 bits; class means"
     assert rows["exchanged on it"] == (
-        f"once, in round 1: {first['parameters_up'] / clients:,.0f} values, "
-        f"{first['bytes_up'] / clients:,.0f} bytes up and "
+        f"once, in round 1: {first['bytes_up'] / clients:,.0f} bytes up and "
         f"{first['bytes_down'] / clients:,.0f} bytes down for one client"
     )
     assert rows["uploaded per round"] == "nothing but the statistics on the public map"
@@ -107,13 +107,51 @@ def test_several_exchanges_beside_a_method_that_exchanges(tmp_path: Path) -> Non
     assert rows["uploaded per round"].startswith(f"{second['parameters_up']:,} values")
 
 
-def test_parameters_that_travel_beside_the_statistics_are_not_passed_off_as_such(
-    tmp_path: Path,
+def test_statistics_are_told_from_the_models_that_travel_beside_them(
+    tmp_path: Path, exchanged: RunDirectory
 ) -> None:
-    choice = [*SMALL, *PUBLIC, "rounds=1", "method.name=fedavg"]
+    choice = [*SMALL, *PUBLIC, "method.name=fedavg"]
     fedrfq("run", *sets(choice), "--out", tmp_path)
+    run = only_run(tmp_path)
+    first, second = records(run.path)
+    alone = records(exchanged.path)[0]
+    for way in ("up", "down"):
+        # Local sends nothing but statistics, and its clients hold the same classes.
+        assert first[f"public_bytes_{way}"] == alone[f"bytes_{way}"]
+        # The model weighs as much in the round without an exchange.
+        assert first[f"bytes_{way}"] == first[f"public_bytes_{way}"] + second[f"bytes_{way}"]
+        assert second[f"public_bytes_{way}"] is None
+    said = dict(summary.rows(run))["exchanged on it"]
+    assert said == dict(summary.rows(exchanged))["exchanged on it"]
+    tile = f"<strong>{run_page.length(first['public_bytes_up'])}</strong>"
+    assert tile in html.unescape(rendered(run.path))
+
+
+def test_a_threshold_says_how_much_is_answered_and_how_well(tmp_path: Path) -> None:
+    fedrfq("run", *sets([*SMALL, *PUBLIC, "public.threshold=0.6"]), "--out", tmp_path)
+    run = only_run(tmp_path)
+    found = result(run)
+    assert 0 < found["answered"] < 100
+    # What is left out is wrong more often than the rest.
+    assert found["accuracy_answered"] > found["accuracy_all"]
+    said = dict(summary.rows(run))["… at least as sure as the threshold"]
+    share = f"{found['answered']:.2f} % of the samples"
+    assert said == f"{share}, {found['accuracy_answered']:.2f} % of them rightly"
+
+
+def test_records_from_before_statistics_were_counted_apart(exchanged: RunDirectory) -> None:
+    record = replace(exchanged.rounds()[0], public_bytes_up=None, public_bytes_down=None)
+    assert public_summary.statistics_bytes(record) == (record.bytes_up, record.bytes_down)
+
+
+@pytest.mark.parametrize("changes", [[], ["public.moments=full", "public.bits=16"]])
+def test_a_dry_run_says_what_the_map_will_cost(tmp_path: Path, changes: list[str]) -> None:
+    choice = sets([*SMALL, *PUBLIC, *changes])
+    dry = fedrfq("run", *choice, "--out", tmp_path / "none", "--dry-run").stdout
+    fedrfq("run", *choice, "--out", tmp_path)
     rows = dict(summary.rows(only_run(tmp_path)))
-    assert rows["exchanged on it"].endswith("for one client, the model's parameters included")
+    for label in ("public map", "exchanged on it"):
+        assert f"{label}: {rows[label]}" in dry
 
 
 def test_without_a_map_nothing_is_said_of_one(whole: Path) -> None:

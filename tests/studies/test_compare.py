@@ -7,11 +7,10 @@ import statistics
 import pytest
 
 from fedrfq.experiment import load
-from fedrfq.studies.compare import Comparison
+from fedrfq.studies.axes import experiment as combined
 from fedrfq.studies.intervals import difference, quantile, spread
-from fedrfq.studies.study_file import experiment as combined
 from support.command import fedrfq
-from support.grids import grid_file, refused, run_of, table
+from support.grids import comparison_of, grid_file, refused, run_of, table
 
 TOP = """seeds = [0, 1, 2]
 target = 60
@@ -26,7 +25,7 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
     file = grid_file(folder, TOP, more=SETTINGS)
     done = fedrfq("compare", file, "--out", folder / "out", "--device", "cpu")
-    return Comparison.load(file), folder / "out", done
+    return comparison_of(file), folder / "out", done
 
 
 def test_the_table_is_that_of_the_records(compared):
@@ -35,7 +34,7 @@ def test_the_table_is_that_of_the_records(compared):
     assert list(cells) == [(s, m) for s in ("few", "many") for m in ("local", "fedproto", "fedrfq")]
     for (setting, method), cell in cells.items():
         runs = [
-            run_of(out, comparison.experiments[setting, method, seed]).rounds()
+            run_of(out, comparison.axes.experiments[(setting, method), seed]).rounds()
             for seed in (0, 1, 2)
         ]
         own = [records[-1].accuracy_mean for records in runs]
@@ -79,11 +78,11 @@ def test_differences_are_paired_over_seeds(compared):
     assert len(pairs) == 3 * 6
     last = {
         place: run_of(out, experiment).rounds()[-1]
-        for place, experiment in comparison.experiments.items()
+        for place, experiment in comparison.axes.experiments.items()
     }
 
     def own(setting, method, seed):
-        return last[setting, method, seed].accuracy_mean
+        return last[(setting, method), seed].accuracy_mean
 
     few = [own("few", "fedrfq", seed) - own("few", "fedproto", seed) for seed in (0, 1, 2)]
     many = [own("many", "fedrfq", seed) - own("many", "fedproto", seed) for seed in (0, 1, 2)]
@@ -98,7 +97,7 @@ def test_differences_are_paired_over_seeds(compared):
     assert pairs["few", "fedrfq", "local"]["prototype"] is None
     for name, field in {"all_classes": "accuracy_all", "held": "accuracy_held"}.items():
         accuracies = [
-            [getattr(last["few", method, seed], field) for seed in (0, 1, 2)]
+            [getattr(last[("few", method), seed], field) for seed in (0, 1, 2)]
             for method in ("fedrfq", "local")
         ]
         expected = difference(*accuracies).mean
@@ -161,14 +160,14 @@ def test_quantiles_of_the_printed_tables(freedom, expected):
 def test_a_label_lays_its_changes_over_the_experiment(tmp_path):
     own = '[methods."λ 0.5"]\nmethod = {name = "fedrfq", lam = 0.5}\npool = {stride = 2}'
     top = f'seeds = [3]\nname = "own name"\n[methods.local]\n{own}'
-    comparison = Comparison.load(
+    comparison = comparison_of(
         grid_file(tmp_path, top, more="[settings.wide]\npartition = {ways = 4}")
     )
-    changed = comparison.experiments["wide", "λ 0.5", 3]
+    changed = comparison.axes.experiments[("wide", "λ 0.5"), 3]
     assert (changed.name, changed.seed, changed.rounds) == ("own name", 3, 4)
     assert (changed.partition.ways, changed.method.lam, changed.pool.stride) == (4, 0.5, 2)
-    assert comparison.experiments["wide", "local", 3].pool.name == "none"
-    assert comparison.against == ("λ 0.5",)
+    assert comparison.axes.experiments[("wide", "local"), 3].pool.name == "none"
+    assert comparison.against == ("local", "λ 0.5")
 
 
 def test_changing_the_kind_leaves_the_old_ones_options():
@@ -183,15 +182,15 @@ def test_changing_the_kind_leaves_the_old_ones_options():
 
 BAD = {
     "seed = [0]": "did you mean seeds?",
-    'methods = ["local"]': "seeds must be a list",
+    'seeds = "two"\nmethods = ["local"]': "seeds must be how many",
     'seeds = []\nmethods = ["local"]': "seeds must be a list",
     'seeds = [0, 1, 0]\nmethods = ["local"]': "seeds has 0 more than once",
     'seeds = [0, true]\nmethods = ["local"]': "seeds must be a list",
-    "seeds = [0]": "methods must be a list of names",
-    "seeds = [0]\nmethods = []": "methods must be a list of names",
+    "seeds = [0]": "axes.method must be sections",
+    "seeds = [0]\nmethods = []": "axes.method must be sections",
     'seeds = [0]\nmethods = ["fedprox", "fedprotto"]': "did you mean fedproto?",
     'seeds = [0]\nmethods = ["local", "local"]': "more than once",
-    'seeds = [0]\nmethods = ["local"]\nsettings = {}': "settings must be sections",
+    'seeds = [0]\nmethods = ["local"]\nsettings = {}': "axes.setting must be sections",
     'seeds = [0]\nmethods = ["local"]\ntarget = 300': "target must be an accuracy",
     'seeds = [0]\nmethods = ["local"]\nagainst = ["fedproto"]': "against must be a list of labels",
     'seeds = [0]\nname = "a/b"\nmethods = ["local"]': "name must be a plain folder name",
@@ -214,7 +213,7 @@ def test_a_bad_experiment_names_where_it_is(tmp_path):
         grid_file(tmp_path / "bad", 'seeds = [0]\nmethods = ["local"]', more=more),
         tmp_path / "out",
     )
-    assert "method 'local', setting 'odd'" in said
+    assert "setting 'odd', method 'local'" in said
     assert "did you mean ways?" in said
 
 

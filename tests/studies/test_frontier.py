@@ -8,12 +8,11 @@ import pytest
 from fedrfq.errors import UserError
 from fedrfq.paper.kinds import plan
 from fedrfq.runs.session import pick_device
-from fedrfq.studies.frontier import frontier
+from fedrfq.studies.figure import frontier
 from fedrfq.studies.grid import Grid
-from fedrfq.studies.line_plots import Facet, PlotLine, _draw_facet
 from fedrfq.studies.measures import MEASURES, MeasuredRuns
-from fedrfq.studies.plots import pyplot, styles
-from support.recipes import recipe
+from fedrfq.studies.pictures import Facet, _draw_facet, points_line, pyplot, styles
+from support.studies import study_of
 
 METHODS = ("local", "fedproto", "fedavg")
 TABLE: dict[str, Any] = {
@@ -25,14 +24,14 @@ TABLE: dict[str, Any] = {
 
 
 def test_each_method_is_a_point_over_its_bytes(tmp_path: Path) -> None:
-    figure = plan(recipe("frontier", TABLE, seeds=2))
+    figure = plan(study_of("frontier", TABLE, seeds=2))
     device = pick_device("cpu")
     grid = Grid(figure.experiments, tmp_path, device, 200, False)
     for _ in grid.advance():
         pass
-    wanted = frontier(recipe("frontier", TABLE, seeds=2))
+    wanted = frontier(study_of("frontier", TABLE, seeds=2))
     measured = MeasuredRuns.of(wanted.axes, grid.ended)
-    ((facet,),) = wanted._facets(measured)
+    ((facet,),) = wanted.facets(measured)
     assert facet.logarithmic
     assert facet.xlabel == "bytes per client in all, up and down"
     for name in METHODS:
@@ -65,7 +64,7 @@ def test_each_method_is_a_point_over_its_bytes(tmp_path: Path) -> None:
 def test_what_costs_nothing_is_on_the_axis_too(places: tuple[float, ...], scale: str) -> None:
     plt = pyplot()
     picture, axes = plt.subplots()
-    lines = {str(x): PlotLine([x], [None]) for x in places}
+    lines = {str(x): points_line({x: 50.0}) for x in places}
     _draw_facet(axes, Facet("", "", "", lines, logarithmic=True), styles(list(lines)))
     assert axes.get_xscale() == scale
     plt.close(picture)
@@ -74,6 +73,6 @@ def test_what_costs_nothing_is_on_the_axis_too(places: tuple[float, ...], scale:
 def test_accuracy_on_all_classes_is_the_default_measure() -> None:
     table = {key: value for key, value in TABLE.items() if key != "measures"}
     if "accuracy_all" in MEASURES:
-        assert frontier(recipe("frontier", table)).measures == ("accuracy_all",)
+        assert frontier(study_of("frontier", table)).drawn == ("accuracy_all",)
     with pytest.raises(UserError, match="unknown key x"):
-        frontier(recipe("frontier", {**TABLE, "x": "bytes"}))
+        frontier(study_of("frontier", {**TABLE, "x": "bytes"}))

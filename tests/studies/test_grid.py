@@ -14,10 +14,9 @@ from fedrfq import UserError
 from fedrfq.files import locks
 from fedrfq.files.strict_json import to_json
 from fedrfq.runs.run_directory import RunDirectory
-from fedrfq.studies.compare import Comparison, ComparisonFindings
 from fedrfq.studies.grid import Grid, linked, restack
 from support.command import CPU, assert_same_run, command, fedrfq, records
-from support.grids import found, grid_file, table
+from support.grids import comparison_of, found, grid_file, table
 
 TOP = 'seeds = [0, 1]\nmethods = ["fedproto", "local"]'
 AS_ASKED = ("--no-controls", "--no-tune")
@@ -25,11 +24,11 @@ AS_ASKED = ("--no-controls", "--no-tune")
 
 def asked(file):
     """Return the comparison of what the file names, with nothing beside it."""
-    return Comparison.load(file, controls=False, tune=False)
+    return comparison_of(file, controls=False, tune=False)
 
 
 def grid(file, out, most=200):
-    return Grid(asked(file).experiments.values(), out, CPU, most, True)
+    return Grid(asked(file).experiments, out, CPU, most, True)
 
 
 def compare(file, out, *more, expect=0):
@@ -38,7 +37,8 @@ def compare(file, out, *more, expect=0):
 
 def figures(file, ended):
     """Return the table without times and directories."""
-    whole = ComparisonFindings.of(asked(file), ended).table()
+    comparison = asked(file)
+    whole = comparison.whole(comparison.measure(ended))
     for row in (*whole["runs"], *whole["cells"]):
         for key in ("seconds", "directory"):
             row.pop(key, None)
@@ -129,7 +129,7 @@ def test_interrupt_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path, stop):
     process.send_signal(stop)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    again = shlex.join(command("compare", file, "--out", out, *AS_ASKED))
+    again = shlex.join(command("compare", file, *AS_ASKED, "--out", out))
     assert f"continue with: {again}" in errors
     for run in found(out).values():
         (checkpoint,) = run.checkpoints()

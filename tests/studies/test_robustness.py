@@ -7,17 +7,23 @@ import pytest
 
 from fedrfq.learning.round_loop import attackers
 from fedrfq.studies.intervals import Spread
-from fedrfq.studies.robustness import Detected, RobustnessStudy, won_back
+from fedrfq.studies.robustness import RobustnessPlan, shares, won_back
+from fedrfq.studies.study import Study
 from support.command import clients, fedrfq
 from support.grids import grid_file, refused, run_of, table
 
 TOP = """seeds = [0, 1]
+against = ["none"]
 attackers = [1, 2]
 attacks = ["none", "sign-flip"]
 [detectors.none]
 [detectors.two]
 name = "bft"
 psi = 2
+[[claims]]
+says = "the detector helps"
+measure = "own"
+better = {detector = "two"}
 """
 
 
@@ -26,7 +32,7 @@ def tried(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tried")
     file = grid_file(folder, TOP, rounds=6)
     done = fedrfq("robustness", file, "--out", folder / "out", "--device", "cpu", "--json")
-    return RobustnessStudy.load(file), folder / "out", done
+    return RobustnessPlan.of(Study.load(file, kind="robustness")), folder / "out", done
 
 
 def cells(out):
@@ -42,7 +48,7 @@ def over(run, who, column="accuracy"):
 
 
 def honest_of(study, number, seed):
-    bad = attackers(study.experiments["sign-flip", "two", number, seed])
+    bad = attackers(study.axes.experiments[("sign-flip", "two", str(number)), seed])
     assert len(bad) == number
     return [k for k in range(5) if k not in bad]
 
@@ -51,7 +57,10 @@ def test_all_run_in_one_stack_and_no_attack_runs_once(tried):
     study, out, done = tried
     assert "12 runs, 0 of them done; 12 to train in 1 stacks" in done.stderr
     assert len(list((out / "grid").glob("*/result.json"))) == 12
-    assert study.experiments["none", "two", 1, 0] == study.experiments["none", "two", 2, 0]
+    assert (
+        study.axes.experiments[("none", "two", str(1)), 0]
+        == study.axes.experiments[("none", "two", str(2)), 0]
+    )
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -69,10 +78,12 @@ def test_losses_are_from_the_clean_run_over_the_same_clients(tried, number, meas
     for attack in ("none", "sign-flip"):
         for detector in ("none", "two"):
             runs = [
-                run_of(out, study.experiments[attack, detector, number, seed]) for seed in (0, 1)
+                run_of(out, study.axes.experiments[(attack, detector, str(number)), seed])
+                for seed in (0, 1)
             ]
             clean = [
-                run_of(out, study.experiments["none", "none", number, seed]) for seed in (0, 1)
+                run_of(out, study.axes.experiments[("none", "none", str(number)), seed])
+                for seed in (0, 1)
             ]
             who = [honest_of(study, number, seed) for seed in (0, 1)]
             accuracies = [over(run, k, column) for run, k in zip(runs, who, strict=True)]
@@ -95,7 +106,9 @@ def test_who_was_caught(tried, number):
     study, out, _ = tried
     rows = []
     for seed in (0, 1):
-        rows += clients(run_of(out, study.experiments["sign-flip", "two", number, seed]).path)
+        rows += clients(
+            run_of(out, study.axes.experiments[("sign-flip", "two", str(number)), seed]).path
+        )
     bad = [row for row in rows if row["malicious"] == "1"]
     dropped = [row for row in rows if row["verdict"] == "filtered"]
     caught = [row for row in bad if row["verdict"] == "filtered"]
@@ -121,6 +134,12 @@ def test_what_is_printed_and_written(tried):
     assert whole == table(out)
     assert len(whole["cells"]) == 8
     assert len(whole["runs"]) == 16
+    places = ["none, 1", "none, 2", "sign-flip, 1", "sign-flip, 2", "all together"]
+    assert [claim["where"] for claim in whole["claims"]] == places
+    claim = whole["claims"][3]["differences"]["none"]["mean"]
+    assert f"| sign-flip, 2 | two | {claim:+.2f} ±" in (out / "grid" / "table.md").read_text()
+    ends = [cells(out)["sign-flip", detector, 2]["own"]["mean"] for detector in ("two", "none")]
+    assert claim == pytest.approx(ends[0] - ends[1])
     rows = list(csv.DictReader((out / "grid" / "table.csv").read_text().splitlines()))
     assert [float(row["own_loss_mean"]) for row in rows] == [
         cell["own_loss"]["mean"] for cell in whole["cells"]
@@ -146,14 +165,19 @@ def test_won_back_by_hand():
 
 
 def test_shares_by_hand():
-    counted = Detected.together([Detected(4, 2, 6, 1, 2, 20), Detected(6, 3, 4, 2, 2, 20)])
-    assert counted.shares() == {
+    names = ("dropped", "dropped_attackers", "attackers")
+    names += ("late_dropped_attackers", "late_attackers", "honest")
+    runs = [
+        dict(zip(names, counts, strict=True))
+        for counts in ((4, 2, 6, 1, 2, 20), (6, 3, 4, 2, 2, 20))
+    ]
+    assert shares(runs) == {
         "precision": 0.5,
         "recall": 0.5,
         "recall_late": 0.75,
         "honest_dropped": 5 / 40,
     }
-    assert set(Detected.together([]).shares().values()) == {None}
+    assert set(shares([]).values()) == {None}
 
 
 def test_without_none_the_clean_run_is_still_there(tmp_path):
@@ -174,8 +198,8 @@ def test_attacks_on_a_public_map_are_measured_on_all_classes(tmp_path):
     text = file.read_text().replace(str(tmp_path / "tiny.npz"), "mnist5k")
     file.write_text(text)
     fedrfq("robustness", file, "--out", tmp_path / "out", "--device", "cpu")
-    study = RobustnessStudy.load(file)
-    (experiment,) = study.experiments.values()
+    study = RobustnessPlan.of(Study.load(file, kind="robustness"))
+    (experiment,) = study.axes.experiments.values()
     bad = attackers(experiment)
     who = [k for k in range(5) if k not in bad]
     attacked = over(run_of(tmp_path / "out", experiment), who, "public_accuracy_all")
@@ -197,13 +221,13 @@ BAD = {
     GOOD.replace("[1]", "[0]"): "attackers must be a list",
     GOOD.replace("[1]", "[5]"): "leave at least one of them honest",
     GOOD.replace('attacks = ["none"]', 'attacks = ["nois"]'): "did you mean noise?",
-    GOOD.replace('detectors = ["none"]', "detectors = []"): "detectors must be a list of names",
+    GOOD.replace('detectors = ["none"]', "detectors = []"): "axes.detector must be sections",
     GOOD.replace(
         'detectors = ["none"]', "[detectors.mine]\npsi = 3"
-    ): "detectors.mine: name is missing",
+    ): "axes.detector.mine: detector.name is missing",
     GOOD.replace('detectors = ["none"]', "[detectors.bft]\npsy = 3"): "did you mean psi?",
     GOOD.replace('attacks = ["none"]', "")
-    + "\n[attacks.noise]\nclients = 3": "clients cannot be set here; set attackers",
+    + "\n[attacks.noise]\nclients = 3": "clients cannot be set here; set axes.attackers",
 }
 
 
@@ -214,6 +238,6 @@ def test_bad_files(tmp_path, top, says):
 
 def test_attack_in_the_experiment_is_refused(tmp_path):
     file = grid_file(tmp_path / "bad", GOOD, more='attack = {name = "noise"}')
-    assert "experiment.attack cannot be set here; list the attacks" in refused(
+    assert "experiment.attack cannot be set here; make the attacks" in refused(
         "robustness", file, tmp_path / "out"
     )

@@ -6,11 +6,11 @@ import pytest
 
 from fedrfq.learning.round_loop import program_key
 from fedrfq.methods import METHODS
-from fedrfq.studies.compare import CONTROLS, Comparison
+from fedrfq.studies.compare import CONTROLS
 from fedrfq.studies.grid import Grid
 from fedrfq.studies.tuning import LAMS, TriedLam, best, lam_of
 from support.command import CPU, fedrfq
-from support.grids import found, grid_file, refused, table
+from support.grids import comparison_of, found, grid_file, refused, table
 
 # The last λ is too large for any training, and must not be chosen.
 TOP = 'seeds = [0, 1, 2]\ncontrols = false\ntune = [0.2, 1, 1e38]\nmethods = ["local", "fedproto"]'
@@ -96,7 +96,7 @@ def test_again_tunes_nothing_and_prints_the_same(tuned):
 
 def test_stopped_while_it_tunes_it_goes_on(tmp_path):
     file = grid_file(tmp_path, 'seeds = [0]\ntune = [0.2, 1]\nmethods = ["fedproto", "fedrfq"]')
-    tuning = Comparison.load(file, controls=False).tuning
+    tuning = comparison_of(file, controls=False).tuning
     steps = Grid(tuning.experiments, tmp_path / "out", CPU, 200, False).advance()
     for _ in range(5):
         next(steps)
@@ -125,29 +125,29 @@ def test_the_best_lam(accuracies, default, chosen):
 def test_every_method_with_a_lam_is_tuned_in_one_program_unless_the_file_sets_it(tmp_path):
     labels = "".join(f"[methods.{name}]\n" for name in METHODS)
     own = '[methods.mine]\nmethod = {name = "fedproto", lam = 0.5}\n'
-    comparison = Comparison.load(grid_file(tmp_path, f"seeds = [3, 4, 5]\n{labels}{own}"))
+    comparison = comparison_of(grid_file(tmp_path, f"seeds = [3, 4, 5]\n{labels}{own}"))
     tuning = comparison.tuning
     expected = {name for name, method in METHODS.items() if hasattr(method(), "lam")}
-    assert {method for _, method, _ in tuning.tuned} == expected
-    assert {seed for *_, seed in tuning.tuned} == {3, 4}
+    assert {labels[-1] for labels, _ in tuning.tuned} == expected
+    assert {seed for _, seed in tuning.tuned} == {3, 4}
     tried = [len({*LAMS, METHODS[name]().lam}) for name in expected]
     assert len(tuning.experiments) == 2 * sum(tried)
     assert len({program_key(experiment) for experiment in tuning.experiments}) == len(expected)
-    assert lam_of(comparison.experiments["", "mine", 3]) == 0.5
+    assert lam_of(comparison.axes.experiments[("mine",), 3]) == 0.5
 
 
 def test_the_default_is_always_tried(tmp_path):
     file = grid_file(tmp_path, 'seeds = [0]\ntune = [7, 0.5]\nmethods = ["fedproto"]')
-    tuning = Comparison.load(file, controls=False).tuning
+    tuning = comparison_of(file, controls=False).tuning
     assert [lam_of(experiment) for experiment in tuning.experiments] == [0.5, 1.0, 7.0]
 
 
 def test_tuning_can_be_left_out(tmp_path):
     file = grid_file(tmp_path, 'seeds = [0]\nmethods = ["fedproto"]')
-    assert Comparison.load(file).tuning.experiments
-    assert not Comparison.load(file, tune=False).tuning.experiments
+    assert comparison_of(file).tuning.experiments
+    assert not comparison_of(file, tune=False).tuning.experiments
     file = grid_file(tmp_path, 'seeds = [0]\nmethods = ["fedproto"]\ntune = []')
-    assert not Comparison.load(file).tuning.experiments
+    assert not comparison_of(file).tuning.experiments
 
 
 def test_too_few_samples_to_hold_any_back(tmp_path):
@@ -166,28 +166,32 @@ def test_bad_lams(tmp_path, lams):
 
 def test_controls_come_first_beside_what_was_asked_for(tmp_path):
     file = grid_file(tmp_path, 'seeds = [0]\nmethods = ["fedrfq", "fedproto", "local"]')
-    comparison = Comparison.load(file)
-    assert comparison.methods == (*CONTROLS, "fedrfq", "fedproto")
+    comparison = comparison_of(file)
+    assert comparison.axes.labels["method"] == (*CONTROLS, "fedrfq", "fedproto")
     assert "local" in CONTROLS
-    assert Comparison.load(file, controls=False).methods == ("fedrfq", "fedproto", "local")
+    assert comparison_of(file, controls=False).axes.labels["method"] == (
+        "fedrfq",
+        "fedproto",
+        "local",
+    )
     # Differences are still taken from what was asked for.
     file = grid_file(tmp_path, 'seeds = [0]\nmethods = ["fedavg", "fedper"]')
-    assert Comparison.load(file).against == ("fedavg",)
+    assert comparison_of(file).against == ("local", "fedavg")
     # Under another label it is the same run.
     file = grid_file(tmp_path, 'seeds = [0]\n[methods.alone]\nmethod = {name = "local"}')
-    assert Comparison.load(file).methods == (*CONTROLS[1:], "alone")
+    assert comparison_of(file).axes.labels["method"] == (*CONTROLS[1:], "alone")
 
 
 def test_a_control_that_a_setting_makes_impossible_is_left_out_there_and_said_so(tmp_path):
     """A detector judges uploads, and controls send none."""
     more = '[settings.peace]\n[settings.guarded]\ndetector = {name = "bft"}'
     file = grid_file(tmp_path, 'seeds = [0, 1]\ntune = []\nmethods = ["fedproto"]', more=more)
-    comparison = Comparison.load(file)
-    assert ("peace", "local", 0) in comparison.experiments
-    assert ("guarded", "local", 0) not in comparison.experiments
+    comparison = comparison_of(file)
+    assert (("peace", "local"), 0) in comparison.axes.experiments
+    assert (("guarded", "local"), 0) not in comparison.axes.experiments
     done = compare(file, tmp_path / "out")
     whole = table(tmp_path / "out")
-    assert "method 'local', setting 'guarded': detectors judge" in whole["left_out"][0]
+    assert "setting 'guarded', method 'local': detectors judge" in whole["left_out"][0]
     assert "detectors judge uploaded prototypes" in done.stdout
     cells = [(cell["setting"], cell["method"]) for cell in whole["cells"]]
     assert cells[:1] == [("peace", "local")]

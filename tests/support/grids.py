@@ -7,6 +7,8 @@ import numpy as np
 
 from fedrfq.experiment import Experiment
 from fedrfq.runs.run_directory import RunDirectory
+from fedrfq.studies.compare import ComparePlan
+from fedrfq.studies.study import Study
 from support.command import fedrfq
 
 EXPERIMENT = """
@@ -57,3 +59,13 @@ def refused(command: str, file: Path, out: Path) -> str:
     error = fedrfq(command, file, "--out", out, "--device", "cpu", expect=2).stderr
     assert not out.exists()
     return error
+
+
+def comparison_of(file: Path, *, controls: bool = True, tune: bool = True) -> ComparePlan:
+    """Return the comparison of a file, as `compare` reads it with these options."""
+    changes = {}
+    if not controls:
+        changes["controls"] = False
+    if not tune:
+        changes["tune"] = []
+    return ComparePlan.of(Study.load(file, kind="compare", changes=changes))

@@ -28,9 +28,9 @@ def dataset_and_weight_names() -> list[str]:
     return [*dataset_names(), *WEIGHTS]
 
 
-def recipe_names() -> list[str]:
-    """Return the names of the recipes that `fedrfq reproduce` knows."""
-    from fedrfq.studies.recipe import names
+def study_names() -> list[str]:
+    """Return the names of the studies that `fedrfq reproduce` knows."""
+    from fedrfq.studies.study import names
 
     return names()
 

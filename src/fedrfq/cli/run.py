@@ -189,6 +189,7 @@ def _dry_run(experiments: list[Experiment], device: Any) -> None:
     from fedrfq.data import load
     from fedrfq.learning.round_loop import RoundLoop
     from fedrfq.runs.estimate import estimate
+    from fedrfq.runs.public_summary import planned_rows
 
     loop = RoundLoop(experiments, load(experiments[0].data.name), device)
     console = Console(markup=False)
@@ -208,5 +209,7 @@ def _dry_run(experiments: list[Experiment], device: Any) -> None:
     dealt = partition.realised
     held = f"{dealt['classes_mean']:.2f} ± {dealt['classes_std']:.2f} classes per client"
     say(console, f"{held}; {dealt['samples_min']} to {dealt['samples_max']} training samples")
+    for label, fact in planned_rows(experiments[0], partition, len(loop.dataset.classes)):
+        say(console, f"{label}: {fact}")
     say(console, f"{cost.samples:,} samples in {loop.experiments[0].rounds} rounds")
     say(console, f"expected time: about {cost.seconds:,.0f} s; memory so far: {memory}")

@@ -68,6 +68,20 @@ class NodeState:
         self.run = run
         self.programs = tuple(programs)
 
+    @staticmethod
+    def found(folder: Path, run: str) -> NodeState | None:
+        """Return the state in a folder, with the programs it says it has; None of another run."""
+        path = folder / KEPT
+        _, about = tensors.load(path, 4 * MAX_BYTES)
+        try:
+            facts = json.loads(about["facts"])
+            programs = [tuple(program) for program in facts["programs"]]
+            if facts["run"] != run:
+                return None
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} is not as this program writes it: restore it") from error
+        return NodeState(folder, run, programs)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder alone; raise a UserError if another process holds it."""

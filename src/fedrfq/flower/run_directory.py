@@ -1,7 +1,8 @@
 """A Flower run's directory: the files of any other run, so reports and auditors read it alike.
 
-Models stay with the nodes that host them; in a simulation, those are in state/. The round decided
-last is in decided.safetensors: from there, a run that was stopped continues.
+Models stay with the nodes that host them; in a simulation those are in state/, and when the run
+ends they are brought together in a checkpoint. The round decided last is in decided.safetensors:
+from there, a run that was stopped continues.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import unpack
 from fedrfq.files.strict_json import to_json
+from fedrfq.flower.collected_models import collected
 from fedrfq.flower.decided_round import DecidedRound
 from fedrfq.flower.messages import Floats, Ints, NodeAnswer, NodeFigures, Singles
 from fedrfq.flower.sample_knowledge import SampleKnowledge
 from fedrfq.learning import metrics
-from fedrfq.learning.all_classes import ALL_WAYS, COMMON_MEASURES, CommonFigures
+from fedrfq.learning.all_classes import ALL_WAYS, PACKED_MEASURES, CommonFigures
 from fedrfq.learning.evaluation import Round, RoundOutcome, RoundRecord, RunAccuracies, outcome
-from fedrfq.learning.round_loop import attackers, targets
+from fedrfq.learning.public.classifier_file import save_classifiers
+from fedrfq.learning.public_stack import PublicStack
+from fedrfq.learning.round_loop import LoopState, attackers, held, targets
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import Verdict
@@ -74,8 +78,8 @@ class FlowerRunDirectory:
         self._samples: dict[int, tuple[Ints, Singles]] = {}
         # For each client heard from in this round, what it knows of all classes.
         self._common: dict[int, Floats] = {}
-        # The uploads and global prototypes of the round recorded last.
-        self._last: tuple[Uploads, Globals] | None = None
+        # The uploads and the decision of the round recorded last.
+        self._last: tuple[Uploads, Decision] | None = None
         self.decided: DecidedRound | None = None
 
     @staticmethod
@@ -152,10 +156,15 @@ class FlowerRunDirectory:
         self.run.append(replace(result, report=None))
         return result.record
 
-    def finish(self) -> dict[str, Any]:
-        """Write the last round's prototypes, who held which samples, and the summary; return it."""
+    def finish(self, state: Path) -> dict[str, Any]:
+        """Write the last round's prototypes, who held which samples, and the summary; return it.
+
+        Where the nodes' models are below `state`, write a checkpoint with them, too.
+        """
         if self._last is not None:
-            self._save_prototypes(*self._last)
+            sent, decision = self._last
+            self._save_prototypes(sent, decision.globals_)
+            self._save_models(state, decision)
         if shares := self._plan.samples.shares():
             save_shares(self.run.path, shares)
         result = summary(self.run, self.experiment, (None, None))
@@ -172,6 +181,44 @@ class FlowerRunDirectory:
             # What clients sent are statistics on the public map.
             snapshot = PrototypeSnapshot.only_global(self.round, globals_)
         snapshot.save(self.run.path)
+
+    def _save_models(self, state: Path, decision: Decision) -> None:
+        """Write the clients' models and public classifiers, as `fedrfq predict` reads them."""
+        samples = self._plan.samples
+        if samples.dataset is None:
+            return
+        experiment = self.experiment
+        params = collected(state, self._run_id, experiment, samples.dataset)
+        if params is None:
+            return
+        # The detector's memory is the committee's, and what servers learn is not used on Flower.
+        checkpoint = LoopState(
+            round=self.round,
+            params=params,
+            globals_=(decision.globals_,),
+            memory=({},),
+            centres={},
+            agreed=(self.last,),
+            server=({},),
+            public=(decision.public,),
+        )
+        self.run.save(checkpoint)
+        if decision.public is None:
+            return
+        malicious = [attackers(experiment)]
+        partitions = [samples.partition]
+        stack = PublicStack(
+            [experiment], partitions, malicious, samples.dataset, torch.device("cpu")
+        )
+        made = stack.exchanges[0].classifiers(decision.public)
+        save_classifiers(self.run.path, made, held(partitions, len(samples.dataset.classes)))
+
+    @property
+    def _run_id(self) -> str:
+        """What nodes know the run by: where nothing is exchanged, the experiment stands for it."""
+        if self._plan.federation is None:
+            return self.experiment.hash()
+        return self._plan.federation.roster.run.hex()
 
     def _check(self) -> None:
         """Raise a UserError unless the directory is of this experiment and federation."""
@@ -190,7 +237,7 @@ class FlowerRunDirectory:
 
     def _fits(self, figures: NodeFigures) -> bool:
         """Whether there are as many figures of each client and sample as classes ask for."""
-        columns = len(ALL_WAYS) * (len(COMMON_MEASURES) + self._plan.task.classes)
+        columns = len(ALL_WAYS) * (len(PACKED_MEASURES) + self._plan.task.classes)
         if figures.common_KF.shape[1] not in (0, columns):
             return False
         if not self.experiment.method.predicts:
@@ -219,7 +266,7 @@ class FlowerRunDirectory:
         decision = self._decision(decided.last, sent)
         samples = self._plan.samples
         samples.learn(sent, {client: y_N for client, (y_N, _) in self._samples.items()})
-        self._last = sent, decision.globals_
+        self._last = sent, decision
         who = list(decided.losses)
         losses_K3 = torch.zeros(self.experiment.clients, 3)
         losses_K3[who] = torch.tensor(list(decided.losses.values())).view(-1, 3)

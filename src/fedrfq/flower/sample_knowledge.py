@@ -28,6 +28,10 @@ class SampleKnowledge(Protocol):
     def partition(self) -> Partition:
         """Who holds which samples."""
 
+    @property
+    def dataset(self) -> Dataset | None:
+        """The dataset that was dealt; None where each client has its own samples."""
+
     def described(self) -> dict[str, Any]:
         """Return what environment.json says of the data."""
 
@@ -62,6 +66,8 @@ class ReportedSamples:
 
     Until a client is heard from, it counts as one with no classes and one test sample.
     """
+
+    dataset = None
 
     def __init__(self, clients: int, classes: int) -> None:
         self._train_KJ = np.zeros((clients, classes), np.int64)

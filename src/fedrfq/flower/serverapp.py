@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -74,6 +75,8 @@ class ServerRun:
             self._min_clients = federation.timings.minimum
             self._run_id = federation.roster.run.hex()
         self._experiment_text = toml.dump(directory.experiment.table())
+        # Where simulated nodes keep their models.
+        self._state = options.state or str(directory.run.path.resolve() / "state")
         # When the last round was decided, for the seconds of the next.
         self._began = time.monotonic()
 
@@ -83,7 +86,7 @@ class ServerRun:
         with _frozen():
             while not self.step():
                 pass
-        result = self._directory.finish()
+        result = self._directory.finish(Path(self._state))
         LOG.info(
             "fedrfq: accuracy %.2f after %d rounds: %s",
             result["accuracy_mean"],
@@ -124,7 +127,7 @@ class ServerRun:
             last=last,
             train=directory.round < directory.experiment.rounds and not hello,
             hello=hello,
-            state=self._options.state or str(directory.run.path.resolve() / "state"),
+            state=self._state,
         )
 
     def _ask(self, order: RoundOrder) -> list[NodeAnswer]:

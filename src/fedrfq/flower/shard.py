@@ -203,7 +203,10 @@ class Shard:
         assert self._common_data is not None
         known = GlobalPrototypes.of([globals_], self.device).rows([0 for _ in rows])
         tests = self._common_data.of(rows)
-        return evaluate(engine, params, tests, self._held_KJ[rows], known, public_KNJ).packed()
+        held_KJ = self._held_KJ[rows]
+        threshold_K = torch.full((len(rows),), self.experiment.public.threshold).to(self.device)
+        figures = evaluate(engine, params, tests, held_KJ, known, threshold_K, public_KNJ)
+        return figures.packed()
 
     def _targets(self, rounds: int, globals_: Globals) -> Globals:
         """Return the prototypes that clients use, given what was decided after so many rounds."""

@@ -41,6 +41,8 @@ COMMON_COLUMNS = tuple(
     for prefix in ("", *(f"{way}_" for way in WAYS))
     for measure in COMMON_MEASURES
 )
+# What a row of packed figures has before the recalls.
+PACKED_MEASURES = (*COMMON_MEASURES, "answered", "accuracy_answered")
 # Samples times clients that are evaluated at once: it bounds the memory of the test.
 _AT_ONCE = 1 << 17
 
@@ -53,6 +55,9 @@ class WayFigures:
     accuracy_held_K: Floats  # on the classes that the client holds
     accuracy_unheld_K: Floats  # … and on the others: NaN if it holds all
     ece_K: Floats  # calibration error
+    # The samples that are answered at all, and how many of these rightly: NaN without a threshold.
+    answered_K: Floats
+    accuracy_answered_K: Floats
     recall_KJ: Floats
 
     def only(self, known_K: NDArray[np.bool_]) -> WayFigures:
@@ -66,8 +71,10 @@ class WayFigures:
     @staticmethod
     def unpacked(packed_KF: Floats) -> WayFigures:
         """Return the figures in these rows."""
-        all_K, held_K, unheld_K, ece_K = packed_KF.T[: len(COMMON_MEASURES)]
-        return WayFigures(all_K, held_K, unheld_K, ece_K, packed_KF[:, len(COMMON_MEASURES) :])
+        number = len(PACKED_MEASURES)
+        columns = zip(PACKED_MEASURES, packed_KF.T[:number], strict=True)
+        measured = {f"{name}_K": column_K for name, column_K in columns}
+        return WayFigures(**measured, recall_KJ=packed_KF[:, number:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,33 +124,52 @@ class CommonFigures:
         final = self.ways[self.final]
         # A malicious client may ruin its own model: it is not counted as the worst.
         worst = np.fmin.reduce(final.accuracy_all_K[honest_K], initial=np.inf)
-        recall = [_mean(recall_K) for recall_K in final.recall_KJ.T]
-        return {**means, "accuracy_all_worst": _known(worst), "recall": recall}
+        return {
+            **means,
+            "accuracy_all_worst": _known(worst),
+            "answered": _mean(final.answered_K),
+            "accuracy_answered": _mean(final.accuracy_answered_K),
+            "recall": [_mean(recall_K) for recall_K in final.recall_KJ.T],
+        }
 
 
 def measure(
-    ways: Mapping[str, Tensor], final: str, y_KN: Tensor, weight_KN: Tensor, held_KJ: Tensor
+    ways: Mapping[str, Tensor],
+    final: str,
+    y_KN: Tensor,
+    weight_KN: Tensor,
+    held_KJ: Tensor,
+    threshold_K: Tensor,
 ) -> CommonFigures:
     """Return the figures of the ways to predict, given each one's log-probabilities, K × N × J.
 
-    Samples of weight 0 are padding; `held_KJ` says which classes each client holds.
+    Samples of weight 0 are padding; `held_KJ` says which classes each client holds, and
+    `threshold_K` below which probability it does not answer (0: it always does).
     """
-    figures = {way: _measure(log_KNJ, y_KN, weight_KN, held_KJ) for way, log_KNJ in ways.items()}
+    figures = {
+        way: _measure(log_KNJ, y_KN, weight_KN, held_KJ, threshold_K)
+        for way, log_KNJ in ways.items()
+    }
     return CommonFigures(figures, final)
 
 
-def _measure(log_KNJ: Tensor, y_KN: Tensor, weight_KN: Tensor, held_KJ: Tensor) -> WayFigures:
+def _measure(
+    log_KNJ: Tensor, y_KN: Tensor, weight_KN: Tensor, held_KJ: Tensor, threshold_K: Tensor
+) -> WayFigures:
     best_KN, guess_KN = log_KNJ.max(-1)
     # What is not a number predicts nothing, not even class 0.
     right_KN = ((guess_KN == y_KN) & ~best_KN.isnan()).float()
     confidence_KN = best_KN.exp().nan_to_num(0)
     recall_KJ = metrics.recalls(right_KN, y_KN, weight_KN, held_KJ.shape[1])
     held = held_KJ.cpu().numpy()
+    answered_K, right_K = metrics.answered(right_KN, confidence_KN, weight_KN, threshold_K)
     return WayFigures(
         accuracy_all_K=_mean_over_classes(recall_KJ, np.ones_like(held)),
         accuracy_held_K=_mean_over_classes(recall_KJ, held),
         accuracy_unheld_K=_mean_over_classes(recall_KJ, ~held),
         ece_K=metrics.calibration_error(right_KN, confidence_KN, weight_KN),
+        answered_K=answered_K,
+        accuracy_answered_K=right_K,
         recall_KJ=recall_KJ,
     )
 
@@ -178,6 +204,7 @@ class CommonTest:
 
     tests: ClientData
     held_KJ: Tensor
+    threshold_K: Tensor  # below which probability each client does not answer
     cohorts: Sequence[Sequence[int]]  # the rows of each cohort's clients
     runs: int
 
@@ -205,7 +232,9 @@ class CommonTest:
                 public = None
                 if public_KNJ is not None:
                     public = public_KNJ[rows][:, : tests.index_KN.shape[1]]
-                parts.append(evaluate(engine, some, tests, self.held_KJ[rows], known, public))
+                own_J = self.held_KJ[rows]
+                threshold = self.threshold_K[rows]
+                parts.append(evaluate(engine, some, tests, own_J, known, threshold, public))
         # Back from the order of the cohorts to that of the runs.
         order = np.argsort([row for cohort in self.cohorts for row in cohort])
         packed_KF = np.vstack([part.packed() for part in parts])[order]
@@ -247,6 +276,7 @@ def evaluate(
     tests: ClientData,
     held_KJ: Tensor,
     known: GlobalPrototypes,
+    threshold_K: Tensor,
     public_KNJ: Tensor | None = None,
 ) -> CommonFigures:
     """Test an engine's clients with these parameters on these samples, in every way there is."""
@@ -257,7 +287,8 @@ def evaluate(
     if public_KNJ is not None:
         ways["public"] = public_KNJ
         ways["combined"] = combined(logits_KNJ, public_KNJ, held_KJ[:, None])
-    found = measure(ways, _final(ways), tests.y[tests.index_KN], tests.weight_KN(), held_KJ)
+    y_KN = tests.y[tests.index_KN]
+    found = measure(ways, _final(ways), y_KN, tests.weight_KN(), held_KJ, threshold_K)
     if "prototype" not in ways:
         return found
     # In a stack, one run may have global prototypes and another none.

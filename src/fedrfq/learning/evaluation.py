@@ -55,6 +55,9 @@ class RoundRecord:
     parameters_down: int
     bytes_up: int
     bytes_down: int
+    # Of these bytes, the statistics on a public map; the rest are models. None without an exchange.
+    public_bytes_up: int | None = None
+    public_bytes_down: int | None = None
     saturated: int  # values cut to the fixed-point range
     attackers: int  # malicious clients that attacked and took part
     attackers_filtered: int
@@ -79,6 +82,9 @@ class RoundRecord:
     accuracy_unheld: float | None = None
     ece: float | None = None
     accuracy_all_worst: float | None = None  # of the worst client that is not malicious
+    # Where public.threshold is above 0: the samples that are answered, and the accuracy on these.
+    answered: float | None = None
+    accuracy_answered: float | None = None
     recall: list[float | None] | None = None  # of each class
     # The same of each way to predict.
     head_accuracy_all: float | None = None
@@ -258,13 +264,18 @@ def _samples(done: Round) -> int:
 
 def _losses(done: Round) -> dict[str, Any]:
     total, classification, prototype = done.losses_K3[done.who].mean(0).tolist()
-    if not done.experiment.method.predicts:
+    if not _has_prototype_loss(done.experiment):
         prototype = None
     return {
         "loss": total,
         "loss_classification": classification,
         "loss_prototype": prototype,
     }
+
+
+def _has_prototype_loss(experiment: Experiment) -> bool:
+    """Return whether clients train toward prototypes, which may be nobody's but their own."""
+    return experiment.method.predicts or experiment.method.own_means
 
 
 def _head(done: Round, head_K: Floats) -> dict[str, Any]:
@@ -329,9 +340,14 @@ def _traffic(done: Round) -> dict[str, Any]:
     shared = done.values * receivers
     values_down = 0
     bytes_down = 0
+    public: dict[str, int] = {}
     if done.public is not None and done.decision.public is not None:
         values_down = done.decision.public.parameters()
         bytes_down = done.decision.public.length(done.public.precision)
+        public = {
+            "public_bytes_up": done.sent.length(),
+            "public_bytes_down": bytes_down * receivers,
+        }
     elif done.experiment.method.exchanges:
         values_down = done.decision.globals_.parameters()
         bytes_down = done.decision.globals_.length(done.experiment.method.precision())
@@ -340,6 +356,7 @@ def _traffic(done: Round) -> dict[str, Any]:
         "parameters_down": shared + values_down * receivers,
         "bytes_up": 4 * shared + done.sent.length(),
         "bytes_down": 4 * shared + bytes_down * receivers,
+        **public,
         "saturated": done.sent.saturated,
     }
 
@@ -381,7 +398,7 @@ def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dic
     prototype = None
     if k in done.who:
         classification = float(done.losses_K3[k, 1])
-        if done.experiment.method.predicts:
+        if _has_prototype_loss(done.experiment):
             prototype = float(done.losses_K3[k, 2])
     score = None
     if row is not None:

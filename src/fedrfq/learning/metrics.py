@@ -51,6 +51,21 @@ def calibration_error(
     return (100 * gap_KB.sum(1).double() / weight_KN.sum(1)).cpu().numpy()
 
 
+def answered(
+    right_KN: Tensor, confidence_KN: Tensor, weight_KN: Tensor, threshold_K: Tensor
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return each client's share of answered samples, and its accuracy on these, in percent.
+
+    Where the probability is below the threshold there is no answer. Both are NaN for a threshold of
+    0, and the accuracy also where nothing is answered.
+    """
+    answered_KN = weight_KN * (confidence_KN >= threshold_K[:, None])
+    number_K = answered_KN.sum(1).double().where(threshold_K > 0, torch.nan)
+    right_K = (right_KN * answered_KN).sum(1).double()
+    share_K = 100 * number_K / weight_KN.sum(1)
+    return share_K.cpu().numpy(), (100 * right_K / number_K).cpu().numpy()
+
+
 def running_std(accuracy_K: NDArray[np.float64], counts_K: NDArray[np.int64]) -> float:
     """Return FedProto's printed "std", that of running averages over the clients.
 

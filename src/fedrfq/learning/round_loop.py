@@ -160,7 +160,9 @@ class RoundLoop:
         sets = [common_test(experiment, own, self.dataset) for experiment, own in dealt]
         tests = tests_of(sets, self.dataset, self.device)
         cohorts = [self._stacked_rows(clients) for clients in self.cohorts]
-        return CommonTest(tests, self.held_KJ, cohorts, len(self.experiments))
+        thresholds = torch.tensor([experiment.public.threshold for experiment in self.experiments])
+        threshold_K = thresholds.repeat_interleave(self.experiments[0].clients).to(self.device)
+        return CommonTest(tests, self.held_KJ, threshold_K, cohorts, len(self.experiments))
 
     def start(self) -> LoopState:
         """Return the state before the first round: random models and no global prototypes.

@@ -35,7 +35,17 @@ from fedrfq.consensus.events import (
     Timer,
     Waiting,
 )
-from fedrfq.consensus.messages import Cert, Fetch, Kind, Message, Receipt, Upload, decode, run_of
+from fedrfq.consensus.messages import (
+    Cert,
+    ChangeProposal,
+    Fetch,
+    Kind,
+    Message,
+    Receipt,
+    Upload,
+    decode,
+    run_of,
+)
 from fedrfq.consensus.roster import Roster, served
 from fedrfq.consensus.sizes import sizes_of
 from fedrfq.consensus.wire import Refused, Sizes
@@ -161,7 +171,6 @@ class Driver:
         self._receipts = Receipts(self._send_receipt, _RECEIPT_DELAY * self._resend_s)
         self._scheduled = False
         self._stopped = False
-        self._registered = len(roster.clients)
         self._change_proposals = dict[int, Allowance]()
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -216,21 +225,21 @@ class Driver:
         if peer in self._couriers and not isinstance(body, Upload | Fetch):
             self.counts["not for a courier to say"] += 1
             return None
-        if type(body) is Upload and not self._admits(peer, body):
+        if isinstance(body, Upload | ChangeProposal) and not self._admits(peer, body):
             return None
         # In a question for evidence the number is not a round, but too small to matter.
         if peer >= 0 and body.round > self.heard.get(peer, 0):
             self.heard[peer] = body.round
         return Received(peer, message)
 
-    def _admits(self, peer: int, upload: Upload) -> bool:
+    def _admits(self, peer: int, body: Upload | ChangeProposal) -> bool:
         """Refuse uploads after the last round, and change proposals that come too often."""
-        if upload.round > self.last_round:
+        if body.round > self.last_round:
             self.counts["uploads after the last round"] += 1
             return False
-        if upload.client < self._registered:
+        if type(body) is Upload:
             return True
-        # Numbers after the clients' are those under which servers propose changes.
+        # Clients have nothing to propose, nor to hand on.
         if peer < 0:
             return False
         # Each proposal is the text of a whole federation, which is expensive to parse.

@@ -202,8 +202,15 @@ class Participant:
         if self._public is not None:
             public_1NJ = self._public.common()
         prototypes = GlobalPrototypes.of([known], self.device)
+        threshold_1 = torch.tensor([self.experiment.public.threshold], device=self.device)
         figures = evaluate(
-            self.engine, self.params, self._common, self.held_1J, prototypes, public_1NJ
+            self.engine,
+            self.params,
+            self._common,
+            self.held_1J,
+            prototypes,
+            threshold_1,
+            public_1NJ,
         ).client(0)
         names = ("accuracy_all", "accuracy_held", "accuracy_unheld")
         return {name: figures[name] for name in names}

@@ -4,12 +4,12 @@ iterations = 10            E: local steps in a round, each on a newly drawn mini
 powers = 10                steps of the power iteration for the Hessian's largest eigenvalue
 starts = 16                random starts of the maximisation that finds L₂′
 [experiment]               must be plain SGD: train.momentum = 0 and model.drop = 0
-[settings."λ = 1"]         labels, and what each changes of the experiment
+[axes.setting."λ = 1"]     settings, and what each changes of the experiment
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,15 +19,17 @@ import numpy as np
 
 from fedrfq import data
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, check_keys
+from fedrfq.experiment import Experiment
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.paper import bound_tables
 from fedrfq.paper.descent import check, descend
 from fedrfq.paper.lipschitz_estimate import steepest_l2
 from fedrfq.paper.theorem import FORMS, Constants, MeasuredSetting, s8_holds, terms
 from fedrfq.prototypes.pooling import Pool
-from fedrfq.studies import study_file
-from fedrfq.studies.recipe import Progress, Recipe, StudyResult
+from fedrfq.studies import axes as grids
+from fedrfq.studies.axes import Axes
+from fedrfq.studies.plan import Plan, Progress, StudyResult
+from fedrfq.studies.study import Study
 
 if TYPE_CHECKING:
     import torch
@@ -38,34 +40,34 @@ _DEFAULTS = {"iterations": 10, "powers": 10, "starts": 16}
 
 
 @dataclass(frozen=True)
-class BoundPlan:
+class BoundPlan(Plan):
     """The settings to measure, and how thoroughly.
 
-    The settings are trained here, a client at a time, and not by a grid: so `experiments` is empty.
+    The settings are trained here, a client at a time, and not by a grid: so it has no runs.
     """
 
-    recipe: Recipe
     settings: Mapping[str, Experiment]
     iterations: int
     powers: int
     starts: int
-    experiments: Sequence[Experiment] = ()
-    keep: bool = False
 
     @staticmethod
-    def of(recipe: Recipe) -> BoundPlan:
-        """Read and check a recipe of this kind."""
-        check_keys(recipe.table, [*_DEFAULTS, "experiment", "settings"], "")
-        numbers = {key: recipe.table.get(key, default) for key, default in _DEFAULTS.items()}
+    def of(study: Study) -> BoundPlan:
+        """Read and check a study of this kind."""
+        study.check_keys([*_DEFAULTS, *grids.KEYS])
+        numbers = {key: study.table.get(key, default) for key, default in _DEFAULTS.items()}
         for key, value in numbers.items():
             if type(value) is not int or value < 1:
                 raise UserError(f"{key} must be an integer of at least 1, not {value!r}")
-        common = study_file.section(recipe.table, "experiment")
-        settings = {}
-        for label, changes in study_file.labels(recipe.table, "settings").items():
-            settings[label] = study_file.experiment(label, "reproduced", 0, [common, changes])
-            check(settings[label])
-        return BoundPlan(recipe, settings, **numbers)
+        axes = Axes.of(study)
+        settings = {
+            ", ".join(labels): experiment
+            for (labels, seed), experiment in axes.experiments.items()
+            if seed == study.seeds[0]
+        }
+        for experiment in settings.values():
+            check(experiment)
+        return BoundPlan(study, settings, **numbers)
 
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
@@ -74,11 +76,11 @@ class BoundPlan:
         measured = {label: self._measure(i, label, tell) for i, label in enumerate(self.settings)}
         rows = [row for label, setting in measured.items() for row in _rows(label, setting)]
         whole = {
-            "title": self.recipe.title,
+            "title": self.study.title,
             "constants": {label: asdict(setting.constants) for label, setting in measured.items()},
             "rows": rows,
         }
-        title = self.recipe.title
+        title = self.study.title
         picture = bound_tables.drawn(folder / "bound.png", title, measured)
         return StudyResult(bound_tables.sheets(title, measured), whole, rows, [picture])
 

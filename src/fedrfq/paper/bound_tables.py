@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from fedrfq.paper.theorem import FORMS, MeasuredSetting, largest_lam, s8_holds, terms
-from fedrfq.studies.plots import legend, pyplot, saved
+from fedrfq.studies.pictures import legend, pyplot, saved
 from fedrfq.studies.sheets import Sheet
 
 _TERMS = {

@@ -11,7 +11,7 @@ and the table says so, if its samples or the weights to start from have not been
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,142 +19,118 @@ from typing import TYPE_CHECKING, Any
 from fedrfq import data
 from fedrfq.data import cached_dataset, weights
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, check_keys
+from fedrfq.experiment import Experiment
 from fedrfq.learning.evaluation import side_by_side
 from fedrfq.learning.round_loop import RoundLoop, tested
 from fedrfq.models.resnet18 import ResNet18
 from fedrfq.paper import failures_tables
 from fedrfq.paper.clusters import Clustered, clustered
-from fedrfq.studies.axes import KEYS, Axes, Labels
-from fedrfq.studies.recipe import Progress, Recipe, StudyResult
+from fedrfq.studies.axes import KEYS, Axes, Labels, Place
+from fedrfq.studies.measures import MEASURES, Figures, MeasuredRuns
+from fedrfq.studies.plan import GridPlan, Progress, StudyResult
+from fedrfq.studies.study import Study, section
 
 if TYPE_CHECKING:
     import torch
 
     from fedrfq.studies.grid import EndedRun
 
+# Of the records, beside what the clusters show.
+_MEASURES = {
+    "prototype_failure": MEASURES["failure"],
+    "prototype_accuracy": MEASURES["prototype"],
+}
 _AXES = ["dataset", "method"]
 _MAX_PAIRS = 3  # of confused classes that a row names
 
 
 @dataclass(frozen=True)
-class Failure:
-    """How far the clusters of one run's prototypes agree with their classes."""
-
-    dataset: str
-    method: str
-    seed: int
-    samples: int
-    classes: int
-    purity: float
-    adjusted_rand: float
-    prototype_failure: float | None  # in percent
-    prototype_accuracy: float | None
-    confused: str  # the most confused pairs of classes, with the share of their samples
-
-    @staticmethod
-    def of(
-        labels: Labels, seed: int, ended: EndedRun, clusters: Clustered, names: Sequence[str]
-    ) -> Failure:
-        """Summarise a run; `names` are those of the dataset's classes."""
-        last = ended.records()[-1]
-        failure = last.prototype_failure
-        if failure is not None:
-            failure *= 100
-        dataset, method = labels  # `of` of the plan has checked that these are the axes
-        pairs = [
-            f"{names[pair.first]}/{names[pair.second]} {100 * pair.share:.0f} %"
-            for pair in clusters.confused(_MAX_PAIRS)
-        ]
-        return Failure(
-            dataset=dataset,
-            method=method,
-            seed=seed,
-            samples=len(clusters.y_N),
-            classes=len(clusters.classes),
-            purity=100 * clusters.purity(),
-            adjusted_rand=clusters.adjusted_rand(),
-            prototype_failure=failure,
-            prototype_accuracy=last.prototype_accuracy_mean,
-            confused=", ".join(pairs),
-        )
-
-
-@dataclass(frozen=True)
-class FailuresPlan:
+class FailuresPlan(GridPlan):
     """The runs whose prototypes are clustered."""
 
-    recipe: Recipe
-    runs: Mapping[tuple[Labels, int], Experiment]
     missing: Mapping[str, str]  # datasets that are left out, and the command that gets each
-    keep: bool = True
 
     @staticmethod
-    def of(recipe: Recipe) -> FailuresPlan:
-        """Read and check a recipe of this kind."""
-        check_keys(recipe.table, KEYS, "")
-        axes = Axes.of(recipe)
+    def of(study: Study) -> FailuresPlan:
+        """Read and check a study of this kind."""
+        study.check_keys(KEYS)
+        axes = Axes.of(study)
         if list(axes.labels) != _AXES:
             raise UserError(
-                f"{recipe.name}: the axes must be dataset and method, in this order, "
+                f"{study.name}: the axes must be dataset and method, in this order, "
                 f"not {', '.join(axes.labels)}"
             )
         needs = {
             labels[0]: needed(experiment) for (labels, _), experiment in axes.experiments.items()
         }
         missing = {dataset: command for dataset, command in needs.items() if command}
-        if len(missing) == len(needs):
+        there = [dataset for dataset in needs if dataset not in missing]
+        if not there:
             commands = "; ".join(sorted(set(missing.values())))
             raise UserError(f"none of the datasets has been downloaded: {commands}")
-        runs = {
-            (labels, seed): experiment
-            for (labels, seed), experiment in axes.experiments.items()
-            if labels[0] not in missing
-        }
-        return FailuresPlan(recipe, runs, missing)
+        only = {**section(study.table, "only"), "dataset": there}
+        axes = Axes.of(replace(study, table={**study.table, "only": only}))
+        return FailuresPlan(study, axes, (), missing)
 
     @property
-    def experiments(self) -> Sequence[Experiment]:
-        """The runs of the grid, without those of missing datasets."""
-        return list(self.runs.values())
+    def keep(self) -> bool:
+        """The prototypes are made with the trained models."""
+        return True
 
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
     ) -> StudyResult:
         """Cluster each run's prototypes, and draw a picture for each dataset."""
-        failures: list[Failure] = []
+        found = MeasuredRuns.of(self.axes, ended, _MEASURES)
+        figures: dict[Place, Figures] = {}
         first_seeds: dict[Labels, Clustered] = {}  # only these are drawn
-        for i, ((labels, seed), experiment) in enumerate(self.runs.items()):
-            tell(i / len(self.runs), ", ".join(labels))
-            run = ended[experiment.hash()]
-            if run.diverged is None:
-                clusters = prototypes(run, seed, device)
-                names = _load(experiment.data.name).classes
-                failures.append(Failure.of(labels, seed, run, clusters, names))
+        for i, ((labels, seed), experiment) in enumerate(self.axes.experiments.items()):
+            tell(i / len(self.axes.experiments), ", ".join(labels))
+            if (labels, seed) in found.figures:
+                clusters = prototypes(ended[experiment.hash()], seed, device)
+                own = _figures(clusters, _load(experiment.data.name).classes)
+                figures[labels, seed] = {**own, **found.figures[labels, seed]}
                 first_seeds.setdefault(labels, clusters)
-        if not failures:
+        if not figures:
             raise UserError(
-                f"{self.recipe.name}: every run diverged, so there is nothing to show; lower "
+                f"{self.study.name}: every run diverged, so there is nothing to show; lower "
                 "train.lr or method.lam"
             )
-        rows = [asdict(failure) for failure in failures]
+        measured = replace(found, figures=figures)
+        rows = [row for row in measured.rows() if not row["diverged"]]
         whole = {
-            "title": self.recipe.title,
+            "title": self.study.title,
             "failures": rows,
             "left_out": dict(self.missing),
             "clusters": _counts(first_seeds),
         }
-        left_out = self._left_out(len(self.runs) - len(failures))
-        sheets = failures_tables.sheets(self.recipe.title, failures, left_out)
-        return StudyResult(sheets, whole, rows, failures_tables.drawn(folder, first_seeds))
+        sheets = failures_tables.sheets(self.study.title, measured, self._left_out(measured))
+        pictures = failures_tables.drawn(folder, first_seeds)
+        return self.with_reruns(StudyResult(sheets, whole, rows, pictures), ended)
 
-    def _left_out(self, diverged: int) -> str:
+    def _left_out(self, measured: MeasuredRuns) -> str:
         sentences = [
             f"{dataset} is left out: {command}." for dataset, command in self.missing.items()
         ]
-        if diverged:
-            sentences.append(f"Runs that diverged and do not count: {diverged}.")
+        if measured.diverged:
+            sentences.append(f"Runs that diverged and do not count: {len(measured.diverged)}.")
         return " ".join(sentences)
+
+
+def _figures(clusters: Clustered, names: Sequence[str]) -> dict[str, Any]:
+    """Return how far clusters agree with classes; `names` are those of the dataset's classes."""
+    # The most confused pairs of classes, with the share of their samples.
+    pairs = [
+        f"{names[pair.first]}/{names[pair.second]} {100 * pair.share:.0f} %"
+        for pair in clusters.confused(_MAX_PAIRS)
+    ]
+    return {
+        "samples": len(clusters.y_N),
+        "classes": len(clusters.classes),
+        "purity": 100 * clusters.purity(),
+        "adjusted_rand": clusters.adjusted_rand(),
+        "confused": ", ".join(pairs),
+    }
 
 
 def needed(experiment: Experiment) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedrfq.paper.clusters import Clustered
 from fedrfq.studies.axes import Labels
-from fedrfq.studies.intervals import difference, spread
-from fedrfq.studies.plots import pyplot, saved, slug
+from fedrfq.studies.differences import paired
+from fedrfq.studies.measures import MeasuredRuns
+from fedrfq.studies.pictures import pyplot, saved, slug
 from fedrfq.studies.sheets import NOTHING, Sheet, interval, plus_minus
 
-if TYPE_CHECKING:
-    from fedrfq.paper.failures import Failure
-
-_FIGURES = {  # fields of a failure: heading, and digits
+_FIGURES = {  # figures of a run: heading, and digits
     "purity": ("purity, %", 1),
     "adjusted_rand": ("adjusted Rand index", 3),
     "prototype_failure": ("prototype failure, %", 2),
@@ -26,56 +24,44 @@ _POINT = {"s": 4, "cmap": "tab20", "linewidths": 0}
 _COLOURS = 20  # in tab20
 
 
-def sheets(title: str, failures: Sequence[Failure], left_out: str) -> list[Sheet]:
+def sheets(title: str, measured: MeasuredRuns, left_out: str) -> list[Sheet]:
     """Return the table of all datasets and methods, and that of the methods' differences."""
-    by_labels: dict[tuple[str, str], list[Failure]] = {}
-    for failure in failures:
-        by_labels.setdefault((failure.dataset, failure.method), []).append(failure)
-    rows = tuple((*labels, *_row(runs)) for labels, runs in by_labels.items())
+    present = [labels for labels in measured.axes.combinations() if measured.count(labels)]
+    rows = tuple((*labels, *_row(measured, labels)) for labels in present)
     header = ("dataset", "method", "runs", "samples", "classes", *_HEADINGS, "most confused")
     note = (
         "k-means with as many clusters as classes, on the test prototypes of all clients; mean ± "
         "standard deviation over seeds. Most confused: the pairs of classes with the largest share "
         f"of samples in a cluster of the other class, for the first seed. {left_out}"
     )
-    return [Sheet(title, header, rows, note.strip(), labels=2), *_differences(by_labels)]
+    return [Sheet(title, header, rows, note.strip(), labels=2), *_differences(measured, present)]
 
 
-def _row(runs: Sequence[Failure]) -> tuple[str, ...]:
-    first = runs[0]
+def _row(measured: MeasuredRuns, labels: Labels) -> tuple[str, ...]:
+    first = next(own for (at, _), own in measured.figures.items() if at == labels)
     figures = [
-        plus_minus(spread([getattr(run, name) for run in runs]), digits)
-        for name, (_, digits) in _FIGURES.items()
+        plus_minus(measured.spread(name, labels), digits) for name, (_, digits) in _FIGURES.items()
     ]
-    counts = (str(len(runs)), str(first.samples), str(first.classes))
-    return (*counts, *figures, first.confused or NOTHING)
+    counts = (str(measured.count(labels)), str(first["samples"]), str(first["classes"]))
+    return (*counts, *figures, first["confused"] or NOTHING)
 
 
-def _differences(by_labels: Mapping[tuple[str, str], Sequence[Failure]]) -> list[Sheet]:
+def _differences(measured: MeasuredRuns, present: Sequence[Labels]) -> list[Sheet]:
     """Return a table of each method minus the dataset's first one, if there are several."""
-    first_methods: dict[str, str] = {}
+    first_methods: dict[str, Labels] = {}
     rows = []
-    for (dataset, method), runs in by_labels.items():
-        first = first_methods.setdefault(dataset, method)
-        if first != method:
-            differences = _paired_differences(runs, by_labels[dataset, first])
-            rows.append((dataset, f"{method} − {first}", *differences))
+    for labels in present:
+        first = first_methods.setdefault(labels[0], labels)
+        if first != labels:
+            texts = [
+                interval(paired(measured, name, [labels], [first]), digits)
+                for name, (_, digits) in _FIGURES.items()
+            ]
+            rows.append((labels[0], f"{labels[1]} − {first[1]}", *texts))
     if not rows:
         return []
     header = ("dataset", "methods", *_HEADINGS)
     return [Sheet("Differences, with 95 % intervals", header, tuple(rows), labels=2)]
-
-
-def _paired_differences(runs: Sequence[Failure], others: Sequence[Failure]) -> list[str]:
-    """Format the differences over the seeds that both have: a run that diverged is missing."""
-    other_by_seed = {other.seed: other for other in others}
-    pairs = [(run, other_by_seed[run.seed]) for run in runs if run.seed in other_by_seed]
-    texts = []
-    for name, (_, digits) in _FIGURES.items():
-        values = [getattr(run, name) for run, _ in pairs]
-        other_values = [getattr(other, name) for _, other in pairs]
-        texts.append(interval(difference(values, other_values), digits))
-    return texts
 
 
 def drawn(folder: Path, first_seeds: Mapping[Labels, Clustered]) -> list[Path]:

@@ -20,7 +20,6 @@ import torch
 from numpy.random import Generator
 
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, check_keys
 from fedrfq.paper.lipschitz_estimate import (
     pair_ratios,
     random_pairs,
@@ -29,10 +28,10 @@ from fedrfq.paper.lipschitz_estimate import (
     window,
 )
 from fedrfq.prototypes.pooling import Pool
-from fedrfq.studies.plots import legend, pyplot, saved
-from fedrfq.studies.recipe import Progress, Recipe, StudyResult
+from fedrfq.studies.pictures import Facet, draw_facets, points_line
+from fedrfq.studies.plan import Plan, Progress, StudyResult
 from fedrfq.studies.sheets import NOTHING, Sheet
-from fedrfq.studies.study_file import whole_numbers
+from fedrfq.studies.study import Study, whole_numbers
 
 if TYPE_CHECKING:
     from fedrfq.studies.grid import EndedRun
@@ -73,31 +72,28 @@ class Norm:
 
 
 @dataclass(frozen=True)
-class LipschitzPlan:
+class LipschitzPlan(Plan):
     """The kernels and maps to measure, and how thoroughly."""
 
-    recipe: Recipe
     seed: int
     kernels: tuple[int, ...]
     maps: tuple[tuple[int, int], ...]
     strides: tuple[int, ...]
     starts: int
     pairs: int
-    experiments: Sequence[Experiment] = ()
-    keep: bool = False
 
     @staticmethod
-    def of(recipe: Recipe) -> LipschitzPlan:
-        """Read and check a recipe of this kind."""
-        check_keys(recipe.table, [*_MINIMA, "kernels", "maps", "strides"], "")
-        table = {**_DEFAULTS, **recipe.table}
+    def of(study: Study) -> LipschitzPlan:
+        """Read and check a study of this kind."""
+        study.check_keys([*_MINIMA, "kernels", "maps", "strides"])
+        table = {**_DEFAULTS, **study.table}
         for key, minimum in _MINIMA.items():
             if type(table[key]) is not int or table[key] < minimum:
                 raise UserError(
                     f"{key} must be an integer of at least {minimum}, not {table[key]!r}"
                 )
         return LipschitzPlan(
-            recipe,
+            study,
             seed=table["seed"],
             kernels=whole_numbers(table, "kernels", 1, "[1, 2]"),
             maps=_maps(table["maps"]),
@@ -118,7 +114,7 @@ class LipschitzPlan:
             constants += [self._measure(norm, kernel, rng) for norm in norms if norm.fits(kernel)]
         shares = {kernel: _share_against_s18(kernel, self.pairs, rng) for kernel in self.kernels}
         rows = [{**asdict(constant), "holds": constant.holds} for constant in constants]
-        whole = {"title": self.recipe.title, "constants": rows, "pairs_against_s18": shares}
+        whole = {"title": self.study.title, "constants": rows, "pairs_against_s18": shares}
         labels = [norm.label for norm in norms]
         sheets = [self._sheet(labels, constants), self._claims(labels, constants, shares)]
         picture = self._draw(folder / "lipschitz.png", labels, constants)
@@ -164,7 +160,7 @@ class LipschitzPlan:
             f"The largest operator norm of the Jacobian found from {self.starts} random starts. "
             f"!: it exceeds the printed constant. {NOTHING}: the kernel is larger than the map."
         )
-        return Sheet(self.recipe.title, ("k̂", "printed k̂² − 1", *norms), tuple(rows), note)
+        return Sheet(self.study.title, ("k̂", "printed k̂² − 1", *norms), tuple(rows), note)
 
     def _claims(
         self, norms: Sequence[str], constants: Sequence[Constant], shares: Mapping[int, float]
@@ -197,17 +193,12 @@ class LipschitzPlan:
         return Sheet("The appendix's claims", header, tuple(rows), labels=3)
 
     def _draw(self, path: Path, norms: Sequence[str], constants: Sequence[Constant]) -> Path:
-        plt = pyplot()
-        figure, axes = plt.subplots(figsize=(8.4, 4.6), layout="constrained")
-        axes.plot(self.kernels, [k**2 - 1 for k in self.kernels], "k--", label="printed: k̂² − 1")
+        lines = {"printed: k̂² − 1": points_line({k: k**2 - 1 for k in self.kernels})}
         for norm in norms:
-            points = [(c.kernel, c.measured) for c in constants if c.norm == norm]
-            axes.plot([x for x, _ in points], [y for _, y in points], marker="o", label=norm)
+            lines[norm] = points_line({c.kernel: c.measured for c in constants if c.norm == norm})
         # symlog: the printed constant for k̂ = 1 is 0.
-        axes.set(xlabel="k̂", ylabel="Lipschitz constant", yscale="symlog", xticks=self.kernels)
-        axes.grid(alpha=0.3)
-        legend(figure, [axes], self.recipe.title)
-        return saved(plt, figure, path)
+        facet = Facet("", "k̂", "Lipschitz constant", lines, yscale="symlog")
+        return draw_facets(path, self.study.title, [[facet]], caption="")
 
 
 def _maps(given: Any) -> tuple[tuple[int, int], ...]:

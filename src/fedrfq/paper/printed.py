@@ -8,7 +8,7 @@ from typing import Any
 
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.files import toml
-from fedrfq.studies.recipe import folder
+from fedrfq.studies.study import folder
 
 FILE = "paper.toml"
 

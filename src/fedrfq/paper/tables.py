@@ -3,249 +3,159 @@
     kind = "table"
     paper = "table1"       a section of `paper.toml`, whose rows and columns are labels of the axes
 
-It needs an axis `method` and an axis `setting`. The other keys are those of a grid (axes.py) and of
-claims (claims.py).
+It is a comparison (compare.py) with the axes `method` and `setting`, without controls and tuning
+unless the study asks for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import ClassVar
 
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, check_keys
 from fedrfq.paper.printed import Printed, printed
-from fedrfq.studies import axes as grids
-from fedrfq.studies.axes import Axes
-from fedrfq.studies.claims import Claim, claims, claims_sheet, judge
-from fedrfq.studies.grid import EndedRun
+from fedrfq.studies.axes import Labels
+from fedrfq.studies.compare import KEYS, ComparePlan
 from fedrfq.studies.intervals import Spread
-from fedrfq.studies.line_plots import Facet, PlotLine, draw
 from fedrfq.studies.measures import MeasuredRuns
-from fedrfq.studies.recipe import Progress, Recipe, StudyResult
-from fedrfq.studies.sheets import NOTHING, Sheet
+from fedrfq.studies.pictures import Facet, draw_facets
+from fedrfq.studies.sheets import NOTHING, Cell, Columns, Sheet, mean_and_half, number
+from fedrfq.studies.study import Study
 
-if TYPE_CHECKING:
-    import torch
-
-KEYS = ("paper", "claims", *grids.KEYS)
-_AXES = ("method", "setting")
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """A method in a setting: the paper's figure, and the measured ones over seeds."""
-
-    method: str
-    setting: str
-    paper: float | None
-    paper_std: float | None
-    own: Spread | None
-    own_std: float | None  # over clients, mean over seeds
-    prototype: Spread | None
-    rounds: int
-    parameters: float | None  # uploaded by all clients in a round
-
-    @property
-    def difference(self) -> float | None:
-        """Measured minus printed, in points."""
-        if self.own is None or self.paper is None:
-            return None
-        return self.own.mean - self.paper
-
-    def plain(self) -> dict[str, Any]:
-        """Return the cell as plain values."""
-        return {**asdict(self), "difference": self.difference}
-
-    def flat(self) -> dict[str, Any]:
-        """Return the cell as one row of a CSV file; a spread takes four columns."""
-        row = self.plain()
-        for key in ("own", "prototype"):
-            sample = row.pop(key) or {}
-            row |= {f"{key}_{part}": sample.get(part) for part in ("mean", "std", "half", "count")}
-        return row
+_FACETS = {
+    "printed": "the paper",
+    "own": "measured, own head",
+    "prototype": "measured, nearest global prototype",
+}
 
 
 @dataclass(frozen=True)
-class TablePlan:
-    """A table to measure: its grid, the paper's figures, and the claims to judge."""
+class TablePlan(ComparePlan):
+    """A comparison, and the paper's figures."""
 
-    recipe: Recipe
-    axes: Axes
-    paper: Mapping[str, Printed]
-    claims: Sequence[Claim]
-    keep = False
+    paper: Mapping[str, Printed] = field(default_factory=dict)  # by method
+
+    printed: ClassVar[Mapping[str, str]] = {
+        "own": "own head, points",
+        "prototype": "nearest prototype, points",
+    }
 
     @staticmethod
-    def of(recipe: Recipe) -> TablePlan:
-        """Read and check a recipe of this kind."""
-        check_keys(recipe.table, KEYS, "")
-        axes = Axes.of(recipe)
-        if set(axes.labels) != set(_AXES):
+    def of(study: Study) -> TablePlan:
+        """Read and check a study of this kind."""
+        study.check_keys([*KEYS, "paper"])
+        table = {"controls": False, "tune": [], **study.table}
+        paper = printed(str(table.pop("paper", None)))
+        plan = ComparePlan.of(replace(study, table=table))
+        if set(plan.axes.labels) != {"method", "setting"}:
             raise UserError(
-                f"{recipe.name}: a table must have the two axes method and setting, "
-                f"not {', '.join(axes.labels)}"
+                f"{study.name}: a table must have the two axes method and setting, "
+                f"not {', '.join(plan.axes.labels)}"
             )
-        paper = printed(str(recipe.table.get("paper")))
-        return TablePlan(recipe, axes, paper, claims(recipe.table, axes))
+        return TablePlan(**vars(plan), paper=paper)
 
-    @property
-    def experiments(self) -> Sequence[Experiment]:
-        """The runs of the grid."""
-        return list(self.axes.experiments.values())
-
-    def show(
-        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
-    ) -> StudyResult:
-        """Draw figure.png, and return an overview, the claims, and a table for each setting."""
-        measured = MeasuredRuns.of(self.axes, ended)
-        cells = self._cells(measured)
-        judged = judge(self.claims, measured)
-        whole = {
-            "title": self.recipe.title,
-            "claim": self.recipe.claim,
-            "seeds": list(self.recipe.seeds),
-            "cells": [cell.plain() for cell in cells],
-            "claims": [one.plain() for one in judged],
-            "runs": measured.rows(),
+    def cell(self, measured: MeasuredRuns, labels: Labels) -> Cell:
+        """Return the figures of a method in a setting, the paper's among them."""
+        cell = super().cell(measured, labels)
+        row = self.paper.get(cell["method"])
+        paper: tuple[float | None, float | None] = (None, None)
+        if row is not None:
+            paper = row.accuracy.get(cell["setting"], paper)
+        difference = None
+        if cell["own"] is not None and paper[0] is not None:
+            difference = cell["own"].mean - paper[0]
+        return {
+            **cell,
+            "paper": paper[0],
+            "paper_std": paper[1],
+            "difference": difference,
+            "rounds": self.axes.experiments[labels, self.study.seeds[0]].rounds,
         }
+
+    def sheets(self, measured: MeasuredRuns) -> list[Sheet]:
+        """Return an overview of methods × settings, then the tables of a comparison."""
         seeds = measured.seeds_in_words(self.axes.combinations())
-        sheets = [self._overview(cells, seeds)]
-        if judged:
-            sheets.append(claims_sheet(judged))
-        sheets += [self._setting(cells, setting) for setting in self.axes.labels["setting"]]
-        picture = draw(folder / "figure.png", self.recipe.title, [self._facets(cells)])
-        return StudyResult(sheets, whole, [cell.flat() for cell in cells], [picture])
-
-    def _cells(self, measured: MeasuredRuns) -> list[TableCell]:
-        cells = []
-        for labels in self.axes.combinations():
-            here = self.axes.named(labels)
-            method = here["method"]
-            setting = here["setting"]
-            paper: float | None = None
-            paper_std: float | None = None
-            if method in self.paper and setting in self.paper[method].accuracy:
-                paper, paper_std = self.paper[method].accuracy[setting]
-            cells.append(
-                TableCell(
-                    method=method,
-                    setting=setting,
-                    paper=paper,
-                    paper_std=paper_std,
-                    own=measured.spread("own", labels),
-                    own_std=getattr(measured.spread("own_std", labels), "mean", None),
-                    prototype=measured.spread("prototype", labels),
-                    rounds=self.axes.experiments[labels, self.recipe.seeds[0]].rounds,
-                    parameters=getattr(measured.spread("parameters", labels), "mean", None),
-                )
-            )
-        return cells
-
-    def _overview(self, cells: Sequence[TableCell], seeds: str) -> Sheet:
-        """Return methods × settings, each with the paper's figure, and ours with its interval."""
-        by_place = {(cell.method, cell.setting): cell for cell in cells}
-        settings = self.axes.labels["setting"]
-        rows = [
-            (method, *(_paper_and_measured(by_place.get((method, s))) for s in settings))
-            for method in self.axes.labels["method"]
-        ]
-        title = f"{self.recipe.title}: paper → measured"
-        note = (
+        overview = Sheet.matrix(
+            f"{self.study.title}: paper → measured",
+            ("method", self.axes.labels["method"]),
+            ("setting", self.axes.labels["setting"]),
+            self.cells(measured),
+            lambda cell: f"{number(cell['paper'], '.2f')} → {mean_and_half(cell['own'])}",
             "Test accuracy by clients' own heads, %. Left the paper's figure; right the measured "
-            f"mean over {seeds} ± half of its 95 % interval."
+            f"mean over {seeds} ± half of its 95 % interval.{self.equal_settings()}",
         )
-        return Sheet(title, ("method", *settings), tuple(rows), note)
+        return [overview, *super().sheets(measured)]
 
-    def _setting(self, cells: Sequence[TableCell], setting: str) -> Sheet:
-        header = (
-            "method",
-            "paper, %",
-            "own head, %",
-            "95 %",
-            "difference",
-            "nearest prototype, %",
-            "rounds (paper)",
-            "values per round (paper)",
-        )
-        rows = [
-            _row(cell, self.paper.get(cell.method)) for cell in cells if cell.setting == setting
-        ]
-        note = (
+    def columns(self) -> Columns:
+        """Return the columns of a setting's table."""
+        return {
+            "method": lambda cell: str(cell["method"]),
+            "paper, %": _printed_accuracy,
+            "own head, %": _own,
+            "95 %": _half,
+            "difference": lambda cell: number(cell["difference"], "+.2f"),
+            "nearest prototype, %": lambda cell: mean_and_half(cell["prototype"]),
+            "rounds (paper)": self._rounds,
+            "values per round (paper)": self._values,
+        }
+
+    def _rounds(self, cell: Cell) -> str:
+        if cell["method"] not in self.paper:
+            return str(cell["rounds"])
+        return f"{cell['rounds']} ({self.paper[cell['method']].rounds})"
+
+    def _values(self, cell: Cell) -> str:
+        values = number(cell["parameters"])
+        if cell["method"] not in self.paper:
+            return values
+        return f"{values} ({self.paper[cell['method']].parameters:,})"
+
+    def title(self, setting: str) -> str:
+        """Return the title of a setting's table."""
+        return setting
+
+    def note(self) -> str:
+        """Say what the figures of a setting's table are."""
+        return (
             "Own head: mean over seeds ± the true standard deviation over clients. 95 %: half of "
             "the interval over seeds. Difference: measured minus paper, in points. The paper's ± "
             "is probably the standard deviation of running averages, which is far smaller "
             "(docs/findings.md)."
         )
-        return Sheet(setting, header, tuple(rows), note)
 
-    def _facets(self, cells: Sequence[TableCell]) -> list[Facet]:
-        titles = {
-            "paper": "the paper",
-            "own": "measured, own head",
-            "prototype": "measured, nearest global prototype",
-        }
-        return [
-            Facet(title, "classes per client", "test accuracy, %", self._lines(cells, field))
-            for field, title in titles.items()
+    def draw(self, measured: MeasuredRuns, folder: Path) -> list[Path]:
+        """Draw figure.png: the paper's and the measured accuracies over the settings."""
+        cells = [_with_printed(cell) for cell in self.cells(measured)]
+        facets = [
+            Facet(title, "classes per client", "test accuracy, %", self.lines(cells, name))
+            for name, title in _FACETS.items()
         ]
-
-    def _lines(self, cells: Sequence[TableCell], field: str) -> dict[str, PlotLine]:
-        """Return each method's line over settings, if it has one."""
-        lines = {}
-        for method in self.axes.labels["method"]:
-            values = {c.setting: _as_spread(getattr(c, field)) for c in cells if c.method == method}
-            present = {setting: value for setting, value in values.items() if value is not None}
-            if present:
-                lines[method] = PlotLine(list(present), list(present.values()))
-        return lines
+        return [draw_facets(folder / "figure.png", self.study.title, [facets])]
 
 
-def _as_spread(value: float | Spread | None) -> Spread | None:
+def _with_printed(cell: Cell) -> Cell:
     # The paper prints no interval over seeds.
-    if isinstance(value, float):
-        return Spread(1, value, None, None)
-    return value
+    if cell["paper"] is None:
+        return {**cell, "printed": None}
+    return {**cell, "printed": Spread(1, cell["paper"], None, None)}
 
 
-def _paper_and_measured(cell: TableCell | None) -> str:
-    if cell is None:
+def _printed_accuracy(cell: Cell) -> str:
+    if cell["paper"] is None:
         return NOTHING
-    return f"{_number(cell.paper, '.2f')} → {_mean(cell.own)}"
+    return f"{cell['paper']:.2f} ± {cell['paper_std']:.2f}"
 
 
-def _mean(sample: Spread | None) -> str:
-    if sample is None:
-        return NOTHING
-    if sample.half is None:
-        return f"{sample.mean:.2f}"
-    return f"{sample.mean:.2f} ± {sample.half:.2f}"
-
-
-def _number(value: float | None, form: str) -> str:
-    if value is None:
-        return NOTHING
-    return format(value, form)
-
-
-def _row(cell: TableCell, paper: Printed | None) -> tuple[str, ...]:
-    printed_accuracy = NOTHING
-    if cell.paper is not None:
-        printed_accuracy = f"{cell.paper:.2f} ± {cell.paper_std:.2f}"
+def _own(cell: Cell) -> str:
     # There is no accuracy only if every seed diverged.
-    own = "diverged"
-    half = NOTHING
-    if cell.own is not None:
-        own = f"{cell.own.mean:.2f} ± {cell.own_std:.2f}"
-        if cell.own.half is not None:
-            half = f"± {cell.own.half:.2f}"
-    rounds = str(cell.rounds)
-    values = _number(cell.parameters, ",.0f")
-    if paper is not None:
-        rounds += f" ({paper.rounds})"
-        values += f" ({paper.parameters:,})"
-    difference = _number(cell.difference, "+.2f")
-    prototype = _mean(cell.prototype)
-    return cell.method, printed_accuracy, own, half, difference, prototype, rounds, values
+    if cell["own"] is None:
+        return "diverged"
+    return f"{cell['own'].mean:.2f} ± {cell['own_std']:.2f}"
+
+
+def _half(cell: Cell) -> str:
+    if cell["own"] is None or cell["own"].half is None:
+        return NOTHING
+    return f"± {cell['own'].half:.2f}"

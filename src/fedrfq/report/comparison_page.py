@@ -16,6 +16,8 @@ from fedrfq.report.groups import Brief, Group, differing, grouped
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.run_page import length, points
 from fedrfq.runs.summary import last_tested
+from fedrfq.studies.intervals import difference
+from fedrfq.studies.sheets import NOTHING, interval
 
 # The series of a figure, and the prefix of the RoundRecord fields that it shows.
 _FIELDS = {HEAD: "accuracy", PROTOTYPE: "prototype_accuracy"}
@@ -196,8 +198,9 @@ def _table(groups: Sequence[Group]) -> str:
     ]
     caption = markup.text(
         "Test accuracy in % after the last round: mean over clients and seeds, ± one standard "
-        "deviation over seeds. Differences are relative to the first row that has a value. The "
-        "final prediction is tested on all classes, and on those that a client does not hold."
+        "deviation over seeds. Differences are from the first row that has a value, paired over "
+        "the seeds that both have, ± half of the 95 % interval over seeds. The final prediction is "
+        "tested on all classes, and on those that a client does not hold."
     )
     return markup.table(header, rows, numbers=9) + f"<figcaption>{caption}</figcaption>"
 
@@ -208,7 +211,7 @@ def _tested(group: Group, field: str) -> str:
     values = [getattr(record, field) for record in records if record is not None]
     present = [value for value in values if value is not None]
     if not present:
-        return "–"
+        return NOTHING
     return points(float(np.mean(present)))
 
 
@@ -216,24 +219,36 @@ def _uploaded(group: Group) -> str:
     """Return how many bytes the clients uploaded in the last round of the group's first run."""
     records = group.runs[0].records
     if not records:
-        return "–"
+        return NOTHING
     return length(records[-1].bytes_up)
 
 
 def _result(group: Group, groups: Sequence[Group], field: str) -> tuple[str, str]:
     """Return the group's accuracy, and its difference from the first group that has one."""
-    values = _values(group, field)
-    if not values:
-        return "–", "–"
-    mean = float(np.mean(values))
-    accuracy = points(mean)
-    if len(values) > 1:
-        accuracy += f" ± {np.std(values, ddof=1):.2f}"
+    own = _by_seed(group, field)
+    if not own:
+        return NOTHING, NOTHING
+    accuracy = points(float(np.mean(list(own.values()))))
+    if len(own) > 1:
+        accuracy += f" ± {np.std(list(own.values()), ddof=1):.2f}"
     # The first group may have no figures at all, such as a run that has only begun.
-    first = next(other for other in groups if _values(other, field))
+    first = next(other for other in groups if _by_seed(other, field))
     if first is group:
         return accuracy, ""
-    return accuracy, f"{mean - np.mean(_values(first, field)):+.2f}"
+    others = _by_seed(first, field)
+    both = [seed for seed in own if seed in others]
+    return accuracy, interval(difference([own[s] for s in both], [others[s] for s in both]))
+
+
+def _by_seed(group: Group, field: str) -> dict[int, float]:
+    """Return each run's mean accuracy after its last round, by its seed."""
+    means = {
+        run.experiment.seed: getattr(run.records[-1], f"{field}_mean")
+        for run in group.runs
+        if run.records
+    }
+    # Old records lack some figures.
+    return {seed: mean for seed, mean in means.items() if mean is not None}
 
 
 def _differences(groups: Sequence[Group]) -> str:
@@ -263,5 +278,5 @@ def _list(runs: Sequence[Brief]) -> str:
 
 def _last(records: Sequence[RoundRecord]) -> tuple[str, str]:
     if not records:
-        return "–", "–"
+        return NOTHING, "–"
     return points(records[-1].accuracy_mean), points(records[-1].prototype_accuracy_mean)

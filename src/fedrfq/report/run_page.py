@@ -16,7 +16,7 @@ from fedrfq.report.figure import Figure
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.projection import projection
 from fedrfq.report.run_data import RunData
-from fedrfq.runs.public_summary import origin_rows, other_rounds
+from fedrfq.runs.public_summary import origin_rows, other_rounds, statistics_bytes
 from fedrfq.runs.summary import last_tested
 
 
@@ -98,8 +98,9 @@ def _uploaded(experiment: Experiment, records: list[RoundRecord]) -> list[tuple[
     exchanges = [record for record in records if experiment.public.due(record.round)]
     if exchanges:
         last = exchanges[-1]
-        values = f"{last.parameters_up:,} values from all clients, in round {last.round}"
-        tiles.append(("uploaded for the public map", length(last.bytes_up), values))
+        up, _ = statistics_bytes(last)
+        who = f"from all clients, in round {last.round}"
+        tiles.append(("uploaded for the public map", length(up), who))
     others = other_rounds(experiment, records)
     if others:
         last = others[-1]

@@ -1,12 +1,17 @@
-"""What a run exchanged on a public map, as labelled rows for people to read."""
+"""What a run exchanges on a public map, as labelled rows for people to read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from fedrfq.data.partition import Partition
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.learning.public.exchange import public_task
 from fedrfq.models.public_maps import PUBLIC_MAPS, PublicMap
+from fedrfq.prototypes.fixed_point import size
 
 Rows = list[tuple[str, str]]
 
@@ -31,8 +36,23 @@ def exchange_rows(experiment: Experiment, records: Sequence[RoundRecord]) -> Row
     rows = [("public map", _about(map_))]
     exchanges = [record for record in records if map_.due(record.round)]
     if exchanges:
-        rows.append(("exchanged on it", _exchanged(experiment, exchanges)))
+        rows.append(("exchanged on it", _exchanged(exchanges)))
     return rows
+
+
+def planned_rows(experiment: Experiment, partition: Partition, classes: int) -> Rows:
+    """Return rows on the map and on what one client will send and get; nothing without a map."""
+    map_ = experiment.public
+    task = public_task(map_, classes)
+    if task is None:
+        return []
+    rounds = [number for number in range(1, experiment.rounds + 1) if map_.due(number)]
+    # A client sends a row for each class it holds, and gets one for each that anybody holds.
+    held_K = np.array([len(own) for own in partition.classes])
+    known = len(np.unique(np.concatenate(partition.classes)))
+    up = size(held_K + task.moments, task.values, task.precision) / len(held_K)
+    down = size(np.array([known + task.moments]), task.values, task.precision)
+    return [("public map", _about(map_)), ("exchanged on it", _cost(rounds, up, down))]
 
 
 def other_rounds(experiment: Experiment, records: Sequence[RoundRecord]) -> list[RoundRecord]:
@@ -49,19 +69,27 @@ def _about(map_: PublicMap) -> str:
     return f"{name_of(PUBLIC_MAPS, map_)}, {form}; {statistics}"
 
 
-def _exchanged(experiment: Experiment, exchanges: Sequence[RoundRecord]) -> str:
+def statistics_bytes(record: RoundRecord) -> tuple[int, int]:
+    """Return the bytes of a round's statistics, from all clients and to all clients."""
+    up = record.public_bytes_up
+    down = record.public_bytes_down
+    if up is None or down is None:
+        # An older record has one count for all that travels.
+        return record.bytes_up, record.bytes_down
+    return up, down
+
+
+def _exchanged(exchanges: Sequence[RoundRecord]) -> str:
     """Say when statistics were exchanged, and what the newest exchange cost one client."""
     last = exchanges[-1]
-    when = f"once, in round {last.round}"
-    if len(exchanges) > 1:
-        when = f"in {len(exchanges)} rounds, each time"
+    up, down = statistics_bytes(last)
     # All clients together, so the mean: clients with more classes send more.
     clients = max(last.participants, 1)
-    included = ""
-    if experiment.method.centres:
-        # Models are averaged in this round too, and a record has one count for all that travels.
-        included = ", the model's parameters included"
-    return (
-        f"{when}: {last.parameters_up / clients:,.0f} values, {last.bytes_up / clients:,.0f} bytes "
-        f"up and {last.bytes_down / clients:,.0f} bytes down for one client{included}"
-    )
+    return _cost([record.round for record in exchanges], up / clients, down / clients)
+
+
+def _cost(rounds: Sequence[int], bytes_up: float, bytes_down: float) -> str:
+    when = f"once, in round {rounds[-1]}"
+    if len(rounds) > 1:
+        when = f"in {len(rounds)} rounds, each time"
+    return f"{when}: {bytes_up:,.0f} bytes up and {bytes_down:,.0f} bytes down for one client"

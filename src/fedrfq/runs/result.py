@@ -11,6 +11,9 @@ from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
 from fedrfq.runs.run_directory import RunDirectory
 
+# What a result has of the last test on all classes, besides the figures of each way to predict.
+_MORE_ON_ALL_CLASSES = ("accuracy_all_worst", "answered", "accuracy_answered", "recall")
+
 
 def summary(
     run: RunDirectory, experiment: Experiment, silhouettes: tuple[float, float] | tuple[None, None]
@@ -34,7 +37,7 @@ def summary(
         "prototype_failure": last.prototype_failure,
         "honest_accuracy_mean": last.honest_accuracy_mean,
         "honest_prototype_accuracy_mean": last.honest_prototype_accuracy_mean,
-        **{name: getattr(last, name) for name in (*COMMON_COLUMNS, "accuracy_all_worst", "recall")},
+        **{name: getattr(last, name) for name in (*COMMON_COLUMNS, *_MORE_ON_ALL_CLASSES)},
         **detection(records),
         "silhouette": silhouettes[0],
         "silhouette_unpooled": silhouettes[1],

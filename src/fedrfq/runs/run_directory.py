@@ -326,6 +326,11 @@ class RunDirectory:
     def last(self, device: torch.device) -> LoopState:
         """Return the state at the newest checkpoint."""
         checkpoints = self.checkpoints()
+        if not checkpoints and self.environment().get("engine") == "flower":
+            raise UserError(
+                f"{self.path} has no models: those of a simulated run on Flower are there when it"
+                " has ended, and those of a real federation stay with its nodes"
+            )
         if not checkpoints:
             raise UserError(
                 f"{self.path} has no checkpoint yet: `fedrfq resume {self.path}` continues the run"

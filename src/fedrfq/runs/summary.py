@@ -99,6 +99,9 @@ def _all_classes(experiment: Experiment, records: Sequence[RoundRecord]) -> list
     held = f"held {_points(tested.accuracy_held)}, not held {_points(tested.accuracy_unheld)}"
     worst = f"worst client {_points(tested.accuracy_all_worst)}"
     rows = [(label, f"{_points(tested.accuracy_all)} ({held}; {worst})")]
+    if tested.answered is not None:
+        answered = f"{_points(tested.answered)} of the samples, {_points(tested.accuracy_answered)}"
+        rows.append(("… at least as sure as the threshold", f"{answered} of them rightly"))
     ways = {"prototype": "… by nearest prototype"}
     if experiment.public.used:
         # Without a map the final prediction is the head's, which need not be said twice.

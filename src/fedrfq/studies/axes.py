@@ -5,34 +5,43 @@
     rounds = 100
     [axes.setting."3 ± 2"]           an axis, one of its labels, and what it changes
     partition = {ways = 3, spread = 2}
-    [axes.method.fedproto]
-    method = {name = "fedproto"}
+    [axes.method."λ = 0.1"]          an axis may have the name of a section, such as method; then …
+    method = {name = "fedproto", lam = 0.1}
+    [axes.method.fedproto]           … a label that is one of its kinds chooses that kind,
+    [axes]
+    detector = ["none", "bft"]       … and a list of kinds is enough
+    attackers = [2, 4]               how many clients attack: attack.clients
     [[where]]                        optional: a rule for runs that have all the labels it names
     method = "fedproto"              a label, or a list of labels
     setting = "3 ± 2"
     change = {method = {lam = 0.1}}  applied last; or skip = true to leave these runs out,
                                      or seeds = 1 to run only that many of the seeds
 
-All runs share one name, so a run that several recipes need is computed once.
+Combinations whose experiments are equal, such as 3 ± 3 and 4 ± 2 classes, have one run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from fedrfq.errors import UserError, did_you_mean
-from fedrfq.experiment import Experiment, check_keys
+from fedrfq.experiment import Experiment, check_keys, from_table, without_replaced_kinds
+from fedrfq.experiment.kinds import KINDS
+from fedrfq.files import toml
 from fedrfq.files.toml import Table
-from fedrfq.studies import study_file
-from fedrfq.studies.recipe import Recipe
+from fedrfq.studies.equality import run_key
+from fedrfq.studies.study import Study, check_distinct, section
 
 KEYS = ("only", "experiment", "axes", "where")
-NAME = "reproduced"
 Labels = tuple[str, ...]  # one label of each axis, in the order of the axes
+Place = tuple[Labels, int]  # labels and a seed
 _RULE_TYPES = {"change": dict, "skip": bool, "seeds": int}
+_SET_AT_TOP = {"name": "name", "seed": "seeds"}  # keys of an experiment that a study sets itself
+# What a list of values sets, where it is not the `name` of the section that the axis is called by.
+_LISTED_KEYS = {"attackers": ("attack", "clients")}
 
 
 @dataclass(frozen=True)
@@ -40,33 +49,48 @@ class Axes:
     """A grid: its axes with their labels, and the experiment of every combination and seed."""
 
     labels: Mapping[str, tuple[str, ...]]
-    left_out: Mapping[str, frozenset[str]]  # the labels that `only` excludes
-    experiments: Mapping[tuple[Labels, int], Experiment]  # by labels and seed
+    hidden: Mapping[str, frozenset[str]]  # the labels that `only` excludes
+    seeds: tuple[int, ...]
+    experiments: Mapping[Place, Experiment]
+    layers: Mapping[Labels, Sequence[Table]]  # what a combination lays over each other
+    impossible: tuple[str, ...] = ()  # combinations that were left out, and why
 
     @staticmethod
-    def of(recipe: Recipe) -> Axes:
-        """Build the grid that a recipe describes."""
-        table = recipe.table
-        given = study_file.section(table, "axes")
-        axes = {axis: study_file.labels(given, axis) for axis in given}
-        only = study_file.section(table, "only")
+    def of(study: Study, optional: Collection[str] = ()) -> Axes:
+        """Build the grid that a study describes.
+
+        Combinations with one of the `optional` labels are left out where they cannot be run.
+        """
+        table = study.table
+        given = section(table, "axes")
+        axes = {axis: read_labels(given, axis) for axis in given}
+        only = section(table, "only")
         check_keys(only, list(axes), "only")
         kept = {axis: _kept(axis, labels, only) for axis, labels in axes.items()}
         rules = _rules(table.get("where", []), axes)
-        common = study_file.section(table, "experiment")
-        experiments = {
-            (labels, seed): study_file.experiment(
-                _in_words(kept, labels), NAME, seed, [common, *layers]
-            )
-            for labels, layers, seeds in _combined(axes, kept, rules)
-            for seed in recipe.seeds[:seeds]
-        }
+        common = section(table, "experiment")
+        experiments: dict[Place, Experiment] = {}
+        first: dict[str, Experiment] = {}  # of those that are equal
+        all_layers = {}
+        impossible = []
+        for labels, changes, seeds in _combined(axes, kept, rules):
+            layers = [common, *changes]
+            try:
+                for seed in study.seeds[:seeds]:
+                    one = experiment(_in_words(kept, labels), study.runs, seed, layers)
+                    experiments[labels, seed] = first.setdefault(run_key(one), one)
+            except UserError as error:
+                if not set(labels) & set(optional):
+                    raise
+                impossible.append(str(error))
+                continue
+            all_layers[labels] = layers
         if not experiments:
             raise UserError(
-                f"{recipe.name}: no combination of labels is left to run; relax `only` or `where`"
+                f"{study.name}: no combination of labels is left to run; relax `only` or `where`"
             )
-        left_out = {axis: frozenset(labels) - set(kept[axis]) for axis, labels in axes.items()}
-        return Axes(kept, left_out, experiments)
+        hidden = {axis: frozenset(labels) - set(kept[axis]) for axis, labels in axes.items()}
+        return Axes(kept, hidden, study.seeds, experiments, all_layers, tuple(impossible))
 
     def at(self, axis: str) -> int:
         """Return the position of an axis within a combination of labels."""
@@ -84,7 +108,97 @@ class Axes:
 
     def combinations(self) -> list[Labels]:
         """Return the combinations that have at least one run, in order."""
-        return list(dict.fromkeys(labels for labels, _ in self.experiments))
+        return list(self.layers)
+
+    def others(self, axis: str) -> list[Labels]:
+        """Return the combinations of the labels of all axes but one, in order."""
+        at = self.at(axis)
+        return list(dict.fromkeys(without(labels, at) for labels in self.combinations()))
+
+    def equal(self, axis: str) -> dict[Labels, Labels]:
+        """Return those of `others` whose runs are all those of an earlier one, and that one."""
+        at = self.at(axis)
+        first: dict[frozenset[tuple[str, int, str]], Labels] = {}
+        equal = {}
+        for rest in self.others(axis):
+            runs = frozenset(
+                (labels[at], seed, one.hash())
+                for (labels, seed), one in self.experiments.items()
+                if without(labels, at) == rest
+            )
+            if first.setdefault(runs, rest) != rest:
+                equal[rest] = first[runs]
+        return equal
+
+    def with_experiments(self, changed: Mapping[Place, Experiment]) -> Axes:
+        """Return the grid with other experiments in some places."""
+        return replace(self, experiments={**self.experiments, **changed})
+
+
+def without(labels: Labels, at: int) -> Labels:
+    """Return a combination less the label of one axis."""
+    return (*labels[:at], *labels[at + 1 :])
+
+
+def experiment(where: str, name: str, seed: int, layers: Sequence[Table]) -> Experiment:
+    """Lay each layer over those before it and return the experiment; errors begin with `where`."""
+    table: Table = {}
+    try:
+        for layer in layers:
+            for key in set(layer) & set(_SET_AT_TOP):
+                raise UserError(
+                    f"{key} cannot be set here; set {_SET_AT_TOP[key]} at the top of the file"
+                )
+            # A layer that chooses another kind (of method, say) drops the options of the old one.
+            table = toml.merge(without_replaced_kinds(table, layer), layer)
+        return from_table({**table, "name": name, "seed": seed})
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def read_labels(axes: Mapping[str, Any], axis: str) -> dict[str, Table]:
+    """Return an axis's labels, each with what it changes of the experiment."""
+    given = axes.get(axis)
+    kinds = list(KINDS.get(axis, ()))
+    if isinstance(given, Mapping) and given:
+        return {_one_line(label, axis): _changes(given, label, axis, kinds) for label in given}
+    if not isinstance(given, list) or not given:
+        raise UserError(
+            f"axes.{axis} must be sections [axes.{axis}.LABEL] or a list of values, "
+            f"at least one, not {given!r}"
+        )
+    check_distinct(given, f"axes.{axis}")
+    for name in given:
+        if kinds and name not in kinds:
+            near = did_you_mean(str(name), kinds)
+            raise UserError(f"axes.{axis} must name some of {', '.join(kinds)}, not {name!r}{near}")
+    above, key = _LISTED_KEYS.get(axis, (axis, "name"))
+    return {str(value): {above: {key: value}} for value in given}
+
+
+def _changes(given: Mapping[str, Any], label: str, axis: str, kinds: Sequence[str]) -> Table:
+    """Return what a label changes, which includes the kind where it is called by one."""
+    changes = section(given, label)
+    if label in kinds:
+        changes[axis] = {"name": label, **section(changes, axis)}
+    return changes
+
+
+def check_named(table: Mapping[str, Any], axis: str) -> None:
+    """Refuse an axis that is not there, or that has a label which chooses no kind."""
+    kinds = list(KINDS[axis])
+    for label, changes in read_labels(section(table, "axes"), axis).items():
+        if "name" not in section(changes, axis):
+            raise UserError(
+                f"axes.{axis}.{label}: {axis}.name is missing; it must be one of "
+                f"{', '.join(kinds)}{did_you_mean(label, kinds)}"
+            )
+
+
+def _one_line(label: str, axis: str) -> str:
+    if not label.strip() or "\n" in label:
+        raise UserError(f"axes.{axis}: a label must be one line of text, not {label!r}")
+    return label
 
 
 def _kept(axis: str, labels: Mapping[str, Table], only: Mapping[str, Any]) -> tuple[str, ...]:
@@ -163,4 +277,5 @@ def _combined(
 
 
 def _in_words(axes: Mapping[str, object], labels: Labels) -> str:
-    return ", ".join(f"{axis} '{label}'" for axis, label in zip(axes, labels, strict=True))
+    pairs = zip(axes, labels, strict=True)
+    return ", ".join(f"{axis} '{label}'" for axis, label in pairs if label)

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import Any
 
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment import check_keys
-from fedrfq.studies import study_file
-from fedrfq.studies.axes import Axes, Labels
-from fedrfq.studies.intervals import Difference, difference
+from fedrfq.studies.axes import Axes
+from fedrfq.studies.differences import paired, places
+from fedrfq.studies.intervals import Difference
 from fedrfq.studies.measures import MeasuredRuns, known_measures
 from fedrfq.studies.sheets import NOTHING, Sheet, interval
+from fedrfq.studies.study import section
 
 ALL = "all together"
 
@@ -38,15 +38,15 @@ class Claim:
     @staticmethod
     def of(given: Any, axes: Axes) -> Claim:
         """Read and check one [[claims]] table."""
-        table = study_file.section({"claims": given}, "claims")
+        table = section({"claims": given}, "claims")
         check_keys(table, ("says", "measure", "better", "than"), "claims")
-        better = study_file.section(table, "better")
-        than = study_file.section(table, "than")
+        better = section(table, "better")
+        than = section(table, "than")
         axis = next(iter(better), "")
         choices: list[str] = []
         if axis in axes.labels:
             # Labels that `only` leaves out are valid too; there is just nothing to judge then.
-            choices = [*axes.labels[axis], *axes.left_out[axis]]
+            choices = [*axes.labels[axis], *axes.hidden[axis]]
         for label in (*better.values(), *than.values()):
             if len(better) != 1 or set(than) - {axis} or label not in choices:
                 raise UserError(
@@ -58,58 +58,20 @@ class Claim:
 
     def judged(self, measured: MeasuredRuns) -> list[Judged]:
         """Judge the claim at each combination of the other axes, then over all of them together."""
-        axes = measured.axes
-        at = axes.at(self.axis)
-        existing = set(axes.combinations())
-        ours = [labels for labels in axes.combinations() if labels[at] == self.better]
-        rivals = [label for label in axes.labels[self.axis] if label != self.better]
-        if self.than is not None:
-            rivals = [label for label in rivals if label == self.than]
         verdicts = []
-        for labels in ours:
-            others = [_with_label(labels, at, rival) for rival in rivals]
-            present = [[other] for other in others if other in existing]
-            if present:
-                where = ", ".join(label for i, label in enumerate(labels) if i != at)
-                verdicts.append(self._judge(measured, [labels], present, where))
-        if len(verdicts) > 1:
-            everywhere = [[_with_label(labels, at, rival) for labels in ours] for rival in rivals]
-            # A mean over everything is fair only to a rival that was run everywhere.
-            complete = [others for others in everywhere if set(others) <= existing]
-            if complete:
-                verdicts.append(self._judge(measured, ours, complete, ALL))
+        for where, by_label in places(measured.axes, self.axis, ALL).items():
+            rivals = [label for label in by_label if label != self.better]
+            if self.than is not None:
+                rivals = [label for label in rivals if label == self.than]
+            if self.better not in by_label or not rivals:
+                continue
+            ours = by_label[self.better]
+            found = {
+                rival: paired(measured, self.measure, ours, by_label[rival]) for rival in rivals
+            }
+            differences = {rival: lead for rival, lead in found.items() if lead is not None}
+            verdicts.append(Judged(self.says, where, differences))
         return verdicts
-
-    def _judge(
-        self,
-        measured: MeasuredRuns,
-        ours: Sequence[Labels],
-        rivals: Sequence[Sequence[Labels]],
-        where: str,
-    ) -> Judged:
-        """Compare our combinations with each rival's, as means over the combinations."""
-        at = measured.axes.at(self.axis)
-        our_means = _means(measured, self.measure, ours)
-        differences = {}
-        for combinations in rivals:
-            paired = difference(our_means, _means(measured, self.measure, combinations))
-            if paired is not None:
-                differences[combinations[0][at]] = paired
-        return Judged(self.says, where, differences)
-
-
-def _with_label(labels: Labels, at: int, label: str) -> Labels:
-    return (*labels[:at], label, *labels[at + 1 :])
-
-
-def _means(measured: MeasuredRuns, measure: str, places: Sequence[Labels]) -> list[float | None]:
-    """Return for each seed the mean over the places, or None if one of them has no figure."""
-    means: list[float | None] = []
-    for values in zip(*(measured.values(measure, labels) for labels in places), strict=True):
-        present = [value for value in values if value is not None]
-        complete = len(present) == len(values)
-        means.append(fmean(present) if complete else None)
-    return means
 
 
 @dataclass(frozen=True)
@@ -145,7 +107,7 @@ class Judged:
 
 
 def claims(table: Mapping[str, Any], axes: Axes) -> list[Claim]:
-    """Read the claims of a recipe."""
+    """Read the claims of a study."""
     given = table.get("claims", [])
     if not isinstance(given, list):
         raise UserError("claims must be a list of tables; write [[claims]] before each")

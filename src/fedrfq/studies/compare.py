@@ -1,203 +1,307 @@
-"""Compare methods in several settings over the same seeds.
+"""Kind `compare`: methods in several settings over the same seeds, beside controls, λ tuned.
 
-name = "mnist-methods"          the folder under --out; the file's own name if not given
-seeds = [0, 1, 2, 3, 4]
 target = 97.0                   optional: an own-head accuracy (%); report the round that reaches it
 against = ["fedproto"]          optional: the methods that printed differences are taken from; by
-                                default fedproto, else the first method that exchanges prototypes,
-                                else the first one (table.json has the differences of all pairs)
+                                default local and fedproto, or the first method that exchanges
+                                prototypes (table.json has the differences of all pairs)
 controls = true                 optional: local, codes and self stand beside the methods by default
 tune = [0.1, 0.3, 1, 4]         optional: the λ to try (see tuning.py); [] to tune nothing
-methods = ["local", "fedproto"] names; or a section for each label, with what it changes:
-[methods."stride 2"]            a label that is a method's name stands for that method
-method = {name = "fedrfq"}
-pool = {stride = 2}
-[experiment]                    shared by all runs: any keys of an experiment but name and seed
-rounds = 100
-data = {name = "mnist"}
-[settings."3 ± 2"]              optional: a label for each setting, with what it changes
-partition = {ways = 3, spread = 2}
+[axes]
+method = ["local", "fedproto"]  the methods; any other axes make up the settings
+
+The other keys are those of a grid (axes.py) and of claims (claims.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import permutations
+from functools import partial
 from pathlib import Path
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
-from fedrfq.errors import UserError, did_you_mean
+from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.files.toml import Table
-from fedrfq.learning.evaluation import RoundRecord
-from fedrfq.methods import METHODS
-from fedrfq.studies import study_file
+from fedrfq.studies import axes as grids
+from fedrfq.studies.axes import Axes, Labels, check_named, read_labels
+from fedrfq.studies.claims import claims
+from fedrfq.studies.differences import Pair, difference_sheets, pairs, places, read_against
 from fedrfq.studies.grid import EndedRun
-from fedrfq.studies.intervals import Difference, Spread, difference, spread
-from fedrfq.studies.tuning import ChosenLam, Place, Tuning, lam_of, read_lams, with_lam
+from fedrfq.studies.measures import MEASURES, Measure, MeasuredRuns, lam_of
+from fedrfq.studies.pictures import Facet, PlotLine, draw_facets, round_lines, slug
+from fedrfq.studies.plan import GridPlan
+from fedrfq.studies.sheets import NOTHING, Cell, Columns, Sheet, number, plus_minus
+from fedrfq.studies.study import Study, section
+from fedrfq.studies.tuning import ChosenLam, Tuning, read_lams, tuning_sheet, with_chosen
 
-KEYS = (
-    *("name", "seeds", "target", "against", "controls", "tune"),
-    *("methods", "experiment", "settings"),
-)
+KEYS = ("target", "against", "controls", "tune", "claims", *grids.KEYS)
 # Methods without exchange. One that sends something must beat them all.
 CONTROLS = ("local", "codes", "self")
 ALL = "all settings"
-
-
-class MeanAccuracies(NamedTuple):
-    """Accuracies in percent, means over clients.
-
-    By the clients' own heads and by the nearest global prototype, on the classes that a client
-    holds; then of the final prediction, with all classes allowed as answers.
-    """
-
-    own: float | None
-    prototype: float | None
-    all_classes: float | None
-    held: float | None
-    unheld: float | None
+_MEANS = (
+    *("own_std", "prototype_std", "parameters", "bytes", "collapsed", "seconds"),
+    "rounds_to_target",
+)
+# Measures that are called otherwise in a comparison's files.
+_RENAMED = {"all_classes": "accuracy_all", "held": "accuracy_held", "unheld": "accuracy_unheld"}
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """The grid of a comparison file: the experiment of each setting, method and seed."""
+class ComparePlan(GridPlan):
+    """The grid of a comparison, what its differences are taken from, and the λ to choose."""
 
-    name: str
-    seeds: tuple[int, ...]
     target: float | None
     against: tuple[str, ...]
-    methods: tuple[str, ...]
-    settings: tuple[str, ...]
-    experiments: Mapping[Place, Experiment]
-    left_out: tuple[str, ...]  # controls that are impossible in a setting, each with the reason
     tuning: Tuning
     chosen: tuple[ChosenLam, ...] = ()  # once the runs of the tuning have ended
 
+    spreads: ClassVar[Sequence[str]] = ("own", "prototype", "all_classes", "held", "unheld")
+    # The accuracies whose differences are printed, and the headings of these.
+    printed: ClassVar[Mapping[str, str]] = {
+        "own": "own head, points",
+        "prototype": "nearest prototype, points",
+        "all_classes": "all classes, points",
+    }
+    before_name: ClassVar[str] = "tuning λ"
+    before_switch: ClassVar[str] = "--no-tune"
+
     @staticmethod
-    def load(path: Path, *, controls: bool = True, tune: bool = True) -> Comparison:
-        """Read and check a comparison file; without `controls` or `tune`, whatever it says."""
-        table = study_file.read(path, KEYS, "examples/compare.toml")
-        if not controls:
-            table["controls"] = False
-        if not tune:
-            table["tune"] = []
-        seeds = study_file.whole_numbers(table, "seeds", 0, "[0, 1, 2]")
-        asked = {
-            label: _method(label, changes)
-            for label, changes in study_file.labels(table, "methods", list(METHODS)).items()
-        }
-        methods = _with_controls(table, asked)
-        settings = _settings(table)
-        lams = read_lams(table.get("tune"))
-        common = study_file.section(table, "experiment")
-        experiments: dict[Place, Experiment] = {}
-        tunable: dict[Place, Experiment] = {}
-        left_out = []
-        for (setting, method), layers in _layers(common, settings, methods).items():
-            try:
-                cell = _cell(table["name"], setting, method, seeds, layers)
-            except UserError as error:
-                if method in asked:
-                    raise
-                left_out.append(str(error))
-                continue
-            experiments |= cell
+    def of(study: Study) -> ComparePlan:
+        """Read and check a study of this kind."""
+        table = study.table
+        study.check_keys(KEYS)
+        check_named(table, "method")
+        given = section(table, "axes")
+        asked = read_labels(given, "method")
+        controls = _controls(table, asked)
+        # The methods of one setting stand together, the controls first.
+        settings = {axis: labels for axis, labels in given.items() if axis != "method"}
+        methods = {**controls, **asked}
+        whole = replace(study, table={**table, "axes": {**settings, "method": methods}})
+        axes = Axes.of(whole, optional=set(controls) - set(asked))
+        if any(ALL in labels for labels in axes.labels.values()):
+            raise UserError(f"the label '{ALL}' is reserved for the mean over them; choose another")
+        by_method = {labels[-1]: one for (labels, _), one in axes.experiments.items()}
+        tunable = {
+            place: one
+            for place, one in axes.experiments.items()
             # A λ in the file is there on purpose, such as where several are compared.
-            if not any("lam" in study_file.section(layer, "method") for layer in layers):
-                tunable |= cell
-        by_method = {method: experiment for (_, method, _), experiment in experiments.items()}
-        return Comparison(
-            name=table["name"],
-            seeds=seeds,
+            if not any("lam" in section(layer, "method") for layer in axes.layers[place[0]])
+        }
+        return ComparePlan(
+            study,
+            axes,
+            claims(table, axes),
             target=_target(table),
-            against=_against(table, by_method, asked),
-            methods=tuple(label for label in methods if label in by_method),
-            settings=tuple(settings),
-            experiments=experiments,
-            left_out=tuple(left_out),
-            tuning=Tuning.of(seeds, lams, tunable),
+            against=_against(table, by_method, list(asked)),
+            tuning=Tuning.of(study.seeds, read_lams(table.get("tune")), tunable),
         )
 
-    def tuned(self, ended: Mapping[str, EndedRun]) -> Comparison:
+    @property
+    def before(self) -> Sequence[Experiment]:
+        """The runs from which λ is chosen."""
+        return self.tuning.experiments
+
+    def after(self, ended: Mapping[str, EndedRun]) -> ComparePlan:
         """Return the comparison with the λ that the runs of its tuning speak for."""
-        chosen = self.tuning.choose(ended)
-        lams = {(choice.setting, choice.method): choice.lam for choice in chosen}
-        changed = {
-            place: with_lam(experiment, lams[place[:2]])
-            for place, experiment in self.experiments.items()
-            if place[:2] in lams
+        return self.with_lams(self.tuning.choose(ended))
+
+    def with_lams(self, chosen: Sequence[ChosenLam]) -> ComparePlan:
+        """Return the comparison with these λ."""
+        axes = self.axes.with_experiments(with_chosen(self.axes.experiments, chosen))
+        return replace(self, axes=axes, chosen=tuple(chosen))
+
+    @property
+    def measures(self) -> Mapping[str, Measure]:
+        """What is taken of every run; some measures have other names in a comparison's files."""
+        renamed = {name: MEASURES[measure] for name, measure in _RENAMED.items()}
+        reached = replace(MEASURES["own"], over=partial(_first_round, self.target))
+        return {**MEASURES, **renamed, "rounds_to_target": reached}
+
+    @property
+    def settings(self) -> list[str]:
+        """The combinations of all axes but the methods, in words."""
+        return [", ".join(rest) for rest in self.axes.others("method")]
+
+    def whole(self, measured: MeasuredRuns) -> dict[str, Any]:
+        """Return everything as plain values, as table.json has it."""
+        return {
+            **super().whole(measured),
+            "target": self.target,
+            "equal": {", ".join(a): ", ".join(b) for a, b in self.axes.equal("method").items()},
+            "left_out": list(self.axes.impossible),
+            "tuning": [asdict(choice) for choice in self.chosen],
+            "pairs": [pair.plain("method", "setting") for pair in self._pairs(measured)],
         }
-        return replace(self, experiments={**self.experiments, **changed}, chosen=chosen)
+
+    def cell(self, measured: MeasuredRuns, labels: Labels) -> Cell:
+        """Return the figures of a method in a setting."""
+        rounds = [value for value in measured.values("rounds_to_target", labels) if value]
+        return {
+            "setting": ", ".join(labels[:-1]),
+            "method": labels[-1],
+            "lam": lam_of(self.axes.experiments[labels, self.study.seeds[0]]),
+            "runs": measured.count(labels) + measured.gone(labels),
+            "diverged": measured.gone(labels),
+            **{name: measured.spread(name, labels) for name in self.spreads},
+            **{name: measured.mean(name, labels) for name in _MEANS},
+            "reached": len(rounds),
+        }
+
+    def _pairs(self, measured: MeasuredRuns) -> list[Pair]:
+        return pairs(measured, "method", list(self.spreads), ALL)
+
+    def sheets(self, measured: MeasuredRuns) -> list[Sheet]:
+        """Return a table for each setting, one of differences for each `against`, and one of λ."""
+        cells = self.cells(measured)
+        sheets = [
+            Sheet.of(
+                self.title(setting),
+                self.columns(),
+                [cell for cell in cells if cell["setting"] == setting],
+                self.note(),
+            )
+            for setting in self.settings
+        ]
+        sheets += difference_sheets(
+            self._pairs(measured), self.against, self.printed, "method", "setting"
+        )
+        if self.chosen:
+            sheets.append(tuning_sheet(self.chosen, self.tuning.seeds))
+        return sheets
+
+    def columns(self) -> Columns:
+        """Return the columns of a setting's table."""
+        target: Columns = {}
+        if self.target is not None:
+            target = {f"rounds to {self.target:g} %": _reached}
+        return {
+            "method": _method,
+            "λ": lambda cell: number(cell["lam"], "g"),
+            "own head, %": lambda cell: _accuracy(cell, "own") or "diverged",
+            "nearest prototype, %": lambda cell: _accuracy(cell, "prototype") or NOTHING,
+            "all classes, %": lambda cell: plus_minus(cell["all_classes"]),
+            **target,
+            "values per round": lambda cell: number(cell["parameters"]),
+            "bytes per round": lambda cell: number(cell["bytes"]),
+            "seconds": lambda cell: number(cell["seconds"], ",.1f"),
+        }
+
+    def title(self, setting: str) -> str:
+        """Return the title of a setting's table and picture."""
+        return ": ".join(filter(None, [self.study.title, setting]))
+
+    def note(self) -> str:
+        """Say what the figures of a setting's table are."""
+        note = (
+            f"Accuracies are means over {len(self.study.seeds)} seeds ± standard deviation over "
+            "clients (± standard deviation over seeds), on the classes that a client holds; on all "
+            "classes ± standard deviation over seeds. Values and bytes are those that all clients "
+            "together upload."
+        )
+        if self.target is not None:
+            note += (
+                " Rounds to the target: mean over the runs that reach it (how many do / all runs)."
+            )
+        run = {labels[-1] for labels in self.axes.combinations()}
+        controls = [name for name in CONTROLS if name in run]
+        if controls:
+            note += f" Controls, which send no prototypes and no models: {', '.join(controls)}."
+        if self.axes.impossible:
+            note += f" Controls left out: {'; '.join(self.axes.impossible)}."
+        return note + self.equal_settings()
+
+    def equal_settings(self) -> str:
+        """Say which settings are the same experiments."""
+        return "".join(
+            f" {', '.join(rest)} is the same experiment as {', '.join(first)}: run once, and "
+            "counted once in means over all settings."
+            for rest, first in self.axes.equal("method").items()
+        )
+
+    def draw(self, measured: MeasuredRuns, folder: Path) -> list[Path]:
+        """Draw the curves of each setting, and the final accuracies of all, into a folder."""
+        paths = []
+        by_setting = places(self.axes, "method", ALL)
+        for i, setting in enumerate(self.settings, 1):
+            facets = [
+                Facet("", "round", MEASURES[name].title, lines, zoomed=True)
+                for name in ("own", "prototype")
+                if (lines := round_lines(measured, name, by_setting[setting]))
+            ]
+            if facets:
+                name = "curves.png"
+                if setting:
+                    name = f"curves-{i}-{slug(setting)}.png"
+                paths.append(draw_facets(folder / name, self.title(setting), [facets]))
+        if paths:
+            cells = self.cells(measured)
+            facets = [
+                Facet("", "setting", self.measures[name].title, lines)
+                for name in self.printed
+                if (lines := self.lines(cells, name))
+            ]
+            paths.append(draw_facets(folder / "final.png", self.study.title, [facets]))
+        return paths
+
+    def lines(self, cells: Sequence[Cell], name: str) -> dict[str, PlotLine]:
+        """Return each method's figures over the settings, if it has any."""
+        lines = {}
+        for method in self.axes.labels["method"]:
+            found = {
+                cell["setting"]: cell[name]
+                for cell in cells
+                if cell["method"] == method and cell[name] is not None
+            }
+            if found:
+                lines[method] = PlotLine(list(found), list(found.values()))
+        return lines
 
 
-def _with_controls(table: Mapping[str, Any], asked: Mapping[str, Table]) -> dict[str, Table]:
-    """Return what each label changes: the controls first, then the methods that were asked for."""
+def _method(cell: Cell) -> str:
+    if cell["diverged"]:
+        return f"{cell['method']} ({cell['diverged']} of {cell['runs']} diverged)"
+    return str(cell["method"])
+
+
+def _accuracy(cell: Cell, name: str) -> str:
+    """Return a mean, its deviation over clients and that over seeds; empty if there is none."""
+    accuracy = cell[name]
+    if accuracy is None:
+        return ""
+    text = f"{accuracy.mean:.2f} ± {cell[f'{name}_std']:.2f}"
+    if accuracy.std is not None:
+        text += f" (± {accuracy.std:.2f})"
+    return text
+
+
+def _reached(cell: Cell) -> str:
+    return f"{number(cell['rounds_to_target'], ',.1f')} ({cell['reached']}/{cell['runs']})"
+
+
+def _first_round(target: float | None, accuracies: Sequence[float | None]) -> float | None:
+    """Return the first round with at least this accuracy."""
+    for round_, accuracy in enumerate(accuracies, 1):
+        if target is not None and accuracy is not None and accuracy >= target:
+            return round_
+    return None
+
+
+def _controls(table: Mapping[str, Any], asked: Mapping[str, Table]) -> dict[str, Table]:
+    """Return the controls, and what each changes, that stand beside what was asked for."""
     wanted = table.get("controls", True)
     if type(wanted) is not bool:
         raise UserError(f"controls must be true or false, not {wanted!r}")
     if not wanted:
-        return dict(asked)
-    plain: dict[str, Table] = {name: {"method": {"name": name}} for name in CONTROLS}
+        return {}
+    usual: dict[str, Table] = {name: {"method": {"name": name}} for name in CONTROLS}
     # A control that stands there under another label is not run twice.
-    controls = {
+    return {
         name: changes
-        for name, changes in plain.items()
+        for name, changes in usual.items()
         if name in asked or changes not in asked.values()
     }
-    return {**controls, **asked}
-
-
-def _layers(
-    common: Table, settings: Mapping[str, Table], methods: Mapping[str, Table]
-) -> dict[tuple[str, str], list[Table]]:
-    """Return what each setting and method lay over each other, the method last."""
-    return {
-        (setting, method): [common, setting_changes, method_changes]
-        for setting, setting_changes in settings.items()
-        for method, method_changes in methods.items()
-    }
-
-
-def _cell(
-    name: str, setting: str, method: str, seeds: Sequence[int], layers: Sequence[Table]
-) -> dict[Place, Experiment]:
-    """Return the experiments of one method in one setting."""
-    where = _in_words(setting, method)
-    return {
-        (setting, method, seed): study_file.experiment(where, name, seed, layers) for seed in seeds
-    }
-
-
-def _in_words(setting: str, method: str) -> str:
-    if setting:
-        return f"method '{method}', setting '{setting}'"
-    return f"method '{method}'"
-
-
-def _settings(table: Mapping[str, Any]) -> dict[str, Table]:
-    # Without settings there is one, without a name: the common experiment as it is.
-    if "settings" not in table:
-        return {"": {}}
-    settings = study_file.labels(table, "settings")
-    if ALL in settings:
-        raise UserError(
-            f"settings: the label '{ALL}' is reserved for the mean over settings; choose another"
-        )
-    return settings
-
-
-def _method(label: str, changes: Table) -> Table:
-    """Return what a label changes of the experiment, with the method's name filled in."""
-    method = study_file.named(label, study_file.section(changes, "method"), list(METHODS))
-    if "name" not in method:
-        near = did_you_mean(label, list(METHODS))
-        raise UserError(
-            f"methods.{label}: method.name is missing; it must be one of {', '.join(METHODS)}{near}"
-        )
-    return {**changes, "method": method}
 
 
 def _target(table: Mapping[str, Any]) -> float | None:
@@ -210,244 +314,13 @@ def _target(table: Mapping[str, Any]) -> float | None:
 
 
 def _against(
-    table: Mapping[str, Any], methods: Mapping[str, Experiment], asked: Iterable[str]
+    table: Mapping[str, Any], methods: Mapping[str, Experiment], asked: Sequence[str]
 ) -> tuple[str, ...]:
-    given = table.get("against")
-    if given is None:
-        return (_default_reference({label: methods[label] for label in asked}),)
-    if not isinstance(given, list) or not all(
-        isinstance(label, str) and label in methods for label in given
-    ):
-        raise UserError(
-            f"against must be a list of labels of methods ({', '.join(methods)}), not {given!r}"
-        )
-    return tuple(given)
-
-
-def _default_reference(methods: Mapping[str, Experiment]) -> str:
+    if "against" in table:
+        return read_against(table["against"], list(methods))
+    exchanging = [label for label in asked if label in methods and methods[label].method.exchanges]
+    reference = [*exchanging, *asked][0]
     if "fedproto" in methods:
-        return "fedproto"
-    exchanging = [label for label, experiment in methods.items() if experiment.method.exchanges]
-    return [*exchanging, *methods][0]
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """One run's figures, taken after its last round unless noted; all None if it diverged."""
-
-    setting: str
-    method: str
-    seed: int
-    lam: float | None
-    directory: str
-    diverged: str | None
-    own: float | None
-    own_std: float | None  # over clients
-    prototype: float | None
-    prototype_std: float | None
-    all_classes: float | None  # these three on the common test set
-    held: float | None
-    unheld: float | None
-    rounds_to_target: int | None
-    parameters: float | None  # uploaded by all clients in a round, mean over the rounds
-    bytes: float | None
-    collapsed: int | None
-    seconds: float | None  # the run's share of the time that its stack took
-
-    @staticmethod
-    def of(
-        place: Place,
-        lam: float | None,
-        ended: EndedRun,
-        records: Sequence[RoundRecord],
-        target: float | None,
-    ) -> ComparedRun:
-        """Take the figures from a run's records."""
-        directory = ended.run.path.name
-        if ended.diverged is not None:
-            no_figures = [None] * 12
-            return ComparedRun(*place, lam, directory, ended.diverged, *no_figures)
-        last = records[-1]
-        reached = [r.round for r in records if target is not None and r.accuracy_mean >= target]
-        return ComparedRun(
-            *place,
-            lam,
-            directory,
-            None,
-            own=last.accuracy_mean,
-            own_std=last.accuracy_std,
-            prototype=last.prototype_accuracy_mean,
-            prototype_std=last.prototype_accuracy_std,
-            all_classes=last.accuracy_all,
-            held=last.accuracy_held,
-            unheld=last.accuracy_unheld,
-            rounds_to_target=min(reached, default=None),
-            parameters=fmean(r.parameters_up for r in records),
-            bytes=fmean(r.bytes_up for r in records),
-            collapsed=last.collapsed_clients,
-            seconds=sum(r.seconds for r in records),
-        )
-
-
-@dataclass(frozen=True)
-class ComparedCell:
-    """A method in a setting, over its seeds."""
-
-    setting: str
-    method: str
-    lam: float | None
-    runs: int
-    diverged: int
-    own: Spread | None
-    own_std: float | None  # over clients, mean over seeds
-    prototype: Spread | None
-    prototype_std: float | None
-    all_classes: Spread | None
-    held: Spread | None
-    unheld: Spread | None
-    reached: int  # how many runs reach the target
-    rounds_to_target: float | None  # mean over the runs that reach it
-    parameters: float | None
-    bytes: float | None
-    collapsed: float | None
-    seconds: float | None
-
-    @staticmethod
-    def of(runs: Sequence[ComparedRun]) -> ComparedCell:
-        """Summarise the runs of one method in one setting."""
-        rounds = [run.rounds_to_target for run in runs if run.rounds_to_target is not None]
-        return ComparedCell(
-            setting=runs[0].setting,
-            method=runs[0].method,
-            lam=runs[0].lam,
-            runs=len(runs),
-            diverged=sum(run.diverged is not None for run in runs),
-            own=spread([run.own for run in runs]),
-            own_std=_mean([run.own_std for run in runs]),
-            prototype=spread([run.prototype for run in runs]),
-            prototype_std=_mean([run.prototype_std for run in runs]),
-            all_classes=spread([run.all_classes for run in runs]),
-            held=spread([run.held for run in runs]),
-            unheld=spread([run.unheld for run in runs]),
-            reached=len(rounds),
-            rounds_to_target=_mean(rounds),
-            parameters=_mean([run.parameters for run in runs]),
-            bytes=_mean([run.bytes for run in runs]),
-            collapsed=_mean([run.collapsed for run in runs]),
-            seconds=_mean([run.seconds for run in runs]),
-        )
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """A method minus another, in points, in one setting or in the mean over all settings."""
-
-    setting: str
-    method: str
-    other: str
-    own: Difference | None
-    prototype: Difference | None
-    all_classes: Difference | None
-    held: Difference | None
-    unheld: Difference | None
-
-
-@dataclass(frozen=True)
-class ComparisonFindings:
-    """The results of a comparison: its runs, its cells over seeds, and the paired differences."""
-
-    comparison: Comparison
-    runs: tuple[ComparedRun, ...]
-    cells: tuple[ComparedCell, ...]
-    pairs: tuple[PairedDifference, ...]
-    records: Mapping[Place, Sequence[RoundRecord]]  # of the runs that did not diverge
-
-    @staticmethod
-    def of(comparison: Comparison, ended: Mapping[str, EndedRun]) -> ComparisonFindings:
-        """Collect the results of the runs, which are given by experiment hash."""
-        ends = {
-            place: ended[experiment.hash()] for place, experiment in comparison.experiments.items()
-        }
-        records = {place: end.records() for place, end in ends.items() if end.diverged is None}
-        runs = [
-            ComparedRun.of(
-                place,
-                lam_of(comparison.experiments[place]),
-                end,
-                records.get(place, ()),
-                comparison.target,
-            )
-            for place, end in ends.items()
-        ]
-        # A control that is impossible in a setting has no runs there, and no cell.
-        cells = [
-            ComparedCell.of([run for run in runs if (run.setting, run.method) == cell])
-            for cell in dict.fromkeys((run.setting, run.method) for run in runs)
-        ]
-        pairs = _pairs(comparison, runs)
-        return ComparisonFindings(comparison, tuple(runs), tuple(cells), tuple(pairs), records)
-
-    def table(self) -> dict[str, Any]:
-        """Return everything as plain values, as table.json has it."""
-        return {
-            "name": self.comparison.name,
-            "seeds": list(self.comparison.seeds),
-            "target": self.comparison.target,
-            "left_out": list(self.comparison.left_out),
-            "tuning": [asdict(choice) for choice in self.comparison.chosen],
-            "runs": [asdict(run) for run in self.runs],
-            "cells": [asdict(cell) for cell in self.cells],
-            "pairs": [asdict(pair) for pair in self.pairs],
-        }
-
-
-def _pairs(comparison: Comparison, runs: Sequence[ComparedRun]) -> list[PairedDifference]:
-    """Compare every method with every other, in each setting and, if there are several, in all."""
-    values = {
-        (run.setting, run.method, run.seed): MeanAccuracies(
-            run.own, run.prototype, run.all_classes, run.held, run.unheld
-        )
-        for run in runs
-    }
-    groups: dict[str, tuple[str, ...]] = {setting: (setting,) for setting in comparison.settings}
-    if len(comparison.settings) > 1:
-        groups[ALL] = comparison.settings
-    pairs = []
-    for group, settings in groups.items():
-        by_method = {
-            method: [_over(values, settings, method, seed) for seed in comparison.seeds]
-            for method in comparison.methods
-            if all((setting, method, comparison.seeds[0]) in values for setting in settings)
-        }
-        # Both directions: a reader looks a pair up either way.
-        for method, other in permutations(by_method, 2):
-            # Seeds × accuracies, turned to have the seeds of each accuracy together.
-            ones = zip(*by_method[method], strict=True)
-            others = zip(*by_method[other], strict=True)
-            differences = map(difference, ones, others)
-            pairs.append(PairedDifference(group, method, other, *differences))
-    return pairs
-
-
-def _over(
-    values: Mapping[Place, MeanAccuracies], settings: Sequence[str], method: str, seed: int
-) -> MeanAccuracies:
-    """Return a seed's accuracies, each the mean over the settings if all of them have it."""
-    places = [values[setting, method, seed] for setting in settings]
-    return MeanAccuracies(*map(_complete_mean, zip(*places, strict=True)))
-
-
-def _complete_mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean, or None if a value is missing."""
-    present = [value for value in values if value is not None]
-    if len(present) < len(values):
-        return None
-    return fmean(present)
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the values that are present."""
-    present = [value for value in values if value is not None]
-    if present:
-        return fmean(present)
-    return None
+        reference = "fedproto"
+    local = [label for label in ("local",) if label in methods]
+    return tuple(dict.fromkeys([*local, reference]))

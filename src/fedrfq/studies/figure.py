@@ -6,130 +6,102 @@
                                      or "round"; or a measure
     series = "data"                  an axis, with a line for each of its labels
     panel = ["attack"]               optional, axes: a row of plots for each combination of labels
+    against = ["SoftPool"]           optional, labels of one axis: differences from each are printed
 
 The other keys are those of a grid (axes.py) and of claims (claims.py).
+
+Kind `frontier` is a figure whose x axis is fixed: the bytes that a client sends and receives in the
+whole run. Its measure is the accuracy on all classes, unless the study names others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, check_keys
 from fedrfq.studies import axes as grids
 from fedrfq.studies.axes import Axes, Labels
-from fedrfq.studies.claims import Claim, claims, claims_sheet, judge
-from fedrfq.studies.grid import EndedRun
-from fedrfq.studies.intervals import Spread, spread
-from fedrfq.studies.line_plots import Facet, PlotLine, draw
+from fedrfq.studies.claims import ALL, claims
+from fedrfq.studies.differences import difference_sheets, pairs, read_against
+from fedrfq.studies.intervals import mean
 from fedrfq.studies.measures import MEASURES, MeasuredRuns, known_measures
-from fedrfq.studies.recipe import Progress, Recipe, StudyResult
-from fedrfq.studies.sheets import NOTHING, Sheet
+from fedrfq.studies.pictures import Facet, PlotLine, draw_facets, round_lines
+from fedrfq.studies.plan import GridPlan
+from fedrfq.studies.sheets import Cell, Sheet, mean_and_half, number
+from fedrfq.studies.study import Study
 
-if TYPE_CHECKING:
-    import torch
-
-KEYS = ("measures", "x", "series", "panel", "claims", *grids.KEYS)
+KEYS = ("measures", "x", "series", "panel", "against", "claims", *grids.KEYS)
 ROUND = "round"
 _LOGARITHMIC = ("bytes", "parameters", "traffic")
 
 
 @dataclass(frozen=True)
-class FigurePlan:
+class FigurePlan(GridPlan):
     """A figure to draw: its grid, what is on which axis of the picture, and the claims to judge."""
 
-    recipe: Recipe
-    axes: Axes
-    measures: tuple[str, ...]
+    drawn: tuple[str, ...]  # the measures
     x: str
     series: str
     panel: tuple[str, ...]
-    claims: Sequence[Claim]
-    keep = False
+    against: tuple[str, ...]
 
     @staticmethod
-    def of(recipe: Recipe) -> FigurePlan:
-        """Read and check a recipe of this kind."""
-        table = recipe.table
-        check_keys(table, KEYS, "")
-        axes = Axes.of(recipe)
-        measures = known_measures(table.get("measures"), "measures")
+    def of(study: Study) -> FigurePlan:
+        """Read and check a study of this kind."""
+        table = study.table
+        study.check_keys(KEYS)
+        axes = Axes.of(study)
         x = str(table.get("x"))
-        series = str(table.get("series"))
-        panel = _names(table.get("panel", []))
-        used = [axes.at(axis) for axis in (series, *panel)]
+        plan = FigurePlan(
+            study,
+            axes,
+            claims(table, axes),
+            drawn=known_measures(table.get("measures"), "measures"),
+            x=x,
+            series=str(table.get("series")),
+            panel=_names(table.get("panel", [])),
+            against=read_against(
+                table.get("against", []), [name for own in axes.labels.values() for name in own]
+            ),
+        )
+        used = [axes.at(axis) for axis in (plan.series, *plan.panel)]
         if x not in (ROUND, *MEASURES):
             used.append(axes.at(x))
         unused = [axis for axis in axes.labels if axes.at(axis) not in used]
         # Where x is a measure, the labels of an unused axis are further points of the same line.
         if unused and x not in MEASURES:
             raise UserError(
-                f"{recipe.name}: axis '{unused[0]}' is not used as x, series or panel; use it, or "
+                f"{study.name}: axis '{unused[0]}' is not used as x, series or panel; use it, or "
                 "remove it"
             )
-        return FigurePlan(recipe, axes, measures, x, series, panel, claims(table, axes))
+        return plan
 
-    @property
-    def experiments(self) -> Sequence[Experiment]:
-        """The runs of the grid."""
-        return list(self.axes.experiments.values())
-
-    def show(
-        self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
-    ) -> StudyResult:
-        """Draw figure.png, and return the tables."""
-        measured = MeasuredRuns.of(self.axes, ended)
-        judged = judge(self.claims, measured)
-        picture = draw(folder / "figure.png", self.recipe.title, self._facets(measured))
-        sheets = [self._sheet(measured, panel) for panel in self._panels()]
-        if judged:
-            sheets.append(claims_sheet(judged))
-        whole = {
-            "title": self.recipe.title,
-            "claim": self.recipe.claim,
-            "seeds": list(self.recipe.seeds),
-            "cells": [self._cell(measured, labels) for labels in self.axes.combinations()],
-            "claims": [one.plain() for one in judged],
-        }
-        return StudyResult(sheets, whole, self._rows(measured), [picture])
-
-    def _rows(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
+    def rows(self, measured: MeasuredRuns) -> list[dict[str, Any]]:
         """Return a row for each run; for curves, a row for each round, with means over seeds."""
         if self.x != ROUND:
             return measured.rows()
         rows = []
         for labels in self.axes.combinations():
-            by_measure = {
-                measure: self._curves(measured, measure, labels) for measure in self.measures
-            }
-            rounds = [curves_SR.shape[1] for curves_SR in by_measure.values() if len(curves_SR)]
-            for i in range(max(rounds, default=0)):
-                row: dict[str, Any] = {**self.axes.named(labels), ROUND: i + 1}
-                for measure, curves_SR in by_measure.items():
-                    row[measure] = None
-                    if len(curves_SR):
-                        row[measure] = float(curves_SR[:, i].mean())
-                rows.append(row)
+            curves = {name: measured.curves(name, labels) for name in self.drawn}
+            rounds = max((len(one) for found in curves.values() for one in found), default=0)
+            for i in range(rounds):
+                means = {name: mean([one[i] for one in found]) for name, found in curves.items()}
+                rows.append({**self.axes.named(labels), ROUND: i + 1, **means})
         return rows
 
-    def _cell(self, measured: MeasuredRuns, labels: Labels) -> dict[str, Any]:
-        cell: dict[str, Any] = {**self.axes.named(labels)}
-        for measure in (*self.measures, *self._x_measure()):
-            value = measured.spread(measure, labels)
-            cell[measure] = None
-            if value is not None:
-                cell[measure] = asdict(value)
-        return cell
+    def cell(self, measured: MeasuredRuns, labels: Labels) -> Cell:
+        """Return a combination's figures."""
+        measures = (*self.drawn, *self._x_measure())
+        return self.axes.named(labels) | {m: measured.spread(m, labels) for m in measures}
 
     def _x_measure(self) -> list[str]:
         """Return the measure on the x axis, if it is one that is not drawn as well."""
-        if self.x in MEASURES and self.x not in self.measures:
+        if self.x in MEASURES and self.x not in self.drawn:
             return [self.x]
         return []
 
@@ -151,34 +123,52 @@ class FigurePlan:
             if fixed.items() <= self.axes.named(labels).items()
         ]
 
+    def sheets(self, measured: MeasuredRuns) -> list[Sheet]:
+        """Return a table for each panel, and one of differences for each `against`."""
+        sheets = [self._sheet(measured, panel) for panel in self._panels()]
+        titles = {name: MEASURES[name].title for name in self.drawn}
+        for label in self.against:
+            axis = next(axis for axis, labels in self.axes.labels.items() if label in labels)
+            found = pairs(measured, axis, self.drawn, ALL)
+            sheets += difference_sheets(found, [label], titles, axis, "where")
+        return sheets
+
     def _sheet(self, measured: MeasuredRuns, panel: Labels) -> Sheet:
         axes = [axis for axis in self.axes.labels if axis not in self.panel]
-        measures = (*self._x_measure(), *self.measures)
         inside = self._inside(panel)
-        header = (*axes, "seeds", *(MEASURES[measure].title for measure in measures))
-        rows = []
-        for labels in inside:
-            named = self.axes.named(labels)
-            figures = [_text(measured.spread(m, labels), MEASURES[m].digits) for m in measures]
-            rows.append((*(named[axis] for axis in axes), str(measured.count(labels)), *figures))
+        columns: dict[str, Callable[[Cell], str]] = {axis: itemgetter(axis) for axis in axes}
+        columns["seeds"] = lambda cell: str(cell["seeds"])
+        for measure in (*self._x_measure(), *self.drawn):
+            columns[MEASURES[measure].title] = partial(_text, measure=measure)
+        cells = [
+            {**self.cell(measured, labels), "seeds": measured.count(labels)} for labels in inside
+        ]
         note = f"Mean over {measured.seeds_in_words(inside)} ± half of its 95 % interval."
         if measured.diverged:
             note += f" Runs of the whole figure that diverged: {len(measured.diverged)}."
-        title = ": ".join(filter(None, [self.recipe.title, ", ".join(panel)]))
-        return Sheet(title, header, tuple(rows), note, labels=len(axes))
+        title = ": ".join(filter(None, [self.study.title, ", ".join(panel)]))
+        return Sheet.of(title, columns, cells, note, labels=len(axes))
 
-    def _facets(self, measured: MeasuredRuns) -> list[list[Facet]]:
+    def draw(self, measured: MeasuredRuns, folder: Path) -> list[Path]:
+        """Draw figure.png."""
+        return [draw_facets(folder / "figure.png", self.study.title, self.facets(measured))]
+
+    def facets(self, measured: MeasuredRuns) -> list[list[Facet]]:
+        """Return the plots of the picture: a row for each panel, a column for each measure."""
         return [
-            [self._facet(measured, panel, measure) for measure in self.measures]
+            [self._facet(measured, panel, measure) for measure in self.drawn]
             for panel in self._panels()
         ]
 
     def _facet(self, measured: MeasuredRuns, panel: Labels, measure: str) -> Facet:
-        lines = {}
-        for series in self.axes.labels[self.series]:
-            line = self._line(measured, measure, self._inside(panel, series))
-            if line is not None:
-                lines[series] = line
+        inside = {label: self._inside(panel, label) for label in self.axes.labels[self.series]}
+        lines: dict[str, PlotLine] = {}
+        if self.x == ROUND:
+            # Every axis is series or panel here, so a line is one combination.
+            lines = round_lines(measured, measure, inside)
+        else:
+            found = {label: self._line(measured, measure, own) for label, own in inside.items()}
+            lines = {label: line for label, line in found.items() if line.x}
         xlabel = self.x
         if self.x in MEASURES:
             xlabel = MEASURES[self.x].title
@@ -190,47 +180,33 @@ class FigurePlan:
             logarithmic=self.x in _LOGARITHMIC,
         )
 
-    def _line(
-        self, measured: MeasuredRuns, measure: str, inside: Sequence[Labels]
-    ) -> PlotLine | None:
-        if self.x == ROUND:
-            # Every axis is series or panel here: a line is one combination, unless it was skipped.
-            if not inside:
-                return None
-            return _curve_line(self._curves(measured, measure, inside[0]))
+    def _line(self, measured: MeasuredRuns, measure: str, inside: Sequence[Labels]) -> PlotLine:
         points = []
         for labels in inside:
             x = self._x_of(measured, labels)
             y = measured.spread(measure, labels)
             if x is not None and y is not None:
                 points.append((x, y))
-        if not points:
-            return None
-        # Labels keep the recipe's order; measured places come in any order.
+        # Labels keep the study's order; measured places come in any order.
         if self.x in MEASURES:
             points.sort(key=lambda point: point[0])
         return PlotLine([x for x, _ in points], [y for _, y in points])
 
-    def _curves(self, measured: MeasuredRuns, measure: str, labels: Labels) -> NDArray[np.float64]:
-        """Return the curves of a combination, seeds × rounds; empty if no run has one."""
-        curves = [measured.curve(measure, labels, seed) for seed in self.recipe.seeds]
-        return np.array([curve for curve in curves if curve is not None], np.float64)
-
     def _x_of(self, measured: MeasuredRuns, labels: Labels) -> Any:
         """Return a combination's place on the x axis: a number or a label."""
         if self.x in MEASURES:
-            return getattr(measured.spread(self.x, labels), "mean", None)
+            return measured.mean(self.x, labels)
         label = labels[self.axes.at(self.x)]
         if all(_is_number(other) for other in self.axes.labels[self.x]):
             return float(label)
         return label
 
 
-def _curve_line(curves_SR: NDArray[np.float64]) -> PlotLine | None:
-    if not len(curves_SR):
-        return None
-    rounds = range(1, curves_SR.shape[1] + 1)
-    return PlotLine(list(rounds), [spread(list(map(float, values_S))) for values_S in curves_SR.T])
+def frontier(study: Study) -> FigurePlan:
+    """Read and check a study of the kind `frontier`: what accuracy costs."""
+    study.check_keys([key for key in KEYS if key != "x"])
+    table = {"measures": ["accuracy_all"], **study.table, "x": "traffic"}
+    return FigurePlan.of(replace(study, table=table))
 
 
 def _names(given: Any) -> tuple[str, ...]:
@@ -247,11 +223,10 @@ def _is_number(label: str) -> bool:
     return True
 
 
-def _text(figure: Spread | None, digits: int) -> str:
-    if figure is None:
-        return NOTHING
-    mean = f"{figure.mean:,.{digits}f}"
+def _text(cell: Cell, measure: str) -> str:
+    figure = cell[measure]
+    digits = MEASURES[measure].digits
     # Counts of bytes and values have no digits, and hardly vary: no interval there.
-    if figure.half is None or digits == 0:
-        return mean
-    return f"{mean} ± {figure.half:.{digits}f}"
+    if figure is not None and digits == 0:
+        return number(figure.mean)
+    return mean_and_half(figure, digits)

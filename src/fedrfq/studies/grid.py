@@ -1,9 +1,10 @@
 """A grid of runs, driven to the end: runs of one program are stacked, and stopped ones resumed.
 
 A run is found again by its experiment's hash among the directories under OUT/NAME. One with a
-result.json is finished and never computed again; one that was begun resumes from its checkpoint,
-together with the runs it is stacked with. A run that diverges is marked by a diverged.json (remove
-its directory to try it again) and leaves its stack, which goes on without it.
+result.json is finished and never computed again, nor is one of an equal experiment; one that was
+begun resumes from its checkpoint, together with the runs it is stacked with. A run that diverges is
+marked by a diverged.json (remove its directory to try it again) and leaves its stack, which goes on
+without it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import os
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -28,6 +29,7 @@ from fedrfq.learning.round_loop import Diverged, program_key
 from fedrfq.methods import METHODS
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session
+from fedrfq.studies.equality import rerun_key, run_key
 
 MAX_CLIENTS = {"cpu": 200, "cuda": 4000}  # the default limit on clients trained at once
 _DIVERGED = "diverged.json"
@@ -35,10 +37,14 @@ _DIVERGED = "diverged.json"
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run that needs no more work; `diverged` says why if it has no result."""
+    """A run that needs no more work; `diverged` says why if it has no result.
+
+    `reruns` are other finished runs of the same experiment, under whatever name they were run.
+    """
 
     run: RunDirectory
     diverged: str | None = None
+    reruns: tuple[RunDirectory, ...] = ()
 
     def records(self) -> list[RoundRecord]:
         """Return the records of all rounds, which must be complete."""
@@ -93,6 +99,8 @@ class Grid:
         self.device = device
         self.keep = keep
         self.ended, begun = _existing_runs(out, self.wanted)
+        self._finished = _finished_runs(out, self.wanted.values())
+        self.ended = {key: self._with_reruns(end) for key, end in self.ended.items()}
         if not resume:
             begun = {}
         self.stacks = plan(self.wanted, self.ended, begun, most)
@@ -164,9 +172,16 @@ class Grid:
     def _close(self, session: Session) -> None:
         session.finish()
         for experiment, run in zip(session.loop.experiments, session.runs, strict=True):
-            self.ended[experiment.hash()] = EndedRun(run)
+            self.ended[experiment.hash()] = self._with_reruns(EndedRun(run))
             if not self.keep:
                 run.prune(-1)
+
+    def _with_reruns(self, ended: EndedRun) -> EndedRun:
+        """Name the other runs of the same experiment that had ended when this grid was opened."""
+        if ended.diverged is not None:
+            return ended
+        finished = self._finished[rerun_key(ended.run.experiment())]
+        return replace(ended, reruns=tuple(run for run in finished if run.path != ended.run.path))
 
     def _without_diverged(self, session: Session, error: Diverged) -> list[Stack]:
         """Mark the runs that diverged, and return what is left of their stack."""
@@ -188,18 +203,23 @@ def _existing_runs(
     """Return the wanted runs that have ended and those that were begun, by experiment hash."""
     ended: dict[str, EndedRun] = {}
     begun: dict[str, RunDirectory] = {}
+    by_run_key = {run_key(experiment): key for key, experiment in wanted.items()}
     for name in {experiment.name for experiment in wanted.values()}:
         for file in sorted((out / name).glob("*/experiment.toml")):
             run = RunDirectory(file.parent)
-            key = _key(run)
-            if key not in wanted:
+            experiment = _readable_experiment(run)
+            key = ""
+            if experiment is not None:
+                key = by_run_key.get(run_key(experiment), "")
+            if experiment is None or not key:
                 continue
             if run.result() is not None:
                 ended[key] = EndedRun(run)
             elif (run.path / _DIVERGED).is_file():
                 # setdefault: a result of the same experiment in another directory counts for more.
                 ended.setdefault(key, EndedRun(run, _why_diverged(run)))
-            elif (run.path / "environment.json").is_file():
+            # An equal experiment will do once it has ended, but only the same one can be resumed.
+            elif key == experiment.hash() and (run.path / "environment.json").is_file():
                 # Of several begun with the same experiment, the one that got farthest.
                 begun[key] = max(begun.get(key, run), run, key=_last_checkpoint)
     return ended, begun
@@ -209,12 +229,24 @@ def _last_checkpoint(run: RunDirectory) -> int:
     return max(run.checkpoints(), default=0)
 
 
-def _key(run: RunDirectory) -> str:
-    """Return the experiment's hash, or "" if this version cannot read the experiment."""
+def _readable_experiment(run: RunDirectory) -> Experiment | None:
+    """Return a run's experiment, or None if this version cannot read it."""
     try:
-        return run.experiment().hash()
+        return run.experiment()
     except UserError:
-        return ""
+        return None
+
+
+def _finished_runs(out: Path, wanted: Iterable[Experiment]) -> defaultdict[str, list[RunDirectory]]:
+    """Return all finished runs of the wanted experiments in any folder, by what reruns share."""
+    keys = {rerun_key(experiment) for experiment in wanted}
+    finished: defaultdict[str, list[RunDirectory]] = defaultdict(list)
+    for file in sorted(out.glob("*/*/result.json")):
+        run = RunDirectory(file.parent)
+        experiment = _readable_experiment(run)
+        if experiment is not None and rerun_key(experiment) in keys:
+            finished[rerun_key(experiment)].append(run)
+    return finished
 
 
 def _why_diverged(run: RunDirectory) -> str:

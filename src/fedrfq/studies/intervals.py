@@ -31,17 +31,25 @@ class Difference(Spread):
     verdict: str
 
 
+def mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are present, or None if there are none."""
+    present = [value for value in values if value is not None]
+    if present:
+        return statistics.fmean(present)
+    return None
+
+
 def spread(values: Sequence[float | None]) -> Spread | None:
     """Return the spread of the values that are present, or None if there are none."""
     present = [value for value in values if value is not None]
     if not present:
         return None
-    mean = statistics.fmean(present)
+    middle = statistics.fmean(present)
     count = len(present)
     if count == 1:
-        return Spread(1, mean, None, None)
+        return Spread(1, middle, None, None)
     std = statistics.stdev(present)
-    return Spread(count, mean, std, quantile(count - 1) * std / math.sqrt(count))
+    return Spread(count, middle, std, quantile(count - 1) * std / math.sqrt(count))
 
 
 def difference(ones: Sequence[float | None], others: Sequence[float | None]) -> Difference | None:

@@ -6,23 +6,33 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from statistics import fmean
 from typing import Any
 
 from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment
 from fedrfq.learning.evaluation import RoundRecord
-from fedrfq.studies.axes import Axes, Labels
+from fedrfq.studies.axes import Axes, Labels, Place
 from fedrfq.studies.grid import EndedRun
-from fedrfq.studies.intervals import Spread, spread
+from fedrfq.studies.intervals import Spread, mean, spread
 
 RoundFigure = Callable[[RoundRecord], float | None]
+Figures = Mapping[str, Any]  # of one run, by measure
+
+
+def _last(values: Sequence[float | None]) -> float | None:
+    return values[-1]
+
+
+def total(values: Sequence[float | None]) -> float:
+    """Return the sum over the rounds that have a figure."""
+    return sum(value for value in values if value is not None)
 
 
 @dataclass(frozen=True)
 class Measure:
     """A figure of a run, read either from its rounds or from its summary.
 
-    A figure of rounds is that of the last round, or the mean over all rounds if `mean_over_rounds`;
+    A figure of rounds is that of the last round, unless `over` makes another of all rounds' values;
     its values round by round make a curve. A count of all clients together may be a
     `total_per_client`: then the curve is what each client has had so far.
     """
@@ -31,8 +41,29 @@ class Measure:
     digits: int
     of_round: RoundFigure | None = None
     summary_key: str = ""
-    mean_over_rounds: bool = False
+    over: Callable[[Sequence[float | None]], float | None] = _last
     total_per_client: bool = False
+
+    def of(
+        self, records: Sequence[RoundRecord], summary: Mapping[str, Any], clients: int
+    ) -> float | None:
+        """Return the figure of a run with these records and this summary."""
+        if self.of_round is not None:
+            return self.over(self.by_round(records, clients))
+        # Undefined figures, such as a precision where nothing was dropped, are None or nan.
+        figure = summary.get(self.summary_key)
+        if figure is None or math.isnan(figure):
+            return None
+        return float(figure)
+
+    def by_round(self, records: Sequence[RoundRecord], clients: int) -> list[float | None]:
+        """Return the figure of each round; none if it is one of the summary."""
+        if self.of_round is None:
+            return []
+        values = [self.of_round(record) for record in records]
+        if self.total_per_client:
+            return [total(values[: i + 1]) / clients for i in range(len(values))]
+        return values
 
 
 def _percent(share: float | None) -> float | None:
@@ -88,16 +119,17 @@ MEASURES: dict[str, Measure] = {
     "loss": Measure("training loss", 3, lambda r: r.loss),
     "collapsed": Measure("collapsed clients", 1, lambda r: float(r.collapsed_clients)),
     "parameters": Measure(
-        "values uploaded per round", 0, lambda r: float(r.parameters_up), mean_over_rounds=True
+        "values uploaded per round", 0, lambda r: float(r.parameters_up), over=mean
     ),
-    "bytes": Measure(
-        "bytes uploaded per round", 0, lambda r: float(r.bytes_up), mean_over_rounds=True
-    ),
+    "bytes": Measure("bytes uploaded per round", 0, lambda r: float(r.bytes_up), over=mean),
     "traffic": Measure(
         "bytes per client in all, up and down",
         0,
         lambda r: float(r.bytes_up + r.bytes_down),
         total_per_client=True,
+    ),
+    "seconds": Measure(
+        "seconds: the run's share of its stack's", 1, lambda r: r.seconds, over=total
     ),
     "silhouette": Measure("silhouette of the exchanged values", 3, summary_key="silhouette"),
     "silhouette_unpooled": Measure(
@@ -124,78 +156,88 @@ MEASURES: dict[str, Measure] = {
 
 @dataclass(frozen=True)
 class MeasuredRuns:
-    """The runs of a grid that have ended; a run that diverged has no figures."""
+    """The figures of a grid's runs; a run that diverged has none."""
 
     axes: Axes
-    records: Mapping[tuple[Labels, int], Sequence[RoundRecord]]
-    summaries: Mapping[tuple[Labels, int], Mapping[str, Any]]
-    diverged: Mapping[tuple[Labels, int], str]
+    figures: Mapping[Place, Figures]
+    diverged: Mapping[Place, str]
+    records: Mapping[Place, Sequence[RoundRecord]]
 
     @staticmethod
-    def of(axes: Axes, ended: Mapping[str, EndedRun]) -> MeasuredRuns:
-        """Read the records and summaries of the runs, which are given by experiment hash."""
-        ends = {place: ended[experiment.hash()] for place, experiment in axes.experiments.items()}
-        diverged = {place: end.diverged for place, end in ends.items() if end.diverged is not None}
-        finished = {place: end for place, end in ends.items() if place not in diverged}
-        records = {place: end.records() for place, end in finished.items()}
-        summaries = {place: end.run.result() or {} for place, end in finished.items()}
-        return MeasuredRuns(axes, records, summaries, diverged)
+    def of(
+        axes: Axes, ended: Mapping[str, EndedRun], measures: Mapping[str, Measure] = MEASURES
+    ) -> MeasuredRuns:
+        """Take the measures of the runs, which are given by experiment hash."""
+        figures = {}
+        diverged = {}
+        records = {}
+        for place, experiment in axes.experiments.items():
+            end = ended[experiment.hash()]
+            if end.diverged is not None:
+                diverged[place] = end.diverged
+                continue
+            records[place] = end.records()
+            summary = end.run.result() or {}
+            known = {"directory": end.run.path.name, "lam": lam_of(experiment)}
+            figures[place] = known | {
+                name: measure.of(records[place], summary, experiment.clients)
+                for name, measure in measures.items()
+            }
+        return MeasuredRuns(axes, figures, diverged, records)
 
-    def value(self, measure: str, labels: Labels, seed: int) -> float | None:
+    @staticmethod
+    def recorded(axes: Axes, rows: Iterable[Figures]) -> MeasuredRuns:
+        """Take the figures from rows that `rows` made, such as those of a table.json."""
+        figures = {}
+        diverged = {}
+        for row in rows:
+            labels = tuple(str(row[axis]) for axis in axes.labels)
+            place = (labels, int(row["seed"]))
+            if row["diverged"]:
+                diverged[place] = row["diverged"]
+            else:
+                figures[place] = row
+        return MeasuredRuns(axes, figures, diverged, {})
+
+    def value(self, measure: str, labels: Labels, seed: int) -> Any:
         """Return one run's figure, or None if the run has none."""
-        wanted = MEASURES[measure]
-        place = (labels, seed)
-        if place not in self.records:
-            return None
-        if wanted.of_round is None:
-            # Undefined figures, such as a precision where nothing was dropped, are None or nan.
-            summary = self.summaries[place].get(wanted.summary_key)
-            if summary is None or math.isnan(summary):
-                return None
-            return float(summary)
-        values = self._by_round(wanted, wanted.of_round, place)
-        if wanted.mean_over_rounds:
-            return fmean(value for value in values if value is not None)
-        return values[-1]
+        return self.figures.get((labels, seed), {}).get(measure)
 
     def curve(self, measure: str, labels: Labels, seed: int) -> list[float] | None:
         """Return one run's figure round by round, or None if some round lacks it."""
-        wanted = MEASURES[measure]
-        if wanted.of_round is None:
-            return None
-        values = self._by_round(wanted, wanted.of_round, (labels, seed))
+        place = (labels, seed)
+        clients = self.axes.experiments[place].clients
+        values = MEASURES[measure].by_round(self.records.get(place, ()), clients)
         present = [value for value in values if value is not None]
         if present and len(present) == len(values):
             return present
         return None
 
-    def _by_round(
-        self, wanted: Measure, of_round: RoundFigure, place: tuple[Labels, int]
-    ) -> list[float | None]:
-        values = [of_round(record) for record in self.records.get(place, ())]
-        if not wanted.total_per_client:
-            return values
-        clients = self.axes.experiments[place].clients
-        totals: list[float | None] = []
-        total = 0.0
-        for value in values:
-            total += (value or 0.0) / clients
-            totals.append(total)
-        return totals
+    def curves(self, measure: str, labels: Labels) -> list[list[float]]:
+        """Return the curve of each seed that has one."""
+        seeds = [seed for seed in self.axes.seeds if (labels, seed) in self.records]
+        found = [self.curve(measure, labels, seed) for seed in seeds]
+        return [curve for curve in found if curve is not None]
 
-    def values(self, measure: str, labels: Labels) -> list[float | None]:
+    def values(self, measure: str, labels: Labels) -> list[Any]:
         """Return the figure of each seed."""
-        return [self.value(measure, labels, seed) for seed in self.seeds()]
+        return [self.value(measure, labels, seed) for seed in self.axes.seeds]
 
     def spread(self, measure: str, labels: Labels) -> Spread | None:
         """Return the figure's mean and interval over seeds."""
         return spread(self.values(measure, labels))
 
+    def mean(self, measure: str, labels: Labels) -> float | None:
+        """Return the figure's mean over the seeds that have it."""
+        return mean(self.values(measure, labels))
+
     def count(self, labels: Labels) -> int:
         """Count the finished runs of a combination; a `where` rule may give it fewer seeds."""
-        return sum(
-            at == labels and (at, seed) not in self.diverged for at, seed in self.axes.experiments
-        )
+        return sum(at == labels for at, _ in self.axes.experiments) - self.gone(labels)
+
+    def gone(self, labels: Labels) -> int:
+        """Count the runs of a combination that diverged."""
+        return sum(at == labels for at, _ in self.diverged)
 
     def seeds_in_words(self, combinations: Iterable[Labels]) -> str:
         """Say over how many seeds the means of these combinations are taken."""
@@ -208,21 +250,25 @@ class MeasuredRuns:
             return "1 seed"
         return f"{largest} seeds"
 
-    def seeds(self) -> list[int]:
-        """Return the distinct seeds, in the order of the grid."""
-        return list(dict.fromkeys(seed for _, seed in self.axes.experiments))
-
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per run, with every measure."""
-        return [self._row(labels, seed) for labels, seed in self.axes.experiments]
+        """Return one row per run, with every figure."""
+        # A run that diverged has the same columns as the others, without values.
+        columns = dict.fromkeys(key for figures in self.figures.values() for key in figures)
+        return [
+            {
+                **self.axes.named(labels),
+                "seed": seed,
+                **columns,
+                **self.figures.get((labels, seed), {}),
+                "diverged": self.diverged.get((labels, seed), ""),
+            }
+            for labels, seed in self.axes.experiments
+        ]
 
-    def _row(self, labels: Labels, seed: int) -> dict[str, Any]:
-        return {
-            **self.axes.named(labels),
-            "seed": seed,
-            **{measure: self.value(measure, labels, seed) for measure in MEASURES},
-            "diverged": self.diverged.get((labels, seed), ""),
-        }
+
+def lam_of(experiment: Experiment) -> float | None:
+    """Return the λ of an experiment's method, if it has one."""
+    return getattr(experiment.method, "lam", None)
 
 
 def known_measures(given: Any, key: str) -> tuple[str, ...]:

@@ -1,102 +1,147 @@
-"""Attacks against detectors, with several numbers of malicious clients, over the same seeds.
+"""Kind `robustness`: attacks against detectors, with several numbers of malicious clients.
 
-    name = "mnist-robustness"       the folder under --out; the file's own name if not given
-    seeds = [0, 1, 2]
-    attackers = [2, 4]              how many clients are malicious
-    attacks = ["none", "noise"]     names; or a section for each label, with the attack's options:
-    [attacks."flip to one"]         a label that is an attack's name stands for that attack
-    name = "label-flip"
-    to = "one"
-    detectors = ["none", "bft"]     names; or sections with the detector's options, as for attacks
-    [experiment]                    shared by all runs: any keys of an experiment but name, seed,
-                                    attack and detector
+against = ["none"]              optional: the detectors from which differences are printed
+[axes]
+attackers = [2, 4]              how many clients are malicious
+attack = ["none", "noise"]      attacks and detectors: lists of names, or sections with options,
+detector = ["none", "bft"]      as for any axis
 
-The attack "none" is run once with each detector, not once for each number of attackers. The clean
-run, without attack and detector, is always included: losses are measured against it, over the same
+The other keys are `only` and `experiment` of a grid (axes.py) and those of claims (claims.py). The
+attack "none" is run once with each detector, not once for each number of attackers. The clean run,
+without attack and detector, is always included: losses are measured against it, over the same
 honest clients and seeds.
 """
 
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment
-from fedrfq.files.toml import Table
+from fedrfq.experiment import Experiment, check_keys
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.round_loop import attackers as malicious
-from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.attacks.none import NoAttack
-from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.runs.run_directory import CLIENT_COLUMNS
-from fedrfq.studies import study_file
+from fedrfq.studies.axes import Axes, Labels, check_named, read_labels
+from fedrfq.studies.claims import ALL, claims
+from fedrfq.studies.differences import difference_sheets, pairs, read_against
 from fedrfq.studies.grid import EndedRun
-from fedrfq.studies.intervals import Spread, spread
-from fedrfq.studies.sheets import spread_columns
+from fedrfq.studies.intervals import Spread, mean, spread
+from fedrfq.studies.measures import MeasuredRuns
+from fedrfq.studies.pictures import Panel, heat_maps
+from fedrfq.studies.plan import GridPlan
+from fedrfq.studies.sheets import NOTHING, Cell, Sheet, number, plus_minus
+from fedrfq.studies.study import Study, section, whole_numbers
 
-KEYS = ("name", "seeds", "attackers", "attacks", "detectors", "experiment")
+KEYS = ("only", "experiment", "axes", "against", "claims")
+AXES = ("attack", "detector", "attackers")
 # Detectors with a memory need some rounds to learn; late recall counts from this round on.
 LATE = 5
 # Points: if less is lost without a detector, the share that one wins back is mostly noise.
 MIN_LOSS = 0.5
-# The accuracies of honest clients that are compared, and their columns in clients.csv. On all
-# classes it is the final prediction's, and that of the public classifier alone where there is one.
-ACCURACIES = {
-    "own": "accuracy",
-    "prototype": "prototype_accuracy",
-    "all_classes": "accuracy_all",
-    "public": "public_accuracy_all",
-}
-Place = tuple[str, str, int, int]  # attack, detector, number of attackers, seed
-# By the names of ACCURACIES; None where a run has no such figure.
-Accuracies = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
-class RobustnessStudy:
-    """The grid of a robustness file.
+class Accuracy:
+    """An accuracy of honest clients: its column in clients.csv, and what it is called."""
 
-    `experiments` has one experiment for each attack, detector, number of attackers and seed, and
-    `clean` one for each seed, without attack and detector.
+    column: str
+    short: str
+    words: str
+
+
+# On all classes it is the final prediction's, and that of the public classifier where there is one.
+ACCURACIES = {
+    "own": Accuracy("accuracy", "own head", "by their own heads"),
+    "prototype": Accuracy("prototype_accuracy", "prototype", "by the nearest prototype"),
+    "all_classes": Accuracy(
+        "accuracy_all", "all classes", "on all classes by their final prediction"
+    ),
+    "public": Accuracy(
+        "public_accuracy_all", "public map", "on all classes by the public map alone"
+    ),
+}
+_LOSS_NOTE = (
+    "Points lost against the run without attack and detector, over the same clients and seeds. In "
+    "brackets: the share of the undefended loss that the detector wins back, given if that loss is "
+    f"at least {MIN_LOSS} points."
+)
+_DETECTION_NOTE = (
+    "Precision: share of the dropped uploads that were attackers'. Recall: share of the attackers' "
+    f"uploads that were dropped. Late recall: the same from round {LATE} on."
+)
+
+
+def detected(records: Sequence[RoundRecord]) -> dict[str, int]:
+    """Count the uploads of a run: who sent them, and which of them were dropped."""
+    late = [record for record in records if record.round >= LATE]
+    return {
+        "dropped": sum(len(r.filtered) + len(r.refused) for r in records),
+        "dropped_attackers": sum(r.attackers_filtered for r in records),
+        "attackers": sum(r.attackers for r in records),
+        "late_dropped_attackers": sum(r.attackers_filtered for r in late),
+        "late_attackers": sum(r.attackers for r in late),
+        "honest": sum(r.participants - r.attackers for r in records),
+    }
+
+
+def shares(runs: Sequence[Mapping[str, int]]) -> dict[str, float | None]:
+    """Return precision, recall, late recall, and the share of honest uploads dropped, of all runs.
+
+    The runs are given by their counts.
     """
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts.update(run)
+    parts = {
+        "precision": ("dropped_attackers", "dropped"),
+        "recall": ("dropped_attackers", "attackers"),
+        "recall_late": ("late_dropped_attackers", "late_attackers"),
+        "honest_dropped": ("dropped_honest", "honest"),
+    }
+    counts["dropped_honest"] = counts["dropped"] - counts["dropped_attackers"]
+    found: dict[str, float | None] = dict.fromkeys(parts)
+    return found | {
+        name: counts[part] / counts[total] for name, (part, total) in parts.items() if counts[total]
+    }
 
-    name: str
-    seeds: tuple[int, ...]
-    attackers: tuple[int, ...]
-    attacks: tuple[str, ...]
-    detectors: tuple[str, ...]
-    experiments: Mapping[Place, Experiment]
+
+@dataclass(frozen=True)
+class RobustnessPlan(GridPlan):
+    """A grid of attacks, detectors and numbers of attackers, and the clean run of each seed."""
+
     clean: Mapping[int, Experiment]
+    against: tuple[str, ...]
+
+    spreads: ClassVar[Collection[str]] = (*ACCURACIES, *(f"{name}_loss" for name in ACCURACIES))
 
     @staticmethod
-    def load(path: Path) -> RobustnessStudy:
-        """Read and check a robustness file."""
-        table = study_file.read(path, KEYS, "examples/robustness.toml")
-        seeds = study_file.whole_numbers(table, "seeds", 0, "[0, 1, 2]")
-        numbers = study_file.whole_numbers(table, "attackers", 1, "[2, 4]")
-        attacks = _options(table, "attacks", list(ATTACKS))
-        detectors = _options(table, "detectors", list(DETECTORS))
-        common = _common(table)
-        experiments = {
-            (attack, detector, number, seed): study_file.experiment(
-                f"attack '{attack}', detector '{detector}'",
-                table["name"],
-                seed,
-                [common, _attacked(attack_options, number), {"detector": detector_options}],
-            )
-            for attack, attack_options in attacks.items()
-            for detector, detector_options in detectors.items()
-            for number in numbers
-            for seed in seeds
-        }
-        first = next(iter(experiments.values()))
+    def of(study: Study) -> RobustnessPlan:
+        """Read and check a study of this kind."""
+        study.check_keys(KEYS)
+        check_keys(section(study.table, "axes"), AXES, "axes")
+        numbers = _numbers(study.table)
+        axes = Axes.of(replace(study, table=_in_order(study.table)))
+        # Without an attack the number makes no difference: those experiments are made equal.
+        axes = axes.with_experiments(
+            {
+                place: replace(experiment, attack=NoAttack())
+                for place, experiment in axes.experiments.items()
+                if isinstance(experiment.attack, NoAttack)
+            }
+        )
+        first = next(iter(axes.experiments.values()))
         if max(numbers) >= first.clients:
             raise UserError(
                 f"attackers has {max(numbers)}, but there are only {first.clients} clients; "
@@ -105,307 +150,210 @@ class RobustnessStudy:
         # All experiments differ only in attack, detector and seed: any of them will do here.
         clean = {
             seed: replace(first, seed=seed, attack=NoAttack(), detector=NoDetection())
-            for seed in seeds
+            for seed in study.seeds
         }
-        return RobustnessStudy(
-            name=table["name"],
-            seeds=seeds,
-            attackers=numbers,
-            attacks=tuple(attacks),
-            detectors=tuple(detectors),
-            experiments=experiments,
-            clean=clean,
-        )
+        against = read_against(study.table.get("against", []), axes.labels["detector"])
+        return RobustnessPlan(study, axes, claims(study.table, axes), clean, against)
 
-    def undefended(self) -> str | None:
+    @property
+    def experiments(self) -> Sequence[Experiment]:
+        """The runs of the grid, after those that all others are compared with."""
+        return [*self.clean.values(), *self.axes.experiments.values()]
+
+    def measure(self, ended: Mapping[str, EndedRun]) -> MeasuredRuns:
+        """Return each run's accuracies and counts, and the clean run's over the same clients."""
+        found = MeasuredRuns.of(self.axes, ended)
+        honest_clients = {
+            (label, seed): honest(self.clean[seed], int(label))
+            for label in self.axes.labels["attackers"]
+            for seed in self.study.seeds
+        }
+        clean = {
+            (label, seed): accuracies(ended[self.clean[seed].hash()], clients)
+            for (label, seed), clients in honest_clients.items()
+        }
+        figures = {}
+        for (labels, seed), known in found.figures.items():
+            # Where nobody attacks, too: the clients that are honest in the runs beside it.
+            here = (labels[-1], seed)
+            run = ended[self.axes.experiments[labels, seed].hash()]
+            figures[labels, seed] = {
+                **known,
+                **accuracies(run, honest_clients[here]),
+                **{f"clean_{name}": value for name, value in clean[here].items()},
+                "detected": detected(found.records[labels, seed]),
+            }
+        return replace(found, figures=figures)
+
+    def whole(self, measured: MeasuredRuns) -> dict[str, Any]:
+        """Return everything as plain values; numbers of attackers are numbers."""
+        whole = super().whole(measured)
+        runs = [{**row, "attackers": int(row["attackers"])} for row in whole["runs"]]
+        return {**whole, "runs": runs}
+
+    def cell(self, measured: MeasuredRuns, labels: Labels) -> Cell:
+        """Return the figures of an attack by so many clients against a detector.
+
+        Shares are taken over the uploads of all seeds together.
+        """
+        attack, detector, attackers = labels
+        undefended = (attack, self._undefended(), attackers)
+        cell: dict[str, Any] = {
+            "attack": attack,
+            "detector": detector,
+            "attackers": int(attackers),
+            "runs": measured.count(labels) + measured.gone(labels),
+            "diverged": measured.gone(labels),
+        }
+        for name in ACCURACIES:
+            loss = _lost(measured, name, labels)
+            cell[name] = measured.spread(name, labels)
+            cell[f"{name}_loss"] = loss
+            cell[f"{name}_won_back"] = won_back(loss, _lost(measured, name, undefended))
+        return cell | shares([counts for counts in measured.values("detected", labels) if counts])
+
+    def _undefended(self) -> str:
         """Return the label of the detector that drops nothing, if the study includes it."""
-        detectors = {
-            label: experiment.detector for (_, label, _, _), experiment in self.experiments.items()
-        }
-        return next(
-            (label for label, detector in detectors.items() if detector == NoDetection()), None
+        for (labels, _), experiment in self.axes.experiments.items():
+            if experiment.detector == NoDetection():
+                return labels[1]
+        return ""
+
+    def sheets(self, measured: MeasuredRuns) -> list[Sheet]:
+        """Return for each number of attackers the detectors over all attacks, then each attack."""
+        sheets = []
+        for title, cells in self._by_number(measured).items():
+            matrix = partial(
+                Sheet.matrix,
+                down=("attack", self.axes.labels["attack"]),
+                across=("detector", self.axes.labels["detector"]),
+                cells=cells,
+            )
+            sheets.append(self._detectors(cells, title))
+            for name in _measured_accuracies(cells):
+                words = ACCURACIES[name].words
+                sheets += [
+                    matrix(
+                        f"{title}: honest clients' accuracy {words}, %",
+                        text=partial(_accuracy_text, name=name),
+                        note="Mean over seeds ± standard deviation over seeds.",
+                    ),
+                    matrix(
+                        f"{title}: points that honest clients lose {words}",
+                        text=partial(_loss_text, name=name),
+                        note=_LOSS_NOTE,
+                    ),
+                ]
+            sheets += [
+                matrix(
+                    f"{title}: precision / recall / late recall",
+                    text=_detection,
+                    note=_DETECTION_NOTE,
+                ),
+                matrix(
+                    f"{title}: honest uploads dropped, %",
+                    text=lambda cell: _percent(cell["honest_dropped"]),
+                ),
+            ]
+        if not self.against:
+            return sheets
+        names = _measured_accuracies(self.cells(measured))
+        titles = {name: f"{ACCURACIES[name].short}, points" for name in names}
+        found = pairs(measured, "detector", names, ALL)
+        return sheets + difference_sheets(found, self.against, titles, "detector", "attack")
+
+    def _by_number(self, measured: MeasuredRuns) -> dict[str, list[Cell]]:
+        """Return the cells of each number of attackers, in words, attack by attack."""
+        cells = self.cells(measured)
+        by_number = {}
+        for label in self.axes.labels["attackers"]:
+            title = f"{label} attackers"
+            if label == "1":
+                title = "1 attacker"
+            by_number[title] = [cell for cell in cells if cell["attackers"] == int(label)]
+        return by_number
+
+    def _detectors(self, cells: Sequence[Cell], title: str) -> Sheet:
+        """Return a table of each detector's mean over all attacks, and of its worst attack."""
+        columns: dict[str, Callable[[Cell], str]] = {"detector": lambda row: str(row["detector"])}
+        for name in _measured_accuracies(cells):
+            for what in ("mean", "worst"):
+                columns[f"{ACCURACIES[name].short}, {what}"] = partial(
+                    lambda row, key: number(row[key], ".2f"), key=f"{name}_{what}"
+                )
+        columns["precision"] = lambda row: number(row["precision"], ".2f")
+        columns["recall"] = lambda row: number(row["recall"], ".2f")
+        columns["honest dropped, %"] = lambda row: _percent(row["honest_dropped"])
+        rows = []
+        for detector in self.axes.labels["detector"]:
+            # Only where there are attackers is there a recall: the attack "none" is left out.
+            own = [c for c in cells if c["detector"] == detector and c["recall"] is not None]
+            row: dict[str, Any] = {"detector": detector}
+            for name in ("precision", "recall", "honest_dropped"):
+                row[name] = mean([cell[name] for cell in own])
+            for name in ACCURACIES:
+                values = [cell[name].mean for cell in own if cell[name]]
+                row[f"{name}_mean"] = mean(values)
+                row[f"{name}_worst"] = min(values, default=None)
+            rows.append(row)
+        note = (
+            "Accuracies are those of honest clients, in percent; means and worst are over attacks."
         )
+        return Sheet.of(f"{title}: detectors over all attacks", columns, rows, note)
+
+    def draw(self, measured: MeasuredRuns, folder: Path) -> list[Path]:
+        """Draw a picture of heat maps for each number of attackers into a folder."""
+        attacks = self.axes.labels["attack"]
+        detectors = self.axes.labels["detector"]
+        paths = []
+        for title, cells in self._by_number(measured).items():
+
+            def values(name: str, cells: Sequence[Cell] = cells) -> NDArray[np.float64]:
+                figures = [getattr(cell[name], "mean", cell[name]) for cell in cells]
+                return np.array(figures, np.float64).reshape(len(attacks), -1)
+
+            panels = [
+                _accuracy_panel(
+                    f"honest clients' accuracy {ACCURACIES[name].words}, %", values(name)
+                )
+                for name in _measured_accuracies(cells)
+            ]
+            panels += [Panel(name, values(name), 0, 1, 2) for name in ("precision", "recall")]
+            path = folder / f"attackers-{cells[0]['attackers']}.png"
+            title = f"{self.study.title}: {title}; attacks by detectors"
+            paths.append(heat_maps(path, title, attacks, detectors, panels))
+        return paths
 
 
-def _common(table: Mapping[str, Any]) -> Table:
-    common = study_file.section(table, "experiment")
+def _numbers(table: Mapping[str, Any]) -> tuple[int, ...]:
+    """Check what a robustness study says of its axes, and return the numbers of attackers."""
+    common = section(table, "experiment")
     for key in ("attack", "detector"):
         if key in common:
             raise UserError(
-                f"experiment.{key} cannot be set here; list the {key}s to run under {key}s"
+                f"experiment.{key} cannot be set here; make the {key}s to run the axis {key}"
             )
-    return common
+        check_named(table, key)
+    axes = section(table, "axes")
+    for label, changes in read_labels(axes, "attack").items():
+        if "clients" in section(changes, "attack"):
+            raise UserError(f"axes.attack.{label}: clients cannot be set here; set axes.attackers")
+    return whole_numbers(axes, "attackers", 1, "[2, 4]")
 
 
-def _options(table: Mapping[str, Any], key: str, choices: list[str]) -> dict[str, Table]:
-    options = {
-        label: study_file.named(label, section, choices)
-        for label, section in study_file.labels(table, key, choices).items()
-    }
-    for label, section in options.items():
-        if "clients" in section:
-            raise UserError(
-                f"{key}.{label}: clients cannot be set here; set attackers at the top of the file"
-            )
-        if "name" not in section:
-            raise UserError(
-                f"{key}.{label}: name is missing; it must be one of {', '.join(choices)}"
-            )
-    return options
+def _in_order(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table with its axes in the order in which tables show them."""
+    axes = section(table, "axes")
+    return {**table, "axes": {axis: axes[axis] for axis in AXES}}
 
 
-def _attacked(options: Table, number: int) -> Table:
-    # Without an attack the number makes no difference. Setting it to 0 makes these experiments
-    # equal, so the grid runs them once.
-    if options["name"] == "none":
-        number = 0
-    return {"attack": {**options, "clients": number}}
-
-
-@dataclass(frozen=True)
-class Detected:
-    """Counts of uploads over some rounds: who sent them, and which of them were dropped."""
-
-    dropped: int
-    dropped_attackers: int
-    attackers: int
-    late_dropped_attackers: int
-    late_attackers: int
-    honest: int
-
-    @staticmethod
-    def of(records: Sequence[RoundRecord]) -> Detected:
-        """Count the uploads of one run."""
-        late = [record for record in records if record.round >= LATE]
-        return Detected(
-            dropped=sum(len(r.filtered) + len(r.refused) for r in records),
-            dropped_attackers=sum(r.attackers_filtered for r in records),
-            attackers=sum(r.attackers for r in records),
-            late_dropped_attackers=sum(r.attackers_filtered for r in late),
-            late_attackers=sum(r.attackers for r in late),
-            honest=sum(r.participants - r.attackers for r in records),
-        )
-
-    @staticmethod
-    def together(parts: Sequence[Detected]) -> Detected:
-        """Add up the counts of several runs."""
-        return Detected(*(sum(getattr(part, f.name) for part in parts) for f in fields(Detected)))
-
-    def shares(self) -> dict[str, float | None]:
-        """Return precision, recall, late recall, and the share of honest uploads dropped."""
-        return {
-            "precision": _share(self.dropped_attackers, self.dropped),
-            "recall": _share(self.dropped_attackers, self.attackers),
-            "recall_late": _share(self.late_dropped_attackers, self.late_attackers),
-            "honest_dropped": _share(self.dropped - self.dropped_attackers, self.honest),
-        }
-
-
-def _share(part: int, total: int) -> float | None:
-    if total:
-        return part / total
-    return None
-
-
-@dataclass(frozen=True)
-class AttackedRun:
-    """One run: the honest clients' final accuracies here and in the clean run, and the counts."""
-
-    attack: str
-    detector: str
-    attackers: int
-    seed: int
-    directory: str
-    diverged: str | None
-    accuracies: Accuracies
-    clean: Accuracies
-    detected: Detected | None
-
-    def loss(self, name: str) -> float | None:
-        """Return the points that honest clients lose in an accuracy against the clean run."""
-        here = self.accuracies[name]
-        clean = self.clean[name]
-        if clean is None or here is None:
-            return None
-        return clean - here
-
-    def row(self) -> dict[str, Any]:
-        """Return everything as plain values."""
-        whole = asdict(self)
-        accuracies = whole.pop("accuracies")
-        clean = {f"clean_{name}": value for name, value in whole.pop("clean").items()}
-        detected = whole.pop("detected")
-        return {**whole, **accuracies, **clean, "detected": detected}
-
-
-@dataclass(frozen=True)
-class AttackCost:
-    """What honest clients have of one accuracy under an attack, over seeds."""
-
-    accuracy: Spread | None
-    loss: Spread | None  # in points, against the clean run
-    won_back: float | None  # as a share of the loss without a detector
-
-    @staticmethod
-    def of(name: str, runs: Sequence[AttackedRun], undefended: Sequence[AttackedRun]) -> AttackCost:
-        """Summarise an accuracy over runs; `undefended` are those without a detector."""
-        loss = spread([run.loss(name) for run in runs])
-        undefended_loss = spread([run.loss(name) for run in undefended])
-        return AttackCost(
-            accuracy=spread([run.accuracies[name] for run in runs]),
-            loss=loss,
-            won_back=won_back(loss, undefended_loss),
-        )
-
-
-@dataclass(frozen=True)
-class AttackedCell:
-    """An attack by so many clients against a detector, over its seeds.
-
-    Precision, recall and the other shares are taken over the uploads of all seeds together.
-    """
-
-    attack: str
-    detector: str
-    attackers: int
-    runs: int
-    diverged: int
-    costs: Mapping[str, AttackCost]  # by the names of ACCURACIES
-    precision: float | None
-    recall: float | None
-    recall_late: float | None
-    honest_dropped: float | None
-
-    @staticmethod
-    def of(runs: Sequence[AttackedRun], undefended: Sequence[AttackedRun]) -> AttackedCell:
-        """Summarise the runs of one cell; `undefended` are those of its attack with no detector."""
-        detected = Detected.together([run.detected for run in runs if run.detected is not None])
-        return AttackedCell(
-            attack=runs[0].attack,
-            detector=runs[0].detector,
-            attackers=runs[0].attackers,
-            runs=len(runs),
-            diverged=sum(run.diverged is not None for run in runs),
-            costs={name: AttackCost.of(name, runs, undefended) for name in ACCURACIES},
-            **detected.shares(),
-        )
-
-    def row(self) -> dict[str, Any]:
-        """Return everything as plain values, for table.json."""
-        row = asdict(self)
-        for name, cost in row.pop("costs").items():
-            row[name] = cost["accuracy"]
-            row[f"{name}_loss"] = cost["loss"]
-            row[f"{name}_won_back"] = cost["won_back"]
-        return row
-
-    def columns(self) -> dict[str, Any]:
-        """Return the same as columns, for table.csv."""
-        row = asdict(self)
-        del row["costs"]
-        for name, cost in self.costs.items():
-            row |= spread_columns(name, cost.accuracy)
-            row |= spread_columns(f"{name}_loss", cost.loss)
-            row[f"{name}_won_back"] = cost.won_back
-        return row
-
-
-def won_back(loss: Spread | None, undefended: Spread | None) -> float | None:
-    """Return the share of the undefended loss that a detector saves, or None if that is small."""
-    if loss is None or undefended is None or undefended.mean < MIN_LOSS:
-        return None
-    return (undefended.mean - loss.mean) / undefended.mean
-
-
-@dataclass(frozen=True)
-class RobustnessFindings:
-    """The results of a robustness study: its runs, and its cells over seeds."""
-
-    study: RobustnessStudy
-    runs: tuple[AttackedRun, ...]
-    cells: tuple[AttackedCell, ...]
-
-    @staticmethod
-    def of(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> RobustnessFindings:
-        """Collect the results of the runs, which are given by experiment hash."""
-        runs = _runs(study, ended)
-        by_place: dict[tuple[str, str, int], list[AttackedRun]] = defaultdict(list)
-        for run in runs:
-            by_place[run.attack, run.detector, run.attackers].append(run)
-        undefended = study.undefended() or ""
-        cells = [
-            AttackedCell.of(cell_runs, by_place.get((attack, undefended, number), []))
-            for (attack, _, number), cell_runs in by_place.items()
-        ]
-        return RobustnessFindings(study, tuple(runs), tuple(cells))
-
-    def cell(self, attack: str, detector: str, attackers: int) -> AttackedCell:
-        """Return the cell of an attack, a detector and a number of attackers."""
-        wanted = (attack, detector, attackers)
-        return next(
-            cell for cell in self.cells if (cell.attack, cell.detector, cell.attackers) == wanted
-        )
-
-    def table(self) -> dict[str, Any]:
-        """Return everything as plain values, as table.json has it."""
-        return {
-            "name": self.study.name,
-            "seeds": list(self.study.seeds),
-            "runs": [run.row() for run in self.runs],
-            "cells": [cell.row() for cell in self.cells],
-        }
-
-    def measured(self) -> list[str]:
-        """Return the accuracies that any run has; of a method without prototypes, none by them."""
-        return [
-            name
-            for name in ACCURACIES
-            if any(run.accuracies[name] is not None for run in self.runs)
-        ]
-
-
-def _runs(study: RobustnessStudy, ended: Mapping[str, EndedRun]) -> list[AttackedRun]:
-    """Return each run, with the clean run's accuracies over the clients that are honest in it."""
-    honest_clients = {
-        (number, seed): honest(study.clean[seed], number)
-        for number in study.attackers
-        for seed in study.seeds
-    }
-    clean_ends = {seed: ended[experiment.hash()] for seed, experiment in study.clean.items()}
-    clean = {
-        (number, seed): accuracies(clean_ends[seed], clients)
-        for (number, seed), clients in honest_clients.items()
-    }
-    runs = []
-    for (attack, detector, number, seed), experiment in study.experiments.items():
-        end = ended[experiment.hash()]
-        detected = None
-        if end.diverged is None:
-            detected = Detected.of(end.records())
-        runs.append(
-            AttackedRun(
-                attack=attack,
-                detector=detector,
-                attackers=number,
-                seed=seed,
-                directory=end.run.path.name,
-                diverged=end.diverged,
-                # Where nobody attacks, too: the clients that are honest in the runs beside it.
-                accuracies=accuracies(end, honest_clients[number, seed]),
-                clean=clean[number, seed],
-                detected=detected,
-            )
-        )
-    return runs
-
-
-def honest(experiment: Experiment, number: int) -> list[int]:
-    """Return the clients that stay honest when the seed draws `number` malicious ones."""
-    drawn = malicious(replace(experiment, attack=NoAttack(clients=number)))
+def honest(experiment: Experiment, attackers: int) -> list[int]:
+    """Return the clients that stay honest when the seed draws so many malicious ones."""
+    drawn = malicious(replace(experiment, attack=NoAttack(clients=attackers)))
     return sorted(set(range(experiment.clients)) - set(drawn))
 
 
-def accuracies(ended: EndedRun, clients: Sequence[int]) -> Accuracies:
+def accuracies(ended: EndedRun, clients: Sequence[int]) -> dict[str, float | None]:
     """Return some clients' mean accuracies after the last round; none if the run diverged."""
     if ended.diverged is not None:
         return dict.fromkeys(ACCURACIES)
@@ -418,16 +366,75 @@ def accuracies(ended: EndedRun, clients: Sequence[int]) -> Accuracies:
         ) from error
 
 
-def _last_accuracies(path: Path, experiment: Experiment, clients: Sequence[int]) -> Accuracies:
+def _last_accuracies(
+    path: Path, experiment: Experiment, clients: Sequence[int]
+) -> dict[str, float | None]:
     lines = path.read_text(encoding="utf-8").splitlines()[-experiment.clients :]
     rows = {int(row["client"]): row for row in csv.DictReader(lines, CLIENT_COLUMNS)}
     if any(int(row["round"]) != experiment.rounds for row in rows.values()):
         raise ValueError("it does not end with the last round")
-    return {name: _mean([rows[k][column] for k in clients]) for name, column in ACCURACIES.items()}
+    found: dict[str, float | None] = {}
+    for name, accuracy in ACCURACIES.items():
+        texts = [rows[client][accuracy.column] for client in clients]
+        # A column is empty where a client has no such figure.
+        found[name] = None
+        if all(texts):
+            found[name] = fmean(map(float, texts))
+    return found
 
 
-def _mean(texts: Sequence[str]) -> float | None:
-    """Return the mean of a column; None where a client has no such figure."""
-    if all(texts):
-        return fmean(map(float, texts))
-    return None
+def _lost(measured: MeasuredRuns, name: str, labels: Labels) -> Spread | None:
+    """Return the points that honest clients lose in an accuracy against the clean run."""
+    clean = measured.values(f"clean_{name}", labels)
+    pairs = zip(clean, measured.values(name, labels), strict=True)
+    return spread([one - other for one, other in pairs if None not in (one, other)])
+
+
+def won_back(loss: Spread | None, undefended: Spread | None) -> float | None:
+    """Return the share of the undefended loss that a detector saves, or None if that is small."""
+    if loss is None or undefended is None or undefended.mean < MIN_LOSS:
+        return None
+    return (undefended.mean - loss.mean) / undefended.mean
+
+
+def _measured_accuracies(cells: Sequence[Cell]) -> list[str]:
+    """Return the accuracies that any run has; of a method without prototypes, none by them."""
+    return [name for name in ACCURACIES if any(cell[name] is not None for cell in cells)]
+
+
+def _accuracy_text(cell: Cell, name: str) -> str:
+    accuracy = cell[name]
+    if accuracy is None and cell["diverged"]:
+        return "diverged"
+    text = plus_minus(accuracy)
+    if accuracy is not None and cell["diverged"]:
+        text += f" ({cell['diverged']}/{cell['runs']} diverged)"
+    return text
+
+
+def _loss_text(cell: Cell, name: str) -> str:
+    loss = cell[f"{name}_loss"]
+    share = cell[f"{name}_won_back"]
+    if loss is None:
+        return NOTHING
+    text = f"{loss.mean:.2f}"
+    if share is not None:
+        text += f" ({100 * share:.0f} %)"
+    return text
+
+
+def _detection(cell: Cell) -> str:
+    return " / ".join(number(cell[name], ".2f") for name in ("precision", "recall", "recall_late"))
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return NOTHING
+    return f"{100 * share:.1f}"
+
+
+def _accuracy_panel(words: str, values: NDArray[np.float64]) -> Panel:
+    low = float(np.nanmin(values))
+    # At least a point between the ends, or noise would fill the scale of colours.
+    high = max(float(np.nanmax(values)), low + 1)
+    return Panel(f"honest clients' accuracy {words}, %", values, low, high, 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from fedrfq.files.strict_json import to_json
 from fedrfq.studies.intervals import Spread
 
 NOTHING = "–"
+Cell = Mapping[str, Any]  # figures of one place in a grid: labels, counts, means and spreads
+Columns = Mapping[str, Callable[[Cell], str]]  # by heading, the text of a cell
 # A spread's fields, and the names that they have as columns of a CSV file.
 _SPREAD_COLUMNS = {"mean": "mean", "std": "std_seeds", "half": "half"}
 
@@ -30,6 +32,32 @@ class Sheet:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     labels: int = 1
+
+    @staticmethod
+    def of(
+        title: str, columns: Columns, cells: Iterable[Cell], note: str = "", labels: int = 1
+    ) -> Sheet:
+        """Return a table with a row for each cell."""
+        rows = [tuple(text(cell) for text in columns.values()) for cell in cells]
+        return Sheet(title, tuple(columns), tuple(rows), note, labels)
+
+    @staticmethod
+    def matrix(
+        title: str,
+        down: tuple[str, Sequence[str]],
+        across: tuple[str, Sequence[str]],
+        cells: Iterable[Cell],
+        text: Callable[[Cell], str],
+        note: str = "",
+    ) -> Sheet:
+        """Return a table of one axis by another, each given by its name and labels."""
+        texts = {(cell[down[0]], cell[across[0]]): text(cell) for cell in cells}
+        rows = [(a, *(texts.get((a, b), NOTHING) for b in across[1])) for a in down[1]]
+        return Sheet(title, (down[0], *across[1]), tuple(rows), note)
+
+    def with_note(self, text: str) -> Sheet:
+        """Return the sheet with a paragraph more in its note."""
+        return replace(self, note="\n\n".join(filter(None, [self.note, text])))
 
     def printed(self) -> Table:
         """Return the sheet as a table for the terminal."""
@@ -72,26 +100,30 @@ def write(
     write_atomically(folder / "table.csv", text.getvalue().encode())
 
 
-def flat(cell: Any) -> dict[str, Any]:
-    """Return a dataclass's fields as columns; a spread takes three of them."""
+def plain(cell: Cell) -> dict[str, Any]:
+    """Return a cell's values as plain ones, for JSON."""
+    return {
+        key: asdict(value) if isinstance(value, Spread) else value for key, value in cell.items()
+    }
+
+
+def flat(cell: Cell, spreads: Collection[str]) -> dict[str, Any]:
+    """Return a cell's values as columns; each of the `spreads` takes three, even if it is None."""
     row: dict[str, Any] = {}
-    for f in fields(cell):
-        value = getattr(cell, f.name)
-        # By the annotation, which is text here, and not by the value: a missing spread is None,
-        # and must give the same three columns.
-        if f.type == "Spread | None":
-            row |= spread_columns(f.name, value)
+    for key, value in cell.items():
+        if key in spreads:
+            for field, column in _SPREAD_COLUMNS.items():
+                row[f"{key}_{column}"] = getattr(value, field, None)
         else:
-            row[f.name] = value
+            row[key] = value
     return row
 
 
-def spread_columns(name: str, sample: Spread | None) -> dict[str, float | None]:
-    """Return the columns of a spread, which are there even if it is missing."""
-    return {
-        f"{name}_{column}": getattr(sample, field, None)
-        for field, column in _SPREAD_COLUMNS.items()
-    }
+def number(value: float | None, form: str = ",.0f") -> str:
+    """Format a number that may be missing."""
+    if value is None:
+        return NOTHING
+    return format(value, form)
 
 
 def plus_minus(sample: Spread | None, digits: int = 2) -> str:
@@ -102,6 +134,14 @@ def plus_minus(sample: Spread | None, digits: int = 2) -> str:
     if sample.std is None:
         return mean
     return f"{mean} ± {sample.std:.{digits}f}"
+
+
+def mean_and_half(sample: Spread | None, digits: int = 2) -> str:
+    """Format a mean ± half of its 95 % interval."""
+    text = number(getattr(sample, "mean", None), f",.{digits}f")
+    if sample is None or sample.half is None:
+        return text
+    return f"{text} ± {sample.half:.{digits}f}"
 
 
 def interval(difference: Spread | None, digits: int = 2) -> str:

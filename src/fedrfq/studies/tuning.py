@@ -18,13 +18,15 @@ from typing import Any
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.methods.method import MAX_WEIGHT
+from fedrfq.studies.axes import Labels, Place
 from fedrfq.studies.grid import EndedRun
+from fedrfq.studies.measures import lam_of
+from fedrfq.studies.sheets import NOTHING, Sheet, number
 
 LAMS = (0.1, 0.3, 1.0, 4.0)
 MAX_SEEDS = 2  # each λ is tried with at most this many seeds
 HELD_BACK = 0.2  # the share of the training samples, where the experiment itself says none
 _DIGITS = 6  # accuracies that agree to so many digits are equal: the rest is rounding
-Place = tuple[str, str, int]  # setting, method, seed
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Tuning:
         tuned = {
             place: experiment
             for place, experiment in experiments.items()
-            if lams and place[2] in first and lam_of(experiment) is not None
+            if lams and place[1] in first and lam_of(experiment) is not None
         }
         return Tuning(first, tuple(lams), tuned)
 
@@ -83,18 +85,38 @@ class Tuning:
 
     def choose(self, ended: Mapping[str, EndedRun]) -> tuple[ChosenLam, ...]:
         """Choose the best λ for each setting and method; runs are given by experiment hash."""
-        cells = dict.fromkeys((setting, method) for setting, method, _ in self.tuned)
-        return tuple(self._choice(setting, method, ended) for setting, method in cells)
+        cells = dict.fromkeys(labels for labels, _ in self.tuned)
+        return tuple(self._choice(labels, ended) for labels in cells)
 
-    def _choice(self, setting: str, method: str, ended: Mapping[str, EndedRun]) -> ChosenLam:
-        experiments = [self.tuned[setting, method, seed] for seed in self.seeds]
+    def _choice(self, labels: Labels, ended: Mapping[str, EndedRun]) -> ChosenLam:
+        experiments = [self.tuned[labels, seed] for seed in self.seeds]
         default = _default(experiments[0])
         tried = [
             TriedLam(lam, _accuracy([ended[_trial(e, lam).hash()] for e in experiments]))
             for lam in self._tried(experiments[0])
         ]
-        held_back = _trial(experiments[0], default).validation
-        return ChosenLam(setting, method, default, best(tried, default), held_back, tuple(tried))
+        return ChosenLam(
+            setting=", ".join(labels[:-1]),
+            method=labels[-1],
+            default=default,
+            lam=best(tried, default),
+            held_back=_trial(experiments[0], default).validation,
+            tried=tuple(tried),
+        )
+
+
+def with_chosen(
+    experiments: Mapping[Place, Experiment], chosen: Sequence[ChosenLam]
+) -> dict[Place, Experiment]:
+    """Return the experiments with the λ chosen for their setting and method."""
+    lams = {(choice.setting, choice.method): choice.lam for choice in chosen}
+    changed = {}
+    for (labels, seed), experiment in experiments.items():
+        cell = (", ".join(labels[:-1]), labels[-1])
+        changed[labels, seed] = experiment
+        if cell in lams:
+            changed[labels, seed] = with_lam(experiment, lams[cell])
+    return changed
 
 
 def best(tried: Sequence[TriedLam], default: float) -> float:
@@ -104,11 +126,6 @@ def best(tried: Sequence[TriedLam], default: float) -> float:
     if default in winners or not winners:
         return default
     return winners[0]
-
-
-def lam_of(experiment: Experiment) -> float | None:
-    """Return the λ of an experiment's method, if it has one."""
-    return getattr(experiment.method, "lam", None)
 
 
 def _default(experiment: Experiment) -> float:
@@ -155,3 +172,24 @@ def read_lams(given: Any) -> tuple[float, ...]:
             f"{list(LAMS)}, or [] to tune nothing, not {given!r}"
         )
     return tuple(map(float, given))
+
+
+def tuning_sheet(chosen: Sequence[ChosenLam], tuning_seeds: Sequence[int]) -> Sheet:
+    """Return the accuracies on held-back samples from which λ was chosen."""
+    lams = sorted({one.lam for choice in chosen for one in choice.tried})
+    several = len({choice.setting for choice in chosen}) > 1
+    header = [*["setting"] * several, "method", "chosen λ", *(f"λ = {lam:g}, %" for lam in lams)]
+    rows = []
+    for choice in chosen:
+        accuracies = {one.lam: one.own for one in choice.tried}
+        texts = [number(accuracies.get(lam), ".2f") for lam in lams]
+        rows.append((*[choice.setting] * several, choice.method, f"{choice.lam:g}", *texts))
+    shares = dict.fromkeys(f"{100 * choice.held_back:g} %" for choice in chosen)
+    seeds = ", ".join(map(str, tuning_seeds))
+    note = (
+        f"Accuracies of the clients' own heads on {' or '.join(shares)} of their training samples, "
+        f"which are held back, with seeds {seeds}; {NOTHING} where a run diverged or a λ was not "
+        "tried. The best λ is used above; a tie goes to the method's default. Test samples take no "
+        "part."
+    )
+    return Sheet("λ chosen on held-back samples", tuple(header), tuple(rows), note, 1 + several)

@@ -73,6 +73,17 @@ def test_confidence_follows_the_clients_own_samples() -> None:
     assert sure.temperature < unsure.temperature
 
 
+@pytest.mark.parametrize("samples", [2, 6, 18])
+def test_few_samples_do_not_make_the_classifier_certain(samples: int) -> None:
+    """Where N samples are all told apart and half a sample more is not, it is N / (N + ½) sure."""
+    known = _known(torch.tensor([[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]]), [True, True, False])
+    own = torch.eye(2).repeat(samples // 2, 1)
+    made = classifier(NEAREST, known, own, torch.arange(samples) % 2)
+    chance = float(made.log_probabilities(torch.tensor([[1.0, 0.0]])).exp().max())
+    # Temperatures are tried in steps of a fifth.
+    assert chance == pytest.approx(samples / (samples + 0.5), abs=0.03)
+
+
 def _chances(*rows: list[float]) -> torch.Tensor:
     return torch.tensor(rows).log()
 

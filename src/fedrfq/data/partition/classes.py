@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
@@ -43,6 +43,19 @@ class Classes:
         if self.draw not in ("uniform", "normal"):
             raise UserError(f"partition.draw = {self.draw!r} is unknown; choose uniform or normal")
 
+    def simplest(self) -> Classes:
+        """Return the partition with the smallest spread that draws the same numbers of classes."""
+        if self.draw != "uniform":
+            return self
+        low, high = self._range()
+        ways = (low + high) // 2
+        return replace(self, ways=ways, spread=high - ways)
+
+    def _range(self) -> tuple[int, int]:
+        """Return the fewest and the most classes that a uniform draw gives a client."""
+        high = self.ways + self.spread
+        return min(high, max(2, self.ways - self.spread)), high
+
     def deal(self, dataset: Dataset, clients: int, rng: Generator) -> Partition:
         """Return each client's samples; equal generators give equal partitions."""
         total = len(dataset.classes)
@@ -69,9 +82,8 @@ class Classes:
         """Draw how many classes a client holds."""
         if self.draw == "normal":
             return int(np.clip(np.rint(rng.normal(self.ways, self.spread)), 1, total))
-        high = min(total, self.ways + self.spread)
-        low = min(high, max(2, self.ways - self.spread))
-        return int(rng.integers(low, high, endpoint=True))
+        low, high = self._range()
+        return int(rng.integers(min(total, low), min(total, high), endpoint=True))
 
     def _check_rarest(self, dataset: Dataset, labels: Ints, part: str, name: str) -> None:
         """Check that every class has enough samples, whichever classes a seed draws."""

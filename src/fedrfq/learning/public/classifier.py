@@ -5,7 +5,8 @@ around their means with one covariance, which is the federation's where second m
 exchanged and otherwise the client's own. It is shrunk toward a multiple of the identity, because it
 is estimated from fewer samples than it has values: with a shrinkage of 1, LDA is the nearest mean.
 
-How sure the classifier is (its temperature) is fitted on the client's own training samples.
+How sure the classifier is (its temperature) is fitted on the client's own training samples, with
+some doubt added: few samples that are all recognised do not make it certain.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _FEDERATION_SHRINKAGE = 0.2
 _OWN_SHRINKAGE = 0.8
 # Temperatures that are tried, from very sure to very unsure.
 _TEMPERATURES: tuple[float, ...] = tuple(2.0 ** (step / 4) for step in range(-8, 33))
+# How many samples are supposed to be mistaken, besides the client's own. With 1 to 16 samples a
+# class this had the smallest calibration error on samples held back, 2 one of up to 39 points.
+_DOUBT = 0.5
 # The log-probability of a class of which nothing is known; unlike −∞ it gives no NaN.
 _ABSENT = -1e9
 
@@ -49,12 +53,6 @@ def classifier(
     """Return a client's classifier, given what was certified and its own training samples."""
     weight_VJ, bias_J = _discriminant(map_, known, z_NV, y_N)
     scores_NJ = _scores(weight_VJ, bias_J, z_NV)
-    if map_.classifier == "lda" and known.covariance_VV is None:
-        # A covariance fits the samples it was estimated from: each half is scored by the other's.
-        odd_N = torch.arange(len(y_N), device=y_N.device) % 2 == 1
-        for half_N in (odd_N, ~odd_N):
-            others = _discriminant(map_, known, z_NV[~half_N], y_N[~half_N])
-            scores_NJ[half_N] = _scores(*others, z_NV[half_N])
     return PublicClassifier(weight_VJ, bias_J, _temperature(scores_NJ, y_N, known.present_J))
 
 
@@ -123,12 +121,22 @@ def _nearest_covariance(found_VV: Tensor) -> Tensor:
 
 
 def _temperature(scores_NJ: Tensor, y_N: Tensor, present_J: Tensor) -> float:
-    """Return the temperature under which the client's own samples are most likely."""
+    """Return the temperature under which the client's own samples are most likely.
+
+    `_DOUBT` of a sample is added that looks like the client's and is of another class. The
+    covariance and the means have seen the client's samples and fit them too well; without doubt,
+    three samples that are told apart would make the classifier as sure as can be.
+    """
     known_N = present_J[y_N]
     if not known_N.any():
         return 1.0
+    y_N1 = y_N[known_N][:, None]
+    mistaken = _DOUBT / (len(y_N1) + _DOUBT)
+    # A mistaken sample is of each other class with the same probability.
+    target_NJ = (present_J * mistaken / max(int(present_J.sum()) - 1, 1)).repeat(len(y_N1), 1)
+    target_NJ.scatter_(1, y_N1, 1 - mistaken)
     likelihoods = []
     for temperature in _TEMPERATURES:
         chance_NJ = (scores_NJ[known_N] / temperature).log_softmax(-1)
-        likelihoods.append(float(chance_NJ.gather(1, y_N[known_N][:, None]).mean()))
+        likelihoods.append(float((target_NJ * chance_NJ).sum()))
     return _TEMPERATURES[likelihoods.index(max(likelihoods))]

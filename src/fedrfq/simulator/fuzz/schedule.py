@@ -22,6 +22,7 @@ _DIRECTED = ("mutate", "mutate", "mutate", "equivocate", "equivocate", "lie", "t
 _DURABLE = (
     None,
     Kind.UPLOAD,
+    Kind.PROPOSAL,
     Kind.LIST,
     Kind.PREPARE,
     Kind.COMMIT,

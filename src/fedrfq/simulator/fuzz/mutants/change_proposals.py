@@ -49,7 +49,7 @@ class ChangeProposalsAwaited(Replica):
         return self.proposal_pool.held == self.roster.n and super()._close()
 
 
-@breaks("double-sign", hunt=(with_change_proposals, with_crashes(Kind.UPLOAD)))
+@breaks("double-sign", hunt=(with_change_proposals, with_crashes(Kind.PROPOSAL)))
 class ChangeProposalForgotten(Replica):
     """After a restart a server makes another change proposal."""
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, check_keys
 from fedrfq.paper.security import draw, numbers, probabilities, security, tolerated
-from fedrfq.studies.recipe import Progress, Recipe, StudyResult
+from fedrfq.studies.plan import Plan, Progress, StudyResult
 from fedrfq.studies.sheets import Sheet
+from fedrfq.studies.study import Study
 
 if TYPE_CHECKING:
     import torch
@@ -40,27 +40,24 @@ class SecurityClaim:
 
 
 @dataclass(frozen=True)
-class SecurityPlan:
+class SecurityPlan(Plan):
     """The numbers of servers and the probabilities to compute."""
 
-    recipe: Recipe
     servers: Sequence[int]
     ps: Sequence[Fraction]
     enough: Fraction
     beyond: int
-    experiments: Sequence[Experiment] = ()
-    keep: bool = False
 
     @staticmethod
-    def of(recipe: Recipe) -> SecurityPlan:
-        """Read and check a recipe of this kind."""
-        table = recipe.table
-        check_keys(table, ["servers", "p", "enough", "beyond"], "")
+    def of(study: Study) -> SecurityPlan:
+        """Read and check a study of this kind."""
+        table = study.table
+        study.check_keys(["servers", "p", "enough", "beyond"])
         beyond = table.get("beyond", 20)
         if type(beyond) is not int:
             raise UserError(f"beyond must be a number of servers, such as 20, not {beyond!r}")
         return SecurityPlan(
-            recipe,
+            study,
             servers=numbers(str(table.get("servers", "4..40"))),
             ps=sorted(probabilities(str(table.get("p", "0.1,0.2,0.3")))),
             enough=probabilities(str(table.get("enough", "0.99")))[0],
@@ -85,7 +82,7 @@ class SecurityPlan:
         picture = folder / "security.png"
         draw(picture, self.servers, self.ps)
         whole = {
-            "title": self.recipe.title,
+            "title": self.study.title,
             "claims": [asdict(claim) for claim in claims],
             "rows": rows,
         }
@@ -98,7 +95,7 @@ class SecurityPlan:
         ]
         header = ("servers", "may be faulty", *(f"p = {float(p):g}" for p in self.ps))
         note = "Σ over i ≤ ⌊(N − 1) / 3⌋ of C(N, i) pⁱ (1 − p)ᴺ⁻ⁱ, computed exactly."
-        return Sheet(self.recipe.title, header, tuple(rows), note)
+        return Sheet(self.study.title, header, tuple(rows), note)
 
     def _falls_with_p(self, computed: Securities) -> SecurityClaim:
         exceptions = [

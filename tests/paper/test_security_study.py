@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from fedrfq.errors import UserError
-from fedrfq.paper.security_recipe import SecurityPlan
-from fedrfq.studies.recipe import Recipe, StudyResult
-from support.recipes import recipe, shown
+from fedrfq.paper.security_study import SecurityPlan
+from fedrfq.studies.plan import StudyResult
+from fedrfq.studies.study import Study
+from support.studies import shown, study_of
 
 
 def claims(found: StudyResult) -> dict[str, tuple[bool, str]]:
@@ -18,11 +19,11 @@ def claims(found: StudyResult) -> dict[str, tuple[bool, str]]:
 
 
 def of(folder: Path, **table: Any) -> StudyResult:
-    return shown(SecurityPlan.of(recipe("security", table)), folder)
+    return shown(SecurityPlan.of(study_of("security", table)), folder)
 
 
-def test_the_recipe_shows_every_number_of_servers_and_judges_each_sentence(tmp_path: Path) -> None:
-    plan = SecurityPlan.of(Recipe.load("security"))
+def test_the_study_shows_every_number_of_servers_and_judges_each_sentence(tmp_path: Path) -> None:
+    plan = SecurityPlan.of(Study.load("security"))
     assert (plan.experiments, plan.keep) == ((), False)
     found = shown(plan, tmp_path)
     assert [row["servers"] for row in found.rows if row["p"] == 0.1] == list(range(4, 41))
@@ -95,6 +96,6 @@ def test_nothing_is_claimed_of_numbers_that_are_not_there(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "table", [{"servers": "x"}, {"p": "2"}, {"enough": "x"}, {"beyond": "x"}, {"server": "4..5"}]
 )
-def test_impossible_recipes_are_refused(table: dict[str, Any]) -> None:
+def test_impossible_studies_are_refused(table: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        SecurityPlan.of(recipe("security", table))
+        SecurityPlan.of(study_of("security", table))

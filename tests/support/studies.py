@@ -1,4 +1,4 @@
-"""Recipes written by a test, and their results where nothing is trained."""
+"""Studies written by a test, and their results where nothing is trained."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from fedrfq.studies.recipe import Plan, Recipe, StudyResult
+from fedrfq.studies.plan import Plan, StudyResult
+from fedrfq.studies.study import Study
 
 
-def recipe(kind: str, table: dict[str, Any], seeds: int = 1) -> Recipe:
-    """Return a recipe of a kind with this table."""
-    return Recipe("test", "a title", "a claim", kind, tuple(range(seeds)), table)
+def study_of(kind: str, table: dict[str, Any], seeds: int = 1) -> Study:
+    """Return a study of a kind with this table."""
+    return Study("test", "a title", "a claim", kind, tuple(range(seeds)), table, "reproduced")
 
 
 def shown(plan: Plan, folder: Path) -> StudyResult:

@@ -1,0 +1,226 @@
+"""What the commands for studies share: options, and carrying a study out from file to tables."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedrfq.cli.terminal import (
+    INTERRUPTED,
+    command_line,
+    progress,
+    say,
+    terminated_as_interrupt,
+    wide_console,
+)
+from fedrfq.errors import UserError
+from fedrfq.files.atomic import reporting_write_errors
+from fedrfq.files.locks import exclusive
+from fedrfq.files.strict_json import to_json
+
+if TYPE_CHECKING:
+    from fedrfq.experiment import Experiment
+    from fedrfq.studies.grid import EndedRun, Grid
+    from fedrfq.studies.plan import Plan, StudyResult
+    from fedrfq.studies.study import Study
+
+Out = Annotated[
+    Path,
+    typer.Option(help="Runs and tables go to OUT/NAME; runs that have ended there are kept."),
+]
+MaxClients = Annotated[
+    int | None,
+    typer.Option(
+        "--most",
+        min=1,
+        help="How many clients to train at once, to limit memory. Default: 200, or 4000 on CUDA.",
+    ),
+]
+Models = Annotated[bool, typer.Option(help="Keep the trained models of runs that have ended.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be trained; write nothing.")
+]
+# The bar counts in thousandths where what is computed is not made of runs.
+_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class StudyCommand:
+    """A command that carries out a study: its words, and the options that all such commands have.
+
+    `words` are those that decide what is studied, as they stand on a command line, less --out.
+    """
+
+    words: Sequence[str]
+    out: Path
+    device: str
+    json: bool
+    max_clients: int | None
+    dry_run: bool
+    models: bool = False  # kept by the kinds that need them, whatever this says
+    deterministic: bool = False
+    resume: bool = True
+
+    def carry_out(self, study: Study, folder: Path) -> None:
+        """Train what is missing, then write the tables and figures into the folder, and show them.
+
+        After Ctrl-C, SIGTERM or a crash the same command continues.
+        """
+        from fedrfq.paper.kinds import plan
+
+        wanted = plan(study)
+        if wanted.before:
+            grid = self._open(wanted.before, models=False)
+            if not self._train_before(grid, wanted) and grid.stacks:
+                return
+            wanted = wanted.after(grid.ended)
+        # A study without experiments, such as that of a formula, is computed at once.
+        ended: dict[str, EndedRun] = {}
+        if wanted.experiments:
+            grid = self._open(wanted.experiments, models=self.models or wanted.keep)
+            if not self._train(grid):
+                return
+            ended = grid.ended
+        elif self.dry_run:
+            say(Console(stderr=True), "nothing to train: this study is computed directly")
+            return
+        self._write(study, folder, self._measure(wanted, ended, folder), ended)
+
+    def _open(self, experiments: Sequence[Experiment], models: bool) -> Grid:
+        """Return the grid of these experiments, with the runs that have already ended."""
+        from fedrfq.runs.session import pick_device
+        from fedrfq.studies.grid import MAX_CLIENTS, Grid
+
+        device = pick_device(self.device, self.deterministic)
+        limit = self.max_clients or MAX_CLIENTS[device.type]
+        return Grid(experiments, self.out, device, limit, models, resume=self.resume)
+
+    def _train_before(self, grid: Grid, wanted: Plan) -> bool:
+        """Train the runs on which the others depend; return False if this is a dry run."""
+        try:
+            trained = self._train(grid, what=f"{wanted.before_name}: ")
+        except UserError as error:
+            raise UserError(
+                f"{wanted.before_name}: {error} (or leave it out: {wanted.before_switch})"
+            ) from error
+        # Which runs follow depends on these: a dry run knows them once these have ended.
+        if not trained and grid.stacks:
+            say(Console(stderr=True), f"then {len(wanted.experiments)} runs with the best λ")
+        return trained
+
+    def _train(self, grid: Grid, what: str = "") -> bool:
+        """Train the whole grid with a progress bar; return False if this is a dry run.
+
+        Ctrl-C and SIGTERM leave a checkpoint, and the command that continues is printed. Lines
+        begin with `what`, which tells the grids of one command apart.
+        """
+        errors = Console(stderr=True)
+        total = len(grid.wanted)
+        left = total - len(grid.ended)
+        say(
+            errors,
+            f"{what}{total} runs, {len(grid.ended)} of them done; "
+            f"{left} to train in {len(grid.stacks)} stacks",
+        )
+        if self.dry_run:
+            return False
+        with _locked(grid):
+            try:
+                _advance(grid, errors, what)
+            except KeyboardInterrupt:
+                grid.checkpoint()
+                done = f"{len(grid.ended)} of {total} runs done"
+                again = command_line(*self.words, "--out", self.out)
+                say(errors, f"{what}stopped with {done}; continue with: {again}")
+                raise typer.Exit(INTERRUPTED) from None
+        # A run that diverged is a result like any other, but must not go unnoticed.
+        for ended in grid.ended.values():
+            if ended.diverged:
+                say(errors, f"diverged: {ended.run.path}: {ended.diverged}")
+        return True
+
+    def _measure(self, wanted: Plan, ended: dict[str, EndedRun], folder: Path) -> StudyResult:
+        """Compute the tables and figures from the runs that have ended, with a progress bar."""
+        from fedrfq.runs.session import pick_device
+
+        with reporting_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        errors = Console(stderr=True)
+        try:
+            with terminated_as_interrupt(), progress(errors, "‰") as bar:
+                task = bar.add_task("measuring", total=_STEPS, figures="")
+
+                def report_progress(share: float, what: str) -> None:
+                    bar.update(task, completed=round(_STEPS * share), description=what)
+
+                measured = wanted.show(ended, folder, pick_device(self.device), report_progress)
+                bar.update(task, completed=_STEPS, description="done")
+                return measured
+        except KeyboardInterrupt:
+            say(errors, "stopped; the runs are kept, and the same command continues from them")
+            raise typer.Exit(INTERRUPTED) from None
+
+    def _write(
+        self, study: Study, folder: Path, measured: StudyResult, ended: Mapping[str, EndedRun]
+    ) -> None:
+        """Write and print the tables, with a note on how they were made below the last one."""
+        from fedrfq.studies.provenance import describe, provenance
+        from fedrfq.studies.sheets import write
+
+        # The same wherever the program is installed.
+        command = shlex.join(["fedrfq", *self.words])
+        made: dict[str, Any] = provenance(command, [run.run for run in ended.values()])
+        result = {**measured.whole, "made": made}
+        *sheets, last = measured.sheets
+        sheets.append(last.with_note(describe(made)))
+        title = study.title
+        console = wide_console()
+        if study.claim:
+            claim = f"The paper: {study.claim}"
+            title += f"\n\n{claim}"
+            say(console, f"{claim}\n")
+        write(folder, title, sheets, result, measured.rows)
+        for sheet in sheets:
+            console.print(sheet.printed())
+            say(console, f"{sheet.note}\n")
+        names = ["table.csv", "table.md", *(path.name for path in measured.pictures)]
+        say(console, f"wrote {', '.join([str(folder / 'table.json'), *names])}")
+        if self.json:
+            sys.stdout.write(to_json(result) + "\n")
+
+
+def _advance(grid: Grid, errors: Console, what: str) -> None:
+    with terminated_as_interrupt(), progress(errors) as bar:
+        task = bar.add_task(
+            f"{what}training", total=grid.rounds, completed=grid.completed(), figures=""
+        )
+        for step in grid.advance():
+            bar.update(
+                task,
+                completed=step.completed,
+                description=f"{what}{step.what}",
+                figures=step.figures,
+            )
+        bar.update(task, completed=grid.completed(), description=f"{what}done", figures="")
+
+
+@contextmanager
+def _locked(grid: Grid) -> Iterator[None]:
+    """Keep a second process out of the same grid: each would write into the other's runs."""
+    # All runs of a grid have one name, which is that of their folder.
+    folder = grid.out / next(iter(grid.wanted.values())).name
+    lock = folder / ".lock"
+    with reporting_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        # A file rather than the folder: across machines NFS only honours locks on files.
+        lock.touch()
+    with exclusive(lock, "another --out", "wait for it, or choose another --out"):
+        yield
