@@ -325,3 +325,26 @@ def test_change_proposals_are_taken_in_now_and_then_and_from_servers_alone() -> 
         assert (peers.count(1), peers.count(2), peers.count(~0)) == (CHANGE_PROPOSALS, 1, 1)
 
     run(test())
+
+
+def test_evidence_that_quotes_change_proposals_counts_as_such() -> None:
+    # Checking it parses both texts, so a liar could else send it instead.
+    async def test() -> None:
+        world = World()
+        sign = signer(key("server", 1))
+        first = RULES.signed(ChangeProposal(1, 1, b"text"), sign)
+        second = RULES.signed(ChangeProposal(1, 1, b"other"), sign)
+        quoting = RULES.unsigned(Evidence(1, first, second)).wire
+        lists = [RULES.signed(UploadList(1, 1, ((k, bytes(32)),)), sign) for k in range(2)]
+        plain = RULES.unsigned(Evidence(1, *lists)).wire
+        for _ in range(3 * CHANGE_PROPOSALS):
+            world.driver.hear(1, quoting)
+        world.driver.hear(1, plain)
+        world.driver.hear(2, quoting)
+        world.driver.hear(~0, quoting)
+        await quiet()
+        assert world.driver.counts["change proposals too often"] == 2 * CHANGE_PROPOSALS
+        peers = [event.peer for event in world.machine.events if isinstance(event, Received)]
+        assert (peers.count(1), peers.count(2), peers.count(~0)) == (CHANGE_PROPOSALS + 1, 1, 0)
+
+    run(test())
