@@ -79,6 +79,13 @@ def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> 
     assert queue.put(~0, Start(), 1)
 
 
+def test_a_large_upload_has_room_behind_a_small_question() -> None:
+    queue = FairQueue()
+    assert queue.put(~0, b"question", 78)
+    assert queue.put(~0, b"upload", 3 * _MAX_CLIENT_BYTES)
+    assert not queue.put(~0, b"upload", 78)
+
+
 def test_a_large_frame_waits_for_as_many_turns_as_its_bytes_take() -> None:
     queue = FairQueue()
     for _ in range(2):
@@ -161,7 +168,7 @@ def test_messages_of_another_run_are_not_decoded() -> None:
 def test_what_there_is_no_room_for_is_counted_and_gone() -> None:
     async def test() -> None:
         world = World()
-        large = RULES.unsigned(Part(1, PartKind.SET, bytes(_MAX_CLIENT_BYTES // 2))).wire
+        large = RULES.unsigned(Part(1, PartKind.SET, bytes(_MAX_CLIENT_BYTES))).wire
         for _ in range(5):
             world.driver.hear(~0, large)
         await quiet()
