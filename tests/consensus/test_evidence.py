@@ -8,6 +8,7 @@ from fedrfq.consensus.compaction import compacted
 from fedrfq.consensus.events import Broadcast, Persist, Received, Send
 from fedrfq.consensus.evidence import Offence, max_proofs
 from fedrfq.consensus.messages import (
+    ChangeProposal,
     Commit,
     Evidence,
     Fetch,
@@ -205,6 +206,19 @@ class TestHandingOn:
             questions += sum(isinstance(effect, Send) for effect in effects)
         assert questions == max_proofs(cluster.roster) - 1
         assert not any(isinstance(effect, Persist | Broadcast) for effect in effects)
+
+    def test_who_shows_what_nobody_would_keep_is_asked_no_further(self) -> None:
+        """To check it, the application may have to parse the texts of two federations."""
+        cluster = Cluster()
+        decide(cluster, 1)
+        cluster.restart(0)
+        for number in range(3):
+            proposals = [ChangeProposal(1, LIAR, b"not a number %d" % n) for n in range(2)]
+            shown = evidence(cluster, *(cluster.say(LIAR, each) for each in proposals))
+            handed = cluster.rules.unsigned(Part(number, PartKind.EVIDENCE, shown.wire))
+            assert not cluster.give(0, Received(LIAR, handed))
+        ignored = cluster.parties[0].ignored
+        assert ignored == {"evidence of improper messages": 1, "nobody asked": 2}
 
     @pytest.mark.parametrize("content", [b"", b"garbage"])
     def test_answers_that_are_no_evidence_are_ignored(self, content: bytes) -> None:

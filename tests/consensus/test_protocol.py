@@ -11,16 +11,18 @@ import pytest
 
 from fedrfq.audit.audit import Audit
 from fedrfq.consensus import protocol
-from fedrfq.consensus.events import Effect, Event, Received
+from fedrfq.consensus.events import Effect, Event, Propose, Received
 from fedrfq.consensus.messages import Fetch, Message, PartKind, decode
 from fedrfq.consensus.protocol import LATEST, refusal, tag, version_of
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.reconfiguration import _proposal_problem
 from fedrfq.node.membership.change import changed, differences
 from support.cluster import Cluster, roster
 from support.federations import founded
+from support.networked import Networked
 
 OLDER = (LATEST,)
 NEWER = (LATEST, LATEST + 1)
@@ -108,6 +110,46 @@ def test_a_committee_goes_on_to_the_next_version_by_a_change_of_the_federation(
         Federation.read(new.text, "it")
     with pytest.raises(UserError, match="install a newer release"):
         changed(federation, protocol=LATEST + 1)
+
+
+class MixedNetwork(Networked):
+    """A committee of which servers 2 and 3 run an older program."""
+
+    def give(self, party: int, event: Event) -> list[Effect]:
+        # What a program thinks of a text is remembered, and here two programs share the memory.
+        _proposal_problem.cache_clear()
+        with speaking(OLDER if party in (2, 3) else NEWER):
+            return super().give(party, event)
+
+
+def test_a_proposal_of_the_next_version_does_not_stop_an_older_program(tmp_path: Path) -> None:
+    """Nor does it end the run before a quorum has the newer one."""
+    network = MixedNetwork(tmp_path / "federation")
+    with speaking(NEWER):
+        new = changed(network.federation, protocol=LATEST + 1).text.encode()
+    network.passes = lambda sender, receiver, message: 3 not in (sender, receiver)
+    for server in (0, 1):
+        network.give(server, Propose(1, new))
+    network.round(1)
+    network.close()
+    for server in (0, 1, 2):
+        (decided,) = network.decided[server]
+        assert decided.outcome is not None
+        assert not decided.outcome.successor
+    # An auditor with the older program can check the round, too.
+    _proposal_problem.cache_clear()
+    (audited,) = Audit(network.home(0), recompute=True).rounds()
+    assert audited.inputs is not None
+    assert audited.recomputed
+    assert len(audited.inputs.proposals) == 2
+
+
+def test_no_federation_goes_back_to_an_older_version(tmp_path: Path) -> None:
+    """A newer program may no longer speak it, and all must agree on what can be proposed."""
+    with speaking(NEWER):
+        newer = replace(founded(tmp_path), protocol=LATEST + 1)
+        with pytest.raises(UserError, match="from version 4 of the protocol back to 3"):
+            changed(newer, protocol=LATEST)
 
 
 def test_federations_and_logs_of_older_versions_are_refused_with_what_to_do(

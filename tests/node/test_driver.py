@@ -79,6 +79,13 @@ def test_a_peer_has_room_for_so_many_bytes_and_for_one_message_in_any_case() -> 
     assert queue.put(~0, Start(), 1)
 
 
+def test_a_large_upload_has_room_behind_a_small_question() -> None:
+    queue = FairQueue()
+    assert queue.put(~0, b"question", 78)
+    assert queue.put(~0, b"upload", 3 * _MAX_CLIENT_BYTES)
+    assert not queue.put(~0, b"upload", 78)
+
+
 def test_a_large_frame_waits_for_as_many_turns_as_its_bytes_take() -> None:
     queue = FairQueue()
     for _ in range(2):
@@ -161,7 +168,7 @@ def test_messages_of_another_run_are_not_decoded() -> None:
 def test_what_there_is_no_room_for_is_counted_and_gone() -> None:
     async def test() -> None:
         world = World()
-        large = RULES.unsigned(Part(1, PartKind.SET, bytes(_MAX_CLIENT_BYTES // 2))).wire
+        large = RULES.unsigned(Part(1, PartKind.SET, bytes(_MAX_CLIENT_BYTES))).wire
         for _ in range(5):
             world.driver.hear(~0, large)
         await quiet()
@@ -323,5 +330,28 @@ def test_change_proposals_are_taken_in_now_and_then_and_from_servers_alone() -> 
         await quiet()
         peers = [event.peer for event in world.machine.events if isinstance(event, Received)]
         assert (peers.count(1), peers.count(2), peers.count(~0)) == (CHANGE_PROPOSALS, 1, 1)
+
+    run(test())
+
+
+def test_evidence_that_quotes_change_proposals_counts_as_such() -> None:
+    # Checking it parses both texts, so a liar could else send it instead.
+    async def test() -> None:
+        world = World()
+        sign = signer(key("server", 1))
+        first = RULES.signed(ChangeProposal(1, 1, b"text"), sign)
+        second = RULES.signed(ChangeProposal(1, 1, b"other"), sign)
+        quoting = RULES.unsigned(Evidence(1, first, second)).wire
+        lists = [RULES.signed(UploadList(1, 1, ((k, bytes(32)),)), sign) for k in range(2)]
+        plain = RULES.unsigned(Evidence(1, *lists)).wire
+        for _ in range(3 * CHANGE_PROPOSALS):
+            world.driver.hear(1, quoting)
+        world.driver.hear(1, plain)
+        world.driver.hear(2, quoting)
+        world.driver.hear(~0, quoting)
+        await quiet()
+        assert world.driver.counts["change proposals too often"] == 2 * CHANGE_PROPOSALS
+        peers = [event.peer for event in world.machine.events if isinstance(event, Received)]
+        assert (peers.count(1), peers.count(2), peers.count(~0)) == (CHANGE_PROPOSALS + 1, 1, 0)
 
     run(test())

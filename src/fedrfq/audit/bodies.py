@@ -66,7 +66,9 @@ def recomputed(
     for placed in parts:
         with located(placed):
             _check_part(auditor.rules, audited.round, placed, digests)
-    if before.outcome is None or not uploads:
+    # In a round in which no upload counts, all of them are there.
+    has_inputs = audited.inputs is not None and len(uploads) == len(listed.uploads)
+    if before.outcome is None or not has_inputs:
         return _written(auditor.rules, audited.round, before, parts, unchanged), False
     with located():
         computed = application.decide(audited.round, before.outcome, uploads)

@@ -11,27 +11,26 @@ from fedrfq.audit.log import Charge
 
 @dataclass(frozen=True)
 class Gaps:
-    """The rounds before the last that no log has, and those that no log has the uploads of."""
+    """The rounds up to the last that no log has, and those that no log has the uploads of."""
 
     run: str
     missing: tuple[int, ...]
     not_recomputed: tuple[int, ...]
 
 
-def find_gaps(logs: Sequence[Log], recompute: bool) -> Gaps | None:
+def find_gaps(run: bytes, logs: Sequence[Log], recompute: bool, last: int = 0) -> Gaps | None:
     """Return what is missing of a run, or None if nothing is.
 
-    What is cut off at the end of all logs cannot be known. With `recompute`, every round must have
-    been computed anew.
+    What is cut off at the end of all logs can be known only of a run that has ended: `last` is its
+    last round. With `recompute`, every round must have been computed anew.
     """
     there = {audited.round for _, rounds in logs for audited in rounds}
     recomputed = {audited.round for _, rounds in logs for audited in rounds if audited.recomputed}
-    missing = set(range(1, max(there, default=0))) - there
+    missing = set(range(1, max(last, *there, 0) + 1)) - there
     not_recomputed = there - recomputed if recompute else set()
     if not missing and not not_recomputed:
         return None
-    run = logs[0][0].rules.run.hex()
-    return Gaps(run, tuple(sorted(missing)), tuple(sorted(not_recomputed)))
+    return Gaps(run.hex(), tuple(sorted(missing)), tuple(sorted(not_recomputed)))
 
 
 def charged_in(logs: Sequence[Log]) -> dict[tuple[str, str], list[str]]:

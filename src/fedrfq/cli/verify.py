@@ -67,7 +67,7 @@ def verify(
     for logs in folders:
         for audit, rounds in logs:
             show(audit, rounds)
-    gaps = _find_gaps(folders, recompute)
+    gaps = _find_gaps(folders, _last_rounds(paths), recompute)
     if len(folders) > 1:
         _compare(folders, gaps, json)
     elif json:
@@ -78,10 +78,28 @@ def verify(
         raise typer.Exit(_INCOMPLETE)
 
 
-def _find_gaps(folders: Sequence[list[Log]], recompute: bool) -> list[Gaps]:
+def _find_gaps(
+    folders: Sequence[list[Log]], last_rounds: dict[bytes, int], recompute: bool
+) -> list[Gaps]:
     """Return what is missing of each run in all folders together."""
-    found = [find_gaps(logs, recompute) for logs in _logs_by_run(folders).values()]
+    logs = _logs_by_run(folders)
+    # Of a run that has ended, all logs may be missing.
+    found = [
+        find_gaps(run, logs.get(run, []), recompute, last_rounds.get(run, 0))
+        for run in dict.fromkeys([*last_rounds, *logs])
+    ]
     return [gaps for gaps in found if gaps is not None]
+
+
+def _last_rounds(paths: Sequence[Path]) -> dict[bytes, int]:
+    """Return the last round of each run that has ended: its successor was certified in it."""
+    from fedrfq.node.membership import epochs
+
+    return {
+        epoch.federation.roster.run: epoch.certificate.record.round
+        for path in paths
+        for epoch in epochs.ended_epochs(path)
+    }
 
 
 def _audits(path: Path, recompute: bool) -> list[Audit]:

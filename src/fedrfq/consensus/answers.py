@@ -131,7 +131,7 @@ def _on_handed_evidence(replica: Replica, peer: int, body: Part) -> None:
         replica.ignore("nobody asked")
         return
     on_evidence(replica, peer, evidence)
-    question = replica.proofs.ask_on(peer)
+    question = replica.proofs.ask_on(peer, evidence)
     if question is not None:
         replica.effects.append(Send(peer, question))
 

@@ -143,8 +143,15 @@ class Proofs:
             return None
         return message
 
-    def ask_on(self, peer: int) -> Message | None:
-        """Return the question for the proof after the one that this server has just shown."""
+    def ask_on(self, peer: int, shown: Message) -> Message | None:
+        """Return the question for the proof after the one that this server has just shown.
+
+        There is none for a server that showed what nobody would keep: checking it may take long.
+        """
+        body = shown.body
+        assert isinstance(body, Evidence)
+        if offence(body) not in self.kept:
+            self._asked.pop(peer, None)
         number = self._asked.get(peer)
         if number is None:
             return None

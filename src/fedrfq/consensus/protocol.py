@@ -4,7 +4,8 @@ A federation speaks one version, which its federation.toml names. So the version
 run's id, and every message starts with it. A program speaks its own version and the one before it:
 programs of two adjacent releases run a federation together at the version of the older one, and go
 on to the newer one, once all have it, by a change of the federation. A server that does not speak
-the version of a proposed federation refuses the proposal, so nobody is left behind.
+the version of a proposed federation does not propose it, so a quorum must have the newer program.
+It votes in such rounds all the same, or a proposal could stop the committee.
 """
 
 from __future__ import annotations

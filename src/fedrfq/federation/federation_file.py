@@ -36,6 +36,10 @@ class UnknownProtocol(UserError):
     """A file is of a version of the protocol that this program does not speak."""
 
 
+class NewerProtocol(UnknownProtocol):
+    """A file names a version of the protocol that only newer programs speak."""
+
+
 @dataclass(frozen=True)
 class Timings:
     """How long servers wait, in milliseconds, and for how many clients at least."""
@@ -224,9 +228,13 @@ def _check_protocol(table: Mapping[str, Any], where: str) -> None:
             f" {' and '.join(map(str, protocol.SUPPORTED))}: finish the run, or verify its logs,"
             " with the release of fedrfq that wrote them"
         )
-    why = protocol.refusal(_positive(table, "protocol"))
-    if why is not None:
-        raise UnknownProtocol(f"{where} is of {why}")
+    version = _positive(table, "protocol")
+    why = protocol.refusal(version)
+    if why is None:
+        return
+    if version > max(protocol.SUPPORTED):
+        raise NewerProtocol(f"{where} is of {why}")
+    raise UnknownProtocol(f"{where} is of {why}")
 
 
 def _parse_task(table: Mapping[str, Any], clients: int) -> Task:

@@ -17,7 +17,7 @@ from fedrfq.consensus.events import Outcome
 from fedrfq.errors import UserError
 from fedrfq.federation import codec
 from fedrfq.federation.application import PrototypeApplication
-from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.federation_file import Federation, NewerProtocol
 from fedrfq.robust.detectors import State
 
 MOST = 1 << 22  # bytes of a federation.toml
@@ -61,6 +61,10 @@ def _proposal_problem(federation: Federation, content: bytes) -> str | None:
     """Return why a text cannot be proposed as a successor, or None if it can."""
     try:
         read_successor(federation, content)
+    except NewerProtocol:
+        # Servers with a newer program can read it, and may list it. Who refuses it could not vote
+        # in such a round; who admits it does not propose it, and only a quorum makes it so.
+        return None
     except UserError as error:
         return str(error)
     return None
@@ -87,6 +91,12 @@ def read_successor(federation: Federation, content: bytes) -> Federation:
         raise UserError(
             "the new federation.toml does not follow from the present one: make it with"
             " `fedrfq committee change`"
+        )
+    # Newer programs may not speak it any more, and all must agree on what can be proposed.
+    if new.protocol < federation.protocol:
+        raise UserError(
+            f"the new federation.toml goes from version {federation.protocol} of the protocol back"
+            f" to {new.protocol}: a federation stays at its version, or goes on to a newer one"
         )
     # What prototypes and public statistics mean must stay, as the next run goes on from them.
     for key in ("classes", "values", "precision", "rule", "public"):

@@ -36,8 +36,10 @@ from fedrfq.consensus.events import (
     Waiting,
 )
 from fedrfq.consensus.messages import (
+    AnyMessage,
     Cert,
     ChangeProposal,
+    Evidence,
     Fetch,
     Kind,
     Message,
@@ -225,19 +227,19 @@ class Driver:
         if peer in self._couriers and not isinstance(body, Upload | Fetch):
             self.counts["not for a courier to say"] += 1
             return None
-        if isinstance(body, Upload | ChangeProposal) and not self._admits(peer, body):
+        if not self._admits(peer, body):
             return None
         # In a question for evidence the number is not a round, but too small to matter.
         if peer >= 0 and body.round > self.heard.get(peer, 0):
             self.heard[peer] = body.round
         return Received(peer, message)
 
-    def _admits(self, peer: int, body: Upload | ChangeProposal) -> bool:
+    def _admits(self, peer: int, body: AnyMessage) -> bool:
         """Refuse uploads after the last round, and change proposals that come too often."""
-        if body.round > self.last_round:
+        if isinstance(body, Upload | ChangeProposal) and body.round > self.last_round:
             self.counts["uploads after the last round"] += 1
             return False
-        if type(body) is Upload:
+        if not _has_change_proposal(body):
             return True
         # Clients have nothing to propose, nor to hand on.
         if peer < 0:
@@ -447,6 +449,13 @@ class Driver:
         if answer is None:
             return []
         return [Send(event.peer, answer)]
+
+
+def _has_change_proposal(body: AnyMessage) -> bool:
+    """Tell whether checking a message means parsing the text of a federation."""
+    if isinstance(body, Evidence):
+        body = body.first.body
+    return isinstance(body, ChangeProposal)
 
 
 def _may_wait(effect: Effect) -> bool:

@@ -22,6 +22,7 @@ from fedrfq.federation.reconfiguration import (
 from fedrfq.node.membership import epochs, identity
 from fedrfq.node.membership.change import changed, differences
 from fedrfq.node.membership.founding import NewKeys
+from support.command import fedrfq
 from support.committees import some_settings, uploads
 from support.federations import founded
 
@@ -203,6 +204,20 @@ def test_whoever_trusts_the_first_file_can_follow(federation: Federation, folder
     (home / "federation.toml").write_text(again.text)
     with pytest.raises(UserError, match="is not what"):
         list(epochs.ended_epochs(home))
+
+
+def test_a_log_of_an_ended_run_that_is_missing_or_cut_off_is_a_gap(
+    federation: Federation, folder: Path
+) -> None:
+    """How the run ended is certified beside its log, and tells how many rounds it had."""
+    home = folder / "server-0"
+    new = changed(federation, [NEW.request])
+    last = ended_run(federation, folder, new.text.encode())
+    epochs.activate_successor(home, last, new.text.encode())
+    (home / "audit.log").write_bytes(b"")
+    done = fedrfq("verify", home, expect=3)
+    run = federation.roster.run.hex()
+    assert f"of the rounds of run {run[:12]}… are missing 1:" in " ".join(done.stderr.split())
 
 
 def test_a_client_follows_without_the_servers_memory(federation: Federation, folder: Path) -> None:

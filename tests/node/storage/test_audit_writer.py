@@ -14,7 +14,7 @@ import pytest
 from fedrfq.audit import Audit, AuditedRound, AuditFailed
 from fedrfq.consensus.compaction import compacted
 from fedrfq.consensus.events import Received, Timer
-from fedrfq.consensus.messages import Cert, Commit, Evidence, Message, Part, PartKind
+from fedrfq.consensus.messages import Cert, Commit, Evidence, Inputs, Message, Part, PartKind
 from fedrfq.consensus.rejoin import lost_log_mark
 from fedrfq.errors import UserError
 from fedrfq.federation.round_log import pack, unpack
@@ -92,6 +92,21 @@ def test_a_server_that_saw_all_has_all_and_it_can_be_computed_anew(federation: N
             assert [(charge.who, charge.round) for one in found for charge in one.charges] == [
                 ("client-2", 3)
             ]
+
+
+def test_a_round_in_which_no_upload_counts_is_computed_anew_too(tmp_path: Path) -> None:
+    """All clients have sent two; the second of the last comes after two servers have closed."""
+    made = Networked(tmp_path / "federation")
+    for client, content in enumerate(uploads(some_settings(CLIENTS, seed=9), 1).encoded(1)):
+        servers = range(2 if client == CLIENTS - 1 else 4)
+        for server in servers:
+            made.give(server, Received(~client, made.upload(client, 1, content)))
+    made.round(1)
+    made.round(2)
+    made.close()
+    found = audited(made.home(0))
+    assert found[0].inputs == Inputs()
+    assert [one.recomputed for one in found] == [True, True]
 
 
 def test_a_round_learnt_by_certificate_is_one_and_says_so(federation: Networked) -> None:

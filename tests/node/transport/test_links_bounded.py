@@ -8,9 +8,22 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from nacl.signing import SigningKey
 
+from fedrfq.consensus.messages import (
+    SIGNATURE,
+    ChangeProposal,
+    Evidence,
+    Part,
+    PartKind,
+    decode,
+)
+from fedrfq.consensus.rules import Rules
+from fedrfq.federation.federation_file import Federation
+from fedrfq.federation.members import Member
+from fedrfq.federation.reconfiguration import max_successor_bytes
 from fedrfq.node.membership.identity import Identity
-from fedrfq.node.transport.budget import Limits, client_pace, server_pace
+from fedrfq.node.transport.budget import Limits, client_pace, honest_sizes, server_pace
 from fedrfq.node.transport.frames import EMPTY, header
 from support.wires import QUICK, USUAL, Net, Raw, blocked, identities, run, unlogged, until
 
@@ -198,3 +211,33 @@ def test_paces_follow_from_the_federation(parties: dict[int, Identity]) -> None:
     assert client.queue_bytes > 2 * len(federation.text)
     assert client.frames_s < server.frames_s
     assert client.bytes_s < server.bytes_s
+
+
+def with_clients(federation: Federation, clients: int) -> Federation:
+    """Return the federation with so many clients."""
+    assert federation.network is not None
+    servers = federation.network.members[: len(federation.servers)]
+    members = [Member(f"client-{k}", "", b"%-500d" % k) for k in range(clients)]
+    return replace(
+        federation,
+        task=replace(federation.task, clients=clients),
+        clients=tuple(SigningKey.generate().verify_key.encode() for _ in members),
+        network=replace(federation.network, members=(*servers, *members)),
+    )
+
+
+@pytest.mark.parametrize("clients", [1, 1_000])
+def test_evidence_of_two_change_proposals_fits_in_a_frame(
+    parties: dict[int, Identity], clients: int
+) -> None:
+    """If not, the honest server that hands it on would lose its connections."""
+    federation = with_clients(parties[0].federation, clients)
+    rules = Rules(federation.roster)
+    text = bytes(max_successor_bytes(federation))
+    proposal = rules.signed(ChangeProposal(0, 0, text), lambda raw: bytes(SIGNATURE))
+    evidence = rules.unsigned(Evidence(0, proposal, proposal))
+    assert decode(evidence.wire, honest_sizes(federation)) == evidence
+    handed_on = rules.unsigned(Part(0, PartKind.EVIDENCE, evidence.wire))
+    assert len(handed_on.wire) <= server_pace(federation).frame_bytes
+    # A client that is sent the successor is not taken for a slow reader.
+    assert len(text) < client_pace(federation).queue_bytes

@@ -53,8 +53,8 @@ _MOVED = (
 )
 # In the order in which a rotation moves them.
 KEYS = (VOTE_KEY, TLS_KEY, TLS_CERTIFICATE)
-# Far more than the parts of a round may have together.
 _LEFT_OUT_IF_EMPTY = (PartKind.STATE, PartKind.SUCCESSOR)
+# Far more than the parts of a round may have together.
 _MAX_LAST_BYTES = 1 << 28
 
 

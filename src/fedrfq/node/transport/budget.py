@@ -68,8 +68,9 @@ def server_pace(federation: Federation) -> Pace:
     """
     # A client that sent two uploads has two entries of 36 bytes in a list, 80 with some slack.
     lists = 80 * len(federation.servers) * len(federation.clients)
-    # Evidence may quote two change proposals, and a proposed text may be longer than today's.
-    frame_bytes = 2 * MIB + 2 * _upload_bytes(federation) + 4 * len(federation.text) + lists
+    # Evidence quotes two of them. If it did not fit, handing it on would cost the connection.
+    quoted = max(_upload_bytes(federation), max_successor_bytes(federation))
+    frame_bytes = 2 * MIB + 2 * quoted + lists
     return Pace(frame_bytes, queue_bytes=4 * frame_bytes, frames_s=10_000, bytes_s=64 * MIB)
 
 
@@ -83,7 +84,7 @@ def client_pace(federation: Federation) -> Pace:
     frame_bytes = _upload_bytes(federation) + 4 * KIB
     return Pace(
         frame_bytes,
-        queue_bytes=MIB + 8 * frame_bytes + 2 * len(federation.text),
+        queue_bytes=MIB + 8 * frame_bytes + max_successor_bytes(federation),
         frames_s=1_000,
         bytes_s=max(4 * MIB, 100.0 * frame_bytes),
     )

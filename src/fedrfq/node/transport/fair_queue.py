@@ -39,12 +39,12 @@ class FairQueue:
     def put(self, peer: int, item: Event | bytes, size: int = 0) -> bool:
         """Add an event or a frame and tell whether there was room for it."""
         queue = self._queues[peer]
-        # An empty queue takes any item, however large: the bound is on what piles up, and
-        # transport has bounded the frame already.
+        # What there is room for does not depend on the item's size: an upload may be larger than
+        # the bound, and transport has bounded the frame already.
+        if self._bytes[peer] >= self._max_bytes(peer):
+            return False
         if not queue:
             self._turns.append(peer)
-        elif self._bytes[peer] + size > self._max_bytes(peer):
-            return False
         queue.append((item, size))
         self._bytes[peer] += size
         return True
