@@ -55,7 +55,7 @@ def honest_of(study, number, seed):
 
 def test_all_run_in_one_stack_and_no_attack_runs_once(tried):
     study, out, done = tried
-    assert "12 runs, 0 of them done; 12 to train in 1 stacks" in done.stderr
+    assert "12 runs, 0 of them done; 12 to train in 1 stack" in done.stderr
     assert len(list((out / "grid").glob("*/result.json"))) == 12
     assert (
         study.axes.experiments[("none", "two", str(1)), 0]

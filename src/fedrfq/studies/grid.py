@@ -109,6 +109,11 @@ class Grid:
         self._dataset_name = ""
 
     @property
+    def left(self) -> int:
+        """The number of runs that have not ended."""
+        return len(self.wanted) - len(self.ended)
+
+    @property
     def rounds(self) -> int:
         """The number of rounds of all runs together."""
         return sum(experiment.rounds for experiment in self.wanted.values())
