@@ -10,6 +10,7 @@
     [axes.method.fedproto]           … a label that is one of its kinds chooses that kind,
     [axes]
     detector = ["none", "bft"]       … and a list of kinds is enough
+    rounds = [10, 20]                so is a list of values of a key of the experiment
     attackers = [2, 4]               how many clients attack: attack.clients
     [[where]]                        optional: a rule for runs that have all the labels it names
     method = "fedproto"              a label, or a list of labels
@@ -29,7 +30,7 @@ from typing import Any
 
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment import Experiment, check_keys, from_table, without_replaced_kinds
-from fedrfq.experiment.kinds import KINDS
+from fedrfq.experiment.kinds import KINDS, SECTIONS
 from fedrfq.files import toml
 from fedrfq.files.toml import Table
 from fedrfq.studies.equality import run_key
@@ -162,18 +163,26 @@ def read_labels(axes: Mapping[str, Any], axis: str) -> dict[str, Table]:
     kinds = list(KINDS.get(axis, ()))
     if isinstance(given, Mapping) and given:
         return {_one_line(label, axis): _changes(given, label, axis, kinds) for label in given}
+    if axis not in axes:
+        near = did_you_mean(axis, axes)
+        raise UserError(
+            f"axes.{axis} is missing; the axes are {', '.join(axes) or 'none'}{near}: write "
+            f"sections [axes.{axis}.LABEL], or a list of values"
+        )
     if not isinstance(given, list) or not given:
         raise UserError(
             f"axes.{axis} must be sections [axes.{axis}.LABEL] or a list of values, "
             f"at least one, not {given!r}"
         )
-    check_distinct(given, f"axes.{axis}")
+    check_distinct([str(value) for value in given], f"axes.{axis}")
     for name in given:
         if kinds and name not in kinds:
             near = did_you_mean(str(name), kinds)
             raise UserError(f"axes.{axis} must name some of {', '.join(kinds)}, not {name!r}{near}")
-    above, key = _LISTED_KEYS.get(axis, (axis, "name"))
-    return {str(value): {above: {key: value}} for value in given}
+    if axis in _LISTED_KEYS or axis in SECTIONS:
+        above, key = _LISTED_KEYS.get(axis, (axis, "name"))
+        return {str(value): {above: {key: value}} for value in given}
+    return {str(value): {axis: value} for value in given}
 
 
 def _changes(given: Mapping[str, Any], label: str, axis: str, kinds: Sequence[str]) -> Table:

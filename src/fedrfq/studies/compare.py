@@ -92,7 +92,7 @@ class ComparePlan(GridPlan):
         return ComparePlan(
             study,
             axes,
-            claims(table, axes),
+            claims(table, axes, _RENAMED),
             target=_target(table),
             against=_against(table, by_method, list(asked)),
             tuning=Tuning.of(study.seeds, read_lams(table.get("tune")), tunable),

@@ -152,6 +152,14 @@ MEASURES: dict[str, Measure] = {
         for name, title in _ON_ALL_CLASSES.items()
     },
 }
+# Errors, spreads and costs: of two labels the one with the lower figure does better.
+LOWER_IS_BETTER = frozenset(
+    {
+        *("own_std", "own_legacy", "prototype_std", "failure", "loss", "collapsed"),
+        *("parameters", "bytes", "traffic", "seconds"),
+        *(f"{prefix}ece" for prefix in _WAYS),
+    }
+)
 
 
 @dataclass(frozen=True)
