@@ -177,6 +177,7 @@ def test_a_grid_that_cannot_be_is_refused(table: dict[str, Any], said: str) -> N
             "axis 'setting' is not used as x, series or panel",
         ),
         ({"measures": ["own"], "series": "methods", "x": "setting"}, "no axis 'methods'"),
+        ({"measures": ["own"], "series": "method"}, "x is missing; name one of the axes"),
         (
             {"measures": ["own"], "series": "method", "x": "setting", "colour": 1},
             "unknown key colour",

@@ -195,7 +195,7 @@ def test_one_of_a_stack_diverges_and_the_stack_goes_on(tmp_path):
     work = grid(file, tmp_path / "out")
     steps = [step.what for step in work.advance()]
     assert [len(stack.experiments) for stack in work.stacks] == [3, 6]
-    assert steps == ["local, 3 runs"] * 4 + ["fedproto, 6 runs"] + ["fedproto, 3 runs"] * 3
+    assert steps == ["local × 3"] * 4 + ["fedproto × 6"] + ["fedproto × 3"] * 3
     assert work.completed() == work.rounds
 
 

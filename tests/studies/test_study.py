@@ -96,6 +96,12 @@ def test_a_list_of_values_is_enough_for_any_key_of_the_experiment(tmp_path):
     wanted = plan(study(tmp_path, f"{TOP}\naxes.rounds = [1, 2]"))
     assert {one.rounds for one in wanted.experiments} == {1, 2}
     assert wanted.settings == ["1", "2"]
+    # Labels that are numbers may be written as numbers.
+    rule = "\n[[where]]\nrounds = 1\nmethod = 'local'\nskip = true\n"
+    wanted = plan(
+        study(tmp_path, f"{TOP}\naxes.rounds = [1, 2, 3]\nonly.rounds = [1, 2]", more=rule)
+    )
+    assert wanted.axes.combinations() == [("1", "fedproto"), ("2", "local"), ("2", "fedproto")]
 
 
 CLAIM = '[[claims]]\nsays = "it is better"\nmeasure = "own"\nbetter = {method = "fedproto"}\n'
@@ -107,8 +113,11 @@ CLAIM = '[[claims]]\nsays = "it is better"\nmeasure = "own"\nbetter = {method = 
         (CLAIM.replace("better =", "than ="), "claims: write better = "),
         (f'{CLAIM}than = {{method = "fedproto"}}', "claims: write better = "),
         (CLAIM.replace('d = "fedproto"', 'd = "fedprot"'), "did you mean fedproto"),
-        (CLAIM.replace('"own"', '"onw"'), "claims.measure must be one of own, .*did you mean own"),
-        (CLAIM.replace('measure = "own"', ""), "claims.measure must be one of own, .*not ''"),
+        (
+            CLAIM.replace('"own"', '"onw"'),
+            "must be a measure, not .onw. .did you mean own.*; they are own, ",
+        ),
+        (CLAIM.replace('measure = "own"', ""), "claims.measure must be a measure, not ''"),
     ],
 )
 def test_bad_claims(tmp_path, claim, said):

@@ -211,14 +211,13 @@ def _one_line(label: str, axis: str) -> str:
 
 
 def _kept(axis: str, labels: Mapping[str, Table], only: Mapping[str, Any]) -> tuple[str, ...]:
-    # Membership is tested on a list: a value in the file may be a table, which cannot be hashed.
-    choices = list(labels)
-    wanted = only.get(axis, choices)
-    if not isinstance(wanted, list) or not wanted or any(name not in choices for name in wanted):
+    given = only.get(axis, list(labels))
+    wanted = _as_list(given)
+    if not isinstance(given, list) or not wanted or not set(wanted) <= set(labels):
         raise UserError(
-            f"only.{axis} must be a list of labels ({', '.join(choices)}), not {wanted!r}"
+            f"only.{axis} must be a list of labels ({', '.join(labels)}), not {given!r}"
         )
-    return tuple(label for label in choices if label in wanted)
+    return tuple(label for label in labels if label in wanted)
 
 
 def _rules(given: Any, axes: Mapping[str, Mapping[str, Table]]) -> list[Table]:
@@ -238,7 +237,7 @@ def _rule(given: Mapping[str, Any], axes: Mapping[str, Mapping[str, Table]]) -> 
         for label in wanted:
             if label not in choices:
                 raise UserError(
-                    f"where: {axis} has no label {label!r}{did_you_mean(str(label), choices)}"
+                    f"where: {axis} has no label {label!r}{did_you_mean(label, choices)}"
                 )
     action = {key: value for key, value in given.items() if key not in axes}
     if not _is_action(action):
@@ -249,10 +248,11 @@ def _rule(given: Mapping[str, Any], axes: Mapping[str, Mapping[str, Table]]) -> 
     return {"labels": labels, **action}
 
 
-def _as_list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[str]:
+    """Return one label or several as a list; numbers may be written as numbers."""
     if isinstance(value, list):
-        return value
-    return [value]
+        return [str(label) for label in value]
+    return [str(value)]
 
 
 def _is_action(action: Mapping[str, Any]) -> bool:

@@ -58,8 +58,8 @@ class Claim:
         measure = str(table.get("measure", ""))
         if measure not in measures:
             raise UserError(
-                f"claims.measure must be one of {', '.join(measures)}, not '{measure}'"
-                f"{did_you_mean(measure, measures)}"
+                f"claims.measure must be a measure, not '{measure}'"
+                f"{did_you_mean(measure, measures)}; they are {', '.join(measures)}"
             )
         return Claim(str(table.get("says", "")), measure, axis, better[axis], than.get(axis))
 

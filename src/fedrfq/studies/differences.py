@@ -98,9 +98,10 @@ def pairs(measured: MeasuredRuns, axis: str, measures: Sequence[str], together: 
 
 def read_against(given: Any, choices: Sequence[str]) -> tuple[str, ...]:
     """Check the list of labels under `against`."""
-    if not isinstance(given, list) or any(label not in choices for label in given):
+    # Labels are text; numbers of attackers, say, may be written as numbers.
+    if not isinstance(given, list) or any(str(label) not in choices for label in given):
         raise UserError(f"against must be a list of labels ({', '.join(choices)}), not {given!r}")
-    return tuple(given)
+    return tuple(map(str, given))
 
 
 def difference_sheets(

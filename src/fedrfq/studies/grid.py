@@ -132,7 +132,7 @@ class Grid:
             stack = queue.popleft()
             self.session = self._open(stack)
             method = name_of(METHODS, stack.experiments[0].method)
-            what = f"{method}, {len(stack.experiments)} runs"
+            what = f"{method} × {len(stack.experiments)}"
             try:
                 for outcomes in self.session.advance():
                     yield GridStep(self.completed(), what, _figures(outcomes))

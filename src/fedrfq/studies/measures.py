@@ -284,5 +284,7 @@ def known_measures(given: Any, key: str) -> tuple[str, ...]:
     # The membership test is on a list: a value in the file may be a table, which cannot be hashed.
     known = list(MEASURES)
     if not isinstance(given, list) or not given or any(name not in known for name in given):
-        raise UserError(f"{key} must be a list of measures ({', '.join(known)}), not {given!r}")
+        raise UserError(
+            f"{key} must be a list of measures, not {given!r}; they are {', '.join(known)}"
+        )
     return tuple(given)
