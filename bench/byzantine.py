@@ -35,7 +35,7 @@ from testbed import answering, arguments, console, founded, record, servers
 EVIL = 3
 CLIENTS = 3
 SERVER = str(Path(__file__).parents[1] / "tests" / "support" / "byzantine_server.py")
-BEHAVIOURS = ("equivocate", "forge", "censor", "wrong", "incriminate", "nest")
+BEHAVIOURS = ("equivocate", "forge", "censor", "wrong", "incriminate", "missign", "nest")
 # What a round may take, on average.
 _LIMIT_S = 3.0
 

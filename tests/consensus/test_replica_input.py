@@ -150,7 +150,7 @@ class TestBadInput:
         cases = {
             "another run": other.say(2, vote),
             "unknown party": cluster.say(2, replace(vote, server=9)),
-            "bad signature": Message(signed.run, signed.body, signed.raw, bytes(64)),
+            "bad signature": Message(signed.run, ViewChange(1, 1, 2, None, None), None, bytes(64)),
             "improper list": cluster.say(2, UploadList(1, 2, ())),
             "improper view change": cluster.say(2, ViewChange(1, 0, 2, None, None)),
             "evidence that proves nothing": unsigned(

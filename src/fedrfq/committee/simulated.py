@@ -47,7 +47,7 @@ class Simulated(Committee):
         "lie",
         "What faulty servers do",
         "one of silent, crash, twins, equivocate, censor, forge, wrong, mutate, replay, flood, "
-        "lie, hoard, incriminate",
+        "lie, hoard, incriminate, missign",
     )
     network: str = option(
         "calm", "What happens to messages on their way", "one of calm, lossy, partitioned"

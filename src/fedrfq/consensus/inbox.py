@@ -45,13 +45,15 @@ _INADMISSIBLE: dict[type[AnyMessage], str] = {
 }
 # Messages that have no use once their round is over, so that their signatures need not be checked.
 _USELESS_LATER = frozenset((Upload, ChangeProposal, Prepare, Commit))
+# Messages of which a server counts more than it ever needs to show to others.
+_COUNTED = frozenset((UploadList, Prepare, Commit))
 
 
 # From the wire to a handler
 
 
 def receive(replica: Replica, peer: int, message: Message) -> None:
-    """Check a message's signature, and pass it on by its round."""
+    """Check a message's signature, unless that can wait, and pass the message on by its round."""
     body = message.body
     # The cheap checks come first: verifying a signature is the most expensive one.
     if message.verified_by is replica.rules:
@@ -67,14 +69,24 @@ def receive(replica: Replica, peer: int, message: Message) -> None:
         replica.ignore("unknown party")
     elif body.round < replica.state.round and type(body) in _USELESS_LATER:
         replica.ignore("old round")
-    elif not replica.rules.authentic(message):
-        replica.ignore("bad signature")
-    else:
+    elif _can_wait(replica, peer, message) or replica.rules.authentic(message):
         _route_by_round(replica, peer, message)
+    else:
+        replica.ignore("bad signature")
+
+
+def _can_wait(replica: Replica, peer: int, message: Message) -> bool:
+    """Return whether a signature need not be verified before it convinces somebody else.
+
+    The link over which a message came proves who sent it. Its signature only matters once the
+    message goes into a certificate, a proposal or evidence, and many never do: a quorum is enough.
+    A server that has once sent a bad signature over its own link is verified at once.
+    """
+    return peer == message.author and type(message.body) in _COUNTED and peer not in replica.forgers
 
 
 def _route_by_round(replica: Replica, peer: int, message: Message) -> None:
-    """Treat an authentic message by its round: this one, the next, a later or a past one."""
+    """Treat a message by its round: this one, the next, a later or a past one."""
     body = message.body
     if body.round > replica.state.round:
         _learn_decision(replica, peer, body)

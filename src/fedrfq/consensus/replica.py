@@ -99,6 +99,7 @@ class Replica:
         "certificates",
         "early",
         "effects",
+        "forgers",
         "ignored",
         "me",
         "proofs",
@@ -133,6 +134,7 @@ class Replica:
         self.signer = signer
         self.application = application
         self.ignored: Counter[str] = Counter()
+        self.forgers: set[int] = set()  # servers that sent bad signatures over their own links
         self.effects: list[Effect] = []
         # Whether something changed that may let us sign or decide something. Most messages change
         # nothing of the kind, and then the rules need not be tried.
@@ -358,8 +360,8 @@ class Replica:
             self._sign(PrePrepare(state.round, state.view, self.me, bound.record, (), changes))
             return True
         needed = self.roster.n - self.roster.f
-        lists = tuple(self._usable_lists()[:needed])
-        if len(lists) < needed:
+        lists = tuple(self.verified(self.upload_lists.current, self._usable_lists(), needed))
+        if not lists:
             return False
         inputs, _ = self.rules.union(lists)
         record = self._compute(inputs, lists)
@@ -453,6 +455,9 @@ class Replica:
         value = proposal.record.value(self.rules.run)
         if value != own_vote.value:
             return False
+        votes = self.verified(prepares, votes, self.quorum)
+        if not votes:
+            return False
         round_ = self.state.round
         prepared = self.rules.certificate(votes, proposal.record)
         self.certificates.prepared = prepared
@@ -468,8 +473,10 @@ class Replica:
         quorum = self.votes.committed(self.rules, records)
         if quorum is None:
             return False
-        certificate = self.rules.certificate(quorum.votes, quorum.record)
-        settle(self, certificate, quorum.votes[0].server)
+        votes = self.verified(self.votes.commits, quorum.votes, self.quorum)
+        if not votes:
+            return False
+        settle(self, self.rules.certificate(votes, quorum.record), votes[0].server)
         return True
 
     # Messages: what is kept, signed, asked for
@@ -490,8 +497,35 @@ class Replica:
             and held.raw != message.raw
             and self.rules.conflict(held.body, message.body)
         ):
+            # Either may have come over its sender's own link, and not have been verified yet.
+            self._drop(slots, self.rules.forged((held, message)))
+            # This keeps nothing unless both signatures hold.
             self.accuse(held, message)
         return False
+
+    def verified(self, slots: Slots, messages: Iterable[Message], needed: int) -> list[Message]:
+        """Return so many of these messages, all authentic, of the lowest servers; else none.
+
+        They are about to convince others, so those whose signatures could wait are verified now.
+        A bad one is dropped from its slot.
+        """
+        candidates = sorted(messages, key=lambda message: message.server)
+        while len(candidates) >= needed:
+            chosen = candidates[:needed]
+            forged = self.rules.forged(each for each in chosen if each.server != self.me)
+            if not forged:
+                return chosen
+            self._drop(slots, forged)
+            candidates = [each for each in candidates if each not in forged]
+        return []
+
+    def _drop(self, slots: Slots, forged: Iterable[Message]) -> None:
+        """Forget messages with bad signatures; their senders have lied over their own links."""
+        for message in forged:
+            if slots.get(message.server) is message:
+                del slots[message.server]
+            self.forgers.add(message.server)
+            self.ignore("bad signature")
 
     def accuse(self, first: Message, second: Message) -> None:
         """Record two conflicting messages as evidence, and tell the others if it is new."""

@@ -73,6 +73,10 @@ class Rules:
         message.verified_by = self
         return True
 
+    def forged(self, messages: Iterable[Message]) -> list[Message]:
+        """Return those of these messages that are not authentic."""
+        return [message for message in messages if not self.authentic(message)]
+
     def of_run(self, message: Message) -> bool:
         """Return whether a message is of this run, and of the version that it speaks."""
         return message.run == self.run and message.protocol == self.protocol

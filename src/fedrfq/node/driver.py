@@ -210,11 +210,10 @@ class Driver:
 
         What no honest party would send as a message costs the peer its connection.
         """
-        if self.take_elsewhere(peer, data):
-            return None
         # Another run may have more parties, and so larger messages.
         if run_of(data) not in (None, self._run):
-            self.counts["messages of another run"] += 1
+            if not self.take_elsewhere(peer, data):
+                self.counts["messages of another run"] += 1
             return None
         try:
             message = decode(data, self._sizes)

@@ -16,7 +16,8 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.settling import settle
 from fedrfq.simulator.fuzz.explorer import Explored, Joint, Search, explore
 from fedrfq.simulator.fuzz.explorer_positions import fork, freeze, relevant_state
-from fedrfq.simulator.fuzz.explorer_stage import SERVERS, Stage
+from fedrfq.simulator.fuzz.explorer_stage import FORGED, SERVERS, Stage
+from fedrfq.simulator.fuzz.mutants.beliefs import NeverVerifiedLater
 
 
 def search_to(
@@ -64,7 +65,7 @@ def test_both_values_are_valid_and_the_faulty_server_may_propose_either(faulty: 
     assert all(
         stage.truth.authentic(m)
         for m in stage.fixed_lies
-        if m.body.kind not in (Kind.BODY, Kind.CERT)
+        if m.body.kind not in (Kind.BODY, Kind.CERT) and m.signature != FORGED
     )
     first = [m.body for m in stage.fixed_lies if isinstance(m.body, PrePrepare)]
     assert len(first) == (2 if stage.truth.roster.leader(1, 0) == faulty else 0)
@@ -194,6 +195,12 @@ def test_a_broken_replica_is_found_out(broken: type[Replica], invariant: str, de
     assert explored.violation is not None
     assert explored.violation.name == invariant
     assert explored.trace
+
+
+def test_a_replica_that_never_verifies_what_could_wait_is_found_out() -> None:
+    explored = explore(4, replica=NeverVerifiedLater)
+    assert explored.violation is not None
+    assert explored.violation.name == "certificate"
 
 
 def test_a_quorum_one_short_is_found_out() -> None:

@@ -10,6 +10,7 @@ from fedrfq.simulator.adversaries.hoarding import Hoard
 from fedrfq.simulator.adversaries.incriminating import Incriminate
 from fedrfq.simulator.adversaries.leaders import Censor, Equivocate, Wrong
 from fedrfq.simulator.adversaries.lying import Lie
+from fedrfq.simulator.adversaries.missigning import Missign
 from fedrfq.simulator.adversaries.quiet import Amnesiac, Silent, Twins
 from fedrfq.simulator.adversaries.repeating import Flood, Replay
 from fedrfq.simulator.adversaries.ring import Ring
@@ -28,6 +29,7 @@ BEHAVIOURS: dict[str, type[Behaviour]] = {
     "lie": Lie,
     "hoard": Hoard,
     "incriminate": Incriminate,
+    "missign": Missign,
 }
 
 __all__ = ["BEHAVIOURS", "CLIENTS", "Behaviour", "FaultyClient", "Ring"]

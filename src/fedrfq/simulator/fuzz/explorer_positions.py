@@ -38,7 +38,7 @@ from fedrfq.consensus.messages import (
 )
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.votes import Slots
-from fedrfq.simulator.fuzz.explorer_stage import SERVERS, Stage
+from fedrfq.simulator.fuzz.explorer_stage import FORGED, SERVERS, Stage
 from fedrfq.simulator.fuzz.held_messages import attributes
 from fedrfq.simulator.violation import Violation
 
@@ -165,10 +165,14 @@ class Positions:
     def _take(self, number: int, message: Message | None) -> _Step:
         position = self.all[number]
         replica = fork(position.replica)
-        # Who brings a message does not matter: all of them prove themselves.
+        # Each comes over its author's own link, where a server may count it unverified. Who brings
+        # the others, which nobody signs, does not matter.
         event: Event = Expired(Timer.VIEW)
         if message is not None:
-            event = Received(self.stage.faulty, message)
+            peer = message.author
+            if peer is None:
+                peer = self.stage.faulty
+            event = Received(peer, message)
         effects = replica.step(event)
         there = self._number_of(self._after(position._replace(replica=replica), effects))
         counted = message is not None and message.body.kind in _COUNTED
@@ -342,7 +346,7 @@ def freeze(value: Any) -> Hashable:
 @cache
 def _statement(message: Message) -> bytes:
     """Return what a message says and who says it, without proof."""
-    return encode(message.run, _without_proof(message.body))
+    return _forgery_mark(message) + encode(message.run, _without_proof(message.body))
 
 
 @cache
@@ -351,7 +355,14 @@ def _anonymous(message: Message) -> bytes:
     body = _without_proof(message.body)
     if isinstance(body, Prepare | Commit | ViewChange):
         body = replace(body, server=0)
-    return encode(message.run, body)
+    return _forgery_mark(message) + encode(message.run, body)
+
+
+def _forgery_mark(message: Message) -> bytes:
+    """Return what tells a message with a bad signature from the same one with a good signature."""
+    if message.signature == FORGED:
+        return b"forged"
+    return b""
 
 
 def _without_proof(body: AnyMessage) -> AnyMessage:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from fedrfq.consensus.events import Broadcast, Effect, Event, Expired, Received, Start, Timer
 from fedrfq.consensus.messages import (
+    SIGNATURE,
     AnyMessage,
     Cert,
     Certificate,
@@ -36,6 +37,7 @@ from fedrfq.simulator.fuzz.toy import Toy, content
 
 SERVERS = 4
 ROUND = 1
+FORGED = bytes(SIGNATURE)  # what stands in place of a signature
 _IDEAL = IdealSignatures()
 
 
@@ -111,6 +113,8 @@ class Stage:
         """Return a message as a few words."""
         body = message.body
         words = [body.kind.name]
+        if message.signature == FORGED:
+            words.insert(0, "forged")
         if isinstance(body, Prepare | Commit):
             words.append(self._name(body.value))
         if isinstance(body, PrePrepare):
@@ -166,8 +170,8 @@ class Stage:
     def _fixed_lies(self) -> Iterator[Message]:
         """Yield what it can say from the start.
 
-        These are votes and first proposals for either value, and view changes that say that nothing
-        is prepared, or something, without proof.
+        These are votes and first proposals for either value, votes with bad signatures, and view
+        changes that say that nothing is prepared, or something, without proof.
         """
         for value in self.values:
             yield value.set_
@@ -175,6 +179,10 @@ class Stage:
             digest = value.digest(self.truth.run)
             yield self._sign(self.faulty, Prepare(ROUND, view, digest, self.faulty))
             yield self._sign(self.faulty, Commit(ROUND, view, digest, self.faulty))
+        # For one value in one view only: each of them doubles the sets that a server may take.
+        digest = self.values[0].digest(self.truth.run)
+        for vote in (Prepare, Commit):
+            yield Message(self.truth.run, vote(ROUND, 0, digest, self.faulty), None, FORGED)
         for view in range(1, self.views + 1):
             yield self._change(view, None)
             for value in self.values:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fedrfq.consensus.client import Client
 from fedrfq.consensus.events import Effect, Event, Received
 from fedrfq.consensus.inbox import HANDLERS, on_cert
@@ -23,6 +25,7 @@ from fedrfq.consensus.messages import (
 from fedrfq.consensus.replica import Replica
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.settling import settle
+from fedrfq.consensus.votes import Slots
 from fedrfq.simulator.fuzz.ideal_signatures import IdealSignatures
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
 
@@ -74,6 +77,17 @@ class VotesUnsigned(Rules):
 
     def authentic(self, message: Message) -> bool:
         return isinstance(message.body, Prepare | Commit) or super().authentic(message)
+
+
+@breaks("certificate")
+class NeverVerifiedLater(Replica):
+    """Messages that were counted unverified go into certificates and proposals as they are."""
+
+    def verified(self, slots: Slots, messages: Iterable[Message], needed: int) -> list[Message]:
+        by_server = sorted(messages, key=lambda message: message.server)
+        if len(by_server) < needed:
+            return []
+        return by_server[:needed]
 
 
 @breaks("certificate", "validity", "accusation")
