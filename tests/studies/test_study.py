@@ -111,6 +111,8 @@ CLAIM = '[[claims]]\nsays = "it is better"\nmeasure = "own"\nbetter = {method = 
     ("claim", "said"),
     [
         (CLAIM.replace("better =", "than ="), "claims: write better = "),
+        (CLAIM.replace("}", ', other = "fedproto"}'), "claims: write better = "),
+        (CLAIM.replace('better = {method = "fedproto"}', ""), "claims: write better = "),
         (f'{CLAIM}than = {{method = "fedproto"}}', "claims: write better = "),
         (CLAIM.replace('d = "fedproto"', 'd = "fedprot"'), "did you mean fedproto"),
         (
@@ -139,9 +141,9 @@ def test_fewer_bytes_are_better(equal, tmp_path):
     again.write_text(file.read_text() + claims)
     shutil.copytree(out, tmp_path / "out")
     fedrfq("compare", again, "--out", tmp_path / "out", "--device", "cpu")
-    verdicts = [(one["where"], one["verdict"]) for one in table(tmp_path / "out")["claims"]]
-    assert ("third", "fails") in verdicts
-    assert ("third", "holds") in verdicts
+    claims = table(tmp_path / "out")["claims"]
+    verdicts = [one["verdict"] for one in claims if one["where"] == "third"]
+    assert verdicts == ["fails", "holds"]
 
 
 def test_all_axes_but_the_methods_make_up_the_settings(tmp_path):
