@@ -177,6 +177,7 @@ def test_a_grid_that_cannot_be_is_refused(table: dict[str, Any], said: str) -> N
             "axis 'setting' is not used as x, series or panel",
         ),
         ({"measures": ["own"], "series": "methods", "x": "setting"}, "no axis 'methods'"),
+        ({"measures": ["own"], "series": "method"}, "x is missing; name one of the axes"),
         (
             {"measures": ["own"], "series": "method", "x": "setting", "colour": 1},
             "unknown key colour",
@@ -211,8 +212,16 @@ def test_a_claim_holds_against_all_fails_against_one_or_is_undecided(
 ) -> None:
     found = {str(i): difference(own, other) for i, other in enumerate(others)}
     assert (
-        Judged("", "", {label: d for label, d in found.items() if d is not None}).verdict == verdict
+        Judged("", "own", "", {label: d for label, d in found.items() if d is not None}).verdict
+        == verdict
     )
+
+
+def test_the_closest_rival_is_the_best_of_them() -> None:
+    found = {str(i): difference([5.0, 5.0], [other, other]) for i, other in enumerate((1.0, 4.0))}
+    differences = {label: lead for label, lead in found.items() if lead is not None}
+    closest = [Judged("", name, "", differences).closest() for name in ("own", "bytes")]
+    assert [rival for rival, _ in filter(None, closest)] == ["1", "0"]
 
 
 @pytest.fixture(scope="module")

@@ -139,6 +139,8 @@ def test_interval_by_hand():
     assert found.half == pytest.approx(3.182446 * math.sqrt(5 / 3) / 2, rel=1e-6)
     assert found.verdict == "better"
     assert difference([10, 20, 30, 40], [11, 22, 33, 44]).verdict == "worse"
+    fewer = difference([10, 20, 30, 40], [11, 22, 33, 44], lower_is_better=True)
+    assert (fewer.mean, fewer.verdict) == (-2.5, "better")
     assert difference([1, -1, 1, -1], [0, 0, 0, 0]).verdict == "undecided"
 
 
@@ -186,7 +188,9 @@ BAD = {
     'seeds = []\nmethods = ["local"]': "seeds must be a list",
     'seeds = [0, 1, 0]\nmethods = ["local"]': "seeds has 0 more than once",
     'seeds = [0, true]\nmethods = ["local"]': "seeds must be a list",
-    "seeds = [0]": "axes.method must be sections",
+    "seeds = [0]": "axes.method is missing; the axes are none",
+    'seeds = [0]\naxes.metod = ["local"]': "axes.method is missing; the axes are metod (did you",
+    'seeds = [0]\nmethods = ["local"]\nattackers = [1, "1"]': "axes.attackers has '1' more than",
     "seeds = [0]\nmethods = []": "axes.method must be sections",
     'seeds = [0]\nmethods = ["fedprox", "fedprotto"]': "did you mean fedproto?",
     'seeds = [0]\nmethods = ["local", "local"]': "more than once",

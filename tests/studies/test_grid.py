@@ -146,7 +146,7 @@ def test_a_grid_with_more_seeds_takes_over_what_is_there(tmp_path, whole):
         larger.read_text().replace(str(tmp_path / "tiny.npz"), str(file.parent / "tiny.npz"))
     )
     done = compare(larger, tmp_path / "out")
-    assert "2 runs, 1 of them done; 1 to train in 1 stacks" in done.stderr
+    assert "2 runs, 1 of them done; 1 to train in 1 stack" in done.stderr
     assert before.items() <= states(tmp_path / "out").items()
     assert [run["seed"] for run in table(tmp_path / "out")["runs"]] == [1, 2]
 
@@ -195,7 +195,7 @@ def test_one_of_a_stack_diverges_and_the_stack_goes_on(tmp_path):
     work = grid(file, tmp_path / "out")
     steps = [step.what for step in work.advance()]
     assert [len(stack.experiments) for stack in work.stacks] == [3, 6]
-    assert steps == ["local, 3 runs"] * 4 + ["fedproto, 6 runs"] + ["fedproto, 3 runs"] * 3
+    assert steps == ["local × 3"] * 4 + ["fedproto × 6"] + ["fedproto × 3"] * 3
     assert work.completed() == work.rounds
 
 
@@ -244,6 +244,8 @@ def test_a_grid_that_another_process_works_on_is_left_alone(tmp_path, whole):
     done = compare(file, tmp_path, expect=2)
     os.close(lock)
     assert f"{tmp_path / 'grid' / '.lock'} is in use by another process: wait for it" in done.stderr
+    # What has ended is looked up under the lock: until then the other process may end more.
+    assert "to train" not in done.stderr
     assert not found(tmp_path)
 
 

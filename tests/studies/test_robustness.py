@@ -7,7 +7,7 @@ import pytest
 
 from fedrfq.learning.round_loop import attackers
 from fedrfq.studies.intervals import Spread
-from fedrfq.studies.robustness import RobustnessPlan, shares, won_back
+from fedrfq.studies.robustness import ACCURACIES, RobustnessPlan, shares, won_back
 from fedrfq.studies.study import Study
 from support.command import clients, fedrfq
 from support.grids import grid_file, refused, run_of, table
@@ -55,7 +55,7 @@ def honest_of(study, number, seed):
 
 def test_all_run_in_one_stack_and_no_attack_runs_once(tried):
     study, out, done = tried
-    assert "12 runs, 0 of them done; 12 to train in 1 stacks" in done.stderr
+    assert "12 runs, 0 of them done; 12 to train in 1 stack" in done.stderr
     assert len(list((out / "grid").glob("*/result.json"))) == 12
     assert (
         study.axes.experiments[("none", "two", str(1)), 0]
@@ -151,6 +151,17 @@ def test_what_is_printed_and_written(tried):
     pictures = sorted((out / "grid").glob("*.png"))
     assert [path.name for path in pictures] == ["attackers-1.png", "attackers-2.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
+
+
+def test_the_titles_of_heat_maps_fit_beside_each_other(tried):
+    """Two panels stand side by side, each as wide as its few columns."""
+    study, out, _ = tried
+    found = [cell for cell in table(out)["cells"] if cell["attackers"] == 1]
+    only_own = [
+        {**cell, **dict.fromkeys(ACCURACIES), "own": Spread(**cell["own"])} for cell in found
+    ]
+    titles = [panel.title for panel in study.panels(only_own)]
+    assert titles == ["own head, %", "precision", "recall"]
 
 
 def test_won_back_by_hand():

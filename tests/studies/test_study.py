@@ -77,6 +77,7 @@ def test_axes_beside_what_stood_in_their_place_are_refused(tmp_path):
 def test_a_study_of_another_kind_is_refused_with_the_command_that_takes_it():
     said = fedrfq("compare", EXAMPLES / "robustness.toml", "--dry-run", expect=2).stderr
     assert "is a study of the kind 'robustness', not 'compare'" in said
+    assert f"fedrfq robustness {EXAMPLES / 'robustness.toml'}" in said
     done = fedrfq("reproduce", EXAMPLES / "robustness.toml", "--dry-run")
     assert "12 runs, 0 of them done" in done.stderr
 
@@ -89,6 +90,60 @@ def test_a_list_is_enough_where_an_axis_is_a_section(tmp_path):
     names = {(type(e.model).__name__, type(e.method).__name__) for e in wanted.experiments}
     assert names == {(a, b) for a in ("MLP", "CNN") for b in ("Local", "FedProto")}
     assert {e.seed for e in wanted.experiments} == {0, 1}
+
+
+def test_a_list_of_values_is_enough_for_any_key_of_the_experiment(tmp_path):
+    wanted = plan(study(tmp_path, f"{TOP}\naxes.rounds = [1, 2]"))
+    assert {one.rounds for one in wanted.experiments} == {1, 2}
+    assert wanted.settings == ["1", "2"]
+    # Labels that are numbers may be written as numbers.
+    rule = "\n[[where]]\nrounds = 1\nmethod = 'local'\nskip = true\n"
+    wanted = plan(
+        study(tmp_path, f"{TOP}\naxes.rounds = [1, 2, 3]\nonly.rounds = [1, 2]", more=rule)
+    )
+    assert wanted.axes.combinations() == [("1", "fedproto"), ("2", "local"), ("2", "fedproto")]
+
+
+CLAIM = '[[claims]]\nsays = "it is better"\nmeasure = "own"\nbetter = {method = "fedproto"}\n'
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        (CLAIM.replace("better =", "than ="), "claims: write better = "),
+        (CLAIM.replace("}", ', other = "fedproto"}'), "claims: write better = "),
+        (CLAIM.replace('better = {method = "fedproto"}', ""), "claims: write better = "),
+        (f'{CLAIM}than = {{method = "fedproto"}}', "claims: write better = "),
+        (CLAIM.replace('d = "fedproto"', 'd = "fedprot"'), "did you mean fedproto"),
+        (
+            CLAIM.replace('"own"', '"onw"'),
+            "must be a measure, not .onw. .did you mean own.*; they are own, ",
+        ),
+        (CLAIM.replace('measure = "own"', ""), "claims.measure must be a measure, not ''"),
+    ],
+)
+def test_bad_claims(tmp_path, claim, said):
+    with pytest.raises(UserError, match=said):
+        plan(study(tmp_path, TOP, more=claim))
+
+
+def test_claims_know_the_accuracies_that_a_kind_names_otherwise(tmp_path):
+    claim = CLAIM.replace('"own"', '"all_classes"')
+    assert plan(study(tmp_path, TOP, more=claim)).claims[0].measure == "all_classes"
+
+
+def test_fewer_bytes_are_better(equal, tmp_path):
+    """FedProto sends prototypes and Local nothing, so Local is the better one."""
+    file, out, _ = equal
+    cheap = CLAIM.replace('"own"', '"bytes"')
+    claims = cheap + cheap.replace('"fedproto"', '"local"')
+    again = tmp_path / "grid.toml"
+    again.write_text(file.read_text() + claims)
+    shutil.copytree(out, tmp_path / "out")
+    fedrfq("compare", again, "--out", tmp_path / "out", "--device", "cpu")
+    claims = table(tmp_path / "out")["claims"]
+    verdicts = [one["verdict"] for one in claims if one["where"] == "third"]
+    assert verdicts == ["fails", "holds"]
 
 
 def test_all_axes_but_the_methods_make_up_the_settings(tmp_path):

@@ -49,10 +49,13 @@ def test_the_best_of_the_held_back_samples_is_chosen(tuned):
             runs = trials(out, ways=ways, lam=tried["lam"])
             assert {run.experiment().seed for run in runs} == {0, 1}
             assert {run.experiment().validation for run in runs} == {choice["held_back"]} == {0.2}
-            own = [run.rounds()[-1].accuracy_mean for run in runs]
-            assert tried["own"] == pytest.approx(statistics.fmean(own))
-            accuracies[tried["lam"]] = tried["own"]
-        assert choice["tried"][2] == {"lam": 1e38, "own": None}
+            last = [run.rounds()[-1] for run in runs]
+            own = statistics.fmean(record.accuracy_mean for record in last)
+            prototype = statistics.fmean(record.prototype_accuracy_mean for record in last)
+            assert tried["own"] == pytest.approx(own)
+            assert tried["prototype"] == pytest.approx(prototype)
+            accuracies[tried["lam"]] = own + prototype
+        assert choice["tried"][2] == {"lam": 1e38, "own": None, "prototype": None}
         assert accuracies[choice["lam"]] == max(accuracies.values())
 
 
@@ -73,10 +76,11 @@ def test_the_comparison_runs_with_what_was_chosen_on_all_samples(tuned):
 def test_the_choice_is_printed(tuned):
     _, out, done = tuned
     choice = table(out)["tuning"][0]
-    assert "tuning λ: 12 runs, 0 of them done; 12 to train in 1 stacks" in done.stderr
+    assert "tuning λ: 12 runs, 0 of them done; 12 to train in 1 stack" in done.stderr
     for text in (done.stdout, (out / "grid" / "table.md").read_text()):
         assert "λ chosen on held-back samples" in text
-        assert f"{choice['tried'][0]['own']:.2f}" in text
+        first = choice["tried"][0]
+        assert f"{first['own']:.2f} / {first['prototype']:.2f}" in text
         assert "with seeds 0, 1;" in text
 
 
@@ -102,7 +106,7 @@ def test_stopped_while_it_tunes_it_goes_on(tmp_path):
         next(steps)
     del steps  # nothing more is written: kill -9
     said = compare(file, tmp_path / "out", "--no-controls", "--dry-run").stderr
-    assert "tuning λ: 4 runs, 2 of them done; 2 to train in 1 stacks" in said
+    assert "tuning λ: 4 runs, 2 of them done; 2 to train in 1 stack" in said
     assert "then 2 runs with the best λ" in said
     assert not (tmp_path / "out" / "grid").exists()
 
@@ -120,6 +124,31 @@ def test_stopped_while_it_tunes_it_goes_on(tmp_path):
 def test_the_best_lam(accuracies, default, chosen):
     tried = [TriedLam(lam, own) for lam, own in zip((0.1, 0.3, 1.0), accuracies, strict=True)]
     assert best(tried, default) == chosen
+
+
+def test_the_best_lam_is_good_by_both_accuracies_where_a_method_has_both():
+    tried = [TriedLam(0.3, 94.0, 10.0), TriedLam(1.0, 92.0, 90.0), TriedLam(4.0, 60.0, 91.0)]
+    assert best(tried, 0.3) == 1.0
+
+
+def test_a_method_with_fewer_seeds_is_tuned_with_these(tmp_path):
+    more = '[[where]]\nmethod = "fedrfq"\nseeds = 1\n'
+    top = 'seeds = [0, 1]\ntune = [0.2]\ncontrols = false\nmethods = ["fedproto", "fedrfq"]'
+    compare(grid_file(tmp_path, top, rounds=1, more=more), tmp_path / "out")
+    assert [choice["method"] for choice in table(tmp_path / "out")["tuning"]] == [
+        "fedproto",
+        "fedrfq",
+    ]
+
+
+def test_equal_settings_count_once_in_what_a_dry_run_announces(tmp_path):
+    more = (
+        "[axes.setting.one]\npartition = {ways = 1, spread = 2}\n"
+        "[axes.setting.other]\npartition = {ways = 2, spread = 1}\n"
+    )
+    top = 'seeds = [0]\ncontrols = false\naxes.method = ["fedproto"]'
+    file = grid_file(tmp_path, top, more=more)
+    assert "then 1 run " in compare(file, tmp_path / "out", "--dry-run").stderr
 
 
 def test_every_method_with_a_lam_is_tuned_in_one_program_unless_the_file_sets_it(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ from rich.console import Console
 from fedrfq.cli.terminal import (
     INTERRUPTED,
     command_line,
+    count,
     progress,
     say,
     terminated_as_interrupt,
@@ -78,61 +79,59 @@ class StudyCommand:
 
         wanted = plan(study)
         if wanted.before:
-            grid = self._open(wanted.before, models=False)
-            if not self._train_before(grid, wanted) and grid.stacks:
+            grid = self._train_before(wanted)
+            if grid.left:
                 return
             wanted = wanted.after(grid.ended)
         # A study without experiments, such as that of a formula, is computed at once.
         ended: dict[str, EndedRun] = {}
         if wanted.experiments:
-            grid = self._open(wanted.experiments, models=self.models or wanted.keep)
-            if not self._train(grid):
-                return
-            ended = grid.ended
+            ended = self._train(wanted.experiments, self.models or wanted.keep).ended
         elif self.dry_run:
             say(Console(stderr=True), "nothing to train: this study is computed directly")
-            return
-        self._write(study, folder, self._measure(wanted, ended, folder), ended)
+        if not self.dry_run:
+            self._write(study, folder, self._measure(wanted, ended, folder), ended)
 
-    def _open(self, experiments: Sequence[Experiment], models: bool) -> Grid:
-        """Return the grid of these experiments, with the runs that have already ended."""
-        from fedrfq.runs.session import pick_device
-        from fedrfq.studies.grid import MAX_CLIENTS, Grid
-
-        device = pick_device(self.device, self.deterministic)
-        limit = self.max_clients or MAX_CLIENTS[device.type]
-        return Grid(experiments, self.out, device, limit, models, resume=self.resume)
-
-    def _train_before(self, grid: Grid, wanted: Plan) -> bool:
-        """Train the runs on which the others depend; return False if this is a dry run."""
+    def _train_before(self, wanted: Plan) -> Grid:
+        """Train the runs on which the others depend."""
+        what = wanted.before_name
         try:
-            trained = self._train(grid, what=f"{wanted.before_name}: ")
+            grid = self._train(wanted.before, models=False, what=f"{what}: ")
         except UserError as error:
-            raise UserError(
-                f"{wanted.before_name}: {error} (or leave it out: {wanted.before_switch})"
-            ) from error
+            raise UserError(f"{what}: {error} (or leave it out: {wanted.before_switch})") from error
         # Which runs follow depends on these: a dry run knows them once these have ended.
-        if not trained and grid.stacks:
-            say(Console(stderr=True), f"then {len(wanted.experiments)} runs with the best λ")
-        return trained
+        if grid.left:
+            distinct = {experiment.hash() for experiment in wanted.experiments}
+            say(Console(stderr=True), f"then {count(len(distinct), 'run')} with the best λ")
+        return grid
 
-    def _train(self, grid: Grid, what: str = "") -> bool:
-        """Train the whole grid with a progress bar; return False if this is a dry run.
+    def _train(self, experiments: Sequence[Experiment], models: bool, what: str = "") -> Grid:
+        """Train all experiments with a progress bar; a dry run leaves the grid as it is.
 
         Ctrl-C and SIGTERM leave a checkpoint, and the command that continues is printed. Lines
         begin with `what`, which tells the grids of one command apart.
         """
+        from fedrfq.runs.session import pick_device
+        from fedrfq.studies.grid import MAX_CLIENTS, Grid
+
         errors = Console(stderr=True)
-        total = len(grid.wanted)
-        left = total - len(grid.ended)
-        say(
-            errors,
-            f"{what}{total} runs, {len(grid.ended)} of them done; "
-            f"{left} to train in {len(grid.stacks)} stacks",
-        )
-        if self.dry_run:
-            return False
-        with _locked(grid):
+        device = pick_device(self.device, self.deterministic)
+        limit = self.max_clients or MAX_CLIENTS[device.type]
+        lock: AbstractContextManager[None] = nullcontext()
+        if not self.dry_run:
+            # All runs of a grid have one name, which is that of their folder.
+            lock = _locked(self.out / experiments[0].name)
+        # Only who holds the lock knows which runs have ended.
+        with lock:
+            grid = Grid(experiments, self.out, device, limit, models, resume=self.resume)
+            total = len(grid.wanted)
+            say(
+                errors,
+                f"{what}{count(total, 'run')}, {len(grid.ended)} of them done; "
+                f"{grid.left} to train in {count(len(grid.stacks), 'stack')}",
+            )
+            if self.dry_run:
+                return grid
             try:
                 _advance(grid, errors, what)
             except KeyboardInterrupt:
@@ -145,7 +144,7 @@ class StudyCommand:
         for ended in grid.ended.values():
             if ended.diverged:
                 say(errors, f"diverged: {ended.run.path}: {ended.diverged}")
-        return True
+        return grid
 
     def _measure(self, wanted: Plan, ended: dict[str, EndedRun], folder: Path) -> StudyResult:
         """Compute the tables and figures from the runs that have ended, with a progress bar."""
@@ -213,10 +212,8 @@ def _advance(grid: Grid, errors: Console, what: str) -> None:
 
 
 @contextmanager
-def _locked(grid: Grid) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Keep a second process out of the same grid: each would write into the other's runs."""
-    # All runs of a grid have one name, which is that of their folder.
-    folder = grid.out / next(iter(grid.wanted.values())).name
     lock = folder / ".lock"
     with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedrfq import data
 from fedrfq.data import cached_dataset, weights
@@ -50,6 +50,8 @@ class FailuresPlan(GridPlan):
 
     missing: Mapping[str, str]  # datasets that are left out, and the command that gets each
 
+    keep: ClassVar[bool] = True  # the prototypes are made with the trained models
+
     @staticmethod
     def of(study: Study) -> FailuresPlan:
         """Read and check a study of this kind."""
@@ -71,11 +73,6 @@ class FailuresPlan(GridPlan):
         only = {**section(study.table, "only"), "dataset": there}
         axes = Axes.of(replace(study, table={**study.table, "only": only}))
         return FailuresPlan(study, axes, (), missing)
-
-    @property
-    def keep(self) -> bool:
-        """The prototypes are made with the trained models."""
-        return True
 
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress

@@ -10,6 +10,7 @@
     [axes.method.fedproto]           … a label that is one of its kinds chooses that kind,
     [axes]
     detector = ["none", "bft"]       … and a list of kinds is enough
+    rounds = [10, 20]                so is a list of values of a key of the experiment
     attackers = [2, 4]               how many clients attack: attack.clients
     [[where]]                        optional: a rule for runs that have all the labels it names
     method = "fedproto"              a label, or a list of labels
@@ -29,7 +30,7 @@ from typing import Any
 
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment import Experiment, check_keys, from_table, without_replaced_kinds
-from fedrfq.experiment.kinds import KINDS
+from fedrfq.experiment.kinds import KINDS, SECTIONS
 from fedrfq.files import toml
 from fedrfq.files.toml import Table
 from fedrfq.studies.equality import run_key
@@ -162,18 +163,26 @@ def read_labels(axes: Mapping[str, Any], axis: str) -> dict[str, Table]:
     kinds = list(KINDS.get(axis, ()))
     if isinstance(given, Mapping) and given:
         return {_one_line(label, axis): _changes(given, label, axis, kinds) for label in given}
+    if axis not in axes:
+        near = did_you_mean(axis, axes)
+        raise UserError(
+            f"axes.{axis} is missing; the axes are {', '.join(axes) or 'none'}{near}: write "
+            f"sections [axes.{axis}.LABEL], or a list of values"
+        )
     if not isinstance(given, list) or not given:
         raise UserError(
             f"axes.{axis} must be sections [axes.{axis}.LABEL] or a list of values, "
             f"at least one, not {given!r}"
         )
-    check_distinct(given, f"axes.{axis}")
+    check_distinct([str(value) for value in given], f"axes.{axis}")
     for name in given:
         if kinds and name not in kinds:
             near = did_you_mean(str(name), kinds)
             raise UserError(f"axes.{axis} must name some of {', '.join(kinds)}, not {name!r}{near}")
-    above, key = _LISTED_KEYS.get(axis, (axis, "name"))
-    return {str(value): {above: {key: value}} for value in given}
+    if axis in _LISTED_KEYS or axis in SECTIONS:
+        above, key = _LISTED_KEYS.get(axis, (axis, "name"))
+        return {str(value): {above: {key: value}} for value in given}
+    return {str(value): {axis: value} for value in given}
 
 
 def _changes(given: Mapping[str, Any], label: str, axis: str, kinds: Sequence[str]) -> Table:
@@ -202,14 +211,13 @@ def _one_line(label: str, axis: str) -> str:
 
 
 def _kept(axis: str, labels: Mapping[str, Table], only: Mapping[str, Any]) -> tuple[str, ...]:
-    # Membership is tested on a list: a value in the file may be a table, which cannot be hashed.
-    choices = list(labels)
-    wanted = only.get(axis, choices)
-    if not isinstance(wanted, list) or not wanted or any(name not in choices for name in wanted):
+    given = only.get(axis, list(labels))
+    wanted = _as_list(given)
+    if not isinstance(given, list) or not wanted or not set(wanted) <= set(labels):
         raise UserError(
-            f"only.{axis} must be a list of labels ({', '.join(choices)}), not {wanted!r}"
+            f"only.{axis} must be a list of labels ({', '.join(labels)}), not {given!r}"
         )
-    return tuple(label for label in choices if label in wanted)
+    return tuple(label for label in labels if label in wanted)
 
 
 def _rules(given: Any, axes: Mapping[str, Mapping[str, Table]]) -> list[Table]:
@@ -229,7 +237,7 @@ def _rule(given: Mapping[str, Any], axes: Mapping[str, Mapping[str, Table]]) -> 
         for label in wanted:
             if label not in choices:
                 raise UserError(
-                    f"where: {axis} has no label {label!r}{did_you_mean(str(label), choices)}"
+                    f"where: {axis} has no label {label!r}{did_you_mean(label, choices)}"
                 )
     action = {key: value for key, value in given.items() if key not in axes}
     if not _is_action(action):
@@ -240,10 +248,11 @@ def _rule(given: Mapping[str, Any], axes: Mapping[str, Mapping[str, Table]]) -> 
     return {"labels": labels, **action}
 
 
-def _as_list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[str]:
+    """Return one label or several as a list; numbers may be written as numbers."""
     if isinstance(value, list):
-        return value
-    return [value]
+        return [str(label) for label in value]
+    return [str(value)]
 
 
 def _is_action(action: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ than = {method = "fedproto"}          another label of it; if left out, all othe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedrfq.experiment import check_keys
 from fedrfq.studies.axes import Axes
 from fedrfq.studies.differences import paired, places
 from fedrfq.studies.intervals import Difference
-from fedrfq.studies.measures import MeasuredRuns, known_measures
+from fedrfq.studies.measures import LOWER_IS_BETTER, MEASURES, MeasuredRuns
 from fedrfq.studies.sheets import NOTHING, Sheet, interval
 from fedrfq.studies.study import section
 
@@ -36,24 +36,31 @@ class Claim:
     than: str | None
 
     @staticmethod
-    def of(given: Any, axes: Axes) -> Claim:
-        """Read and check one [[claims]] table."""
+    def of(given: Any, axes: Axes, measures: Sequence[str]) -> Claim:
+        """Read and check one [[claims]] table about one of the measures."""
         table = section({"claims": given}, "claims")
         check_keys(table, ("says", "measure", "better", "than"), "claims")
-        better = section(table, "better")
-        than = section(table, "than")
+        # Numbers of attackers may be written as numbers; labels are text.
+        better = {axis: str(label) for axis, label in section(table, "better").items()}
+        than = {axis: str(label) for axis, label in section(table, "than").items()}
         axis = next(iter(better), "")
         choices: list[str] = []
         if axis in axes.labels:
             # Labels that `only` leaves out are valid too; there is just nothing to judge then.
             choices = [*axes.labels[axis], *axes.hidden[axis]]
-        for label in (*better.values(), *than.values()):
-            if len(better) != 1 or set(than) - {axis} or label not in choices:
-                raise UserError(
-                    'claims: write better = {AXIS = "LABEL"} and than with another label of the '
-                    f"same axis, not {better} and {than}{did_you_mean(str(label), choices)}"
-                )
-        measure = known_measures([table.get("measure")], "claims.measure")[0]
+        wrong = [label for label in (*better.values(), *than.values()) if label not in choices]
+        if len(better) != 1 or set(than) - {axis} or than == better or wrong:
+            near = "".join(did_you_mean(label, choices) for label in wrong[:1])
+            raise UserError(
+                'claims: write better = {AXIS = "LABEL"} and than with another label of the '
+                f"same axis, not {better} and {than}{near}"
+            )
+        measure = str(table.get("measure", ""))
+        if measure not in measures:
+            raise UserError(
+                f"claims.measure must be a measure, not '{measure}'"
+                f"{did_you_mean(measure, measures)}; they are {', '.join(measures)}"
+            )
         return Claim(str(table.get("says", "")), measure, axis, better[axis], than.get(axis))
 
     def judged(self, measured: MeasuredRuns) -> list[Judged]:
@@ -70,7 +77,7 @@ class Claim:
                 rival: paired(measured, self.measure, ours, by_label[rival]) for rival in rivals
             }
             differences = {rival: lead for rival, lead in found.items() if lead is not None}
-            verdicts.append(Judged(self.says, where, differences))
+            verdicts.append(Judged(self.says, self.measure, where, differences))
         return verdicts
 
 
@@ -79,6 +86,7 @@ class Judged:
     """A claim judged at one place, by differences in points that are paired over seeds."""
 
     says: str
+    measure: str
     where: str
     differences: Mapping[str, Difference]
 
@@ -93,30 +101,32 @@ class Judged:
         return "undecided"
 
     def closest(self) -> tuple[str, Difference] | None:
-        """Return the rival with the smallest lead over it, and that lead."""
-        return min(self.differences.items(), key=lambda pair: pair[1].mean, default=None)
+        """Return the rival that does best, and the difference from it."""
+        strongest = min
+        if self.measure in LOWER_IS_BETTER:
+            strongest = max
+        return strongest(self.differences.items(), key=lambda pair: pair[1].mean, default=None)
 
     def plain(self) -> dict[str, Any]:
         """Return the judgement as plain values."""
         return {
             "says": self.says,
+            "measure": self.measure,
             "where": self.where,
             "verdict": self.verdict,
             "differences": {rival: asdict(paired) for rival, paired in self.differences.items()},
         }
 
 
-def claims(table: Mapping[str, Any], axes: Axes) -> list[Claim]:
-    """Read the claims of a study."""
+def claims(
+    table: Mapping[str, Any], axes: Axes, more_measures: Collection[str] = ()
+) -> list[Claim]:
+    """Read the claims of a study, whose kind may have more measures than others."""
     given = table.get("claims", [])
     if not isinstance(given, list):
         raise UserError("claims must be a list of tables; write [[claims]] before each")
-    return [Claim.of(claim, axes) for claim in given]
-
-
-def judge(wanted: Sequence[Claim], measured: MeasuredRuns) -> list[Judged]:
-    """Judge every claim wherever it can be judged."""
-    return [judged for claim in wanted for judged in claim.judged(measured)]
+    measures = list(dict.fromkeys([*MEASURES, *more_measures]))
+    return [Claim.of(claim, axes, measures) for claim in given]
 
 
 def claims_sheet(judged: Sequence[Judged]) -> Sheet:
@@ -129,7 +139,7 @@ def claims_sheet(judged: Sequence[Judged]) -> Sheet:
         else:
             rival, lead = closest
             rows.append((one.says, one.where, one.verdict, rival, interval(lead)))
-    header = ("claim", "where", "verdict", "closest rival", "lead over it")
+    header = ("claim", "where", "verdict", "closest rival", "difference from it")
     note = (
         "A claim holds if it is better than every rival at the 95 % level (Student's t, paired "
         "over seeds; each comparison by itself), fails if it is worse than one of them at that "

@@ -92,7 +92,7 @@ class ComparePlan(GridPlan):
         return ComparePlan(
             study,
             axes,
-            claims(table, axes),
+            claims(table, axes, _RENAMED),
             target=_target(table),
             against=_against(table, by_method, list(asked)),
             tuning=Tuning.of(study.seeds, read_lams(table.get("tune")), tunable),
@@ -195,10 +195,10 @@ class ComparePlan(GridPlan):
     def note(self) -> str:
         """Say what the figures of a setting's table are."""
         note = (
-            f"Accuracies are means over {len(self.study.seeds)} seeds ± standard deviation over "
-            "clients (± standard deviation over seeds), on the classes that a client holds; on all "
-            "classes ± standard deviation over seeds. Values and bytes are those that all clients "
-            "together upload."
+            f"Seeds: {len(self.study.seeds)}. Accuracies are means over seeds ± standard deviation "
+            "over clients (± standard deviation over seeds), on the classes that a client holds; "
+            "on all classes ± standard deviation over seeds. Values and bytes are those that all "
+            "clients together upload."
         )
         if self.target is not None:
             note += (
@@ -322,5 +322,4 @@ def _against(
     reference = [*exchanging, *asked][0]
     if "fedproto" in methods:
         reference = "fedproto"
-    local = [label for label in ("local",) if label in methods]
-    return tuple(dict.fromkeys([*local, reference]))
+    return tuple(dict.fromkeys(label for label in ("local", reference) if label in methods))

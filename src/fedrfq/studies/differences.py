@@ -18,7 +18,7 @@ from typing import Any
 from fedrfq.errors import UserError
 from fedrfq.studies.axes import Axes, Labels, without
 from fedrfq.studies.intervals import Difference, difference
-from fedrfq.studies.measures import MeasuredRuns
+from fedrfq.studies.measures import LOWER_IS_BETTER, MeasuredRuns
 from fedrfq.studies.sheets import NOTHING, Sheet, interval, plain
 
 
@@ -63,7 +63,11 @@ def paired(
     measured: MeasuredRuns, measure: str, ours: Sequence[Labels], theirs: Sequence[Labels]
 ) -> Difference | None:
     """Return the difference of two means over combinations, paired over seeds."""
-    return difference(_means(measured, measure, ours), _means(measured, measure, theirs))
+    return difference(
+        _means(measured, measure, ours),
+        _means(measured, measure, theirs),
+        lower_is_better=measure in LOWER_IS_BETTER,
+    )
 
 
 def _means(
@@ -94,9 +98,10 @@ def pairs(measured: MeasuredRuns, axis: str, measures: Sequence[str], together: 
 
 def read_against(given: Any, choices: Sequence[str]) -> tuple[str, ...]:
     """Check the list of labels under `against`."""
-    if not isinstance(given, list) or any(label not in choices for label in given):
+    # Labels are text; numbers of attackers, say, may be written as numbers.
+    if not isinstance(given, list) or any(str(label) not in choices for label in given):
         raise UserError(f"against must be a list of labels ({', '.join(choices)}), not {given!r}")
-    return tuple(given)
+    return tuple(map(str, given))
 
 
 def difference_sheets(
@@ -133,6 +138,6 @@ def _with_verdict(paired: Difference | None) -> tuple[str, str]:
 def _note(axis: str, other: str) -> str:
     return (
         f"Figure of the {axis} minus that of {other}, paired over the same seeds, ± half of the "
-        "95 % interval by Student's t; better is higher. Each pair is judged by itself, without a "
-        "correction for the number of pairs."
+        "95 % interval by Student's t; better is higher, but lower for errors, spreads and costs. "
+        "Each pair is judged by itself, without a correction for the number of pairs."
     )

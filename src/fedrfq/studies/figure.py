@@ -56,14 +56,18 @@ class FigurePlan(GridPlan):
         table = study.table
         study.check_keys(KEYS)
         axes = Axes.of(study)
-        x = str(table.get("x"))
+        for key in ("x", "series"):
+            if key not in table:
+                known = ", ".join(axes.labels)
+                raise UserError(f"{study.name}: {key} is missing; name one of the axes ({known})")
+        x = str(table["x"])
         plan = FigurePlan(
             study,
             axes,
             claims(table, axes),
             drawn=known_measures(table.get("measures"), "measures"),
             x=x,
-            series=str(table.get("series")),
+            series=str(table["series"]),
             panel=_names(table.get("panel", [])),
             against=read_against(
                 table.get("against", []), [name for own in axes.labels.values() for name in own]

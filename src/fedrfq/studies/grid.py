@@ -109,6 +109,11 @@ class Grid:
         self._dataset_name = ""
 
     @property
+    def left(self) -> int:
+        """The number of runs that have not ended."""
+        return len(self.wanted) - len(self.ended)
+
+    @property
     def rounds(self) -> int:
         """The number of rounds of all runs together."""
         return sum(experiment.rounds for experiment in self.wanted.values())
@@ -127,7 +132,7 @@ class Grid:
             stack = queue.popleft()
             self.session = self._open(stack)
             method = name_of(METHODS, stack.experiments[0].method)
-            what = f"{method}, {len(stack.experiments)} runs"
+            what = f"{method} × {len(stack.experiments)}"
             try:
                 for outcomes in self.session.advance():
                     yield GridStep(self.completed(), what, _figures(outcomes))

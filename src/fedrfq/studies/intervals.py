@@ -52,7 +52,12 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     return Spread(count, middle, std, quantile(count - 1) * std / math.sqrt(count))
 
 
-def difference(ones: Sequence[float | None], others: Sequence[float | None]) -> Difference | None:
+def difference(
+    ones: Sequence[float | None],
+    others: Sequence[float | None],
+    *,
+    lower_is_better: bool = False,
+) -> Difference | None:
     """Return the paired difference of two samples, leaving out pairs with a missing value."""
     pairs = zip(ones, others, strict=True)
     differences = spread(
@@ -60,13 +65,13 @@ def difference(ones: Sequence[float | None], others: Sequence[float | None]) -> 
     )
     if differences is None:
         return None
-    return Difference(**vars(differences), verdict=_verdict(differences))
+    return Difference(**vars(differences), verdict=_verdict(differences, lower_is_better))
 
 
-def _verdict(differences: Spread) -> str:
+def _verdict(differences: Spread, lower_is_better: bool) -> str:
     if differences.half is None or abs(differences.mean) <= differences.half:
         return "undecided"
-    if differences.mean > 0:
+    if (differences.mean < 0) == lower_is_better:
         return "better"
     return "worse"
 

@@ -152,6 +152,14 @@ MEASURES: dict[str, Measure] = {
         for name, title in _ON_ALL_CLASSES.items()
     },
 }
+# Errors, spreads and costs: of two labels the one with the lower figure does better.
+LOWER_IS_BETTER = frozenset(
+    {
+        *("own_std", "own_legacy", "prototype_std", "failure", "loss", "collapsed"),
+        *("parameters", "bytes", "traffic", "seconds"),
+        *(f"{prefix}ece" for prefix in _WAYS),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -276,5 +284,7 @@ def known_measures(given: Any, key: str) -> tuple[str, ...]:
     # The membership test is on a list: a value in the file may be a table, which cannot be hashed.
     known = list(MEASURES)
     if not isinstance(given, list) or not given or any(name not in known for name in given):
-        raise UserError(f"{key} must be a list of measures ({', '.join(known)}), not {given!r}")
+        raise UserError(
+            f"{key} must be a list of measures, not {given!r}; they are {', '.join(known)}"
+        )
     return tuple(given)

@@ -42,6 +42,7 @@ class Plan:
 
     study: Study
 
+    keep: ClassVar[bool] = False  # whether the runs' trained models are needed
     before_name: ClassVar[str] = ""  # what `before` is for, in a word
     before_switch: ClassVar[str] = ""  # the option that leaves it out
 
@@ -58,11 +59,6 @@ class Plan:
     def experiments(self) -> Sequence[Experiment]:
         """The experiments to run; none if the study is computed without runs."""
         return ()
-
-    @property
-    def keep(self) -> bool:
-        """Whether the runs' trained models are needed."""
-        return False
 
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress

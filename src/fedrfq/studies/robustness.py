@@ -153,7 +153,7 @@ class RobustnessPlan(GridPlan):
             for seed in study.seeds
         }
         against = read_against(study.table.get("against", []), axes.labels["detector"])
-        return RobustnessPlan(study, axes, claims(study.table, axes), clean, against)
+        return RobustnessPlan(study, axes, claims(study.table, axes, ACCURACIES), clean, against)
 
     @property
     def experiments(self) -> Sequence[Experiment]:
@@ -260,7 +260,9 @@ class RobustnessPlan(GridPlan):
         names = _measured_accuracies(self.cells(measured))
         titles = {name: f"{ACCURACIES[name].short}, points" for name in names}
         found = pairs(measured, "detector", names, ALL)
-        return sheets + difference_sheets(found, self.against, titles, "detector", "attack")
+        return sheets + difference_sheets(
+            found, self.against, titles, "detector", "attack, attackers"
+        )
 
     def _by_number(self, measured: MeasuredRuns) -> dict[str, list[Cell]]:
         """Return the cells of each number of attackers, in words, attack by attack."""
@@ -306,23 +308,24 @@ class RobustnessPlan(GridPlan):
         attacks = self.axes.labels["attack"]
         detectors = self.axes.labels["detector"]
         paths = []
-        for title, cells in self._by_number(measured).items():
-
-            def values(name: str, cells: Sequence[Cell] = cells) -> NDArray[np.float64]:
-                figures = [getattr(cell[name], "mean", cell[name]) for cell in cells]
-                return np.array(figures, np.float64).reshape(len(attacks), -1)
-
-            panels = [
-                _accuracy_panel(
-                    f"honest clients' accuracy {ACCURACIES[name].words}, %", values(name)
-                )
-                for name in _measured_accuracies(cells)
-            ]
-            panels += [Panel(name, values(name), 0, 1, 2) for name in ("precision", "recall")]
+        for attackers, cells in self._by_number(measured).items():
             path = folder / f"attackers-{cells[0]['attackers']}.png"
-            title = f"{self.study.title}: {title}; attacks by detectors"
-            paths.append(heat_maps(path, title, attacks, detectors, panels))
+            title = f"{self.study.title}: {attackers}\nhonest clients' accuracies, and detection"
+            paths.append(heat_maps(path, title, attacks, detectors, self.panels(cells)))
         return paths
+
+    def panels(self, cells: Sequence[Cell]) -> list[Panel]:
+        """Return the heat maps of one number of attackers: attacks by detectors."""
+
+        def values(name: str) -> NDArray[np.float64]:
+            figures = [getattr(cell[name], "mean", cell[name]) for cell in cells]
+            return np.array(figures, np.float64).reshape(len(self.axes.labels["attack"]), -1)
+
+        panels = [
+            _accuracy_panel(ACCURACIES[name].short, values(name))
+            for name in _measured_accuracies(cells)
+        ]
+        return panels + [Panel(name, values(name), 0, 1, 2) for name in ("precision", "recall")]
 
 
 def _numbers(table: Mapping[str, Any]) -> tuple[int, ...]:
@@ -437,4 +440,4 @@ def _accuracy_panel(words: str, values: NDArray[np.float64]) -> Panel:
     low = float(np.nanmin(values))
     # At least a point between the ends, or noise would fill the scale of colours.
     high = max(float(np.nanmax(values)), low + 1)
-    return Panel(f"honest clients' accuracy {words}, %", values, low, high, 1)
+    return Panel(f"{words}, %", values, low, high, 1)

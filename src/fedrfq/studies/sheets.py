@@ -128,27 +128,24 @@ def number(value: float | None, form: str = ",.0f") -> str:
 
 def plus_minus(sample: Spread | None, digits: int = 2) -> str:
     """Format a mean ± its standard deviation over seeds."""
-    if sample is None:
-        return NOTHING
-    mean = f"{sample.mean:.{digits}f}"
-    if sample.std is None:
-        return mean
-    return f"{mean} ± {sample.std:.{digits}f}"
+    return _with_spread(sample, "std", "", digits)
 
 
 def mean_and_half(sample: Spread | None, digits: int = 2) -> str:
     """Format a mean ± half of its 95 % interval."""
-    text = number(getattr(sample, "mean", None), f",.{digits}f")
-    if sample is None or sample.half is None:
-        return text
-    return f"{text} ± {sample.half:.{digits}f}"
+    return _with_spread(sample, "half", ",", digits)
 
 
 def interval(difference: Spread | None, digits: int = 2) -> str:
     """Format a difference, with its sign, ± half of its 95 % interval."""
-    if difference is None:
+    return _with_spread(difference, "half", "+", digits)
+
+
+def _with_spread(sample: Spread | None, field: str, form: str, digits: int) -> str:
+    if sample is None:
         return NOTHING
-    mean = f"{difference.mean:+.{digits}f}"
-    if difference.half is None:
-        return mean
-    return f"{mean} ± {difference.half:.{digits}f}"
+    text = format(sample.mean, f"{form}.{digits}f")
+    spread = getattr(sample, field)
+    if spread is None:
+        return text
+    return f"{text} ± {spread:.{digits}f}"

@@ -27,6 +27,7 @@ from fedrfq.errors import UserError, did_you_mean
 from fedrfq.files import toml
 from fedrfq.files.toml import Table
 
+_COMMANDS = ("compare", "robustness")  # the kinds that have a command of their own
 _COMMON_KEYS = ("name", "title", "kind", "claim", "seeds", "quick")
 # The keys that older files have in the place of axes, in the order in which they were combined.
 _BEFORE_AXES = {
@@ -87,9 +88,12 @@ class Study:
         if quick:
             name += "-quick"
         if kind and table.get("kind", kind) != kind:
+            command = "reproduce"
+            if table["kind"] in _COMMANDS:
+                command = table["kind"]
             raise UserError(
                 f"{source} is a study of the kind {table['kind']!r}, not {kind!r}; carry it out "
-                f"with: fedrfq reproduce {source}"
+                f"with: fedrfq {command} {source}"
             )
         return Study(
             name=name,

@@ -6,13 +6,16 @@ The best λ of one method is not that of another, so methods that are compared w
 compared by how well that λ suits them. Each λ is tried with the first seeds of the comparison, on
 clients that hold back some of their training samples and are tested on these. Test samples take no
 part. A λ that the file sets itself is left as it is.
+
+The best λ is that of the highest mean of two accuracies: by the own head, and by the nearest
+prototype where a method has one. The own head alone would choose a λ so small that prototypes no
+longer tell classes apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 from fedrfq.errors import UserError
@@ -20,6 +23,7 @@ from fedrfq.experiment import Experiment
 from fedrfq.methods.method import MAX_WEIGHT
 from fedrfq.studies.axes import Labels, Place
 from fedrfq.studies.grid import EndedRun
+from fedrfq.studies.intervals import mean
 from fedrfq.studies.measures import lam_of
 from fedrfq.studies.sheets import NOTHING, Sheet, number
 
@@ -31,10 +35,31 @@ _DIGITS = 6  # accuracies that agree to so many digits are equal: the rest is ro
 
 @dataclass(frozen=True)
 class TriedLam:
-    """A λ and the accuracy (%) of the clients' own heads with it; None if a run diverged."""
+    """A λ and the clients' accuracies (%) with it; None if a run diverged, or has none such."""
 
     lam: float
     own: float | None
+    prototype: float | None = None
+
+    @staticmethod
+    def of(lam: float, runs: Sequence[EndedRun]) -> TriedLam:
+        """Return the mean accuracies after the last round of the runs with this λ."""
+        if any(run.diverged is not None for run in runs):
+            return TriedLam(lam, None)
+        last = [run.records()[-1] for run in runs]
+        return TriedLam(
+            lam,
+            own=mean([record.accuracy_mean for record in last]),
+            prototype=mean([record.prototype_accuracy_mean for record in last]),
+        )
+
+    @property
+    def accuracy(self) -> float | None:
+        """The mean of the accuracies that there are, by which λ is chosen."""
+        found = mean([self.own, self.prototype])
+        if found is None:
+            return None
+        return round(found, _DIGITS)
 
 
 @dataclass(frozen=True)
@@ -89,10 +114,11 @@ class Tuning:
         return tuple(self._choice(labels, ended) for labels in cells)
 
     def _choice(self, labels: Labels, ended: Mapping[str, EndedRun]) -> ChosenLam:
-        experiments = [self.tuned[labels, seed] for seed in self.seeds]
+        # A rule of the file may give a combination fewer seeds than others have.
+        experiments = [one for (place, _), one in self.tuned.items() if place == labels]
         default = _default(experiments[0])
         tried = [
-            TriedLam(lam, _accuracy([ended[_trial(e, lam).hash()] for e in experiments]))
+            TriedLam.of(lam, [ended[_trial(one, lam).hash()] for one in experiments])
             for lam in self._tried(experiments[0])
         ]
         return ChosenLam(
@@ -121,8 +147,8 @@ def with_chosen(
 
 def best(tried: Sequence[TriedLam], default: float) -> float:
     """Return the λ with the highest accuracy; the default in a tie, or where all diverged."""
-    accuracies = [one.own for one in tried if one.own is not None]
-    winners = [one.lam for one in tried if accuracies and one.own == max(accuracies)]
+    accuracies = [one.accuracy for one in tried if one.accuracy is not None]
+    winners = [one.lam for one in tried if accuracies and one.accuracy == max(accuracies)]
     if default in winners or not winners:
         return default
     return winners[0]
@@ -147,13 +173,6 @@ def _trial(experiment: Experiment, lam: float) -> Experiment:
         name=f"{experiment.name}-tuning",
         validation=experiment.validation or HELD_BACK,
     )
-
-
-def _accuracy(runs: Sequence[EndedRun]) -> float | None:
-    """Return the mean accuracy after the last round, or None if a run diverged."""
-    if any(run.diverged is not None for run in runs):
-        return None
-    return round(fmean(run.records()[-1].accuracy_mean for run in runs), _DIGITS)
 
 
 def read_lams(given: Any) -> tuple[float, ...]:
@@ -181,15 +200,23 @@ def tuning_sheet(chosen: Sequence[ChosenLam], tuning_seeds: Sequence[int]) -> Sh
     header = [*["setting"] * several, "method", "chosen λ", *(f"λ = {lam:g}, %" for lam in lams)]
     rows = []
     for choice in chosen:
-        accuracies = {one.lam: one.own for one in choice.tried}
-        texts = [number(accuracies.get(lam), ".2f") for lam in lams]
+        accuracies = {one.lam: _both(one) for one in choice.tried}
+        texts = [accuracies.get(lam, NOTHING) for lam in lams]
         rows.append((*[choice.setting] * several, choice.method, f"{choice.lam:g}", *texts))
     shares = dict.fromkeys(f"{100 * choice.held_back:g} %" for choice in chosen)
     seeds = ", ".join(map(str, tuning_seeds))
     note = (
-        f"Accuracies of the clients' own heads on {' or '.join(shares)} of their training samples, "
-        f"which are held back, with seeds {seeds}; {NOTHING} where a run diverged or a λ was not "
-        "tried. The best λ is used above; a tie goes to the method's default. Test samples take no "
-        "part."
+        "Accuracies by own head / by nearest prototype, where a method has one, on "
+        f"{' or '.join(shares)} of the clients' training samples, which are held back, with seeds "
+        f"{seeds}; {NOTHING} where a run diverged or a λ was not tried. The λ with the best mean "
+        "of both is used above; a tie goes to the method's default. Test samples take no part."
     )
     return Sheet("λ chosen on held-back samples", tuple(header), tuple(rows), note, 1 + several)
+
+
+def _both(tried: TriedLam) -> str:
+    """Return the accuracies with a λ in words."""
+    texts = [number(tried.own, ".2f")]
+    if tried.prototype is not None:
+        texts.append(number(tried.prototype, ".2f"))
+    return " / ".join(texts)
