@@ -163,11 +163,21 @@ class DoubleVote(Replica):
 class VotesInViewsItLeft(Replica):
     """A server asks for the next view, and goes on in this one."""
 
+    joins = False
+
+    def _join(self) -> bool:
+        # It joins others for good: staying behind, it would join them again without end.
+        self.joins = True
+        joined = super()._join()
+        self.joins = False
+        return joined
+
     def leave_for(self, view: int) -> None:
         here = self.view
         super().leave_for(view)
-        self.state.view = here
-        self.state.leader = self.roster.leader(self.round, here)
+        if not self.joins:
+            self.state.view = here
+            self.state.leader = self.roster.leader(self.round, here)
 
 
 class CommitsUnchecked(Replica):
