@@ -52,7 +52,7 @@ def founded(tmp_path: Path, table: dict[str, Any]) -> Path:
     path = tmp_path / "parties"
     file = tmp_path / "experiment.toml"
     file.write_text(toml.dump(from_table(table).table()), encoding="utf-8")
-    waits = {"minimum": 3, "deadline_ms": 2_000, "view_ms": 1_000, "resend_ms": 100}
+    waits = {"minimum": 3, "deadline_ms": 5_000, "view_ms": 1_000, "resend_ms": 100}
     founding.init(
         path, [f"127.0.0.1:{port}" for port in free_ports(4)], None, waits, file=file, couriers=1
     )
