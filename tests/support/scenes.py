@@ -14,7 +14,7 @@ from fedrfq.robust.aggregation import decide
 from fedrfq.robust.attacks import Attack, Foreseen, Scene
 from fedrfq.robust.attacks.backdoor import Backdoor
 from fedrfq.robust.attacks.frame import Frame
-from fedrfq.robust.attacks.groups import Groups
+from fedrfq.robust.attacks.groups import TwoGroups
 from fedrfq.robust.attacks.mimic import Mimic
 from fedrfq.robust.attacks.optimal_frame import OptimalFrame
 from fedrfq.robust.attacks.sole import Sole
@@ -23,7 +23,7 @@ from fedrfq.robust.detectors.none import NoDetection
 
 ONE = 2**14
 # Attacks that change which classes their clients send.
-CLAIMING = Mimic | Frame | OptimalFrame | Backdoor | Sole | Groups
+CLAIMING = Mimic | Frame | OptimalFrame | Backdoor | Sole | TwoGroups
 
 
 def array(rows: Any) -> NDArray[np.int64]:

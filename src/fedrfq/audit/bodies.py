@@ -12,6 +12,7 @@ from fedrfq.consensus.messages import (
     ChangeProposal,
     Entry,
     Inputs,
+    Message,
     Part,
     PartKind,
     Upload,
@@ -151,16 +152,13 @@ def _check_upload(
     entry: Entry,
 ) -> Upload:
     """Check that an upload is the one of a set's entry, signed and admissible."""
-    message = placed.message
-    body = message.body
-    if not isinstance(body, Upload) or (body.client, message.digest) != entry:
-        raise Refused(f"this is not the upload of client {entry[0]} that is in the set")
-    if body.round != round_ or not rules.authentic(message):
-        raise Refused(
-            f"the upload of client {body.client} is not one that it signed for this round"
-        )
+    body = placed.message.body
+    name = f"upload of client {entry[0]}"
+    if not isinstance(body, Upload) or (body.client, placed.message.digest) != entry:
+        raise Refused(f"this is not the {name} that is in the set")
+    _check_signed(rules, round_, placed.message, name)
     if (reason := application.refuses(body)) is not None:
-        raise Refused(f"the upload of client {body.client} is not admissible: {reason}")
+        raise Refused(f"the {name} is not admissible: {reason}")
     return body
 
 
@@ -172,17 +170,20 @@ def _check_proposal(
     entry: Entry,
 ) -> ChangeProposal:
     """Check that a change proposal is the one of a set's entry, signed and admissible."""
-    message = placed.message
-    body = message.body
-    if not isinstance(body, ChangeProposal) or (body.server, message.digest) != entry:
-        raise Refused(f"this is not the proposal of server {entry[0]} that is in the set")
-    if body.round != round_ or not rules.authentic(message):
-        raise Refused(
-            f"the proposal of server {body.server} is not one that it signed for this round"
-        )
+    body = placed.message.body
+    name = f"proposal of server {entry[0]}"
+    if not isinstance(body, ChangeProposal) or (body.server, placed.message.digest) != entry:
+        raise Refused(f"this is not the {name} that is in the set")
+    _check_signed(rules, round_, placed.message, name)
     if (reason := application.refuses_successor(body.content)) is not None:
-        raise Refused(f"the proposal of server {body.server} is not admissible: {reason}")
+        raise Refused(f"the {name} is not admissible: {reason}")
     return body
+
+
+def _check_signed(rules: Rules, round_: int, message: Message, name: str) -> None:
+    """Check that a message's author signed it for this round."""
+    if message.body.round != round_ or not rules.authentic(message):
+        raise Refused(f"the {name} is not one that it signed for this round")
 
 
 def _check_part(

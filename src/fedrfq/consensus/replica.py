@@ -93,6 +93,7 @@ class Replica:
     make_votes: ClassVar[type[Votes]] = Votes
     make_certificates: ClassVar[type[Certificates]] = Certificates
     make_rejoining: ClassVar[type[Rejoining]] = Rejoining
+    make_proofs: ClassVar[type[Proofs]] = Proofs
 
     __slots__ = (
         "application",
@@ -143,7 +144,7 @@ class Replica:
         self.certificates = self.make_certificates(rules)
         self.record_parts = RecordParts()
         self.rejoining = self.make_rejoining(rules, me)
-        self.proofs = Proofs(rules, application)
+        self.proofs = self.make_proofs(rules, application)
         self.early = EarlyMessages()
         self.enter_round(1, {})
         for message in log:

@@ -27,7 +27,7 @@ from fedrfq.paper import failures_tables
 from fedrfq.paper.clusters import Clustered, clustered
 from fedrfq.studies.axes import KEYS, Axes, Labels, Place
 from fedrfq.studies.measures import MEASURES, Figures, MeasuredRuns
-from fedrfq.studies.plan import GridPlan, Progress, StudyResult
+from fedrfq.studies.plan import Progress, RunsPlan, StudyResult
 from fedrfq.studies.study import Study, section
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _MAX_PAIRS = 3  # of confused classes that a row names
 
 
 @dataclass(frozen=True)
-class FailuresPlan(GridPlan):
+class FailuresPlan(RunsPlan):
     """The runs whose prototypes are clustered."""
 
     missing: Mapping[str, str]  # datasets that are left out, and the command that gets each
@@ -72,7 +72,7 @@ class FailuresPlan(GridPlan):
             raise UserError(f"none of the datasets has been downloaded: {commands}")
         only = {**section(study.table, "only"), "dataset": there}
         axes = Axes.of(replace(study, table={**study.table, "only": only}))
-        return FailuresPlan(study, axes, (), missing)
+        return FailuresPlan(study, axes, missing)
 
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress

@@ -1,10 +1,12 @@
 """Plans: what a kind makes of a study, which is the runs it needs and how it shows their results.
 
-A new kind is a class with these methods; `GridPlan` has what kinds that show a grid share.
+A new kind is a class with these methods; `RunsPlan` has what kinds with a grid
+of runs share, and `GridPlan` what those that show it in tables over seeds share.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,8 +39,8 @@ class StudyResult:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A study as its kind understands it; this one needs no runs."""
+class Plan(ABC):
+    """A study as its kind understands it, which may need no runs."""
 
     study: Study
 
@@ -60,26 +62,40 @@ class Plan:
         """The experiments to run; none if the study is computed without runs."""
         return ()
 
+    @abstractmethod
     def show(
         self, ended: Mapping[str, EndedRun], folder: Path, device: torch.device, tell: Progress
     ) -> StudyResult:
         """Draw pictures into the folder and return the result; runs are by experiment hash."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class GridPlan(Plan):
-    """A grid of runs and claims about them, shown in tables of figures over seeds."""
+class RunsPlan(Plan):
+    """A grid of runs."""
 
     axes: Axes
-    claims: Sequence[Claim]
-
-    spreads: ClassVar[Collection[str]] = ()  # the figures of a cell that are spreads
 
     @property
     def experiments(self) -> Sequence[Experiment]:
         """The runs of the grid."""
         return list(self.axes.experiments.values())
+
+    def with_reruns(self, result: StudyResult, ended: Mapping[str, EndedRun]) -> StudyResult:
+        """Return the result with what is known of reruns, and what its intervals contain."""
+        reruns = Reruns.of(ended[experiment.hash()] for experiment in self.experiments)
+        # It stands below the first of the tables with intervals.
+        first, *others = result.sheets
+        sheets = [first.with_note(reruns.note()), *others]
+        return replace(result, sheets=sheets, whole={**result.whole, "reruns": reruns.plain()})
+
+
+@dataclass(frozen=True)
+class GridPlan(RunsPlan):
+    """A grid of runs and claims about them, shown in tables of figures over seeds."""
+
+    claims: Sequence[Claim]
+
+    spreads: ClassVar[Collection[str]] = ()  # the figures of a cell that are spreads
 
     @property
     def measures(self) -> Mapping[str, Measure]:
@@ -102,14 +118,6 @@ class GridPlan(Plan):
             self.draw(measured, folder),
         )
         return self.with_reruns(result, ended)
-
-    def with_reruns(self, result: StudyResult, ended: Mapping[str, EndedRun]) -> StudyResult:
-        """Return the result with what is known of reruns, and what its intervals contain."""
-        reruns = Reruns.of(ended[experiment.hash()] for experiment in self.experiments)
-        # It stands below the first of the tables with intervals.
-        first, *others = result.sheets
-        sheets = [first.with_note(reruns.note()), *others]
-        return replace(result, sheets=sheets, whole={**result.whole, "reruns": reruns.plain()})
 
     def tables(self, measured: MeasuredRuns) -> list[Sheet]:
         """Return all tables, the claims after those of figures."""
@@ -139,18 +147,18 @@ class GridPlan(Plan):
         """Return the figures of each combination over its seeds."""
         return [self.cell(measured, labels) for labels in self.axes.combinations()]
 
+    @abstractmethod
     def cell(self, measured: MeasuredRuns, labels: Labels) -> Cell:
         """Return the figures of a combination: spreads, and plain values."""
-        raise NotImplementedError
 
     def rows(self, measured: MeasuredRuns) -> Sequence[Mapping[str, Any]]:
         """Return the rows of table.csv."""
         return [flat(cell, self.spreads) for cell in self.cells(measured)]
 
+    @abstractmethod
     def sheets(self, measured: MeasuredRuns) -> list[Sheet]:
         """Return the tables of figures."""
-        raise NotImplementedError
 
+    @abstractmethod
     def draw(self, measured: MeasuredRuns, folder: Path) -> list[Path]:
         """Draw the pictures into a folder."""
-        raise NotImplementedError

@@ -15,7 +15,7 @@ from fedrfq.robust.attacks.attack import MAX_STRENGTH
 from fedrfq.robust.attacks.backdoor import Backdoor
 from fedrfq.robust.attacks.by_name import inner_attack
 from fedrfq.robust.attacks.drift import Drift
-from fedrfq.robust.attacks.groups import Groups
+from fedrfq.robust.attacks.groups import TwoGroups
 from fedrfq.robust.attacks.inflate import Inflate
 from fedrfq.robust.attacks.scale import Scale
 from fedrfq.robust.attacks.sign_flip import SignFlip
@@ -117,8 +117,8 @@ def test_sleeping_keeps_what_the_other_attack_remembers() -> None:
         (lambda: Sleeper(sleep=-1), "attack.sleep must be at least 0, not -1"),
         (lambda: Sleeper(then="label-flip"), "attack.then must be an attack that changes uploads"),
         (lambda: Sleeper(then="swop"), "did you mean"),
-        (lambda: Groups(first="none"), "attack.first must be"),
-        (lambda: Groups(second="?"), "attack.second must be"),
+        (lambda: TwoGroups(first="none"), "attack.first must be"),
+        (lambda: TwoGroups(second="?"), "attack.second must be"),
         (lambda: Backdoor(victim=-2), "attack.victim must be a class, or -1"),
         (lambda: Backdoor(target=-2), "attack.target must be a class, or -1"),
         (lambda: Sole(victim=-2), "attack.victim must be a class, or -1"),
@@ -134,7 +134,7 @@ def test_wrong_options_are_refused(make: Any, message: str) -> None:
 
 def test_each_group_makes_its_own_attack() -> None:
     scene = random_scene(malicious=(1, 4, 8))
-    sent = send(Groups(first="sign-flip", second="scale", strength=2.0), scene)
+    sent = send(TwoGroups(first="sign-flip", second="scale", strength=2.0), scene)
     flipped = send(SignFlip(strength=2.0), scene)
     scaled = send(Scale(strength=10.0), scene)
     for row, expected in ((1, flipped), (4, scaled), (8, flipped)):
@@ -143,7 +143,7 @@ def test_each_group_makes_its_own_attack() -> None:
 
 def test_groups_claim_what_their_attacks_claim() -> None:
     scene = random_scene(malicious=(1, 4))
-    sent = send(Groups(first="inflate", second="scale"), scene)
+    sent = send(TwoGroups(first="inflate", second="scale"), scene)
     assert np.array_equal(sent.counts_KJ[1], np.minimum(1000 * scene.uploads.counts_KJ[1], 2**20))
     assert np.array_equal(sent.counts_KJ[4], scene.uploads.counts_KJ[4])
 
@@ -155,13 +155,13 @@ def test_no_factor_makes_an_attack_stronger_than_attacks_may_be() -> None:
 
 def test_a_group_takes_the_others_for_honest() -> None:
     values = [[[10]], [[20]], [[60]]]
-    sent = send(Groups(first="ipm", second="ipm"), scene_of(np.ones((3, 1)), values, [1, 2]))
+    sent = send(TwoGroups(first="ipm", second="ipm"), scene_of(np.ones((3, 1)), values, [1, 2]))
     assert sent.values_KJV[:, 0, 0].tolist() == [10, -35, -15]
 
 
 def test_groups_remember_who_is_in_which() -> None:
     """Clients 11 and 14 are there first; then 11 is away and 18 joins the smaller group."""
-    attack = Groups(first="sign-flip", second="scale")
+    attack = TwoGroups(first="sign-flip", second="scale")
     _, state = remembering(attack, random_scene(malicious=(1, 4)), {})
     assert {name: known.tolist() for name, known in state.items()} == {
         "first": [11],
@@ -178,7 +178,7 @@ def test_groups_remember_who_is_in_which() -> None:
 
 
 def test_groups_remember_what_their_attacks_do() -> None:
-    attack = Groups(first="drift", second="drift")
+    attack = TwoGroups(first="drift", second="drift")
     state: State = {}
     for _ in range(2):
         sent, state = remembering(attack, two_classes(LIMIT), state)

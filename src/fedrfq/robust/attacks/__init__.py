@@ -7,7 +7,7 @@ from fedrfq.robust.attacks.backdoor import Backdoor
 from fedrfq.robust.attacks.by_name import ATTACKS
 from fedrfq.robust.attacks.drift import Drift
 from fedrfq.robust.attacks.frame import Frame
-from fedrfq.robust.attacks.groups import Groups
+from fedrfq.robust.attacks.groups import TwoGroups
 from fedrfq.robust.attacks.inflate import Inflate
 from fedrfq.robust.attacks.ipm import Ipm
 from fedrfq.robust.attacks.label_flip import LabelFlip
@@ -47,7 +47,7 @@ ATTACKS |= {
     "sleeper": Sleeper,
     "backdoor": Backdoor,
     "sole": Sole,
-    "groups": Groups,
+    "groups": TwoGroups,
 }
 
 __all__ = ["ATTACKS", "Attack", "Foreseen", "Scene"]

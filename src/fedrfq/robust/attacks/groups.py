@@ -26,7 +26,7 @@ from fedrfq.robust.detectors.detector import State
 
 
 @dataclass(frozen=True)
-class Groups(Attack):
+class TwoGroups(Attack):
     """Makes two attacks at once."""
 
     strength: float = option(1.0, "Factor of both attacks' default strengths", STRENGTHS)

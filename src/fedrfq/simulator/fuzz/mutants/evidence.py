@@ -2,35 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar
-
-from fedrfq.consensus.events import Application
 from fedrfq.consensus.evidence import Proofs
 from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.replica import Replica
-from fedrfq.consensus.roster import Signer
-from fedrfq.consensus.rules import Rules
 from fedrfq.simulator.fuzz.mutants.mutant import breaks
-
-
-class _Judges(Replica):
-    """A server that judges by other proofs than a true one."""
-
-    judge: ClassVar[type[Proofs]] = Proofs
-
-    def __init__(
-        self,
-        rules: Rules,
-        me: int,
-        signer: Signer,
-        application: Application,
-        log: Iterable[Message] = (),
-    ) -> None:
-        super().__init__(rules, me, signer, application, log)
-        known = self.proofs.kept
-        self.proofs = self.judge(rules, application)
-        self.proofs.kept |= known
 
 
 class _Everything(Proofs):
@@ -45,10 +20,10 @@ class _Everything(Proofs):
 
 
 @breaks("bounded")
-class KeepsAllEvidence(_Judges):
+class KeepsAllEvidence(Replica):
     """A server keeps all evidence, however often a party was convicted before."""
 
-    judge = _Everything
+    make_proofs = _Everything
 
 
 class _AnySize(Proofs):
@@ -59,7 +34,7 @@ class _AnySize(Proofs):
 
 
 @breaks("bounded")
-class KeepsLargeEvidence(_Judges):
+class KeepsLargeEvidence(Replica):
     """A server keeps evidence and early messages of any size."""
 
-    judge = _AnySize
+    make_proofs = _AnySize
