@@ -10,7 +10,7 @@ import vl_convert
 from fedrfq.errors import UserError
 from fedrfq.report import comparison_page, groups, marks, theme, vega
 from fedrfq.report.figure import Figure
-from fedrfq.report.find_runs import runs_in
+from fedrfq.runs.find_runs import runs_in
 from fedrfq.report.groups import Brief, differing, grouped
 from fedrfq.studies.intervals import difference
 from support.command import SMALL, fedrfq, records, sets

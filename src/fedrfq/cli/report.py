@@ -40,7 +40,7 @@ def report(
 
     Example: fedrfq report runs/quickstart/20260101-120000-seed0-1a2b3c
     """
-    from fedrfq.report.find_runs import runs_in
+    from fedrfq.runs.find_runs import runs_in
     from fedrfq.report.write import write
 
     folder = Path()

@@ -11,7 +11,7 @@ from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.report import marks, markup
 from fedrfq.report.curves import HEAD, PROTOTYPE
 from fedrfq.report.figure import Figure, Row, Spec
-from fedrfq.report.find_runs import MAX_RUNS
+from fedrfq.runs.find_runs import MAX_RUNS
 from fedrfq.report.groups import Brief, Group, differing, grouped
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.run_page import length, points

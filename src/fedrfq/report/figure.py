@@ -68,7 +68,9 @@ class Figure:
         return [{key: _short(value) for key, value in row.items()} for row in rows[:_MAX_ROWS]]
 
     def _with_data(self) -> Spec:
-        return {"$schema": _SCHEMA, "data": {"values": self.drawn()}, **self.spec}
+        # By this name the rows of a drawing can be replaced.
+        data = {"name": "rows", "values": self.drawn()}
+        return {"$schema": _SCHEMA, "data": data, **self.spec}
 
 
 def _short(value: Value) -> Value:

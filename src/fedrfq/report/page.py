@@ -39,8 +39,7 @@ _PAGE = """\
 {sections}
 </main>
 <script type="application/json" id="given">{given}</script>
-<script>{program}</script>
-<script>{script}</script>
+{scripts}
 </body>
 </html>
 """
@@ -70,23 +69,27 @@ class ReportPage:
 
     def render(self, program: str) -> str:
         """Return the complete file; `program` is the JavaScript that defines vegaEmbed."""
-        script = _resource("page.js")
+        scripts = [program, resource("charts.js"), resource("page.js")]
         specs = {figure.name: figure.page() for figure in self.figures()}
         return _PAGE.format(
-            policy=_policy([program, script]),
+            policy=policy(scripts),
             title=markup.text(self.title),
-            style=_resource("page.css"),
+            style=resource("page.css"),
             subtitle=markup.text(self.subtitle),
             head=self.head,
             help=markup.text(_HELP),
             sections="\n".join(_section(section) for section in self.sections),
             given=markup.data({"figures": specs, "day": DAY, "night": NIGHT}),
-            program=program,
-            script=script,
+            scripts=embedded(scripts),
         )
 
 
-def _policy(scripts: Sequence[str]) -> str:
+def embedded(scripts: Sequence[str]) -> str:
+    """Return the elements of these scripts, to be run in their order."""
+    return "\n".join(f"<script>{script}</script>" for script in scripts)
+
+
+def policy(scripts: Sequence[str]) -> str:
     """Return a content security policy: no network, and no script but these."""
     digests = " ".join(f"'{markup.digest(script)}'" for script in scripts)
     # Vega compiles its expressions, which browsers count as eval.
@@ -115,5 +118,6 @@ def _figure(figure: Figure, titled: bool) -> str:
     )
 
 
-def _resource(name: str) -> str:
+def resource(name: str) -> str:
+    """Return the text of a file that lies beside this module."""
     return files("fedrfq.report").joinpath(name).read_text(encoding="utf-8")

@@ -54,7 +54,9 @@ def principal(values_RV: Floats) -> tuple[Floats, Floats]:
     Components that do not exist, since there is one row or one value, are zero.
     """
     centred_RV = values_RV - values_RV.mean(0)
-    u, s, _ = np.linalg.svd(centred_RV, full_matrices=False)
+    u, s, v = np.linalg.svd(centred_RV, full_matrices=False)
+    # A component's sign is arbitrary; fixed, the plane does not flip while a run goes on.
+    u = u * np.sign(v[np.arange(len(v)), np.abs(v).argmax(1)])
     points_R2 = np.zeros((len(u), 2))
     variance_2 = np.zeros(2)
     kept = min(2, len(s))

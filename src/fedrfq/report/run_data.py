@@ -19,9 +19,10 @@ from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.round_loop import deal
 from fedrfq.prototypes.fixed_point import MAX_COUNT
 from fedrfq.report.clients_csv import Clients
-from fedrfq.runs import summary
+from fedrfq.runs import summary, trail
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.snapshot import PrototypeSnapshot, Share, load_shares, shares
+from fedrfq.runs.trail import TrailRound
 
 # Bytes of rounds.jsonl that are read.
 _MAX_BYTES = 1 << 28
@@ -47,6 +48,7 @@ class RunData:
     clients: Clients
     shares: list[Share]
     prototypes: PrototypeSnapshot | None
+    trail: list[TrailRound]
     settings: list[tuple[str, str]]
     results: list[tuple[str, str]]
     finished: bool
@@ -69,6 +71,7 @@ class RunData:
             clients=_try(lambda: Clients.read(path / "clients.csv"), Clients(), notes),
             shares=_try(lambda: _shares(run, experiment, environment), [], notes),
             prototypes=_try(lambda: _prototypes(run), None, notes),
+            trail=_try(lambda: trail.read(path), [], notes),
             settings=_facts(run, summary.settings),
             results=_facts(run, summary.rows),
             finished=run.result() is not None,
@@ -184,6 +187,9 @@ def _prototypes(run: RunDirectory) -> PrototypeSnapshot | None:
     recorded = PrototypeSnapshot.load(run.path)
     if recorded is not None:
         return recorded
+    noted = trail.read(run.path)
+    if noted:
+        return PrototypeSnapshot.only_global(noted[-1].round, noted[-1].globals_)
     if not run.checkpoints():
         raise UserError(
             "The run has neither its last prototypes nor a checkpoint, "

@@ -13,6 +13,7 @@ from fedrfq.methods import METHODS
 from fedrfq.report import all_classes, client_figures, committee_figures, curves, markup
 from fedrfq.report.dropped import dropped
 from fedrfq.report.figure import Figure
+from fedrfq.report.moving import moving
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.projection import projection
 from fedrfq.report.run_data import RunData
@@ -28,27 +29,36 @@ def page(path: Path) -> ReportPage:
         Section("What was run", markup.facts(run.settings)),
         Section("Results", markup.facts(_without(run.results, run.settings))),
         _public_map(experiment),
-        _section("Accuracy", curves.accuracy(run)),
-        _section("Clients", client_figures.accuracies(run)),
-        _section("All classes", all_classes.known(run), all_classes.recall(run)),
-        _section("Classes and clients", client_figures.partition(run)),
-        _section("Prototypes", projection(run)),
-        _section("Filtered clients", dropped(run)),
-        _section("Committee", committee_figures.views(run), committee_figures.messages(run)),
-        _section("Traffic", curves.traffic(run)),
+        *figures_of(run),
         Section("Run it again", _rerun(run)),
         Section("Experiment", markup.pre(run.text, columns=True)),
     ]
     rounds = len(run.records)
     return ReportPage(
-        title=_title(run),
+        title=title(run),
         subtitle=f"{experiment.name}, seed {experiment.seed} · {rounds} rounds · {path.name}",
-        head=markup.tiles(_tiles(experiment, run.records)) + markup.notes(run.notes),
+        head=markup.tiles(tiles(experiment, run.records)) + markup.notes(run.notes),
         sections=[section for section in sections if section is not None],
     )
 
 
-def _title(run: RunData) -> str:
+def figures_of(run: RunData) -> list[Section]:
+    """Return the sections of all figures that there are data for."""
+    sections = [
+        _section("Accuracy", curves.accuracy(run)),
+        _section("Clients", client_figures.accuracies(run)),
+        _section("All classes", all_classes.known(run), all_classes.recall(run)),
+        _section("Classes and clients", client_figures.partition(run)),
+        _section("Prototypes", projection(run), moving(run)),
+        _section("Filtered clients", dropped(run)),
+        _section("Committee", committee_figures.views(run), committee_figures.messages(run)),
+        _section("Traffic", curves.traffic(run)),
+    ]
+    return [section for section in sections if section is not None]
+
+
+def title(run: RunData) -> str:
+    """Return a heading that names the method, the data and the number of clients."""
     experiment = run.experiment
     method = name_of(METHODS, experiment.method)
     return f"{method} on {experiment.data.name}, {experiment.clients} clients"
@@ -77,27 +87,27 @@ def _public_map(experiment: Experiment) -> Section | None:
     return Section("Public map", markup.facts(rows))
 
 
-def _tiles(experiment: Experiment, records: list[RoundRecord]) -> list[tuple[str, str, str]]:
+def tiles(experiment: Experiment, records: list[RoundRecord]) -> list[tuple[str, str, str]]:
     """Return the key figures of the last round: label, value and remark."""
     if not records:
         return []
     last = records[-1]
     spread = f"± {last.accuracy_std:.2f} over clients"
-    tiles = [("accuracy, own head", points(last.accuracy_mean), spread)]
+    found = [("accuracy, own head", points(last.accuracy_mean), spread)]
     if last.prototype_accuracy_mean is not None:
         spread = f"± {last.prototype_accuracy_std or 0:.2f} over clients"
-        tiles.append(("by nearest prototype", points(last.prototype_accuracy_mean), spread))
+        found.append(("by nearest prototype", points(last.prototype_accuracy_mean), spread))
     tested = last_tested(records)
     if tested is not None:
         unheld = f"{points(tested.accuracy_unheld)} on classes a client does not hold"
-        tiles.append(("on all classes", points(tested.accuracy_all), unheld))
-    tiles += _uploaded(experiment, records)
+        found.append(("on all classes", points(tested.accuracy_all), unheld))
+    found += _uploaded(experiment, records)
     agreed = [record for record in records if record.view is not None]
     if agreed:
         changes = sum(record.view or 0 for record in agreed)
         proofs = sum(record.evidence or 0 for record in agreed)
-        tiles.append(("view changes", f"{changes:,}", f"{proofs:,} proofs of misbehaviour"))
-    return tiles
+        found.append(("view changes", f"{changes:,}", f"{proofs:,} proofs of misbehaviour"))
+    return found
 
 
 def _uploaded(experiment: Experiment, records: list[RoundRecord]) -> list[tuple[str, str, str]]:

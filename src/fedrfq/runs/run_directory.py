@@ -4,6 +4,7 @@ experiment.toml   the resolved experiment
 environment.json  versions, device, data hash, revision, partition
 rounds.jsonl      one line per round, flushed as it is written
 clients.csv       one line per round and client
+trail.jsonl       the global prototypes of up to fifty rounds
 checkpoints/      parameters, global prototypes and models, statistics on a public map, the
                   detector's memory (safetensors); only the newest one is kept
 result.json       the summary of a finished run
@@ -45,6 +46,7 @@ from fedrfq.learning.all_classes import COMMON_COLUMNS
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import LoopState
 from fedrfq.prototypes.fixed_point import Globals
+from fedrfq.runs import trail
 
 CLIENT_COLUMNS = (
     "round",
@@ -215,6 +217,7 @@ class RunDirectory:
         # Nothing is written before everything has been checked.
         if self.audited():
             self._rewind_proofs(number)
+        trail.rewind(self.path, number)
         self.write("rounds.jsonl", "".join(f"{line}\n" for line in rounds))
         self.write("clients.csv", "".join(f"{line}\n" for line in clients[:size]))
 

@@ -25,6 +25,7 @@ from fedrfq.learning.public.classifier_file import save_classifiers
 from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.runs import trail
 from fedrfq.runs.environment import described, differences, environment, here
 from fedrfq.runs.result import agreement, detection, summary
 from fedrfq.runs.run_directory import RunDirectory, common_round
@@ -151,7 +152,8 @@ class Session:
             run.rewind(self.state.round)
         while self.state.round < self.rounds:
             state, outcomes = self._train_round()
-            for run, outcome in zip(self.runs, outcomes, strict=True):
+            for r, (run, outcome) in enumerate(zip(self.runs, outcomes, strict=True)):
+                trail.append(run.path, self.rounds, state.round, state.globals_[r])
                 run.append(outcome)
             self.sent = tuple(outcome.sent for outcome in outcomes)
             # Only now: an interrupt before this line repeats the round, so no record is missing.
