@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedrfq.data.partition import PARTITIONS
+from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.files.atomic import write_atomically
 from fedrfq.learning.evaluation import RoundRecord
@@ -21,7 +23,17 @@ from fedrfq.runs.run_directory import RunDirectory
 
 def rows(run: RunDirectory) -> list[tuple[str, str]]:
     """Return the settings and results of a run, finished or not, as pairs of label and text."""
-    return _rows(run.experiment(), run.rounds(), run.result() or {}, run.environment())
+    experiment = run.experiment()
+    records = run.rounds()
+    result = run.result() or {}
+    environment = run.environment()
+    try:
+        return _rows(experiment, records, result, environment)
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise UserError(
+            f"{run.path}: result.json or environment.json holds values of the wrong type: "
+            "restore the files"
+        ) from error
 
 
 def title(experiment: Experiment) -> str:
@@ -255,12 +267,17 @@ def draw(axes: Any, records: Sequence[RoundRecord]) -> None:
         axes.plot(rounds, accuracies, color="C2", marker="o", label="all classes, final prediction")
 
 
+def _drawable(value: float | None) -> float:
+    # A record has null where a figure is not a number.
+    return math.nan if value is None else value
+
+
 def _curve(
     axes: Any, records: Sequence[RoundRecord], mean: str, std: str, *, label: str, colour: str
 ) -> None:
     rounds = [record.round for record in records]
-    middle = [getattr(record, mean) for record in records]
-    spread = [getattr(record, std) for record in records]
+    middle = [_drawable(getattr(record, mean)) for record in records]
+    spread = [_drawable(getattr(record, std)) for record in records]
     low = [m - s for m, s in zip(middle, spread, strict=True)]
     high = [min(100.0, m + s) for m, s in zip(middle, spread, strict=True)]
     axes.plot(rounds, middle, color=colour, label=f"{label} (± std over clients)")
