@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunData:
-    """One run: `facts` are what `fedrfq show` prints, `notes` say what is missing and why."""
+    """One run: `settings` are what was run, `notes` say what is missing and why."""
 
     path: Path
     experiment: Experiment
@@ -42,7 +42,8 @@ class RunData:
     clients: Clients
     shares: list[Share]
     prototypes: PrototypeSnapshot | None
-    facts: list[tuple[str, str]]
+    settings: list[tuple[str, str]]
+    results: list[tuple[str, str]]
     finished: bool
     notes: list[str]
 
@@ -63,7 +64,8 @@ class RunData:
             clients=_try(lambda: Clients.read(path / "clients.csv"), Clients(), notes),
             shares=_try(lambda: _shares(run, experiment, environment), [], notes),
             prototypes=_try(lambda: _prototypes(run), None, notes),
-            facts=summary.rows(run),
+            settings=summary.settings(run),
+            results=summary.rows(run),
             finished=run.result() is not None,
             notes=notes + _progress_notes(run, experiment, records),
         )
