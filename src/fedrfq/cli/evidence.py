@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedrfq.audit import Audit, AuditedRound, AuditFailed, find_fork
 from fedrfq.audit.log import Auditor
+from fedrfq.cli.options import run_paths
 from fedrfq.cli.terminal import count, say
 from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.rules import Rules
@@ -19,6 +20,7 @@ from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import accusation, contradiction, pack, unpack
+from fedrfq.files import regular
 from fedrfq.files.atomic import write_atomically
 from fedrfq.simulator.message_text import readable
 
@@ -32,7 +34,9 @@ def evidence(
         list[Path],
         typer.Argument(
             metavar="DIR…",
-            help="A run directory, or the folders of parties. With --check: FEDERATION.toml.",
+            help="A run directory, or latest; or the folders of parties. "
+            "With --check: FEDERATION.toml.",
+            callback=run_paths,
         ),
     ],
     export: Annotated[
@@ -133,11 +137,7 @@ def _check(proofs: Path, file: Path) -> tuple[Auditor, list[Message]]:
 
 def _read(path: Path) -> bytes:
     try:
-        if not path.is_file():
-            raise UserError(f"{path} is not a file: check the path")
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise UserError(f"{path} is longer than {_MAX_FILE_BYTES} bytes: check the path")
-        return path.read_bytes()
+        return regular.read_bytes(path, _MAX_FILE_BYTES, links=True)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from error
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedrfq.cli.completion import complete
-from fedrfq.cli.options import Json, RunPath
+from fedrfq.cli.options import Json, RunPath, run_path
 from fedrfq.cli.terminal import say
 from fedrfq.errors import UserError
 from fedrfq.files.strict_json import to_json
@@ -45,7 +45,9 @@ def predict(
         Path,
         typer.Argument(
             metavar="DIR",
-            help="The run directory, as printed when the run ended, or a network client's folder.",
+            help="The run directory, as printed when the run ended, or latest; "
+            "or a network client's folder.",
+            callback=run_path,
         ),
     ],
     client: ClientNumber,

@@ -27,9 +27,11 @@ from fedrfq.cli import (
     report,
     reproduce,
     run,
+    runs,
     security,
     server,
     verify,
+    watch,
 )
 from fedrfq.cli.argument_help import restore_argument_help
 from fedrfq.cli.terminal import INTERRUPTED
@@ -85,6 +87,8 @@ def program(
 # Help lists the commands in this order, though groups come after single commands.
 app.command(rich_help_panel=_EXPERIMENTS)(run.run)
 app.command(rich_help_panel=_EXPERIMENTS)(run.resume)
+app.command(rich_help_panel=_EXPERIMENTS)(watch.watch)
+app.command(rich_help_panel=_EXPERIMENTS)(runs.runs)
 app.command(rich_help_panel=_EXPERIMENTS)(finished_run.show)
 app.command(rich_help_panel=_EXPERIMENTS)(report.report)
 app.command(rich_help_panel=_EXPERIMENTS)(finished_run.predict)

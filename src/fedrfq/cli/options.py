@@ -25,9 +25,27 @@ Json = Annotated[
 Deterministic = Annotated[
     bool, typer.Option(help="Give the same bytes on every run on CUDA, at some cost in speed.")
 ]
+
+
+def run_path(path: Path) -> Path:
+    """Return a run's directory as the user named it; `latest` is the newest run in runs/."""
+    from fedrfq.runs.find_runs import named
+
+    return named(path)
+
+
+def run_paths(paths: list[Path]) -> list[Path]:
+    """Return several runs' directories as the user named them."""
+    return [run_path(path) for path in paths]
+
+
 RunPath = Annotated[
     Path,
-    typer.Argument(metavar="DIR", help="The run directory, as printed when the run ended."),
+    typer.Argument(
+        metavar="DIR",
+        help="The run directory, as printed when the run ended, or latest.",
+        callback=run_path,
+    ),
 ]
 ExperimentOption = Annotated[
     Path | None,

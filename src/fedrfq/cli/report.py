@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fedrfq.cli.options import run_paths
 from fedrfq.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ def report(
         list[Path],
         typer.Argument(
             metavar="DIR…",
-            help="A run directory. Give several, or folders of runs, to compare runs.",
+            help="A run directory, or latest. Give several, or folders of runs, to compare runs.",
+            callback=run_paths,
         ),
     ],
     out: Annotated[
@@ -40,8 +42,8 @@ def report(
 
     Example: fedrfq report runs/quickstart/20260101-120000-seed0-1a2b3c
     """
-    from fedrfq.runs.find_runs import runs_in
     from fedrfq.report.write import write
+    from fedrfq.runs.find_runs import runs_in
 
     folder = Path()
     if len(paths) == 1:

@@ -19,9 +19,7 @@ def runs(
     folder: Annotated[
         Path, typer.Argument(metavar="[DIR]", help="The folder to look in. Default: runs.")
     ] = Path("runs"),
-    most: Annotated[
-        int, typer.Option("--most", min=1, help="How many runs to list at most.")
-    ] = 50,
+    most: Annotated[int, typer.Option("--most", min=1, help="How many runs to list at most.")] = 50,
 ) -> None:
     """List the runs that there are, newest first.
 

@@ -19,7 +19,7 @@ from fedrfq.audit import (
     find_fork,
     find_gaps,
 )
-from fedrfq.cli.options import Json
+from fedrfq.cli.options import Json, run_paths
 from fedrfq.cli.terminal import progress, say
 from fedrfq.cli.verify_text import gaps_text, offence_text, show, summary
 from fedrfq.errors import UserError
@@ -37,7 +37,9 @@ def verify(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR…", help="A run directory, or the folders of servers and clients."
+            metavar="DIR…",
+            help="A run directory, or latest; or the folders of servers and clients.",
+            callback=run_paths,
         ),
     ],
     recompute: Annotated[

@@ -22,7 +22,7 @@ def views(run: RunData) -> Figure | None:
         "The colour shows how many times the leader had to be replaced first; "
         f"{changes:,} times in total."
     )
-    spec = _leaders(len({row["leader"] for row in rows}))
+    spec = leaders(len({row["leader"] for row in rows}))
     return Figure("committee", "Leaders and views", caption, rows, spec)
 
 
@@ -62,7 +62,7 @@ _TOOLTIP = marks.tips(
 )
 
 
-def _leaders(servers: int) -> Spec:
+def leaders(servers: int) -> Spec:
     """Draw a cell for each round in the row of its leader."""
     return {
         "height": 26 * servers,

@@ -11,10 +11,10 @@ from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.report import marks, markup
 from fedrfq.report.curves import HEAD, PROTOTYPE
 from fedrfq.report.figure import Figure, Row, Spec
-from fedrfq.runs.find_runs import MAX_RUNS
 from fedrfq.report.groups import Brief, Group, differing, grouped
 from fedrfq.report.page import ReportPage, Section
 from fedrfq.report.run_page import length, points
+from fedrfq.runs.find_runs import MAX_RUNS
 from fedrfq.runs.summary import last_tested
 from fedrfq.studies.intervals import difference
 from fedrfq.studies.sheets import NOTHING, interval
@@ -25,11 +25,16 @@ _FIELDS = {HEAD: "accuracy", PROTOTYPE: "prototype_accuracy"}
 
 def page(paths: Sequence[Path]) -> ReportPage:
     """Compare the runs in these directories, up to MAX_RUNS of them."""
-    runs = [Brief.read(path) for path in paths[:MAX_RUNS]]
-    groups = grouped(runs)
-    notes = [f"{run.path} has no rounds yet." for run in runs if not run.records]
+    notes = []
     if len(paths) > MAX_RUNS:
-        notes.insert(0, f"Only the first {MAX_RUNS} of {len(paths)} runs are shown.")
+        notes.append(f"Only the first {MAX_RUNS} of {len(paths)} runs are shown.")
+    return compared([Brief.read(path) for path in paths[:MAX_RUNS]], notes)
+
+
+def compared(runs: Sequence[Brief], notes: Sequence[str]) -> ReportPage:
+    """Compare these runs; `notes` stand above everything else."""
+    groups = grouped(runs)
+    notes = [*notes, *(f"{run.path} has no rounds yet." for run in runs if not run.records)]
     figures = [*(_curves(groups, name) for name in _FIELDS), _final(groups)]
     sections = [
         Section("Results", _table(groups)),

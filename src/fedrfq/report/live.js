@@ -6,7 +6,7 @@
   const head = document.getElementById("head");
   const sections = document.getElementById("sections");
   const lost = document.getElementById("lost");
-  let version = "";
+  let last = "";
 
   function element(tag, text = "") {
     const made = document.createElement(tag);
@@ -77,14 +77,14 @@
     state.sections.forEach(show);
     const changes = Object.entries(state.figures).map(([name, spec]) => change(name, spec));
     await Promise.all(changes);
-    version = state.version;
   }
 
   async function ask() {
-    const answer = await fetch(`state?${version}`, { cache: "no-store" });
+    const answer = await fetch("state", { cache: "no-store" });
     if (!answer.ok) throw new Error(answer.statusText);
-    const state = await answer.json();
-    if (state.version !== version) await take(state);
+    const text = await answer.text();
+    if (text !== last) await take(JSON.parse(text));
+    last = text;
   }
 
   async function follow() {

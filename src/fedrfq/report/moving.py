@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from fedrfq.prototypes.fixed_point import FRACTION_BITS
 from fedrfq.report import marks
 from fedrfq.report.figure import Figure, Row, Spec
 from fedrfq.report.projection import principal
-from fedrfq.report.run_data import RunData
+from fedrfq.runs.trail import TrailRound
 
 # Classes whose paths are drawn; more would be a tangle.
 _MAX_CLASSES = 62
 
 
-def moving(run: RunData) -> Figure | None:
+def moving(trail: Sequence[TrailRound], name_of: Callable[[int], str]) -> Figure | None:
     """Draw the path of each class's global prototype; None before there are two rounds."""
-    if len(run.trail) < 2:
+    if len(trail) < 2:
         return None
     places = [
         (done.round, label)
-        for done in run.trail
+        for done in trail
         for label in np.flatnonzero(done.globals_.present_J)[:_MAX_CLASSES].tolist()
     ]
     vectors = [
         done.globals_.values_JV[np.flatnonzero(done.globals_.present_J)[:_MAX_CLASSES]]
-        for done in run.trail
+        for done in trail
     ]
     points_R2, variance_2 = principal(np.concatenate(vectors) / 2.0**FRACTION_BITS)
-    last = run.trail[-1].round
+    last = trail[-1].round
     rows: list[Row] = [
-        {"class": run.name_of(label), "round": number, "x": x, "y": y, "now": number == last}
+        {"class": name_of(label), "round": number, "x": x, "y": y, "now": number == last}
         for (number, label), (x, y) in zip(places, points_R2.tolist(), strict=True)
     ]
     caption = (
-        f"The global prototypes of rounds {run.trail[0].round} to {last}, projected onto the first "
+        f"The global prototypes of rounds {trail[0].round} to {last}, projected onto the first "
         f"two principal components of all of them, which explain {variance_2[0]:.0%} and "
         f"{variance_2[1]:.0%} of the variance. A line is the path of a class, its diamond the "
         "place it has reached."

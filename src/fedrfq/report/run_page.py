@@ -49,7 +49,7 @@ def figures_of(run: RunData) -> list[Section]:
         _section("Clients", client_figures.accuracies(run)),
         _section("All classes", all_classes.known(run), all_classes.recall(run)),
         _section("Classes and clients", client_figures.partition(run)),
-        _section("Prototypes", projection(run), moving(run)),
+        _section("Prototypes", projection(run), moving(run.trail, run.name_of)),
         _section("Filtered clients", dropped(run)),
         _section("Committee", committee_figures.views(run), committee_figures.messages(run)),
         _section("Traffic", curves.traffic(run)),

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedrfq.errors import UserError
 from fedrfq.files.atomic import reporting_write_errors, write_atomically
-from fedrfq.files.regular import descriptor, read_text
+from fedrfq.files.regular import read_text
 from fedrfq.files.strict_json import to_json
 from fedrfq.prototypes.fixed_point import Globals
 
@@ -25,6 +25,8 @@ _ROUNDS = 50
 _MAX_BYTES = 1 << 26
 # No prototype in fixed point comes near this.
 _MAX_VALUE = 1 << 40
+# Never through a link, nor to a pipe, whatever lies there.
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,10 @@ def append(folder: Path, rounds: int, number: int, globals_: Globals) -> None:
         "labels": labels.tolist(),
         "values": globals_.values_JV[labels].tolist(),
     }
-    with reporting_write_errors(folder), (folder / NAME).open("a", encoding="utf-8") as file:
-        file.write(to_json(line) + "\n")
+    with reporting_write_errors(folder):
+        handle = os.open(folder / NAME, _APPEND, 0o644)
+        with os.fdopen(handle, "ab") as file:
+            file.write(f"{to_json(line)}\n".encode())
 
 
 def rewind(folder: Path, number: int) -> None:

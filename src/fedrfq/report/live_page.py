@@ -1,0 +1,77 @@
+"""The page that follows what is watched, and the state that it asks for again and again."""
+
+from __future__ import annotations
+
+import re
+
+from fedrfq.files.strict_json import to_json
+from fedrfq.report import markup
+from fedrfq.report.page import ReportPage, Section, embedded, policy, resource
+from fedrfq.report.theme import DAY, NIGHT
+
+_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>fedrfq watch</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+<header><h1>fedrfq watch</h1><p></p></header>
+<ul class="notes" id="lost" hidden><li>No answer from <code>fedrfq watch</code>: it has ended, and \
+this is what it saw last.</li></ul>
+<div id="head"></div>
+<div id="sections"></div>
+</main>
+<script type="application/json" id="given">{given}</script>
+{scripts}
+</body>
+</html>
+"""
+
+
+def shell(program: str) -> str:
+    """Return the page without anything in it; `program` is the JavaScript that defines vegaEmbed.
+
+    It may ask nobody but the server that it came from.
+    """
+    scripts = [program, resource("charts.js"), resource("live.js")]
+    return _PAGE.format(
+        policy=f"{policy(scripts)}; connect-src 'self'",
+        style=resource("page.css"),
+        given=markup.data({"figures": {}, "day": DAY, "night": NIGHT}),
+        scripts=embedded(scripts),
+    )
+
+
+def state(page: ReportPage) -> str:
+    """Return what the page shows as JSON, which live.js puts into it."""
+    return to_json(
+        {
+            "title": page.title,
+            "subtitle": page.subtitle,
+            "head": page.head,
+            "sections": [_section(section) for section in page.sections],
+            "figures": {figure.name: figure.page() for figure in page.figures()},
+        }
+    )
+
+
+def _section(section: Section) -> dict[str, object]:
+    return {
+        # Titles are this program's own words; a name in the page must not be that of a figure.
+        "id": "card-" + re.sub(r"\W+", "-", section.title.lower()),
+        "title": section.title,
+        "body": section.body,
+        "figures": [
+            {"name": figure.name, "title": figure.title, "caption": figure.caption}
+            for figure in section.figures
+        ],
+    }
