@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from support.browser import CHROMIUM, browser
 from support.command import fedrfq, records
 from support.reports import ATTACK, COMMITTEE, hostile, ran
 
@@ -21,6 +20,7 @@ FIGURES = [
     "prototypes",
     "recall",
     "traffic",
+    "trail",
 ]
 MARKS = (
     "svg .mark-rect.role-mark path, svg .mark-line.role-mark path, svg .mark-symbol.role-mark path"
@@ -42,21 +42,6 @@ def run(_data_folder, tmp_path_factory):
 def page(run):
     fedrfq("report", run)
     return run / "report.html"
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed: apt-get install chromium")
-    with browser(tmp_path_factory.mktemp("profile")) as running:
-        yield running
-
-
-@pytest.fixture
-def tab(chromium):
-    chromium.errors.clear()
-    chromium.asked.clear()
-    return chromium
 
 
 def drawn(tab):

@@ -10,8 +10,8 @@ import vl_convert
 from fedrfq.errors import UserError
 from fedrfq.report import comparison_page, groups, marks, theme, vega
 from fedrfq.report.figure import Figure
-from fedrfq.runs.find_runs import runs_in
 from fedrfq.report.groups import Brief, differing, grouped
+from fedrfq.runs.find_runs import runs_in
 from fedrfq.studies.intervals import difference
 from support.command import SMALL, fedrfq, records, sets
 from support.reports import ran

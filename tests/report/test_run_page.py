@@ -64,6 +64,7 @@ def test_what_was_run_are_settings_and_no_results(attacked):
 
 def test_there_is_a_figure_for_everything_that_happened(whole, attacked, tmp_path):
     always = ["accuracy", "clients", "known", "partition", "prototypes", "recall", "traffic"]
+    always.append("trail")
     assert sorted(figures(whole)) == always
     assert sorted(figures(attacked)) == sorted([*always, "filtered", "committee", "agreeing"])
     assert sorted(figures(ran(tmp_path, "method.name=local"))) == [

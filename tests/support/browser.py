@@ -78,10 +78,14 @@ class Browser:
         elif kind == "Network.requestWillBeSent":
             self.asked.append(params["request"]["url"][:200])
 
-    def open(self, path: Path, width: int = 1200, dark: bool = False, media: str = "") -> None:
-        """Open the file and wait until it is drawn."""
+    def open(
+        self, page: Path | str, width: int = 1200, dark: bool = False, media: str = ""
+    ) -> None:
+        """Open the file or address, and wait until it is drawn."""
         self.look(width, dark, media)
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        if isinstance(page, Path):
+            page = page.resolve().as_uri()
+        self.call("Page.navigate", url=page)
         deadline = time.monotonic() + PATIENCE_S
         while not self.js("document.readyState === 'complete' && 'drawn' in window"):
             assert time.monotonic() < deadline, "the page was not loaded"
@@ -106,6 +110,14 @@ class Browser:
         )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
+
+    def wait(self, expression: str) -> Any:
+        """Return the expression's value, once it is true of the page."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (value := self.js(expression)):
+            assert time.monotonic() < deadline, expression
+            time.sleep(0.05)
+        return value
 
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)

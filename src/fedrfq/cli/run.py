@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +38,12 @@ File = Annotated[
         help="The experiment, as one TOML file. Default: FedRFQ on mnist5k.",
     ),
 ]
+WatchOption = Annotated[
+    bool,
+    typer.Option(
+        "--watch", help="Follow the run on a page of this machine, as `fedrfq watch` does."
+    ),
+]
 Seeds = Annotated[
     list[int] | None,
     typer.Option(
@@ -62,6 +68,7 @@ def run(
         ),
     ] = False,
     deterministic: Deterministic = False,
+    watch: WatchOption = False,
 ) -> None:
     """Run an experiment.
 
@@ -82,12 +89,16 @@ def run(
     if dry_run:
         _dry_run(experiments, torch_device)
         return
-    with closing(Session.begin(experiments, torch_device, out)) as session:
+    with closing(Session.begin(experiments, torch_device, out)) as session, _page(session, watch):
         _train(session, json)
 
 
 def resume(
-    path: RunPath, device: Device = "auto", json: Json = False, deterministic: Deterministic = False
+    path: RunPath,
+    device: Device = "auto",
+    json: Json = False,
+    deterministic: Deterministic = False,
+    watch: WatchOption = False,
 ) -> None:
     """Continue a run after Ctrl-C, a crash or kill -9.
 
@@ -109,10 +120,23 @@ def resume(
             errors,
             f"note: {', '.join(changes)}: the last bits may differ from an uninterrupted run",
         )
-    with closing(Session.resume(path, torch_device)) as session:
+    with closing(Session.resume(path, torch_device)) as session, _page(session, watch):
         if session.state.round == session.rounds:
             say(errors, "note: all rounds of this run are trained; here is the result")
         _train(session, json)
+
+
+@contextmanager
+def _page(session: Session, watch: bool) -> Iterator[None]:
+    """Serve a page that follows the runs of this session, if that is wanted."""
+    if not watch:
+        yield
+        return
+    from fedrfq.report.watch import watching
+
+    with watching([run.path for run in session.runs]) as address:
+        say(Console(stderr=True), f"open {address} in a browser")
+        yield
 
 
 def _train(session: Session, json: bool) -> None:

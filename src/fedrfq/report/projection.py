@@ -27,6 +27,9 @@ def projection(run: RunData) -> Figure | None:
     snapshot = run.prototypes
     if snapshot is None or not snapshot.globals_.present_J.any():
         return None
+    # While a run goes on, only the global ones are known, and the figure of their paths has them.
+    if run.trail and not len(snapshot.client_R):
+        return None
     points_R2, variance_2 = principal(_vectors(snapshot))
     rows = _rows(run, snapshot, points_R2)
     names = list(dict.fromkeys(str(row["class"]) for row in rows))

@@ -6,7 +6,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from fedrfq.errors import UserError
@@ -63,21 +65,33 @@ class Watch:
         self._asked = time.monotonic()
         self._state = ""
         self._shell = ""
+        self.ended = asyncio.Event()
 
     async def serve(self, port: int, started: Callable[[str], None]) -> None:
         """Serve until cancelled; call `started` with the page's address once it can be asked."""
-        self._shell = await asyncio.to_thread(_shell)
-        await asyncio.to_thread(self._look)
         server = WebServer({"/": self._page, "/state": self._newest})
-        number = await server.start(port, "--port")
-        started(f"http://{HOST}:{number}/")
         try:
+            self._shell = await asyncio.to_thread(_shell)
+            await asyncio.to_thread(self._look)
+            number = await server.start(port, "--port")
+            started(f"http://{HOST}:{number}/")
             while True:
                 await asyncio.sleep(_EVERY_S)
                 if time.monotonic() - self._asked < _LOOKED_AT_S:
                     await asyncio.to_thread(self._look)
         finally:
             await server.stop()
+            self.ended.set()
+
+    async def last_look(self) -> None:
+        """Look once more, and give a page that is open the time to ask for what has come of it."""
+        await asyncio.to_thread(self._look)
+        looked = time.monotonic()
+        until = looked
+        if looked - self._asked < 3 * _EVERY_S:
+            until += 2 * _EVERY_S
+        while self._asked < looked and time.monotonic() < until:
+            await asyncio.sleep(_EVERY_S / 20)
 
     def _look(self) -> None:
         """Make the state anew. Whatever lies in the files, the server goes on."""
@@ -99,6 +113,7 @@ class Watch:
         return WebPage(self._state, _JSON)
 
 
+@cache
 def _shell() -> str:
     # In a process of its own: the builder would keep its memory.
     with vega.programming() as program:
@@ -106,24 +121,24 @@ def _shell() -> str:
 
 
 @contextmanager
-def watching(paths: Sequence[Path], started: Callable[[str], None]) -> Iterator[None]:
-    """Serve the page in a thread of this process while the block runs."""
+def watching(paths: Sequence[Path]) -> Iterator[str]:
+    """Serve the page in a thread of this process while the block runs; yield its address."""
     vega.check()
+    watch = Watch(watched(paths))
     loop = asyncio.new_event_loop()
-    task = loop.create_task(Watch(watched(paths)).serve(0, started))
-
-    def run() -> None:
-        try:
-            loop.run_until_complete(task)
-        except asyncio.CancelledError:
-            pass
-        finally:
-            loop.close()
-
-    thread = threading.Thread(target=run, name="watch", daemon=True)
+    thread = threading.Thread(target=loop.run_forever, name="watch", daemon=True)
     thread.start()
+    address: Future[str] = Future()
+    serving = asyncio.run_coroutine_threadsafe(watch.serve(0, address.set_result), loop)
     try:
-        yield
+        wait([address, serving], return_when=FIRST_COMPLETED)
+        if not address.done():
+            serving.result()
+        yield address.result()
+        asyncio.run_coroutine_threadsafe(watch.last_look(), loop).result()
     finally:
-        loop.call_soon_threadsafe(task.cancel)
+        serving.cancel()
+        asyncio.run_coroutine_threadsafe(watch.ended.wait(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.close()
