@@ -63,12 +63,13 @@ def _add(digest: hashlib._Hash, name: str, array: NDArray[Any] | None) -> None:
     digest.update(little.reshape(-1).view(np.uint8).data)
 
 
-def checked(content: Content, what: str) -> Content:
+def checked(content: Content, what: str, partial: bool = False) -> Content:
     """Return the content C-contiguous, after checking its shapes, counts, names and labels.
 
-    `what` names the data in the UserError of a failed check.
+    `what` names the data in the UserError of a failed check. `partial` content is of a client that
+    may lack classes, even all but one.
     """
-    _check_classes(content.classes, what)
+    check_class_names(content.classes, what, least=1 if partial else 2)
     train_shape = content.train_x.shape[1:]
     test_shape = content.test_x.shape[1:]
     if train_shape != test_shape:
@@ -91,10 +92,12 @@ def checked(content: Content, what: str) -> Content:
     )
 
 
-def _check_classes(classes: tuple[str, ...], what: str) -> None:
-    if not 2 <= len(classes) <= MAX_CLASSES:
+def check_class_names(classes: tuple[str, ...], what: str, least: int = 2) -> None:
+    """Check that there are enough classes, and that their names are distinct and printable."""
+    if not least <= len(classes) <= MAX_CLASSES:
         raise UserError(
-            f"{what}: expected 2 to {MAX_CLASSES} classes, found {len(classes)}; check the labels"
+            f"{what}: expected {least} to {MAX_CLASSES} classes, found {len(classes)};"
+            " check the labels"
         )
     if len(set(classes)) != len(classes):
         ((repeated, _),) = Counter(classes).most_common(1)

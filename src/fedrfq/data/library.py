@@ -13,21 +13,28 @@ from fedrfq.data import array_file, cached_dataset, image_folder
 from fedrfq.data.cache import folder
 from fedrfq.data.catalogue import DATASETS
 from fedrfq.data.content import Content, sha256
+from fedrfq.data.contract import CONTRACT, Contract
 from fedrfq.data.dataset import Dataset
+from fedrfq.data.image_form import AS_FOUND, ImageForm
 from fedrfq.data.origins import first
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError
 
 
-def load(name_or_path: str) -> Dataset:
-    """Return a known dataset from the cache, or the user's own at a path.
+def load(name_or_path: str, form: ImageForm = AS_FOUND) -> Dataset:
+    """Return a known dataset from the cache, or the user's own at a path, in this form.
 
-    At a path there is an .npz or a folder of class folders. A known dataset is checked against its
-    hash each time; one that needs no network is created on first use.
+    At a path there is an .npz or a folder of images. A known dataset is checked against its hash
+    each time; one that needs no network is created on first use.
     """
     source = DATASETS.get(name_or_path)
     if source is None:
-        return _own(name_or_path)
+        return _own(name_or_path, form)
+    if form != AS_FOUND:
+        raise UserError(
+            f"{name_or_path} has a form of its own: remove data.shape, data.window, data.resize and"
+            " data.recolour, which are for your own data"
+        )
     if source.built_in and not cached_dataset.path(source.name).is_file():
         get(source.name, progress=False)
     return _dataset(source.name, cached_dataset.read(source), source.mean, source.std)
@@ -53,7 +60,34 @@ def at_path(name: str) -> Path | None:
     return path
 
 
-def _own(name_or_path: str) -> Dataset:
+def load_agreed(name: str, contract: Contract) -> Dataset:
+    """Return a client's own samples at a path, with a federation's classes and form of images."""
+    path = _existing(name)
+    content = contract.mapped(_content(path, contract.form, partial=True), str(path))
+    channels = content.train_x.shape[1]
+    return _dataset(path.stem, content, (contract.mean,) * channels, (contract.std,) * channels)
+
+
+def _own(name_or_path: str, form: ImageForm) -> Dataset:
+    path = _existing(name_or_path)
+    content = _content(path, form, partial=False)
+    # Of the training images only: test images must not influence training.
+    mean, std = moments(content.train_x)
+    return _dataset(path.stem, content, mean, std)
+
+
+def _content(path: Path, form: ImageForm, partial: bool) -> Content:
+    if path.is_dir():
+        return image_folder.read(path, form, partial)
+    return array_file.read(path, form=form, partial=partial)
+
+
+def _existing(name_or_path: str) -> Path:
+    if name_or_path == CONTRACT:
+        raise UserError(
+            f'dataset: data.name = "{CONTRACT}" says that each client of a federation brings its'
+            " own samples; give the path of some"
+        )
     path = at_path(name_or_path)
     if path is None:
         known = ", ".join(DATASETS)
@@ -61,13 +95,7 @@ def _own(name_or_path: str) -> Dataset:
             f"dataset: expected one of {known} or the path of your own data, "
             f"found {name_or_path!r:.200}, which does not exist; check data.name or the path"
         )
-    if path.is_dir():
-        content = image_folder.read(path)
-    else:
-        content = array_file.read(path)
-    # Of the training images only: test images must not influence training.
-    mean, std = moments(content.train_x)
-    return _dataset(path.stem, content, mean, std)
+    return path
 
 
 def moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from fedrfq.data import DATASETS, at_path
+from fedrfq.data import CONTRACT, DATASETS, at_path
 from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment.experiment import Cohort, Data, Experiment
@@ -118,7 +118,8 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
 def _data_section(given: Mapping[str, Any]) -> Table:
     data = {"name": Data.name, **_section(given, "data")}
     _typed(data["name"], str, "data.name")
-    if data["name"] not in DATASETS and (path := at_path(data["name"])):
+    known = {*DATASETS, CONTRACT}
+    if data["name"] not in known and (path := at_path(data["name"])):
         # An absolute path, so that the run can be resumed from anywhere.
         data["name"] = str(path.resolve())
     return data
