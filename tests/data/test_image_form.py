@@ -105,7 +105,9 @@ def test_an_npz_is_fitted_too(tmp_path: Path) -> None:
 
 def test_colours_of_16_bits_are_refused_because_half_of_them_would_be_lost(tmp_path: Path) -> None:
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
     pixel = zlib.compress(b"\0" + bytes(6))
@@ -131,7 +133,7 @@ def test_colours_of_16_bits_are_refused_because_half_of_them_would_be_lost(tmp_p
     ],
 )
 def test_a_form_that_is_none_is_refused(settings: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="expected .*, found"):
+    with pytest.raises(UserError, match=r"expected .*, found"):
         ImageForm.of(**settings)
 
 

@@ -25,7 +25,7 @@ SETS = ["rounds=1", "model.name=mlp", "seed=3"]
 
 
 def pictures(folder: Path, names: dict[str, str], size: int = 8, count: int = 4) -> str:
-    """Draw noise around each class's own brightness into folders; `names` has each folder's class."""
+    """Draw noise around the brightness of each folder's class, which `names` has."""
     random = np.random.default_rng(len(names))
     for name, of in names.items():
         (folder / name).mkdir(parents=True)
@@ -84,6 +84,9 @@ def test_four_clients_of_which_one_is_misnamed_one_lacks_a_class_and_one_is_too_
     assert re.search("no samples of some classes.*bag", lacking)
     assert "1 of 1" in fedrfq("verify", folder / "server-0", "--recompute").stdout
     assert all(cluster.last_round(~k)["verdict"] == "kept" for k in range(4))
+    # What the contract converts for training, it converts for prediction.
+    predicted = fedrfq("predict", folder / "client-3", 3, tmp_path / "d" / "boot" / "0.png")
+    assert "0.png" in predicted.stdout
 
 
 @pytest.fixture(scope="module")

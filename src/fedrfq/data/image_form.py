@@ -128,7 +128,7 @@ class ImageForm:
             )
         if channels == 3:
             return np.repeat(image, 3, axis=0)
-        return _luma(image)
+        return luma(image)
 
     def _resized(
         self, image: NDArray[np.uint8], size: tuple[int, int], what: str
@@ -189,6 +189,8 @@ def scaled(image: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]
     """Return a picture C×H×W in another height and width, smoothly."""
     from PIL import Image
 
+    if image.shape[1:] == size:
+        return image
     height, width = size
     channels = [
         np.asarray(Image.fromarray(channel).resize((width, height), Image.Resampling.BILINEAR))
@@ -210,7 +212,7 @@ def _check_finite(values: NDArray[Any], what: str) -> None:
         raise UserError(f"{what}: expected finite pixels, found NaN or infinity; remove them")
 
 
-def _luma(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def luma(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return the brightness of a colour picture, by the weights of ITU-R BT.601."""
     weights_3 = np.array([299, 587, 114])
     total = np.tensordot(weights_3, image.astype(np.int64), 1)

@@ -44,8 +44,7 @@ class Data:
 
     name: str = option(
         "mnist5k",
-        "Dataset: a name that `fedrfq data list` shows, or the path of your own; "
-        "`contract` in a federation whose clients bring their own",
+        "Dataset: a name that `fedrfq data list` shows, or the path of your own",
     )
     augment: bool = option(False, "Whether training images are cropped and flipped at random")
     shape: str = option(
