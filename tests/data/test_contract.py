@@ -11,6 +11,7 @@ from PIL import Image
 
 from fedrfq.data import Contract, ImageForm, load_agreed
 from fedrfq.data.content import Content
+from fedrfq.data.library import mapped
 from fedrfq.errors import UserError
 from fedrfq.files import toml
 
@@ -136,13 +137,13 @@ def test_whatever_a_client_calls_its_classes_no_label_is_shifted() -> None:
         images = np.zeros((6, 1, 1, 1), np.uint8)
         content = Content(images, labels, images, labels, tuple(own))
         if set(own) <= set(agreed):
-            mapped = contract.mapped(content, "it")
-            assert [agreed[y] for y in mapped.train_y] == [own[y] for y in labels]
-            assert mapped.test_y.tolist() == mapped.train_y.tolist()
+            found = mapped(content, contract, "it")
+            assert [agreed[y] for y in found.train_y] == [own[y] for y in labels]
+            assert found.test_y.tolist() == found.train_y.tolist()
             continue
         refused += 1
         with pytest.raises(UserError, match="is none of the federation's"):
-            contract.mapped(content, "it")
+            mapped(content, contract, "it")
     assert 100 < refused < 500
 
 

@@ -86,7 +86,7 @@ def test_four_clients_of_which_one_is_misnamed_one_lacks_a_class_and_one_is_too_
     assert all(cluster.last_round(~k)["verdict"] == "kept" for k in range(4))
     # What the contract converts for training, it converts for prediction.
     predicted = fedrfq("predict", folder / "client-3", 3, tmp_path / "d" / "boot" / "0.png")
-    assert "0.png" in predicted.stdout
+    assert any(name in predicted.stdout for name in NAMES)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.data import npz
-from fedrfq.data.content import MAX_CLASSES, Content, checked
+from fedrfq.data.class_names import MAX_CLASSES
+from fedrfq.data.content import Content, checked
 from fedrfq.data.image_form import AS_FOUND, ImageForm
 from fedrfq.data.label_table import integers, numbered, text
 from fedrfq.errors import UserError

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrfq.data.class_names import check_class_names
 from fedrfq.errors import UserError
-
-# Bounds the memory that labels from a hostile file can ask for.
-MAX_CLASSES = 10_000
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
@@ -90,27 +87,6 @@ def checked(content: Content, what: str, partial: bool = False) -> Content:
         train_x=np.ascontiguousarray(content.train_x),
         test_x=np.ascontiguousarray(content.test_x),
     )
-
-
-def check_class_names(classes: tuple[str, ...], what: str, least: int = 2) -> None:
-    """Check that there are enough classes, and that their names are distinct and printable."""
-    if not least <= len(classes) <= MAX_CLASSES:
-        raise UserError(
-            f"{what}: expected {least} to {MAX_CLASSES} classes, found {len(classes)};"
-            " check the labels"
-        )
-    if len(set(classes)) != len(classes):
-        ((repeated, _),) = Counter(classes).most_common(1)
-        raise UserError(
-            f"{what}: expected distinct class names, found {repeated!r:.120} twice; "
-            "rename one of the classes"
-        )
-    for name in classes:
-        if not name.isprintable() or not 0 < len(name) <= 100:
-            raise UserError(
-                f"{what}: expected printable class names of 1 to 100 characters, "
-                f"found {name!r:.120}; rename that class"
-            )
 
 
 def _check_part(content: Content, part: str, what: str) -> None:

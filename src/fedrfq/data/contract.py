@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from fedrfq.data.content import Content, check_class_names
+from fedrfq.data.class_names import check_class_names
 from fedrfq.data.image_form import ImageForm
 from fedrfq.errors import UserError, did_you_mean
 
@@ -85,17 +83,12 @@ class Contract:
             parts.append("colours are converted")
         return ", ".join(parts)
 
-    def mapped(self, content: Content, what: str) -> Content:
-        """Return a client's samples with the federation's classes, matched by name."""
-        place_J = np.array([self._place(name, what) for name in content.classes])
-        if len(set(place_J.tolist())) < len(place_J):
+    def places(self, classes: Sequence[str], what: str) -> list[int]:
+        """Return the number here of each of a client's classes, matched by name."""
+        found = [self._place(name, what) for name in classes]
+        if len(set(found)) < len(found):
             raise UserError(f"{what}: two of its class names are the same; rename one of them")
-        return replace(
-            content,
-            classes=self.classes,
-            train_y=place_J[content.train_y],
-            test_y=place_J[content.test_y],
-        )
+        return found
 
     def _place(self, name: str, what: str) -> int:
         normal = _normal(name)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrfq.data.content import MAX_CLASSES, Labels
+from fedrfq.data.class_names import MAX_CLASSES
+from fedrfq.data.content import Labels
 from fedrfq.errors import UserError
 
 # Numbers that an error shows before it breaks off.

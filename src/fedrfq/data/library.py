@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from fedrfq.data import array_file, cached_dataset, image_folder
-from fedrfq.data.cache import folder
+from fedrfq.data.cache import folder, tell_cached
 from fedrfq.data.catalogue import DATASETS
 from fedrfq.data.content import Content, sha256
 from fedrfq.data.contract import CONTRACT, Contract
@@ -66,9 +66,20 @@ def at_path(name: str) -> Path | None:
 def load_agreed(name: str, contract: Contract) -> Dataset:
     """Return a client's own samples at a path, with a federation's classes and form of images."""
     path = _existing(name)
-    content = contract.mapped(_content(path, contract.form, partial=True), str(path))
+    content = mapped(_content(path, contract.form, partial=True), contract, str(path))
     channels = content.train_x.shape[1]
     return _dataset(path.stem, content, (contract.mean,) * channels, (contract.std,) * channels)
+
+
+def mapped(content: Content, contract: Contract, what: str) -> Content:
+    """Return a client's samples with the federation's classes, matched by name."""
+    place_J = np.array(contract.places(content.classes, what))
+    return replace(
+        content,
+        classes=contract.classes,
+        train_y=place_J[content.train_y],
+        test_y=place_J[content.test_y],
+    )
 
 
 def _own(name_or_path: str, form: ImageForm) -> Dataset:
@@ -143,10 +154,7 @@ def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
         )
     # Without a pinned hash, a given file may well be meant to replace what is in the cache.
     if (source is None or known.sha256) and _is_cached(known):
-        console = Console(stderr=True, quiet=not progress, markup=False, highlight=False)
-        console.print(
-            f"{name} is already in the cache and valid: {cached_dataset.path(name)}", soft_wrap=True
-        )
+        tell_cached(name, cached_dataset.path(name), progress)
         return cached_dataset.path(name)
     if source:
         content, origin = _from_file(known, source)
