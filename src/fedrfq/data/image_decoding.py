@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -10,6 +11,10 @@ from numpy.typing import NDArray
 
 from fedrfq.data.image_form import AS_FOUND, ImageForm
 from fedrfq.errors import UserError
+from fedrfq.files import regular
+
+# An image of the most pixels, not compressed at all, takes fewer.
+_MAX_FILE_BYTES = 1 << 27
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,6 +34,8 @@ def pixels(
     from PIL import Image
 
     try:
+        if isinstance(file, Path):
+            file = io.BytesIO(regular.read_bytes(file, _MAX_FILE_BYTES, links=True))
         with Image.open(file, formats=("PNG", "JPEG")) as image:
             # Only the header has been read so far; decoding is what takes memory.
             if image.width * image.height > limit:
