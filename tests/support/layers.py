@@ -46,6 +46,7 @@ LAYERS = [
     "paper",
     "report",
     "flower",
+    "api",
     "cli",
 ]
 
