@@ -19,7 +19,7 @@ from fedrfq.experiment import Experiment
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.runs import columns
 from fedrfq.runs.inference import ClientModel
-from fedrfq.runs.run_directory import CLIENT_COLUMNS, RunDirectory
+from fedrfq.runs.run_directory import CLIENT_COLUMNS, MAX_RECORDS_BYTES, RunDirectory
 
 
 class RecordedRun:
@@ -57,11 +57,11 @@ class RecordedRun:
     @property
     def clients(self) -> Any:
         """A row for each round and client: a DataFrame, or a dict of columns without pandas."""
-        with (self.path / "clients.csv").open(encoding="utf-8", newline="") as file:
-            rows = [
-                {name: columns.value(text) for name, text in row.items()}
-                for row in csv.DictReader(file)
-            ]
+        text = self.directory.text("clients.csv", MAX_RECORDS_BYTES)
+        rows = [
+            {name: columns.value(text) for name, text in row.items()}
+            for row in csv.DictReader(text.splitlines())
+        ]
         return columns.table(rows, CLIENT_COLUMNS)
 
     @property
