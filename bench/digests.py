@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from fedrfq.prototypes.fixed_point import LIMIT, MAX_COUNT, Globals, Ints, Precision, Uploads
 from fedrfq.robust.aggregation import Decision, decide
-from fedrfq.robust.centres import RULES
 from fedrfq.robust.detectors import DETECTORS, Detector
+from fedrfq.robust.rules import RULES
 
 _CORES = ("Prescott", "Core2", "Nehalem", "Sandybridge", "Haswell", "Zen", "SkylakeX", "Cooperlake")
 # 1.0 as a fixed-point number.

@@ -37,11 +37,13 @@ from fedrfq.prototypes import fixed_point
 from fedrfq.prototypes.fixed_point import LIMIT, Globals
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import DETECTORS
-from fedrfq.robust.detectors.detector import Verdict
+from fedrfq.robust.detectors.detector import FULL, Reason, Verdict
+from fedrfq.robust.detectors.reasons import toward
 from fedrfq.simulator.adversaries import BEHAVIOURS
 from fedrfq.simulator.network import NETWORKS
 from support.cluster import roster
 from support.committees import CLASSES, VALUES, rounds, some_settings, uploads
+from support.judging import ruling
 
 # Codecs
 
@@ -58,7 +60,11 @@ def some_globals(draw: st.DrawFn) -> Globals:
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 STATES = st.dictionaries(st.text(max_size=5), arrays.arrays(np.int64, SHAPES), max_size=3)
 LONG = st.integers(-(2**63), 2**63 - 1)
-VERDICTS = st.dictionaries(st.integers(0, 2**32 - 1), st.tuples(st.booleans(), LONG), max_size=5)
+# By client, its score and what became of each class: not sent, a weight, or a count that was cut.
+NOT_SENT = -1
+CUT = FULL + 1
+FATES = st.lists(st.integers(NOT_SENT, CUT), min_size=CLASSES, max_size=CLASSES)
+VERDICTS = st.dictionaries(st.integers(0, 2**32 - 1), st.tuples(LONG, FATES), max_size=5)
 
 
 @given(some_globals())
@@ -80,14 +86,24 @@ def test_a_detectors_memory_comes_back(state: dict[str, fixed_point.Ints]) -> No
 
 
 @given(VERDICTS)
-def test_verdicts_come_back(judged: dict[int, tuple[bool, int]]) -> None:
+def test_verdicts_come_back(judged: dict[int, tuple[int, list[int]]]) -> None:
     clients = tuple(sorted(judged))
-    kept = np.array([judged[k][0] for k in clients], bool)
-    score = np.array([judged[k][1] for k in clients], np.int64)
-    found, verdict = codec.decode_verdicts(codec.encode_verdicts(clients, Verdict(kept, score)))
+    score = np.array([judged[k][0] for k in clients], np.int64)
+    fate = np.array([judged[k][1] for k in clients], np.int64).reshape(len(clients), CLASSES)
+    weight = np.clip(fate, 0, FULL)
+    # A reason that names a class where the weight is even, and one that does not where it is odd.
+    reason = np.where(weight % 2, Reason.FAR, toward(Reason.LEANING, CLASSES - 1))
+    reason[(fate == NOT_SENT) | (fate == FULL)] = Reason.NONE
+    reason[fate == CUT] = Reason.COUNT
+    content = codec.encode_verdicts(clients, Verdict(weight, score, reason))
+    found, verdict = codec.decode_verdicts(content, CLASSES)
     assert found == clients
-    assert np.array_equal(verdict.kept_K, kept)
+    assert np.array_equal(verdict.weight_KJ, weight)
+    assert np.array_equal(verdict.reason_KJ, reason)
     assert np.array_equal(verdict.score_K, score)
+    some_left = (fate > 0).any(1)
+    nothing_sent = (fate == NOT_SENT).all(1)
+    assert np.array_equal(verdict.kept_K, some_left | nothing_sent)
 
 
 def _reencoded(decoder: str, content: bytes) -> bytes:
@@ -96,7 +112,7 @@ def _reencoded(decoder: str, content: bytes) -> bytes:
     if decoder == "state":
         return codec.encode_state(codec.decode_state(content))
     if decoder == "verdicts":
-        return codec.encode_verdicts(*codec.decode_verdicts(content))
+        return codec.encode_verdicts(*codec.decode_verdicts(content, CLASSES))
     return pack(placed.message for placed in unpack(content))
 
 
@@ -107,7 +123,7 @@ def test_any_bytes_are_refused_or_are_what_would_be_written(
     decoder: str, data: st.DataObject
 ) -> None:
     """Random bytes, and right ones with one thing changed."""
-    verdicts = codec.encode_verdicts((1, 5), Verdict(np.array([True, False]), np.array([7, -7])))
+    verdicts = codec.encode_verdicts((1, 5), ruling([True, False], [7, -7], CLASSES))
     right = {
         "globals": codec.encode_globals(Globals.none(CLASSES, VALUES)),
         "state": codec.encode_state({"far": np.arange(3), "near": np.zeros((0, 2), np.int64)}),

@@ -220,7 +220,9 @@ class Rota(Detector):
         seen = state["seen"].copy()
         seen[rows] += 1
         kept = rows != turn
-        return {"turn": np.array([(turn + 1) % len(seen)]), "seen": seen}, Verdict(kept, seen[rows])
+        return {"turn": np.array([(turn + 1) % len(seen)]), "seen": seen}, Verdict.of_kept(
+            uploads, kept, seen[rows]
+        )
 
 
 @pytest.fixture

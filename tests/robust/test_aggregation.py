@@ -25,7 +25,7 @@ from fedrfq.prototypes.fixed_point import (
     encode,
 )
 from fedrfq.robust.aggregation import combine, decide
-from fedrfq.robust.centres import RULES
+from fedrfq.robust.centres import CENTRES
 from fedrfq.robust.detectors import DETECTORS, Detector, State, Verdict
 from fedrfq.robust.detectors.none import NoDetection
 
@@ -48,7 +48,9 @@ class Drop(Detector):
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         rows = array(uploads.clients)
-        return {"calls": state["calls"] + 1}, Verdict(rows != self.client, 10 * rows)
+        return {"calls": state["calls"] + 1}, Verdict.of_kept(
+            uploads, rows != self.client, 10 * rows
+        )
 
 
 def three(precision: Precision = Precision()) -> Uploads:  # noqa: B008
@@ -226,7 +228,7 @@ def test_robust_rules_by_hand(rule: str, column: list[int], expected: int) -> No
         array([[1]] * len(column)),
         array([[[value]] for value in column]),
     )
-    assert RULES[rule](sent).tolist() == [[expected]]
+    assert CENTRES[rule](sent).tolist() == [[expected]]
     assert plain(rule, column) == expected
 
 

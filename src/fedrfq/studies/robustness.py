@@ -32,6 +32,7 @@ from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.round_loop import attackers as malicious
 from fedrfq.robust.attacks.none import NoAttack
 from fedrfq.robust.detectors.none import NoDetection
+from fedrfq.runs.influence import influence
 from fedrfq.runs.run_directory import CLIENT_COLUMNS
 from fedrfq.studies.axes import Axes, Labels, check_named, read_labels
 from fedrfq.studies.claims import ALL, claims
@@ -80,6 +81,10 @@ _LOSS_NOTE = (
 _DETECTION_NOTE = (
     "Precision: share of the dropped uploads that were attackers'. Recall: share of the attackers' "
     f"uploads that were dropped. Late recall: the same from round {LATE} on."
+)
+_COST_NOTE = (
+    "The share of honest uploads' weight that the detector took, a mean over rounds and seeds; and "
+    "the most rounds in a row in which any honest client took part and had no weight."
 )
 
 
@@ -182,6 +187,7 @@ class RobustnessPlan(GridPlan):
                 **accuracies(run, honest_clients[here]),
                 **{f"clean_{name}": value for name, value in clean[here].items()},
                 "detected": detected(found.records[labels, seed]),
+                **influence(self.axes.experiments[labels, seed], found.records[labels, seed]),
             }
         return replace(found, figures=figures)
 
@@ -210,7 +216,11 @@ class RobustnessPlan(GridPlan):
             cell[name] = measured.spread(name, labels)
             cell[f"{name}_loss"] = loss
             cell[f"{name}_won_back"] = won_back(loss, _lost(measured, name, undefended))
-        return cell | shares([counts for counts in measured.values("detected", labels) if counts])
+        cell |= shares([counts for counts in measured.values("detected", labels) if counts])
+        cell["honest_weight_lost"] = measured.mean("honest_weight_lost", labels)
+        out = [one for one in measured.values("longest_shut_out", labels) if one is not None]
+        cell["longest_shut_out"] = max(out, default=None)
+        return cell
 
     def _undefended(self) -> str:
         """Return the label of the detector that drops nothing, if the study includes it."""
@@ -253,6 +263,11 @@ class RobustnessPlan(GridPlan):
                 matrix(
                     f"{title}: honest uploads dropped, %",
                     text=lambda cell: _percent(cell["honest_dropped"]),
+                ),
+                matrix(
+                    f"{title}: honest weight lost, % / longest time out, rounds",
+                    text=_cost,
+                    note=_COST_NOTE,
                 ),
             ]
         if not self.against:
@@ -428,6 +443,11 @@ def _loss_text(cell: Cell, name: str) -> str:
 
 def _detection(cell: Cell) -> str:
     return " / ".join(number(cell[name], ".2f") for name in ("precision", "recall", "recall_late"))
+
+
+def _cost(cell: Cell) -> str:
+    lost = number(cell["honest_weight_lost"], ".1f")
+    return f"{lost} / {number(cell['longest_shut_out'], 'd')}"
 
 
 def _percent(share: float | None) -> str:

@@ -13,7 +13,7 @@ from fedrfq.robust.attacks.optimal_alie import OptimalAlie
 from fedrfq.robust.attacks.optimal_frame import OptimalFrame, harm
 from fedrfq.robust.attacks.optimal_ipm import OptimalIpm
 from fedrfq.robust.attacks.search import STEP, TRIES, displacement
-from fedrfq.robust.detectors.detector import Detector, State, Verdict
+from fedrfq.robust.detectors.detector import FULL, Detector, State, Verdict
 from support.scenes import Near, array, same, scene_of, send
 
 # Two honest holders around 2000 and 400, two attackers.
@@ -56,7 +56,8 @@ def test_the_factor_that_moves_the_centres_most_need_not_be_the_largest() -> Non
         value_JV = sent.values_KJV[2]
         if np.abs(value_JV).max() > 500:
             value_JV = KNOWN.values_JV
-        return Foreseen(np.ones(4, np.bool_), array([0] * 4), replace(KNOWN, values_JV=value_JV))
+        globals_ = replace(KNOWN, values_JV=value_JV)
+        return Foreseen(array([[FULL]] * 4), np.ones(4, np.bool_), array([0] * 4), globals_)
 
     sent = send(OptimalIpm(), replace(scene, foresee=foresee))
     ways = [2000 - 22_000 * STEP**i for i in range(TRIES)]
@@ -84,7 +85,7 @@ class Apart(Detector):
         mean_JV = uploads.values_KJV.sum(0, where=held_KJV) // np.maximum(held_KJV.sum(0), 1)
         far_KJ = np.abs(uploads.values_KJV - mean_JV).max(-1)
         far_K: Ints = np.where(uploads.held_KJ, far_KJ, 0).max(1)
-        return state, Verdict(far_K <= self.reach, far_K)
+        return state, Verdict.of_kept(uploads, far_K <= self.reach, far_K)
 
 
 def framed(strength: float) -> int:

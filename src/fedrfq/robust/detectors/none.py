@@ -21,4 +21,5 @@ class NoDetection(Detector):
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         clients = len(uploads.clients)
-        return state, Verdict(np.ones(clients, np.bool_), np.zeros(clients, np.int64))
+        everyone_K = np.ones(clients, np.bool_)
+        return state, Verdict.of_kept(uploads, everyone_K, np.zeros(clients, np.int64))
