@@ -33,7 +33,6 @@ from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.round_loop import attackers as malicious
 from fedrfq.robust.attacks.none import NoAttack
 from fedrfq.robust.detectors.none import NoDetection
-from fedrfq.runs.influence import influence
 from fedrfq.runs.run_directory import CLIENT_COLUMNS, MAX_ROW_BYTES
 from fedrfq.studies.axes import Axes, Labels, check_named, read_labels
 from fedrfq.studies.claims import ALL, claims
@@ -188,7 +187,6 @@ class RobustnessPlan(GridPlan):
                 **accuracies(run, honest_clients[here]),
                 **{f"clean_{name}": value for name, value in clean[here].items()},
                 "detected": detected(found.records[labels, seed]),
-                **influence(self.axes.experiments[labels, seed], found.records[labels, seed]),
             }
         return replace(found, figures=figures)
 
@@ -449,7 +447,7 @@ def _detection(cell: Cell) -> str:
 
 def _cost(cell: Cell) -> str:
     lost = number(cell["honest_weight_lost"], ".1f")
-    return f"{lost} / {number(cell['longest_shut_out'], 'd')}"
+    return f"{lost} / {number(cell['longest_shut_out'], '.0f')}"
 
 
 def _percent(share: float | None) -> str:
