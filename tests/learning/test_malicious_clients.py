@@ -354,7 +354,10 @@ def test_honest_figures_and_reasons_by_hand_from_the_files(tmp_path: Path) -> No
         for row in mine:
             refused = number > 1 and row["malicious"] == "1"
             assert (row["verdict"] == "refused") == refused
-            assert row["reason"] == (REASONS["negative"] if refused else "")
+            reasons = record["refused"] | record["reasons"]
+            assert row["reason"] == reasons.get(row["client"], "")
+            assert (row["reason"] == REASONS["negative"]) == refused
+            assert row["weight"] == {"kept": "100.0", "filtered": "0.0"}.get(row["verdict"], "")
             assert (row["score"] == "") == refused
             assert (row["verdict"] == "filtered") == (int(row["client"]) in record["filtered"])
         assert len(record["filtered"]) == 2
