@@ -66,10 +66,12 @@ CLIENT_COLUMNS = (
     "reason",
     # Last, so that a file from before there was a common test set has the first columns.
     *COMMON_COLUMNS,
+    # Of the upload, in percent; after these, as it is newer still.
+    "weight",
 )
 
 # Those of a file that a run may be resumed with: all, or those from before the common test.
-_KNOWN_COLUMNS = (CLIENT_COLUMNS, CLIENT_COLUMNS[: -len(COMMON_COLUMNS)])
+_KNOWN_COLUMNS = (CLIENT_COLUMNS, CLIENT_COLUMNS[:-1], CLIENT_COLUMNS[: -1 - len(COMMON_COLUMNS)])
 
 # The summary of a run that was stopped early. It is not result.json: that one tells studies and
 # audits that all rounds are there.
