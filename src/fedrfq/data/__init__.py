@@ -2,7 +2,7 @@
 
 from fedrfq.data.catalogue import DATASETS
 from fedrfq.data.contract import CONTRACT, Contract
-from fedrfq.data.dataset import Dataset
+from fedrfq.data.dataset import Dataset, is_given
 from fedrfq.data.image_form import ImageForm
 from fedrfq.data.library import at_path, get, info, load, load_agreed
 from fedrfq.data.source import Source
@@ -17,6 +17,7 @@ __all__ = [
     "at_path",
     "get",
     "info",
+    "is_given",
     "load",
     "load_agreed",
 ]

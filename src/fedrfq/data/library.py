@@ -14,7 +14,7 @@ from fedrfq.data.cache import folder, tell_cached
 from fedrfq.data.catalogue import DATASETS
 from fedrfq.data.content import Content, sha256
 from fedrfq.data.contract import CONTRACT, Contract
-from fedrfq.data.dataset import Dataset
+from fedrfq.data.dataset import GIVEN, Dataset, is_given
 from fedrfq.data.image_form import AS_FOUND, ImageForm
 from fedrfq.data.origins import first
 from fedrfq.data.source import Source
@@ -30,6 +30,12 @@ def load(name_or_path: str, form: ImageForm = AS_FOUND) -> Dataset:
     At a path there is an .npz or a folder of images. A known dataset is checked against its hash
     each time; one that needs no network is created on first use.
     """
+    if is_given(name_or_path):
+        raise UserError(
+            f"the data '{name_or_path.removeprefix(GIVEN)}' were given to fedrfq.run as Python "
+            "objects and cannot be loaded by name: go on in Python with "
+            "fedrfq.resume(PATH, data=…) and the same data"
+        )
     source = DATASETS.get(name_or_path)
     if source is None:
         return _own(name_or_path, form)
@@ -40,7 +46,8 @@ def load(name_or_path: str, form: ImageForm = AS_FOUND) -> Dataset:
         )
     if source.built_in and not cached_dataset.path(source.name).is_file():
         get(source.name, progress=False)
-    return _dataset(source.name, cached_dataset.read(source), source.mean, source.std)
+    content = cached_dataset.read(source)
+    return _dataset(source.name, content, source.mean, source.std, source.name)
 
 
 def at_path(name: str) -> Path | None:
@@ -68,7 +75,9 @@ def load_agreed(name: str, contract: Contract) -> Dataset:
     path = _existing(name)
     content = mapped(_content(path, contract.form, partial=True), contract, str(path))
     channels = content.train_x.shape[1]
-    return _dataset(path.stem, content, (contract.mean,) * channels, (contract.std,) * channels)
+    mean = (contract.mean,) * channels
+    std = (contract.std,) * channels
+    return _dataset(path.stem, content, mean, std, str(path.resolve()))
 
 
 def mapped(content: Content, contract: Contract, what: str) -> Content:
@@ -84,10 +93,9 @@ def mapped(content: Content, contract: Contract, what: str) -> Content:
 
 def _own(name_or_path: str, form: ImageForm) -> Dataset:
     path = _existing(name_or_path)
-    content = _content(path, form, partial=False)
-    # Of the training images only: test images must not influence training.
-    mean, std = moments(content.train_x)
-    return _dataset(path.stem, content, mean, std)
+    # Converted images cannot be loaded again by the path alone.
+    origin = str(path.resolve()) if form == AS_FOUND else ""
+    return of_content(path.stem, _content(path, form, partial=False), origin)
 
 
 def _content(path: Path, form: ImageForm, partial: bool) -> Content:
@@ -113,11 +121,22 @@ def _existing(name_or_path: str) -> Path:
     return path
 
 
-def moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def of_content(name: str, content: Content, origin: str) -> Dataset:
+    """Return a dataset of the user's own; `origin` is the path it was read from, if any."""
+    # Of the training images only: test images must not influence training.
+    mean, std = moments(content.train_x)
+    return _dataset(name, content, mean, std, origin)
+
+
+def moments(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel, of values scaled to [0, 1].
 
     A channel whose values are all the same has deviation 1, because images are divided by it.
     """
+    if images.dtype != np.uint8:
+        means_C = images.mean((0, 2, 3), dtype=np.float64) / 255
+        deviations_C = images.std((0, 2, 3), dtype=np.float64) / 255
+        return tuple(means_C.tolist()), tuple(std or 1.0 for std in deviations_C.tolist())
     values = np.arange(256) / 255
     means = []
     deviations = []
@@ -132,9 +151,11 @@ def moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, 
 
 
 def _dataset(
-    name: str, content: Content, mean: tuple[float, ...], std: tuple[float, ...]
+    name: str, content: Content, mean: tuple[float, ...], std: tuple[float, ...], origin: str
 ) -> Dataset:
-    return Dataset(name=name, **vars(content), mean=mean, std=std, sha256=sha256(content))
+    arrays = vars(content)
+    digest = sha256(content)
+    return Dataset(name=name, **arrays, mean=mean, std=std, sha256=digest, origin=origin)
 
 
 def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
