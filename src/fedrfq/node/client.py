@@ -220,7 +220,7 @@ class ClientProcess:
     def _news(self, certificate: Certificate, outcome: Outcome) -> News:
         task = self._federation.task
         number = certificate.record.round
-        clients, verdict = codec.decode_verdicts(outcome.verdicts)
+        clients, verdict = codec.decode_verdicts(outcome.verdicts, task.classes)
         news = News(
             number,
             codec.decode_globals(outcome.globals_, task.classes, task.values),
@@ -232,7 +232,13 @@ class ClientProcess:
             return news
         row = clients.index(client)
         word = "kept" if verdict.kept_K[row] else "filtered"
-        return replace(news, verdict=word, score=int(verdict.score_K[row]))
+        return replace(
+            news,
+            verdict=word,
+            score=int(verdict.score_K[row]),
+            weight=100 * verdict.share(row),
+            reason=verdict.why(row),
+        )
 
 
 def _outcome(parts: Mapping[PartKind, bytes]) -> Outcome:
@@ -283,7 +289,10 @@ def participant(identity: Identity, data: str, device: torch.device) -> Particip
     _check_public(identity, experiment)
     client = _place(identity, experiment, data)
     classes = identity.federation.task.classes
-    local = local_dataset.find(experiment, client, classes, data)
+    contract = identity.federation.contract
+    local = local_dataset.find(experiment, client, classes, data, contract)
+    if contract is not None and (missing := contract.missing(local.dataset.train_y.tolist())):
+        log_event("this client has no samples of some classes", classes=", ".join(missing))
     if local.common is None:
         log_event("no test on all classes: this client has test samples of its own classes only")
     return Participant(
