@@ -33,8 +33,9 @@ def test_the_page_follows_a_run_round_by_round_and_keeps_what_is_singled_out(tab
     with closing(session), watching([run.path]) as address:
         rounds = session.advance()
         next(rounds)
-        next(rounds)
         tab.open(address)
+        tab.wait("document.querySelectorAll('h2').length")
+        next(rounds)
         tab.wait(f"{tile(0)} === '2 of 8'")
         series = tab.wait(f"{LINES}.length")
         assert series == 5
@@ -55,6 +56,8 @@ def test_the_page_follows_a_run_round_by_round_and_keeps_what_is_singled_out(tab
             pass
         session.finish()
         tab.wait(f"{tile(0)} === '8 of 8' && document.body.innerText.includes('finished')")
+        titles = tab.js("[...document.querySelectorAll('h2')].map(h => h.textContent)")
+        assert titles[:3] == ["Accuracy", "Clients", "All classes"]
         drawn = tab.js("[...document.querySelectorAll('figure')].map(f => f.id)")
         assert {"accuracy", "clients", "partition", "trail", "filtered", "committee"} <= set(drawn)
     assert {asked.removeprefix(address) for asked in tab.asked} <= {"", "state", "data:,"}

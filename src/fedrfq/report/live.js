@@ -75,6 +75,8 @@
       delete figures[name];
     }
     state.sections.forEach(show);
+    const cards = state.sections.map((section) => document.getElementById(section.id));
+    if (cards.some((card, i) => sections.children[i] !== card)) sections.append(...cards);
     const changes = Object.entries(state.figures).map(([name, spec]) => change(name, spec));
     await Promise.all(changes);
   }

@@ -42,6 +42,8 @@ _MAX_HISTORY_BYTES = 1 << 24
 # Clients whose histories are read, and rounds of prototypes that are drawn.
 _MAX_CLIENTS = 200
 _MAX_TRAIL = 50
+# Of an upload, in percent.
+_FULL_WEIGHT = 100
 
 Status = dict[str, Any]
 Line = dict[str, Any]
@@ -252,7 +254,8 @@ def _latest(statuses: dict[str, Status | None]) -> list[Section]:
         return []
     latest = max(running, key=lambda status: status["round"])
     sections = []
-    dropped = (latest["last"] or {}).get("filtered")
+    last = latest["last"] or {}
+    dropped = [*(last.get("filtered") or ()), *(last.get("reduced") or ())]
     if dropped:
         keys = list(dropped[0])
         rows = [[client.get(key, "") for key in keys] for client in dropped]
@@ -307,12 +310,13 @@ def _filtered(histories: dict[str, list[Line]]) -> Figure | None:
         for line in lines:
             what = str(line.get("verdict"))[:40] or "upload too late"
             weight = _number(line, "weight")
-            if what == "kept" and (weight is None or weight >= 1):
+            if what == "kept" and (weight is None or weight >= _FULL_WEIGHT):
                 continue
             if what == "kept":
                 what = "less weight"
             reason = str(line.get("reason") or "")[:200]
-            rows.append({"round": line["round"], "client": client, "series": what, "why": reason})
+            row: Row = {"round": line["round"], "client": client, "series": what}
+            rows.append({**row, "weight": weight, "why": reason})
     if not rows:
         return None
     names = list(dict.fromkeys(str(row["series"]) for row in rows))
@@ -324,7 +328,9 @@ def _filtered(histories: dict[str, list[Line]]) -> Figure | None:
             "x": marks.rounds(),
             "y": {"field": "client", "type": "nominal", "title": None, "axis": {"labelLimit": 120}},
             "color": marks.series(names),
-            "tooltip": marks.tips(round="round", client="client", series="", why="why"),
+            "tooltip": marks.tips(
+                round="round", client="client", series="", weight="weight left, %", why="why"
+            ),
         },
     }
     return Figure("filtered", "Filtered clients", caption, rows, spec)
