@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than two cores have: many tests wait for processes, sockets and timers.
 WORKERS ?= 3
 
-.PHONY: run test docs test-wheel bench setup clean
+.PHONY: run test test-extras docs test-wheel bench setup clean
 run: $(VENV)/.installed
 	$(BIN)/fedrfq run examples/quickstart.toml
 	@command -v fedrfq > /dev/null || echo 'To have `fedrfq` on the path: source $(BIN)/activate'
@@ -28,6 +28,11 @@ docs: $(VENV)/.installed-dev
 
 test-wheel: $(VENV)/.installed-dev
 	$(BIN)/python tests/project/wheel.py
+
+# Trackers whose packages are too large for every change; nothing of it asks the network.
+test-extras: $(VENV)/.installed-dev
+	$(PIP) -e '.[track]'
+	$(BIN)/pytest tests/runs/test_trackers.py
 
 bench: $(VENV)/.installed
 	$(BIN)/python bench/engine.py

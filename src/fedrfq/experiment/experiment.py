@@ -122,6 +122,11 @@ class Experiment:
         "Share of each client's training samples held back and tested on instead of test samples",
         "0 to below 1",
     )
+    track: str = option(
+        "",
+        "Trackers that the run's figures are also written to, one or several",
+        "tensorboard, mlflow, wandb, trackio",
+    )
     data: Data = option(help="The dataset", factory=Data)
     partition: PartitionKind = option(
         help="How the samples are dealt to the clients", factory=Classes
@@ -302,6 +307,8 @@ class Experiment:
             for field in fields(self)
             if field.name not in SECTIONS
         }
+        if not self.track:
+            del table["track"]
         for key in PLAIN_SECTIONS:
             table[key] = dict(vars(getattr(self, key)))
         table["data"] = self.data.table()
@@ -325,6 +332,8 @@ class Experiment:
         committees still belong to their experiments.
         """
         table = self.table()
+        # Who looks on changes nothing.
+        table.pop("track", None)
         if isinstance(self.committee, Direct):
             del table["committee"]
         return hashlib.sha256(toml.dump(table).encode()).hexdigest()

@@ -123,8 +123,17 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
         "public": _kind("public", given, suits),
     }
     top = {key: value for key, value in given.items() if key not in SECTIONS}
+    if "track" in top:
+        top["track"] = _joined_names(top["track"])
     name = _automatic_name(data, name_of(METHODS, method))
     return _build(Experiment, top, "", {"name": name, **suits, **sections})
+
+
+def _joined_names(value: Any) -> Any:
+    """Return a list of names as one text, separated by commas; anything else as it is."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return ", ".join(value)
+    return value
 
 
 def _data_section(given: Mapping[str, Any]) -> Table:

@@ -31,6 +31,7 @@ from fedrfq.runs.recorded_run import RecordedRun
 from fedrfq.runs.result import agreement, detection, summary
 from fedrfq.runs.run_directory import SO_FAR, RunDirectory, common_round
 from fedrfq.runs.snapshot import PrototypeSnapshot, save_shares, shares
+from fedrfq.runs.trackers import trackers
 
 __all__ = [
     "Session",
@@ -107,7 +108,8 @@ class Session:
     ) -> Session:
         """Start the experiments as one stack, each in a fresh directory under `out`."""
         dataset = dataset or experiments[0].data.load()
-        # Before any directory is created: this raises where the experiment is not possible.
+        # Before any directory is created: these raise where the experiment is not possible.
+        tracking = trackers(experiments[0].track)
         loop = RoundLoop(experiments, dataset, device)
         state = loop.start()
         for experiment in experiments:
@@ -128,7 +130,7 @@ class Session:
                 stack = [os.path.relpath(other.path, run.path) for other in runs]
                 recorded = {**run.environment(), "stack": stack}
                 run.write("environment.json", to_json(recorded, indent=2) + "\n")
-            told = Callbacks(callbacks)
+            told = Callbacks([*callbacks, *tracking])
             return Session(loop, tuple(runs), state, held=held.pop_all(), callbacks=told)
 
     @staticmethod
@@ -145,9 +147,10 @@ class Session:
         """
         runs = tuple(RunDirectory.open(other) for other in RunDirectory.open(path).stack())
         check_stack(path, runs)
+        tracking = trackers(runs[0].experiment().track)
         with _lock_all(runs) as held:
             loop, state = _restore(runs, device, dataset)
-            told = Callbacks(callbacks)
+            told = Callbacks([*callbacks, *tracking])
             return Session(loop, runs, state, held=held.pop_all(), callbacks=told)
 
     def close(self) -> None:
