@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ class ClassPreview:
     name: str
     train: int
     test: int
-    picture: NDArray[np.uint8] | None
+    picture: NDArray[Any] | None
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def preview(identity: Identity, data: str) -> DataPreview:
     return DataPreview(classes, _uploads(experiment, identity.federation.task.public, counts_J))
 
 
-def _picture(local: LocalDataset, label: int) -> NDArray[np.uint8] | None:
+def _picture(local: LocalDataset, label: int) -> NDArray[Any] | None:
     """Return the first training sample of a class, if there is one."""
     own = local.partition.train[0]
     found = own[local.dataset.train_y[own] == label]
