@@ -74,7 +74,8 @@ def _picture(local: LocalDataset, label: int) -> NDArray[Any] | None:
     found = own[local.dataset.train_y[own] == label]
     if not len(found):
         return None
-    return local.dataset.train_x[found[0]]
+    picture: NDArray[Any] = local.dataset.train_x[found[0]]
+    return picture
 
 
 def _uploads(experiment: Experiment, public: PublicTask | None, counts_J: Ints) -> tuple[str, ...]:
