@@ -102,7 +102,7 @@ class LiveFederation:
 
     def _histories(self, federation: Federation) -> dict[str, list[Line]]:
         """Return the histories of the clients whose folders are here, by their names."""
-        found = {}
+        found: dict[str, list[Line]] = {}
         for party, member in list(federation.members.items()):
             if party >= 0 or len(found) >= _MAX_CLIENTS:
                 continue

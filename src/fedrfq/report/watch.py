@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from fedrfq.errors import UserError
 from fedrfq.node.ops.web import HOST, WebPage, WebServer
@@ -131,7 +132,8 @@ def watching(paths: Sequence[Path]) -> Iterator[str]:
     address: Future[str] = Future()
     serving = asyncio.run_coroutine_threadsafe(watch.serve(0, address.set_result), loop)
     try:
-        wait([address, serving], return_when=FIRST_COMPLETED)
+        either: list[Future[Any]] = [address, serving]
+        wait(either, return_when=FIRST_COMPLETED)
         if not address.done():
             serving.result()
         yield address.result()
