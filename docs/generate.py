@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -183,10 +184,27 @@ def architecture(page: str) -> str:
     )
 
 
+def notebook(path: Path) -> str:
+    """Return a notebook as a page: its text, and its code as one would type it."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    title, *texts = [_cell(cell) for cell in cells]
+    download = f"Download the notebook: [{path.name}]({path.name})."
+    return "\n\n".join([title, GENERATED, download, *texts]) + "\n"
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    text = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return text
+    return f"```python\n{text}\n```"
+
+
 def pages() -> dict[Path, str]:
     """Return what each generated page should hold."""
     layers = DOCS / "concepts" / "architecture.md"
+    notebooks = sorted((DOCS / "notebooks").glob("*.ipynb"))
     return {
+        **{path.with_suffix(".md"): notebook(path) for path in notebooks},
         DOCS / "reference" / "configuration.md": configuration(),
         DOCS / "reference" / "commands.md": commands(),
         layers: architecture(layers.read_text(encoding="utf-8")),

@@ -267,6 +267,10 @@ def test_an_unfinished_run_is_shown_as_far_as_it_is(tmp_path):
     found = figures(path)
     # Three rounds of both ways to predict, and one test on all classes.
     assert len(found["accuracy"].rows) == 2 * 3 + 1
+    assert {row["round"] for row in found["trail"].rows} == {1, 2, 3}
+    # A run from before there were trails shows the checkpoint's prototypes.
+    (path / "trail.jsonl").unlink()
+    found = figures(path)
     assert {row["kind"] for row in found["prototypes"].rows} == {"global"}
     assert "was not recorded" in found["prototypes"].caption
     with (path / "clients.csv").open("a") as file:
@@ -286,6 +290,7 @@ def test_an_unfinished_run_is_shown_as_far_as_it_is(tmp_path):
 def test_a_checkpoint_with_other_globals_gives_no_picture(whole, tmp_path, values):
     copy = damaged(whole, tmp_path, "prototypes.safetensors", "")
     (copy / "prototypes.safetensors").unlink()
+    (copy / "trail.jsonl").unlink()
     (path,) = RunDirectory.open(copy).checkpoints().values()
     named, metadata = tensors.load(path)
     tensors.save(path, {**named, "globals/values": values}, metadata)
@@ -309,7 +314,7 @@ def test_a_run_from_before_there_were_committees_or_snapshots(whole, tmp_path):
         for line in lines
     ]
     copy = damaged(whole, tmp_path, "rounds.jsonl", "".join(older))
-    for name in ("partition.csv", "prototypes.safetensors"):
+    for name in ("partition.csv", "prototypes.safetensors", "trail.jsonl"):
         (copy / name).unlink()
     # The first 14 columns are those from before there was a test on all classes.
     rows = [line.split(",")[:14] for line in (copy / "clients.csv").read_text().splitlines()]
@@ -392,8 +397,8 @@ def test_what_is_damaged_and_not_needed_is_left_out_and_said(
 
 def test_whatever_the_directory_says_stays_text(whole, tmp_path):
     text = rendered(hostile(whole, tmp_path / "copy"))
-    assert text.count("<script") == 3
-    assert text.count("</script>") == 3
+    assert text.count("<script") == 4
+    assert text.count("</script>") == 4
     assert "<img" not in text
     given = re.search(r'id="given">(.*?)</script>', text, re.DOTALL)[1]
     assert "<" not in given
