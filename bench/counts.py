@@ -6,6 +6,8 @@ Nobody is dropped: only counts are cut, by one of several caps:
 - `none`: counts are believed.
 - `median`: to the lower median of the class's holders, as version 0.1 did.
 - `quantile`: to the holders' 85 % quantile.
+- `geometric`: to √(P · M), where P is the largest class of any client after the m largest, and M the
+  median of the class's holders.
 - `cap`: as detectors do now (`fedrfq/robust/detectors/counts.py`).
 
 In `peace` nobody lies. In `inflate` four of twenty clients swap their classes and claim a thousand
@@ -35,6 +37,7 @@ from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.counts import capped, lower_medians
+from fedrfq.robust.detectors.distances import isqrt
 from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.studies.intervals import spread
 
@@ -55,10 +58,18 @@ def quantiles(counts_KJ: Ints) -> Ints:
     return cut_KJ
 
 
+def geometric(counts_KJ: Ints) -> Ints:
+    """Return the counts cut to √(P · M)."""
+    large = np.sort(counts_KJ.max(1))[-1 - LIARS]
+    cut_KJ: Ints = np.minimum(counts_KJ, isqrt(large * np.minimum(lower_medians(counts_KJ), large)))
+    return cut_KJ
+
+
 CAPS: Mapping[str, Callable[[Ints], Ints]] = {
     "none": lambda counts_KJ: counts_KJ,
     "median": lambda counts_KJ: np.minimum(counts_KJ, lower_medians(counts_KJ)),
     "quantile": quantiles,
+    "geometric": geometric,
     "cap": lambda counts_KJ: capped(counts_KJ, LIARS),
 }
 
