@@ -6,8 +6,8 @@ Nobody is dropped: only counts are cut, by one of several caps:
 - `none`: counts are believed.
 - `median`: to the lower median of the class's holders, as version 0.1 did.
 - `quantile`: to the holders' 85 % quantile.
-- `geometric`: to √(P · M), where P is the largest class of any client after the m largest, and M the
-  median of the class's holders.
+- `geometric`: to √(P · M), where P is the largest class of any client after the m largest, and M
+  the median of the class's holders.
 - `cap`: as detectors do now (`fedrfq/robust/detectors/counts.py`).
 
 In `peace` nobody lies. In `inflate` four of twenty clients swap their classes and claim a thousand
