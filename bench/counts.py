@@ -15,7 +15,9 @@ times as many samples as they have; `swap` is the same without the claim. Accura
 means over the clients that are honest in all three, after the last round; differences are from
 `none` in peace, paired by seed, ± half of the 95 % interval.
 
-Example: python bench/counts.py --seeds 5 --out results/counts/mnist5k.json
+It can be run in parts: rows are added to those of the file, and written after each α.
+
+Example: python bench/counts.py --seeds 3 --rounds 10 --out results/counts.json
 """
 
 from __future__ import annotations
@@ -156,7 +158,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure, print the table, and store every run's figures."""
+    """Measure, store every run's figures, and print the table of all that is stored."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=15)
@@ -167,12 +169,13 @@ def main() -> None:
     DETECTORS["only-cap"] = OnlyCap
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
     rows: list[dict[str, Any]] = []
+    if arguments.out and arguments.out.exists():
+        rows = json.loads(arguments.out.read_text())
     for alpha in arguments.alphas:
         rows += measured(alpha, arguments.caps, seeds, arguments.rounds)
+        if arguments.out:
+            arguments.out.write_text(json.dumps(rows, indent=1) + "\n")
     print(table(rows))
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":
