@@ -34,7 +34,7 @@ def test_every_package_has_a_layer_of_its_own() -> None:
     assert len(set(LAYERS)) == len(LAYERS)
     packages = [path.parent for path in ROOT.rglob("__init__.py") if path.parent != ROOT]
     names = {".".join(path.relative_to(ROOT).parts) for path in packages}
-    nested = ("simulator.adversaries", "simulator.fuzz.mutants", "data.partition")
+    nested = ("simulator.adversaries", "simulator.fuzz.mutants", "data.partition", "runs.trackers")
     assert names - set(LAYERS) <= set(nested)
 
 
@@ -158,7 +158,7 @@ def test_only_declared_packages_are_imported_directly() -> None:
     """What a dependency happens to bring may be gone with its next release."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    runtime = [extras[name] for name in ("train", "onnx", "report", "flower")]
+    runtime = [extras[name] for name in ("train", "onnx", "report", "flower", "track")]
     declared = {
         re.split(r"[^\w-]", line)[0]
         for lines in [project["dependencies"], *runtime]
