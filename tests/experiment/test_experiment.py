@@ -168,7 +168,7 @@ def test_a_table_says_everything(tmp_path: Path) -> None:
     assert "alone" not in load().table()["train"]
     assert "public" not in load().table()
     assert load().table()["data"] == {"name": "mnist5k", "augment": False}
-    assert set(found) == set(vars(load())) - {"cohorts"}
+    assert set(found) == set(vars(load())) - {"cohorts", "track"}
     for section in (
         "data",
         "partition",
