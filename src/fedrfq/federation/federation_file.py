@@ -114,7 +114,7 @@ class Federation:
             "bits": task.precision.bits,
             "classes": task.classes,
             "values": task.values,
-            "detector": {"name": _name(task.detector), **vars(task.detector)},
+            "detector": {"name": self.detector, **vars(task.detector)},
         }
         if task.public is not None:
             table["public"] = _public_table(task.public)
@@ -141,6 +141,11 @@ class Federation:
         if party in self.courier_numbers:
             return courier
         return client
+
+    @property
+    def detector(self) -> str:
+        """The name of the detector that judges uploads."""
+        return _name(self.task.detector)
 
     def about(self) -> str:
         """Describe the federation in one line."""

@@ -111,6 +111,25 @@ def test_init_writes_nothing_of_what_cannot_be(
     assert not folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "detector"),
+    [
+        ([], "adaptive"),
+        (["--set", "detector.name=median"], "median"),
+        (["--experiment", "named.toml"], "none"),
+        (["--experiment", "named.toml", "--detector", "bft"], "bft"),
+    ],
+)
+def test_a_detector_is_chosen_in_the_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], detector: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("named.toml").write_text('detector.name = "none"\n')
+    done = fedrfq("committee", "init", "it", "--clients", 2, *options)
+    assert f"detector: {detector}" in done.stdout
+    assert Federation.read(Path("it/federation.toml").read_text(), "it").detector == detector
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     made = keys()
     federation = agreed(made)

@@ -33,6 +33,8 @@ from fedrfq.node.storage.party_folder import (
     write,
 )
 
+# The detector of a federation whose experiment names none: an open federation needs one.
+DEFAULT_DETECTOR = "adaptive"
 # What only the owner may read, write or enter.
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
@@ -102,6 +104,24 @@ def purpose(
     dataset = DATASETS.get(chosen.data.name) or load(chosen.data.name)
     task = committee_settings(chosen, len(dataset.classes)).task
     return FoundingPurpose(toml.dump(chosen.table()), task)
+
+
+def detector_settings(file: Path | None, sets: Sequence[str], chosen: str | None) -> list[str]:
+    """Return the settings that make `chosen` the detector of an experiment.
+
+    If it is None, the experiment's own detector stays, or the default is set where it names none.
+    """
+    named: toml.Table = {}
+    if file is not None:
+        named = toml.read(file)
+    for assignment in sets:
+        named = toml.assign(named, assignment)
+    section = named.get("detector")
+    if chosen is None and not (isinstance(section, Mapping) and "name" in section):
+        chosen = DEFAULT_DETECTOR
+    if chosen is None:
+        return []
+    return [f"detector.name={chosen}"]
 
 
 def federation(
