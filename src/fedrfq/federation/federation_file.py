@@ -102,6 +102,11 @@ class Federation:
         return {member.certificate: party for party, member in self.members.items()}
 
     @cached_property
+    def party_by_name(self) -> dict[str, int]:
+        """The party of each name."""
+        return {member.name: party for party, member in self.members.items()}
+
+    @cached_property
     def text(self) -> str:
         """The text of federation.toml."""
         task = self.task

@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 from fedrfq.errors import UserError
@@ -56,7 +57,7 @@ class NewKeys:
         # Refuse a bad name or address before any key is made.
         Request(Member(name, address, b"-"), b"", courier=courier)
         seed = secrets.token_bytes(KEY)
-        tls_key, certificate = certificates.make(name, days)
+        tls_key, certificate = certificates.make(name, timedelta(days=days))
         signer = Ed25519Signer(seed)
         member = Member(name, address, certificate)
         request = Request(member, signer.public, courier=courier).signed(signer)
