@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunData:
-    """One run: `facts` are what `fedrfq show` prints, `notes` say what is missing and why."""
+    """One run: `settings` are what was run, `notes` say what is missing and why."""
 
     path: Path
     experiment: Experiment
@@ -47,7 +47,8 @@ class RunData:
     clients: Clients
     shares: list[Share]
     prototypes: PrototypeSnapshot | None
-    facts: list[tuple[str, str]]
+    settings: list[tuple[str, str]]
+    results: list[tuple[str, str]]
     finished: bool
     notes: list[str]
 
@@ -68,7 +69,8 @@ class RunData:
             clients=_try(lambda: Clients.read(path / "clients.csv"), Clients(), notes),
             shares=_try(lambda: _shares(run, experiment, environment), [], notes),
             prototypes=_try(lambda: _prototypes(run), None, notes),
-            facts=_facts(run),
+            settings=_facts(run, summary.settings),
+            results=_facts(run, summary.rows),
             finished=run.result() is not None,
             notes=notes + _progress_notes(run, experiment, records),
         )
@@ -122,9 +124,11 @@ def _fits(value: Any, kind: str) -> bool:
     return type(value) in types and math.isfinite(value) and abs(value) < _MAX_NUMBER
 
 
-def _facts(run: RunDirectory) -> list[tuple[str, str]]:
+def _facts(
+    run: RunDirectory, facts: Callable[[RunDirectory], list[tuple[str, str]]]
+) -> list[tuple[str, str]]:
     try:
-        return summary.rows(run)
+        return facts(run)
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise UserError(
             f"{run.path}: result.json or environment.json holds values of the wrong type: "

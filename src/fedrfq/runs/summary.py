@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedrfq.committee import Direct
 from fedrfq.data.partition import PARTITIONS
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.files.atomic import write_atomically
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
+from fedrfq.models import MODELS
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.none import NoDetection
@@ -22,6 +24,42 @@ from fedrfq.runs.run_directory import RunDirectory
 def rows(run: RunDirectory) -> list[tuple[str, str]]:
     """Return the settings and results of a run, finished or not, as pairs of label and text."""
     return _rows(run.experiment(), run.rounds(), run.result() or {}, run.environment())
+
+
+def settings(run: RunDirectory) -> list[tuple[str, str]]:
+    """Return what was run, and nothing of what came of it, as pairs of label and text."""
+    experiment = run.experiment()
+    train = experiment.train
+    who = f"{experiment.clients}"
+    if experiment.participation < 1:
+        who += f", of which {100 * experiment.participation:g} % take part in a round"
+    epochs = "1 epoch" if train.epochs == 1 else f"{train.epochs} epochs"
+    return [
+        ("method", name_of(METHODS, experiment.method)),
+        ("data", experiment.data.name),
+        ("clients", who),
+        ("model", _models(experiment)),
+        _partition(experiment, run.environment()),
+        ("rounds", f"{experiment.rounds}, each of {epochs} in batches of {train.batch_size}"),
+        *_attack(experiment),
+        ("detector", name_of(DETECTORS, experiment.detector)),
+        ("committee", _servers(experiment)),
+        ("seed", str(experiment.seed)),
+    ]
+
+
+def _models(experiment: Experiment) -> str:
+    """Return the clients' models by name, and how many clients have each where they differ."""
+    if not experiment.cohorts:
+        return name_of(MODELS, experiment.model)
+    named = [(name_of(MODELS, cohort.model), cohort.clients) for cohort in experiment.cohorts]
+    return ", ".join(f"{name} ({clients} clients)" for name, clients in named)
+
+
+def _servers(experiment: Experiment) -> str:
+    if isinstance(experiment.committee, Direct):
+        return "one trusted server"
+    return experiment.committee.about()
 
 
 def title(experiment: Experiment) -> str:
@@ -38,12 +76,8 @@ def _rows(
     result: dict[str, Any],
     environment: dict[str, Any],
 ) -> list[tuple[str, str]]:
-    dealt = environment.get("partition", {})
-    held = (
-        f"{dealt.get('classes_mean', 0):.2f} ± {dealt.get('classes_std', 0):.2f} classes per client"
-    )
     rows = [
-        ("partition", f"{name_of(PARTITIONS, experiment.partition)}: {held}"),
+        _partition(experiment, environment),
         ("rounds", f"{len(records)} of {experiment.rounds}"),
     ]
     if not records:
@@ -85,6 +119,14 @@ def _rows(
             )
         )
     return rows
+
+
+def _partition(experiment: Experiment, environment: dict[str, Any]) -> tuple[str, str]:
+    dealt = environment.get("partition", {})
+    held = (
+        f"{dealt.get('classes_mean', 0):.2f} ± {dealt.get('classes_std', 0):.2f} classes per client"
+    )
+    return "partition", f"{name_of(PARTITIONS, experiment.partition)}: {held}"
 
 
 def _all_classes(experiment: Experiment, records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
@@ -136,16 +178,8 @@ def _defence(
 ) -> list[tuple[str, str]]:
     """Return rows on the attack and the detector; none where there is neither."""
     last = records[-1]
-    attack = experiment.attack
-    rows = []
-    if attack.clients:
-        rows.append(
-            (
-                "attack",
-                f"{name_of(ATTACKS, attack)} by {attack.clients} clients "
-                f"from round {attack.start_round} on",
-            )
-        )
+    rows = _attack(experiment)
+    if experiment.attack.clients:
         head, prototype = (
             _points(mean)
             for mean in (last.honest_accuracy_mean, last.honest_prototype_accuracy_mean)
@@ -163,6 +197,15 @@ def _defence(
             )
         )
     return rows
+
+
+def _attack(experiment: Experiment) -> list[tuple[str, str]]:
+    """Return a row on the attack; none where there is none."""
+    attack = experiment.attack
+    if not attack.clients:
+        return []
+    who = f"{attack.clients} clients from round {attack.start_round} on"
+    return [("attack", f"{name_of(ATTACKS, attack)} by {who}")]
 
 
 def _committee(experiment: Experiment, records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
