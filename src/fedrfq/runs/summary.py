@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedrfq.committee import Direct
 from fedrfq.data.partition import PARTITIONS
+from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.files.atomic import write_atomically
 from fedrfq.learning.evaluation import RoundRecord
@@ -23,7 +26,24 @@ from fedrfq.runs.run_directory import RunDirectory
 
 def rows(run: RunDirectory) -> list[tuple[str, str]]:
     """Return the settings and results of a run, finished or not, as pairs of label and text."""
-    return _rows(run.experiment(), run.rounds(), run.result() or {}, run.environment())
+    experiment = run.experiment()
+    records = run.rounds()
+    result = run.result() or {}
+    environment = run.environment()
+    with _reporting_wrong_types(run):
+        return _rows(experiment, records, result, environment)
+
+
+@contextmanager
+def _reporting_wrong_types(run: RunDirectory) -> Iterator[None]:
+    """Turn what values of hostile files do to the block into a UserError."""
+    try:
+        yield
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise UserError(
+            f"{run.path}: result.json or environment.json holds values of the wrong type: "
+            "restore the files"
+        ) from error
 
 
 def settings(run: RunDirectory) -> list[tuple[str, str]]:
@@ -34,12 +54,14 @@ def settings(run: RunDirectory) -> list[tuple[str, str]]:
     if experiment.participation < 1:
         who += f", of which {100 * experiment.participation:g} % take part in a round"
     epochs = "1 epoch" if train.epochs == 1 else f"{train.epochs} epochs"
+    with _reporting_wrong_types(run):
+        partition = _partition(experiment, run.environment())
     return [
         ("method", name_of(METHODS, experiment.method)),
         ("data", experiment.data.name),
         ("clients", who),
         ("model", _models(experiment)),
-        _partition(experiment, run.environment()),
+        partition,
         ("rounds", f"{experiment.rounds}, each of {epochs} in batches of {train.batch_size}"),
         *_attack(experiment),
         ("detector", name_of(DETECTORS, experiment.detector)),
@@ -298,12 +320,17 @@ def draw(axes: Any, records: Sequence[RoundRecord]) -> None:
         axes.plot(rounds, accuracies, color="C2", marker="o", label="all classes, final prediction")
 
 
+def _drawable(value: float | None) -> float:
+    # A record has null where a figure is not a number.
+    return math.nan if value is None else value
+
+
 def _curve(
     axes: Any, records: Sequence[RoundRecord], mean: str, std: str, *, label: str, colour: str
 ) -> None:
     rounds = [record.round for record in records]
-    middle = [getattr(record, mean) for record in records]
-    spread = [getattr(record, std) for record in records]
+    middle = [_drawable(getattr(record, mean)) for record in records]
+    spread = [_drawable(getattr(record, std)) for record in records]
     low = [m - s for m, s in zip(middle, spread, strict=True)]
     high = [min(100.0, m + s) for m, s in zip(middle, spread, strict=True)]
     axes.plot(rounds, middle, color=colour, label=f"{label} (± std over clients)")
