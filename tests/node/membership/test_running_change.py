@@ -25,11 +25,14 @@ def run_of(folder: Path) -> str:
 
 
 async def rounds(folders: list[Path], number: int) -> None:
-    """Let clients upload until each knows of so many decided rounds."""
+    """Let clients upload until each knows how round `number` was decided.
+
+    A client that a loaded machine holds up may miss a round before it.
+    """
     clients = [Uploader(folder, number) for folder in folders]
     for client in clients:
         await client.start()
-    await until(lambda: all(len(client.decided) >= number for client in clients))
+    await until(lambda: all(number in client.decided for client in clients))
     for client in clients:
         await client.stop()
 
