@@ -65,10 +65,12 @@ CLIENT_COLUMNS = (
     "reason",
     # Last, so that a file from before there was a common test set has the first columns.
     *COMMON_COLUMNS,
+    # Of the upload, in percent; after these, as it is newer still.
+    "weight",
 )
 
 # Those of a file that a run may be resumed with: all, or those from before the common test.
-_KNOWN_COLUMNS = (CLIENT_COLUMNS, CLIENT_COLUMNS[: -len(COMMON_COLUMNS)])
+_KNOWN_COLUMNS = (CLIENT_COLUMNS, CLIENT_COLUMNS[:-1], CLIENT_COLUMNS[: -1 - len(COMMON_COLUMNS)])
 
 # What is read of files, which may be anybody's, in bytes: of rounds.jsonl, of files with a few
 # facts, and of a line of clients.csv.
