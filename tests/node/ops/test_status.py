@@ -8,7 +8,7 @@ import json
 import re
 import signal
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,8 @@ from fedrfq.federation import codec
 from fedrfq.node.membership import identity
 from fedrfq.node.ops import status as server_status
 from fedrfq.node.ops import status_client
+from fedrfq.node.ops.client_status import _why
+from fedrfq.node.storage.client_history import HistoryLine
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.detectors import FULL, Reason, Verdict
 from fedrfq.robust.detectors.reasons import toward
@@ -328,7 +330,8 @@ CLIENT = {
         "value": "cd" * 32,
         "verdict": "filtered",
         "score": 9,
-        "why": "the detector adaptive found the upload odd: score 9",
+        "weight": 0.0,
+        "why": "counted for 0 %: far",
         "accuracy": 91.25,
     },
     "certificate_expires": "2028-11-17T02:00:00+00:00",
@@ -341,10 +344,23 @@ def test_one_client_is_shown_in_full() -> None:
     assert re.search(r"round +│ 3 of 5: waiting for the result", text)
     assert re.search(r"last upload +│ round 3, 2026-11-18T02:00:00", text)
     assert re.search(r"receipts +│ server-0, server-2 of 4", text)
-    assert "the detector adaptive found the upload odd: score 9; accuracy 91.25 %" in text
+    assert "counted for 0 %: far; accuracy 91.25 %" in text
     assert "expires 2028-11-17" in text
     early = printed({}, {"ward-3": {**CLIENT, "upload": None, "last": None, "connected": []}})
     assert "waiting for servers" in early
+
+
+def test_a_client_says_why_its_upload_counted_for_less() -> None:
+    line: dict[str, Any] = {field.name: None for field in fields(HistoryLine)}
+    told = [
+        _why(HistoryLine(**{**line, "verdict": verdict, "weight": weight, "reason": reason}))
+        for verdict, weight, reason in [("", None, ""), ("kept", 100.0, ""), ("kept", 25.0, "far")]
+    ]
+    assert told == [
+        "no upload of this client was in the round",
+        "counted in full",
+        "counted for 25 %: far",
+    ]
 
 
 def test_several_clients_are_shown_a_line_each_below_the_servers(

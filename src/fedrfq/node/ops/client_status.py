@@ -32,13 +32,15 @@ class LastUpload:
 class CertifiedResult:
     """The last certified round, and how the client's upload fared in it.
 
-    `verdict` is "kept", "filtered", or "" where no upload of this client counted.
+    `verdict` is "kept", "filtered", or "" where no upload of this client was in the round. `weight`
+    is what the upload had left of its weight, in percent, and `why` says so in words.
     """
 
     round: int
     value: str
     verdict: str
     score: int | None
+    weight: float | None
     why: str
     accuracy: float
 
@@ -108,17 +110,8 @@ class ClientTracker:
         if last is not None and last.record.round == line.round:
             value = last.record.value(self.identity.federation.roster.run).hex()
         self.last = CertifiedResult(
-            line.round, value, line.verdict, line.score, self._why(line), line.accuracy
+            line.round, value, line.verdict, line.score, line.weight, _why(line), line.accuracy
         )
-
-    def _why(self, line: HistoryLine) -> str:
-        """Say in words how the upload of a round fared."""
-        if not line.verdict:
-            return "no upload of this client was in the round"
-        if line.verdict == "kept":
-            return "counted in full"
-        detector = self.identity.federation.detector
-        return f"the detector {detector} found the upload odd: score {line.score}"
 
     def phase(self) -> str:
         """Return in words what the client is doing."""
@@ -152,3 +145,12 @@ class ClientTracker:
             certificate_expires=links.certificate_expires.isoformat(timespec="seconds"),
             ignored=dict(client.ignored),
         )
+
+
+def _why(line: HistoryLine) -> str:
+    """Say in words how the upload of a round fared."""
+    if not line.verdict:
+        return "no upload of this client was in the round"
+    if not line.reason:
+        return "counted in full"
+    return f"counted for {line.weight:.0f} %: {line.reason}"
