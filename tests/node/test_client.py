@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import threading
 import time
@@ -256,6 +257,45 @@ def test_a_clients_pages_say_what_it_sent_and_what_was_certified(
     rows = [line for line in text.splitlines() if line.startswith("│ client-")]
     assert ["waiting for the result" in rows[0], "not running" in rows[1]] == [True, True]
     assert not (own / "status.json").exists()
+
+
+def test_a_client_that_lost_its_machine_comes_back_with_its_model_and_new_keys(
+    tmp_path: Path,
+) -> None:
+    """The steps of the operating manual. It may have sent an upload nobody here knows of."""
+    folder = new_federation(tmp_path / "f", 2, 9, minimum=1, deadline_ms=300)
+    server, own, other = (folder / name for name in ("server-0", "client-0", "client-1"))
+    backup = tmp_path / "backup"
+
+    async def lose() -> None:
+        await asyncio.gather(*(process(each).run(True) for each in (own, other)))
+        shutil.copytree(own / MODEL, backup / MODEL)
+        shutil.copy(own / NAME, backup)
+        shutil.rmtree(own)
+        fedrfq("keys", "new", own, "--name", "client-0")
+        fedrfq("committee", "change", server, own / "request.toml", "--out", tmp_path / "new.toml")
+        fedrfq("committee", "approve", server, tmp_path / "new.toml")
+        assert (await process(other).run(once=False)).successor
+        await until(lambda: (server / "past/1/federation.toml").exists())
+
+    async def return_() -> None:
+        shutil.copytree(backup, own, dirs_exist_ok=True)
+        shutil.copy(tmp_path / "new.toml", own / "federation.toml")
+        (own / "past/1").mkdir(parents=True)
+        for name in ("federation.toml", "last.bin"):
+            shutil.copy(server / "past/1" / name, own / "past/1")
+        kept, _ = tensors.load(backup / MODEL / "model.safetensors")
+        found = participant(identity.load(own), "mnist5k", CPU).params
+        assert all(torch.equal(found[name][0], kept[name]) for name in found)
+        await process(own).run(once=True)
+
+    async def work() -> None:
+        await lose()
+        await return_()
+
+    together(folder, work)
+    assert [(line["round"], line["verdict"]) for line in lines(own)][:2] == [(1, "kept")] * 2
+    assert "no evidence" in fedrfq("evidence", server).stdout
 
 
 def test_samples_of_its_own_and_a_public_map(
