@@ -48,6 +48,7 @@ LAYERS = [
     "paper",
     "report",
     "flower",
+    "api",
     "cli",
 ]
 
