@@ -138,8 +138,9 @@ def in_namespaces(folder: Path) -> dict[str, Any]:
 def trial(folder: Path) -> dict[str, Any]:
     """Found a federation with keys made for all, and wait for its first certified round."""
     page = WorkedPage(folder, {})
-    study = [*_study(), f"--port {free_ports(1)[0]}", "--minimum 3"]
-    page.run(f"fedrfq committee init . --servers 4 --clients 4 {' '.join(study)}")
+    contract = f"--classes {','.join(CLASSES)} --shape 1x28x28"
+    more = f"--set rounds=200 --minimum 3 --port {free_ports(1)[0]}"
+    page.run(f"fedrfq committee init . --servers 4 --clients 4 {contract} {more}")
     wards = [f"client-{number}" for number in range(4)]
     try:
         for number, hospital in enumerate(HOSPITALS):
@@ -150,10 +151,6 @@ def trial(folder: Path) -> dict[str, Any]:
         return {"first round": {"commands": len(page.ran), "seconds": seconds}}
     finally:
         page.stop()
-
-
-def _study() -> list[str]:
-    return ["--set data.name=scans-a", "--set rounds=200"]
 
 
 PLACES = {"users": users, "namespaces": in_namespaces, "trial": trial}

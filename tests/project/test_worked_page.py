@@ -84,7 +84,9 @@ def commands(page: WorkedPage) -> Sequence[str]:
 
 def test_every_command_of_the_page_works(ground: Path, mnist: Dataset) -> None:
     for number, hospital in enumerate("abcde"):
-        make_scans(ground / f"scans-{hospital}", mnist, number, CLASSES)
+        # Hospital D has no scans of the last class.
+        classes = CLASSES[:2] if hospital == "d" else CLASSES
+        make_scans(ground / f"scans-{hospital}", mnist, number, classes)
     python = python_for_all()
     page = WorkedPage(ground, addresses())
     if python is not None:
@@ -98,10 +100,11 @@ def test_every_command_of_the_page_works(ground: Path, mnist: Dataset) -> None:
     finally:
         page.stop()
     assert stages == ["first round", "changed", "joined"]
-    # At each hospital two for keys and two to start, and two to found the federation.
-    assert len(first) == 4 * 4 + 2
+    # At each hospital two for keys and two to start; two to found the federation; and `doctor`.
+    assert len(first) == 4 * 4 + 2 + 1
     printed = dict(page.ran)
     assert "detector: adaptive" in printed[first[9]]
+    assert "data contract: 3 classes" in printed[first[9]]
     assert "5 logs agree" in next(text for line, text in page.ran if "verify" in line)
     federation = tomllib.loads((ground / "client-e" / "federation.toml").read_text())
     assert [client["name"] for client in federation["clients"]] == [

@@ -64,10 +64,6 @@ class WorkedPage:
         self.ran: list[tuple[str, str]] = []
         self.began = time.monotonic()
 
-    def write_file(self, lines: Sequence[str]) -> None:
-        """Write a file that the page shows; its name is in the first line."""
-        (self.folder / lines[0].removeprefix("# ")).write_text("\n".join(lines) + "\n")
-
     def run_block(self, lines: Sequence[str]) -> None:
         """Run the commands of a block."""
         hospitals = HOSPITALS if lines[0] == EACH else "a"
@@ -148,9 +144,8 @@ def play(page: WorkedPage) -> Iterator[str]:
     """Run the whole page, and yield the name of each stage that has come about."""
     parties = [f"{role}-{hospital}" for hospital in HOSPITALS for role in ("server", "client")]
     wards = [party for party in parties if party.startswith("client")]
+    servers = [party for party in parties if party.startswith("server")]
     for language, lines in blocks(PAGE.read_text(encoding="utf-8")):
-        if language == "toml" and lines[0] == "# study.toml":
-            page.write_file(lines)
         if language != "sh":
             continue
         if "client-e/past/1" in lines[0]:
@@ -162,6 +157,8 @@ def play(page: WorkedPage) -> Iterator[str]:
             page.stop()
         if lines[0].startswith("fedrfq predict"):
             return
+        if lines[0].startswith("fedrfq doctor"):
+            page.until(lambda: page.serve(*servers), "the servers")
         page.run_block(lines)
         if set(page.lasting) == set(parties) and "client client-a" in lines[-1]:
             page.until(lambda: all(page.certified(ward) for ward in wards), "the first round")
