@@ -28,7 +28,7 @@ PATIENCE_S = 240.0
 EACH = "# each hospital"
 # What is a hospital's own on the page, written for hospital A.
 _OWN = re.compile(r"\b(server|client|hospital|ward|scans)-a\b")
-_PARTY = re.compile(r"\b(?:server|client)-[a-e]\b")
+_PARTY = re.compile(r"\b(?:server|client)-[a-e0-9]\b")
 _LASTING = ("fedrfq server ", "fedrfq client ")
 
 
