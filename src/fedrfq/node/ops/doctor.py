@@ -68,6 +68,8 @@ def examine(
 
 
 def _examine_party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Finding]:
+    if identity.federation.contract is not None:
+        yield Finding("data contract", OK, identity.federation.contract.about())
     certificate = _certificate(identity, now)
     yield certificate
     yield _clock(identity, now)
