@@ -139,7 +139,7 @@ def trial(folder: Path) -> dict[str, Any]:
     """Found a federation with keys made for all, and wait for its first certified round."""
     page = WorkedPage(folder, {})
     contract = f"--classes {','.join(CLASSES)} --shape 1x28x28"
-    more = f"--set rounds=200 --minimum 3 --port {free_ports(1)[0]}"
+    more = f"--set rounds=2000 --minimum 3 --port {free_ports(1)[0]}"
     page.run(f"fedrfq committee init . --servers 4 --clients 4 {contract} {more}")
     wards = [f"client-{number}" for number in range(4)]
     try:
