@@ -24,7 +24,7 @@ from fedrfq.files import hash_chain, toml
 from fedrfq.files.hash_chain import BrokenChain
 from fedrfq.files.regular import read_text
 from fedrfq.node.membership.identity import read_federation
-from fedrfq.node.ops.status_client import ask, servers
+from fedrfq.node.ops.status_client import ask, parties
 from fedrfq.node.storage import client_history
 from fedrfq.node.storage.party_folder import FEDERATION
 from fedrfq.report import committee_figures, marks, markup
@@ -94,11 +94,8 @@ class LiveFederation:
         )
 
     def _servers(self) -> list[Path]:
-        try:
-            return servers(self.folder)
-        except UserError:
-            # The folder of a client: it has no server, but its history.
-            return []
+        """Return the folders of the servers here; the folder of a client has none."""
+        return [path for path, role in parties(self.folder) if role == "server"]
 
     def _histories(self, federation: Federation) -> dict[str, list[Line]]:
         """Return the histories of the clients whose folders are here, by their names."""
