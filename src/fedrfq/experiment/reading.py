@@ -37,14 +37,19 @@ def load(path: Path | str | None = None, sets: Sequence[str] = (), **top: Any) -
 
     `sets` are assignments as `--set` takes them; `top` are top-level keys, ignored where None.
     """
+    return from_table(read_table(path, sets, **top))
+
+
+def read_table(path: Path | str | None, sets: Sequence[str] = (), **top: Any) -> Table:
+    """Return the settings of a file, or none, with changes applied, as `load` takes them."""
     changes: Table = {}
     for assignment in sets:
         changes = toml.assign(changes, assignment)
     changes = toml.merge(changes, {key: value for key, value in top.items() if value is not None})
     if path is None:
-        return from_table(changes)
+        return changes
     table = toml.read(Path(path))
-    return from_table(toml.merge(without_replaced_kinds(table, changes), changes))
+    return toml.merge(without_replaced_kinds(table, changes), changes)
 
 
 def without_replaced_kinds(table: Table, over: Mapping[str, Any]) -> Table:
@@ -125,6 +130,11 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
     top = {key: value for key, value in given.items() if key not in SECTIONS}
     name = _automatic_name(data, name_of(METHODS, method))
     return _build(Experiment, top, "", {"name": name, **suits, **sections})
+
+
+def data_name(table: Mapping[str, Any]) -> str:
+    """Return the name or path of the data that a table of settings asks for."""
+    return str(_data_section(table)["name"])
 
 
 def _data_section(given: Mapping[str, Any]) -> Table:

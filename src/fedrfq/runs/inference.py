@@ -28,6 +28,7 @@ from fedrfq.files.strict_json import to_json
 from fedrfq.learning import metrics
 from fedrfq.learning.draws import targets
 from fedrfq.models import Model
+from fedrfq.models.model import keep_factors
 from fedrfq.models.stacked import LAYOUTS, Params, TrainingStep, trained
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.prototypes.pooling import Pool
@@ -70,11 +71,12 @@ class TrainedModule(nn.Module):
 
     def _step(self, x: Tensor) -> TrainingStep:
         """Return a step in which all samples count, with random dropout."""
-        rate, units = self.model.dropout()
+        drops = self.model.drops()
         keep_1BU = None
-        if rate:
+        if drops:
+            units = sum(count for _, count in drops)
             chances = torch.rand(1, len(x), units, device=x.device)
-            keep_1BU = (chances >= rate).to(x.dtype) / (1 - rate)
+            keep_1BU = keep_factors(drops, chances).to(x.dtype)
         return TrainingStep(torch.ones(1, len(x), device=x.device, dtype=x.dtype), keep_1BU)
 
 

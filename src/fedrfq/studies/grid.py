@@ -31,7 +31,8 @@ from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session
 from fedrfq.studies.equality import rerun_key, run_key
 
-MAX_CLIENTS = {"cpu": 200, "cuda": 4000}  # the default limit on clients trained at once
+# The default limit on clients trained at once.
+MAX_CLIENTS = {"cpu": 200, "cuda": 4000, "mps": 200}
 _DIVERGED = "diverged.json"
 _MAX_BYTES = 1 << 20
 
