@@ -90,6 +90,7 @@ def predict(
 
 def _client_model(path: Path, client: int, modules: Sequence[str]) -> ClientModel:
     """Return a client's model, from a run directory or from a network client's folder."""
+    from fedrfq.data.image_form import AS_FOUND
     from fedrfq.node.client import MODEL, place
     from fedrfq.node.membership.identity import load
     from fedrfq.runs.inference import ClientModel
@@ -100,7 +101,9 @@ def _client_model(path: Path, client: int, modules: Sequence[str]) -> ClientMode
         if client != ~identity.party:
             raise UserError(f"{path} is the folder of client {~identity.party}: give that number")
         experiment, number = place(identity)
-        model = ClientModel.of_party(path / MODEL, experiment, number)
+        contract = identity.federation.contract
+        form = AS_FOUND if contract is None else contract.form
+        model = ClientModel.of_party(path / MODEL, experiment, number, form)
     else:
         run = RunDirectory.open(path)
         give_modules(run, modules)
