@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedrfq.api.classifier import FedRFQClassifier
     from fedrfq.api.run import Run, resume, run
     from fedrfq.data import Dataset
     from fedrfq.errors import UserError
@@ -26,6 +27,7 @@ __all__ = [
     "Callback",
     "Dataset",
     "Experiment",
+    "FedRFQClassifier",
     "RoundRecord",
     "Run",
     "UserError",
@@ -41,6 +43,7 @@ _HOMES = {
     "Callback": "runs.callbacks",
     "Dataset": "data",
     "Experiment": "experiment",
+    "FedRFQClassifier": "api.classifier",
     "RoundRecord": "learning.evaluation",
     "Run": "api.run",
     "UserError": "errors",

@@ -151,6 +151,7 @@ def test_nothing_undeclared_is_imported_by_any_module_or_by_a_round() -> None:
 # Distributions whose import name is another one. Pillow comes with matplotlib; pandas is used for
 # tables where somebody has it, and done without where not.
 IMPORTED_AS = {"scikit-learn": "sklearn", "pynacl": "nacl", "vl-convert-python": "vl_convert"}
+IMPORTED_AS |= {"flwr-datasets": "flwr_datasets", "huggingface-hub": "huggingface_hub"}
 ALSO = {"fedrfq", "PIL", "pandas"}
 
 
@@ -158,7 +159,7 @@ def test_only_declared_packages_are_imported_directly() -> None:
     """What a dependency happens to bring may be gone with its next release."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    runtime = [extras[name] for name in ("train", "onnx", "report", "flower")]
+    runtime = [extras[name] for name in ("train", "onnx", "report", "flower", "huggingface")]
     declared = {
         re.split(r"[^\w-]", line)[0]
         for lines in [project["dependencies"], *runtime]
