@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedrfq.api.classifier import FedRFQClassifier
     from fedrfq.api.run import Run, resume, run
+    from fedrfq.api.studies import compare, reproduce, robustness
     from fedrfq.data import Dataset
     from fedrfq.errors import UserError
     from fedrfq.experiment import Experiment, load
@@ -32,8 +33,11 @@ __all__ = [
     "Run",
     "UserError",
     "__version__",
+    "compare",
     "load",
+    "reproduce",
     "resume",
+    "robustness",
     "run",
 ]
 
@@ -47,8 +51,11 @@ _HOMES = {
     "RoundRecord": "learning.evaluation",
     "Run": "api.run",
     "UserError": "errors",
+    "compare": "api.studies",
     "load": "experiment",
+    "reproduce": "api.studies",
     "resume": "api.run",
+    "robustness": "api.studies",
     "run": "api.run",
 }
 

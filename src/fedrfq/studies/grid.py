@@ -339,3 +339,15 @@ def restack(runs: Sequence[RunDirectory]) -> None:
 def _figures(outcomes: Sequence[RoundOutcome]) -> str:
     accuracy = fmean(outcome.record.accuracy_mean for outcome in outcomes)
     return f"accuracy {accuracy:.2f} %"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second process out of the same grid: each would write into the other's runs."""
+    lock = folder / ".lock"
+    with reporting_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        # A file rather than the folder: across machines NFS only honours locks on files.
+        lock.touch()
+    with exclusive(lock, "another --out", "wait for it, or choose another --out"):
+        yield
