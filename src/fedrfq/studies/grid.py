@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +23,8 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Data, Experiment, name_of
 from fedrfq.files import regular
+from fedrfq.files.atomic import reporting_write_errors
+from fedrfq.files.locks import exclusive
 from fedrfq.files.strict_json import from_json, to_json
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import Diverged, program_key
