@@ -97,14 +97,14 @@ class Dataset:
         """Return the pictures of a folder that has a folder for each class."""
         from fedrfq.data.library import load
 
-        return load(str(Path(path)))
+        return load(str(Path(path).expanduser().resolve()))
 
     @staticmethod
     def from_npz(path: Path | str) -> Dataset:
         """Return the arrays of an .npz file: train_x, train_y, test_x, test_y, and others."""
         from fedrfq.data.library import load
 
-        return load(str(Path(path)))
+        return load(str(Path(path).expanduser().resolve()))
 
 
 def is_given(name: str) -> bool:

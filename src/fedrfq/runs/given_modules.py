@@ -55,7 +55,10 @@ def with_modules(table: Table, given: Given, shape: tuple[int, int, int], classe
     """
     if not given:
         return table
-    sections = [_section(table), *table.get("cohorts", [])]
+    cohorts = table.get("cohorts", [])
+    if not isinstance(cohorts, list) or not all(isinstance(row, Mapping) for row in cohorts):
+        return table  # reading the table says what is wrong with it
+    sections = [_section(table), *map(dict, cohorts)]
     if not any(section.get("name") == "module" for section in sections):
         layers = {key: sections[0][key] for key in _LAYERS if key in sections[0]}
         sections[0] = {"name": "module", **layers}
