@@ -141,8 +141,9 @@ class FedRFQClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Any, groups: Any = None) -> NDArray[Any]:
         """Return the most probable class of each row."""
-        found: NDArray[Any] = self.predict_proba(X, groups).argmax(1)
-        return np.asarray(self.classes_)[found]
+        most_probable = self.predict_proba(X, groups).argmax(1)
+        found: NDArray[Any] = np.asarray(self.classes_)[most_probable]
+        return found
 
 
 @torch.no_grad()
