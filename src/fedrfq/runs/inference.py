@@ -257,6 +257,8 @@ class ClientModel:
             return path
         # Two images: a batch of one would be taken for a constant.
         example = torch.zeros(2, *self.facts.shape)
+        # An exporter would wrap what the model says, such as that its module was not given.
+        self.module(example)
         if kind == "torchscript":
             content = _torchscript(self.module, example)
         else:
