@@ -59,7 +59,6 @@ def test_settings_and_modules_reach_the_run(tmp_path: Path) -> None:
         "check_n_features_in",
         "check_fit2d_predict1d",
         "check_estimators_unfitted",
-        "check_classifiers_classes",
     ],
 )
 def test_what_sklearn_asks_of_a_classifier(name: str) -> None:

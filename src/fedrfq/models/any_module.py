@@ -31,15 +31,19 @@ _CLASSES = ("classes", "num_classes", "n_classes")
 class AnyModule(Model):
     """A module of the user's own; layers are named as in its `named_modules()`."""
 
-    source: str = option("", "Where the module comes from, such as mypackage.nets:Net")
-    sha256: str = option("", "Hash of its code and structure; written when the module is given")
+    source: str = option("", "Where the module comes from", "such as mypackage.nets:Net")
+    sha256: str = option("", "Hash of its code and structure", "written when the module is given")
     head_layer: str = option(
-        "", "Layer that decides, and whose input is the prototype; by default the last linear one"
+        "",
+        "Layer that decides, and whose input is the prototype; by default the last linear one",
+        "a name of named_modules()",
     )
     feature_layer: str = option(
-        "", "Layer whose output is the prototype, where the input of the head is not"
+        "",
+        "Layer whose output is the prototype, where the input of the head is not",
+        "a name of named_modules()",
     )
-    width: int = option(0, "Values of an unpooled prototype; written when the module is given")
+    width: int = option(0, "Values of an unpooled prototype", "written when the module is given")
 
     # On CUDA, its steps are not recorded as graphs: nobody knows what it does.
     captured: ClassVar[bool] = False

@@ -30,10 +30,14 @@ class FlowerPartitioner:
     """Each client holds a partition of flwr-datasets' partitioner of that name."""
 
     partitioner: str = option(
-        "DirichletPartitioner", "Name of a class of flwr_datasets.partitioner"
+        "DirichletPartitioner",
+        "Name of a class of flwr_datasets.partitioner",
+        "such as PathologicalPartitioner",
     )
     arguments: str = option(
-        "", "Its arguments besides the number of clients and the seed, such as alpha = 0.5"
+        "",
+        "Its arguments besides the number of clients and the seed",
+        "as in a TOML table, such as alpha = 0.5",
     )
     test_samples: int = option(100, "Test samples of each client, at most", "1 or more")
 
