@@ -29,6 +29,7 @@ from fedrfq.files.strict_json import to_json
 from fedrfq.learning import metrics
 from fedrfq.learning.draws import targets
 from fedrfq.models import Model
+from fedrfq.models.any_module import AnyModule
 from fedrfq.models.model import keep_factors
 from fedrfq.models.stacked import LAYOUTS, Params, TrainingStep, trained
 from fedrfq.prototypes.fixed_point import Globals
@@ -257,8 +258,11 @@ class ClientModel:
             return path
         # Two images: a batch of one would be taken for a constant.
         example = torch.zeros(2, *self.facts.shape)
-        # An exporter would wrap what the model says, such as that its module was not given.
-        self.module(example)
+        if isinstance(self.module.model, AnyModule):
+            raise UserError(
+                f"--format {kind} is for models of this program; of a module of your own take the "
+                "parameters (--format safetensors), or export run.models[N] in Python"
+            )
         if kind == "torchscript":
             content = _torchscript(self.module, example)
         else:
