@@ -20,6 +20,7 @@ from fedrfq.methods import METHODS
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.none import NoDetection
+from fedrfq.runs.influence import influence
 from fedrfq.runs.public_summary import exchange_rows, other_rounds
 from fedrfq.runs.run_directory import RunDirectory
 
@@ -220,6 +221,11 @@ def _defence(
                 f"{name}: {dropped} uploads dropped; precision {precision}, recall {recall}",
             )
         )
+        cost = influence(experiment, records)
+        if cost["honest_weight_lost"] is not None:
+            lost = f"{cost['honest_weight_lost']:.2f} % of their weight"
+            out = f"out for at most {cost['longest_shut_out']} rounds in a row"
+            rows.append(("honest clients lost", f"{lost}; {out}"))
     return rows
 
 
