@@ -124,7 +124,8 @@ def needs(name, seen):
         if "extra ==" not in one:
             needs(re.match("[A-Za-z0-9._-]+", one)[0], seen)
 
-allowed = {{"fedrfq"}}
+# numpy.f2py, which scikit-learn's checks of arrays load, takes charset_normalizer where it is.
+allowed = {{"fedrfq", plain("charset-normalizer")}}
 for name in {DECLARED!r}:
     needs(name, allowed)
 owners = importlib.metadata.packages_distributions()
