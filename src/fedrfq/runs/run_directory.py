@@ -140,7 +140,7 @@ class RunDirectory:
         if environment.get("engine") == "flower":
             raise UserError(
                 f"{self.path} was run on Flower; resume it there: "
-                f"`flwr run` with resume='{self.path}'"
+                f"`fedrfq flower run APP --run-config \"resume='{self.path}'\"`"
             )
         stack = environment.get("stack")
         if not isinstance(stack, list) or not all(_is_path(other) for other in stack):
