@@ -16,7 +16,9 @@ LAYERS = [
     "files",
     "data",
     "prototypes",
+    "robust.state",
     "robust.centres",
+    "robust.rules",
     "robust.detectors",
     "robust.attacks",
     "robust",
@@ -46,6 +48,7 @@ LAYERS = [
     "paper",
     "report",
     "flower",
+    "api",
     "cli",
 ]
 

@@ -21,8 +21,8 @@ from fedrfq.federation.members import ROLES, Member, Members
 from fedrfq.federation.signatures import Ed25519
 from fedrfq.files import toml
 from fedrfq.prototypes.fixed_point import Precision
-from fedrfq.robust.centres import RULES
 from fedrfq.robust.detectors import DETECTORS, Detector
+from fedrfq.robust.rules import RULES
 
 VERSION = 1
 # Bytes of the file: room for tens of thousands of members with their certificates.
