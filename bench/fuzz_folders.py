@@ -2,7 +2,7 @@
 
     python bench/fuzz_folders.py --minutes 60 --seed 0 --out results/folders/fuzz.json
 
-A real run with a committee, a real federation's folders, an .npz and a folder of images are made
+A real run with a committee, a real federation's folders, an .npz and folders of images are made
 once. Each case copies one of them, changes a few files (into pipes, devices, links, folders, sparse
 terabytes, damaged bytes, hostile values), and runs a command on it in a process of its own. What is
 more than an error on one line is found: a traceback, a hang, a lack of memory, gigabytes of output,
@@ -72,7 +72,11 @@ CASES = [
     ("cluster/client-0", ["doctor", "{it}", "--timeout", "0.1"]),
     ("images", ["data", "info", "{it}"]),
     ("images", ["run", "--set", "data.name={it}", "--set", "rounds=1", "--out", "{scratch}"]),
+    ("images", ["committee", "init", "{scratch}/new", "--servers", "1", "--like", "{it}"]),
+    ("labelled", ["data", "info", "{it}"]),
+    ("labelled", ["committee", "init", "{scratch}/new", "--servers", "1", "--like", "{it}"]),
     ("arrays", ["data", "info", "{it}/data.npz"]),
+    ("arrays", ["committee", "init", "{scratch}/new", "--like", "{it}/data.npz"]),
     ("arrays", ["predict", "{other}", "0", "{it}/image.png"]),
 ]
 
@@ -137,6 +141,17 @@ def _make_data(seeds: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image[0]).save(path)
     shutil.copy(seeds / "images/class 0/0.png", seeds / "arrays/image.png")
+    _make_labelled(seeds / "labelled", sorted((seeds / "images").rglob("*.png")))
+
+
+def _make_labelled(folder: Path, pictures: list[Path]) -> None:
+    """Make a folder of pictures whose classes are in a table."""
+    folder.mkdir()
+    rows = ["file,label"]
+    for picture in pictures:
+        shutil.copy(picture, folder / picture.name)
+        rows.append(f"{picture.name},{picture.parent.name}")
+    (folder / "labels.csv").write_text("\n".join([*rows, ""]), encoding="utf-8")
 
 
 # What is done to a file
