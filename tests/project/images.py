@@ -77,7 +77,7 @@ def opened(name: str, work: Path) -> Iterator[Image]:
 
 
 def consortium(work: Path) -> dict[str, Any]:
-    """Run the services of the compose file; return the time it took, and what `verify` said last."""
+    """Run the services of the compose file; return how long it took, and the last of `verify`."""
     services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
     (work / "volume").mkdir()
     os.chown(work / "volume", USER_ID, USER_ID)
