@@ -501,7 +501,7 @@ def _campaign(
         codes[f"{about.partition(':')[0]} -> {ended.code}"] += 1
         if ended.wrong:
             print(f"case {number}: {ended.wrong}: {about}", flush=True)
-            last = ended.output.strip().splitlines()[-1:]
+            last = [line[:200] for line in ended.output.strip().splitlines()[-1:]]
             found.append({"case": number, "wrong": ended.wrong, "what": about, "last": last})
         number += 1
     print(f"{number} cases, {len(found)} found")
