@@ -18,7 +18,7 @@ from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.robust.detectors.bft import BFT
 from fedrfq.robust.detectors.bft_mean import BFTMean
 from fedrfq.robust.detectors.detector import clipped
-from fedrfq.robust.detectors.distances import Points, isqrt, to_centres
+from fedrfq.robust.distances import Points, isqrt, to_centres
 from fedrfq.robust.detectors.farthest import Farthest
 from fedrfq.robust.detectors.median import Median
 from fedrfq.robust.detectors.medoid import Medoid

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust import centres
-from fedrfq.robust.detectors.distances import to_centres
 from fedrfq.robust.detectors.farthest import Farthest
+from fedrfq.robust.distances import to_centres
 
 
 @dataclass(frozen=True)
