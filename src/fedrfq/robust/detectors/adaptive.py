@@ -29,8 +29,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrfq.errors import UserError
-from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.detectors.detector import FULL, Detector, Reason, State, Verdict
 from fedrfq.robust.detectors.disagreement import allowed, disagreements, proven
@@ -51,27 +49,11 @@ GONE = 2 * UNIT
 WORST = 4 * UNIT
 # Rounds of the running mean.
 MEMORY = 3
-# The value of `malicious` that stands for a share of the round's clients, and that share: a fifth.
-A_FIFTH = -1
 
 
 @dataclass(frozen=True)
 class AdaptiveDetector(Detector):
     """Takes weight from clients whose proven disagreement is above the allowed one."""
-
-    malicious: int = option(
-        A_FIFTH,
-        "Most malicious clients in a round (m); -1: a fifth of the round's clients",
-        "-1 or more",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.malicious < A_FIFTH:
-            raise UserError(
-                f"detector.malicious must be a number of clients, or {A_FIFTH} for a fifth of the "
-                f"round's, not {self.malicious}"
-            )
 
     def start(self, clients: int) -> State:
         return {"record": np.full(clients, UNIT, np.int64)}
@@ -101,15 +83,9 @@ class AdaptiveDetector(Detector):
         reason_KJ = np.where(on_top_J, toward(Reason.ON_TOP, lies_on_J), reason_KJ)
         return {"record": record}, Verdict.of_weights(uploads, weight_KJ, after_K, reason_KJ)
 
-    def liars(self, clients: int) -> int:
-        """Return m, the most malicious clients among those of a round."""
-        if self.malicious == A_FIFTH:
-            return clients // 5
-        return self.malicious
-
     def _now(self, uploads: Uploads) -> Ints:
         """Return each client's proven disagreement, in units of what is allowed."""
-        liars = self.liars(len(uploads.clients))
+        liars = self.most_malicious(uploads)
         proven_K = proven(disagreements(uploads), liars)
         # Differences of a step of the grid in every value are rounding.
         rounding = uploads.precision.step * int(isqrt(np.array(uploads.values_KJV.shape[2])))

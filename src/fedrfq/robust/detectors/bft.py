@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust import centres
+from fedrfq.robust.detectors.detector import CLIP
 from fedrfq.robust.detectors.farthest import Farthest
 from fedrfq.robust.distances import to_centres
 
@@ -26,9 +27,7 @@ from fedrfq.robust.distances import to_centres
 class BFT(Farthest):
     """Drops the ψ clients with the largest summed distance from the weighted means."""
 
-    clip: bool = option(
-        False, "Whether claimed sample counts are cut to the median of the class's holders"
-    )
+    clip: bool = option(False, CLIP)
 
     def scores(self, uploads: Uploads) -> Ints:
         summed_K: Ints = to_centres(uploads, centres.weighted(uploads)).sum(1)

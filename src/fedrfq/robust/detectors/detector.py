@@ -18,13 +18,17 @@ from fedrfq.errors import UserError
 from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
 from fedrfq.robust.centres import FULL
+from fedrfq.robust.detectors.counts import capped
 from fedrfq.robust.detectors.reasons import Reason, explained
 from fedrfq.robust.rules import RULES, Rule
 from fedrfq.robust.state import State
 
-__all__ = ["FULL", "LONE", "Detector", "Reason", "State", "Verdict", "clipped"]
+__all__ = ["FULL", "LONE", "Detector", "Reason", "State", "Verdict"]
 
 LONE = ("keep", "hold")
+CLIP = "Whether claimed sample counts are cut to what is usual in the class and the round"
+# What `malicious` is unless it is set.
+A_FIFTH = -1
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,8 @@ class Detector(ABC):
     """A detector by its settings; fields are its options in an experiment file.
 
     A class that a single client sent cannot be judged by comparison, so `lone` says what becomes of
-    it. Claimed counts are weights, so `clip` limits them.
+    it. Claimed counts are weights, so `clip` limits them (`counts.py`). `malicious` bounds the
+    number of malicious clients, for detectors that need a bound, and for the limit of counts.
     """
 
     lone: str = option(
@@ -112,13 +117,25 @@ class Detector(ABC):
         "What happens to a class that only one client sent: keep it, or hold it back",
         one_of(LONE),
     )
-    clip: bool = option(
-        True, "Whether claimed sample counts are cut to the median of the class's holders"
+    clip: bool = option(True, CLIP)
+    malicious: int = option(
+        A_FIFTH,
+        "Most clients that may be malicious; -1: a fifth of those that sent something, rounded up",
+        "-1 or more",
     )
 
     def __post_init__(self) -> None:
         if self.lone not in LONE:
             raise UserError(f"detector.lone must be one of {', '.join(LONE)}, not '{self.lone}'")
+        if self.malicious < A_FIFTH:
+            raise UserError(f"detector.malicious must be -1 or more, not {self.malicious}")
+
+    def most_malicious(self, uploads: Uploads) -> int:
+        """Return how many of a round's clients may be malicious."""
+        senders = int(uploads.held_KJ.any(1).sum())
+        if self.malicious == A_FIFTH:
+            return -(-senders // 5)
+        return min(self.malicious, senders)
 
     def start(self, clients: int) -> State:
         """Return the state before the first round, for that many clients."""
@@ -139,19 +156,7 @@ class Detector(ABC):
         """Return the uploads that are judged: counts clipped, lone classes held back."""
         counts_KJ = uploads.counts_KJ
         if self.clip:
-            counts_KJ = clipped(counts_KJ)
+            counts_KJ = capped(counts_KJ, self.most_malicious(uploads))
         if self.lone == "hold":
             counts_KJ = np.where(uploads.held_KJ.sum(0) == 1, 0, counts_KJ)
         return replace(uploads, counts_KJ=counts_KJ)
-
-
-def clipped(counts_KJ: Ints) -> Ints:
-    """Cut counts to the (lower) median of those of the class's holders."""
-    if not len(counts_KJ):
-        return counts_KJ
-    # Clients that do not hold a class are sorted to the end, out of the median's way.
-    ordered_KJ = np.sort(np.where(counts_KJ > 0, counts_KJ, np.iinfo(np.int64).max), axis=0)
-    middle_J = np.maximum((counts_KJ > 0).sum(0) - 1, 0) // 2
-    median_J = ordered_KJ[middle_J, np.arange(counts_KJ.shape[1])]
-    cut_KJ: Ints = np.minimum(counts_KJ, median_J)
-    return cut_KJ

@@ -8,16 +8,14 @@ import numpy as np
 
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Globals, Uploads
-from fedrfq.robust.detectors.detector import Detector, State, Verdict
+from fedrfq.robust.detectors.detector import CLIP, Detector, State, Verdict
 
 
 @dataclass(frozen=True)
 class NoDetection(Detector):
     """Keeps every upload, with a score of 0."""
 
-    clip: bool = option(
-        False, "Whether claimed sample counts are cut to the median of the class's holders"
-    )
+    clip: bool = option(False, CLIP)
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         clients = len(uploads.clients)

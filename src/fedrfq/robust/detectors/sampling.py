@@ -28,12 +28,13 @@ from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
 from fedrfq.robust.centres import median
+from fedrfq.robust.detectors.counts import lower_medians
 from fedrfq.robust.detectors.detector import (
+    CLIP,
     Detector,
     Reason,
     State,
     Verdict,
-    clipped,
 )
 
 _MIN_HOLDERS = 3
@@ -50,9 +51,7 @@ _ROUNDED_VALUES = 2
 class Sampling(Detector):
     """Drops a client if one of its classes is too far off; the score is the ratio in percent."""
 
-    clip: bool = option(
-        False, "Whether claimed sample counts are cut to the median of the class's holders"
-    )
+    clip: bool = option(False, CLIP)
     limit: int = option(
         700,
         "How far off a class mean may be: squared distance times samples, in percent of the usual",
@@ -92,7 +91,8 @@ def _rounding(uploads: Uploads) -> Ints:
     Claims of more samples than those of the class's median holder buy nothing.
     """
     square = _ROUNDED_VALUES * uploads.precision.step**2 >> _SPARE_BITS
-    rounding_KJ: Ints = square * clipped(uploads.counts_KJ)
+    most_J = lower_medians(uploads.counts_KJ)
+    rounding_KJ: Ints = square * np.minimum(uploads.counts_KJ, most_J)
     return rounding_KJ
 
 
