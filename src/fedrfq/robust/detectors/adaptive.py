@@ -17,10 +17,9 @@ What disagrees less is not accused. Its influence is limited instead, by the rul
 brings along (`rules/bounded.py`). That also serves where a class has too few holders to accuse
 anybody: who shares a class with no more than m others has no proven disagreement at all.
 
-A class that nobody else sent has no weight if it lies on top of another one (`lone_classes.py`).
-
 Limits: lies within the honest spread are only bounded, and with more than m liars nothing is
-promised. The only holder of a class may put it anywhere that is free.
+promised. Of a class that nobody else sent nothing can be proven: `lone` decides about it, by
+default whether it lies on top of another class (`lone_classes.py`).
 """
 
 from __future__ import annotations
@@ -29,11 +28,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedrfq.files.options import one_of, option
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
-from fedrfq.robust.detectors.detector import FULL, Detector, Reason, State, Verdict
-from fedrfq.robust.detectors.disagreement import allowed, disagreements, proven
-from fedrfq.robust.detectors.lone_classes import NOWHERE, lies_on
-from fedrfq.robust.detectors.reasons import toward
+from fedrfq.robust.detectors.detector import (
+    FULL,
+    LONE,
+    LONE_WORDS,
+    Detector,
+    Reason,
+    State,
+    Verdict,
+)
+from fedrfq.robust.detectors.disagreement import allowed, disagreements, partners, proven
 from fedrfq.robust.distances import LEAST, isqrt
 from fedrfq.robust.rules import RULES, Rule
 from fedrfq.robust.rules.bounded import Bounded
@@ -53,7 +59,12 @@ MEMORY = 3
 
 @dataclass(frozen=True)
 class AdaptiveDetector(Detector):
-    """Takes weight from clients whose proven disagreement is above the allowed one."""
+    """Takes weight from clients whose proven disagreement is above the allowed one.
+
+    A score is 1024 for what is allowed; weight is lost from 1536 on.
+    """
+
+    lone: str = option("apart", LONE_WORDS, one_of(LONE))
 
     def start(self, clients: int) -> State:
         return {"record": np.full(clients, UNIT, np.int64)}
@@ -69,7 +80,8 @@ class AdaptiveDetector(Detector):
         clients = np.array(uploads.clients, np.int64)
         now_K = self._now(uploads)
         before_K = state["record"][clients]
-        after_K = before_K + (np.minimum(now_K, WORST) - before_K) // MEMORY
+        # Who agrees best earns no credit for a lie to come.
+        after_K = before_K + (np.clip(now_K, UNIT, WORST) - before_K) // MEMORY
         record = state["record"].copy()
         record[clients] = after_K
         weight_K = np.clip((GONE - after_K) * FULL // (GONE - SPARED), 0, FULL)
@@ -77,15 +89,15 @@ class AdaptiveDetector(Detector):
         weight_KJ = np.broadcast_to(weight_K[:, None], uploads.counts_KJ.shape)
         # A class that nobody else sent shares the fate of the client's others.
         reason_KJ = np.where(uploads.held_KJ.sum(0) > 1, reason_K[:, None], Reason.OTHER_CLASS)
-        lies_on_J = lies_on(globals_, uploads)
-        on_top_J = lies_on_J != NOWHERE
-        weight_KJ = np.where(on_top_J, 0, weight_KJ)
-        reason_KJ = np.where(on_top_J, toward(Reason.ON_TOP, lies_on_J), reason_KJ)
         return {"record": record}, Verdict.of_weights(uploads, weight_KJ, after_K, reason_KJ)
 
     def _now(self, uploads: Uploads) -> Ints:
         """Return each client's proven disagreement, in units of what is allowed."""
         liars = self.most_malicious(uploads)
+        # Of those whose disagreement can be proven, liars must not be the half: what is allowed
+        # would be that of the honest client that agrees best.
+        if (partners(uploads) > liars).sum() <= 2 * liars:
+            return np.zeros(len(uploads.clients), np.int64)
         proven_K = proven(disagreements(uploads), liars)
         # Differences of a step of the grid in every value are rounding.
         rounding = uploads.precision.step * int(isqrt(np.array(uploads.values_KJV.shape[2])))

@@ -38,6 +38,15 @@ def disagreements(uploads: Uploads) -> Ints:
     return isqrt(mean_KK) << points.shift
 
 
+def partners(uploads: Uploads) -> Ints:
+    """Return with how many others each client has a class in common."""
+    held_KJ = uploads.held_KJ.astype(np.float64)
+    common_KK = held_KJ @ held_KJ.T > 0
+    # Whoever sent anything has it in common with itself.
+    partners_K: Ints = common_KK.sum(1) - uploads.held_KJ.any(1)
+    return partners_K
+
+
 def proven(disagreement_KK: Ints, liars: int) -> Ints:
     """Return each client's proven disagreement: 0 if too few others have a class in common."""
     return _largest(disagreement_KK, liars + 1)

@@ -10,14 +10,29 @@ holder of one class has no say in whether that of another is believed.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.centres import median
+from fedrfq.robust.detectors.detector import Reason, Verdict
+from fedrfq.robust.detectors.reasons import toward
 from fedrfq.robust.distances import Points, isqrt, lower_median
 
 # A class that lies on top of no other.
 NOWHERE = -1
+
+
+def without_those_on_top(verdict: Verdict, globals_: Globals, uploads: Uploads) -> Verdict:
+    """Return the verdict, with no weight for lone classes that lie on top of others."""
+    lies_on_J = lies_on(globals_, uploads)
+    on_top_KJ = uploads.held_KJ & (lies_on_J != NOWHERE)
+    return replace(
+        verdict,
+        weight_KJ=np.where(on_top_KJ, 0, verdict.weight_KJ),
+        reason_KJ=np.where(on_top_KJ, toward(Reason.ON_TOP, lies_on_J), verdict.reason_KJ),
+    )
 
 
 def lies_on(globals_: Globals, uploads: Uploads) -> Ints:

@@ -78,12 +78,27 @@ def _shares(start: Globals, values_NV: Ints, client_N: Ints, class_N: Ints) -> I
     unit_NJ = between_JJ[class_N] * 2 // UNIT
     way_NJ = (own_N[:, None] + between_JJ[class_N] - square_NJ) // unit_NJ
     rivals_JJ = start.present_J & ~np.eye(len(start.present_J), dtype=np.bool_)
-    farthest_N = np.where(rivals_JJ[class_N], way_NJ, 0).max(1, initial=0)
-    toward_N = UNIT * TOWARD_RIVAL // np.maximum(farthest_N, TOWARD_RIVAL)
+    free_NJ = _free_ways(rivals_JJ, isqrt(between_JJ))[class_N]
+    toward_NJ = UNIT * free_NJ // np.maximum(way_NJ, free_NJ)
+    toward_N = np.where(rivals_JJ[class_N], toward_NJ, UNIT).min(1, initial=UNIT)
     distance_N = isqrt(own_N)
     most = STEPS * max(typical(distance_N, client_N), LEAST)
-    step_N: Ints = UNIT * most // np.maximum(distance_N, most)
-    return np.minimum(toward_N, step_N)
+    step_N = UNIT * most // np.maximum(distance_N, most)
+    share_N: Ints = np.minimum(toward_N, step_N)
+    return share_N
+
+
+def _free_ways(rivals_JJ: Bools, distance_JJ: Ints) -> Ints:
+    """Return how far uploads of a class may go toward each other class: a share of the way.
+
+    It is an eighth, or less where the two would come closer than half the usual distance of nearest
+    neighbours. It is never 0, because a way is divided by it.
+    """
+    nearest_J = np.where(rivals_JJ, distance_JJ, np.iinfo(np.int64).max).min(1)
+    # Only classes that have a rival and are one.
+    room = lower_median(nearest_J[rivals_JJ.any(1) & rivals_JJ.any(0)]) // 2
+    left_JJ = UNIT * np.maximum(distance_JJ - room, 0) // distance_JJ
+    return np.clip(left_JJ, 1, TOWARD_RIVAL)
 
 
 def typical(distance_N: Ints, client_N: Ints) -> int:
