@@ -107,9 +107,11 @@ def accuracies(experiments: Sequence[Experiment]) -> list[dict[str, float]]:
     return found
 
 
-def measured(alpha: float, seeds: Sequence[int], rounds: int) -> list[dict[str, Any]]:
+def measured(
+    alpha: float, caps: Sequence[str], seeds: Sequence[int], rounds: int
+) -> list[dict[str, Any]]:
     """Return a row for each attack, cap and seed."""
-    cases = [(attack, cap, seed) for attack in ATTACKS for cap in CAPS for seed in seeds]
+    cases = [(attack, cap, seed) for attack in ATTACKS for cap in caps for seed in seeds]
     runs = [experiment(alpha, attack, cap, seed, rounds) for attack, cap, seed in cases]
     return [
         {"alpha": alpha, "attack": attack, "cap": cap, "seed": seed, **figures}
@@ -121,11 +123,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the differences from counts that are believed in peace, as a Markdown table."""
     figures = {(r["alpha"], r["attack"], r["cap"], r["seed"]): r for r in rows}
     seeds = sorted({row["seed"] for row in rows})
-    lines = [f"| α | attack | {' | '.join(CAPS)} |", "|---" * (2 + len(CAPS)) + "|"]
+    caps = list(dict.fromkeys(row["cap"] for row in rows))
+    lines = [f"| α | attack | {' | '.join(caps)} |", "|---" * (2 + len(caps)) + "|"]
     for alpha in sorted({row["alpha"] for row in rows}):
         for attack in ATTACKS:
             cells = []
-            for cap in CAPS:
+            for cap in caps:
                 cell = []
                 for name in ("own", "prototype"):
                     gains = [
@@ -146,11 +149,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--caps", nargs="+", choices=CAPS, default=list(CAPS))
+    parser.add_argument("--alphas", nargs="+", type=float, default=ALPHAS)
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     DETECTORS["only-cap"] = OnlyCap
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
-    rows = [row for alpha in ALPHAS for row in measured(alpha, seeds, arguments.rounds)]
+    rows: list[dict[str, Any]] = []
+    for alpha in arguments.alphas:
+        rows += measured(alpha, arguments.caps, seeds, arguments.rounds)
     print(table(rows))
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)

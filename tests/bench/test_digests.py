@@ -90,5 +90,6 @@ def test_digests_are_canonical(digests: Any) -> None:
     assert json.loads(parts[0]) == []
     names = [part.decode().split()[0] for part in parts[1::2]]
     records = ["state.far", "state.leaning", "state.misplaced"]
-    assert names == ["clients", "counts", "kept", "present", "score", *records, "values"]
+    judged = ["reason", "score", *records, "values", "weight"]
+    assert names == ["clients", "counts", "present", *judged]
     assert parts[2] == b"".join(client.to_bytes(8, "little") for client in decision.uploads.clients)

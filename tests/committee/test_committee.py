@@ -34,7 +34,7 @@ from fedrfq.federation.application import PrototypeApplication
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.federation.round_log import outcome, pack, parts, unpack
 from fedrfq.prototypes import fixed_point
-from fedrfq.prototypes.fixed_point import LIMIT, Globals
+from fedrfq.prototypes.fixed_point import LIMIT, Globals, Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.detector import FULL, Reason, Verdict
@@ -104,6 +104,55 @@ def test_verdicts_come_back(judged: dict[int, tuple[int, list[int]]]) -> None:
     some_left = (fate > 0).any(1)
     nothing_sent = (fate == NOT_SENT).all(1)
     assert np.array_equal(verdict.kept_K, some_left | nothing_sent)
+
+
+# Clients 1 and 5 sent classes 0 and 1; client 5 counts in class 1 for 300.
+LAYOUT = {"clients": 4, "bits": 4 + 2 * 12, "row": 4 + 2 * 12 + 1}
+
+
+@pytest.mark.parametrize(
+    ("at", "new", "why"),
+    [
+        ("clients", b"\x05\0\0\0", "ascending order"),
+        ("bits", b"\xdb", "bits after those of the classes"),  # six are enough for 2 × 3
+        ("bits", b"\x0b", "class 1 was not sent"),
+        ("row", b"\x02", "unknown client or class"),
+        ("row", b"\x01\0\0\0\x03", "unknown client or class"),
+        ("row", b"\x01\0\0\0\x01\0\0\x04", "a weight of 1024 with a reason"),
+        ("row", b"\x01\0\0\0\x01\0\0\x08", "a weight of 2048"),
+        ("row", b"\x01\0\0\0\x01\0\x2c\x01\xc8", "its reason is unknown"),
+        ("row", b"\x01\0\0\0\x01\0\x2c\x01\x02\x04", "its reason is unknown"),  # on class 3
+        ("row", b"", "reasons of 12 bytes"),
+        ("clients", b"", "but only"),
+    ],
+)
+def test_hostile_verdicts_are_refused(at: str, new: bytes, why: str) -> None:
+    sent = np.array([[1, 1, 0], [1, 1, 0]])
+    weight = np.array([[FULL, FULL, 0], [FULL, 300, 0]])
+    of = Uploads((1, 5), sent, sent[..., None])
+    verdict = Verdict.of_weights(of, weight, np.array([7, -7]), toward(Reason.TOWARD, 0))
+    good = codec.encode_verdicts((1, 5), verdict)
+    assert len(good) == LAYOUT["row"] + 12
+    codec.decode_verdicts(good, 3)
+    place = LAYOUT[at]
+    bad = good[:place] + new + good[place + len(new) :]
+    if not new:
+        bad = good[: place + 1]
+    with pytest.raises(Refused, match=why):
+        codec.decode_verdicts(bad, 3)
+
+
+def test_verdicts_on_nobody_are_no_bytes_and_reasons_are_in_order() -> None:
+    assert codec.encode_verdicts((), Verdict.on_nobody(3)) == b""
+    assert codec.decode_verdicts(b"", 3)[0] == ()
+    with pytest.raises(Refused, match="ascending order"):
+        codec.decode_verdicts(bytes(4), 3)
+    good = codec.encode_verdicts((1, 5), ruling([True, False], [0, 0], 3))
+    rows = [good[-36:-24], good[-24:-12], good[-12:]]
+    codec.decode_verdicts(good[:-36] + b"".join(rows), 3)
+    for wrong in (rows[::-1], [rows[0], rows[0], rows[1]]):
+        with pytest.raises(Refused, match="out of order"):
+            codec.decode_verdicts(good[:-36] + b"".join(wrong), 3)
 
 
 def _reencoded(decoder: str, content: bytes) -> bytes:

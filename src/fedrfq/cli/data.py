@@ -10,9 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fedrfq.cli.completion import complete, dataset_and_weight_names
-from fedrfq.data import DATASETS, get, info
-from fedrfq.data import cached_dataset as cached
-from fedrfq.data import weights as pretrained
 from fedrfq.errors import UserError
 
 app = typer.Typer(help="List, download and inspect datasets and weights.", no_args_is_help=True)
@@ -24,6 +21,10 @@ def list_() -> None:
 
     Example: fedrfq data list
     """
+    from fedrfq.data import DATASETS
+    from fedrfq.data import cached_dataset as cached
+    from fedrfq.data import weights as pretrained
+
     table = Table("name", "classes", "images", "cached", "description")
     for name, source in DATASETS.items():
         images = cached.count(name) or source.images
@@ -67,6 +68,9 @@ def get_(
 
     Example: fedrfq data get mnist
     """
+    from fedrfq.data import get
+    from fedrfq.data import weights as pretrained
+
     if name in pretrained.WEIGHTS and source is not None:
         raise UserError(
             f"{name} is weights, which --from cannot convert: leave out --from {source}"
@@ -92,6 +96,9 @@ def info_(
 
     Example: fedrfq data info mnist5k
     """
+    from fedrfq.data import info
+    from fedrfq.data import weights as pretrained
+
     if name in pretrained.WEIGHTS:
         facts = pretrained.info(name)
     else:

@@ -93,7 +93,7 @@ def framed(strength: float) -> int:
     counts = [[1, 0, 0], [1, 0, 0], [1, 0, 0], [0, 0, 1], [0, 0, 1]]
     honest = [[[80], [0], [0]], [[0], [0], [0]], [[-80], [0], [0]]]
     scene = scene_of(counts, honest + [[[0], [0], [9]]] * 2, [3, 4], detector=Apart())
-    return harm(scene, send(OptimalFrame(strength=strength), scene))[0]
+    return harm(scene, send(OptimalFrame(strength=strength), scene))[0] // FULL
 
 
 def test_framers_move_the_centre_away_from_a_victim() -> None:
@@ -119,7 +119,7 @@ def test_framers_hold_on_to_the_past_where_that_drops_more() -> None:
     scene = scene_of(np.ones((3, 1)), [[[1000]]] * 3, [1, 2], known, Apart(reach=300))
     sent = send(OptimalFrame(strength=1.0), scene)
     assert np.abs(sent.values_KJV[1:] - 400).max() <= 1
-    assert harm(scene, sent)[0] == 1
+    assert harm(scene, sent)[0] == FULL
 
 
 def test_framers_are_no_copies_of_each_other() -> None:

@@ -54,7 +54,7 @@ class HistoryLine:
         for key, value in asdict(self).items():
             if isinstance(value, float):
                 facts[key] = round(value, 4)
-            elif value is not None:
+            elif value not in (None, ""):
                 facts[key] = value
         return {**facts, "verdict": self.verdict or "upload too late"}
 
