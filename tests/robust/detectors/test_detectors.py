@@ -281,5 +281,7 @@ def test_a_lone_class_can_be_held_back(detector: Detector) -> None:
         [1, 0, 1],
     ]
     assert detector.admitted(uploads).held_KJ.tolist() == uploads.held_KJ.tolist()
-    with pytest.raises(UserError, match=r"detector\.lone must be one of keep, apart, hold, not 'no'"):
+    with pytest.raises(
+        UserError, match=r"detector\.lone must be one of keep, apart, hold, not 'no'"
+    ):
         replace(detector, lone="no")
