@@ -49,6 +49,7 @@ LAYERS = [
     "paper",
     "report",
     "flower",
+    "api",
     "cli",
 ]
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrfq.data.class_names import check_class_names
 from fedrfq.errors import UserError
 
-# Bounds the memory that labels from a hostile file can ask for.
-MAX_CLASSES = 10_000
-
-Images = NDArray[np.uint8]
+Images = NDArray[Any]  # uint8 or, if given as Python objects, float32
 Labels = NDArray[np.int64]
 
 
@@ -23,7 +20,8 @@ Labels = NDArray[np.int64]
 class Content:
     """The arrays of a dataset and the names of its classes.
 
-    Images are uint8 in N×C×H×W, labels int64 from 0 to len(classes) − 1, groups int64 or None.
+    Images are uint8 or float32 in N×C×H×W, labels int64 from 0 to len(classes) − 1, groups int64 or
+    None.
     """
 
     train_x: Images
@@ -63,12 +61,13 @@ def _add(digest: hashlib._Hash, name: str, array: NDArray[Any] | None) -> None:
     digest.update(little.reshape(-1).view(np.uint8).data)
 
 
-def checked(content: Content, what: str) -> Content:
+def checked(content: Content, what: str, partial: bool = False) -> Content:
     """Return the content C-contiguous, after checking its shapes, counts, names and labels.
 
-    `what` names the data in the UserError of a failed check.
+    `what` names the data in the UserError of a failed check. `partial` content is of a client that
+    may lack classes, even all but one.
     """
-    _check_classes(content.classes, what)
+    check_class_names(content.classes, what, least=1 if partial else 2)
     train_shape = content.train_x.shape[1:]
     test_shape = content.test_x.shape[1:]
     if train_shape != test_shape:
@@ -91,30 +90,11 @@ def checked(content: Content, what: str) -> Content:
     )
 
 
-def _check_classes(classes: tuple[str, ...], what: str) -> None:
-    if not 2 <= len(classes) <= MAX_CLASSES:
-        raise UserError(
-            f"{what}: expected 2 to {MAX_CLASSES} classes, found {len(classes)}; check the labels"
-        )
-    if len(set(classes)) != len(classes):
-        ((repeated, _),) = Counter(classes).most_common(1)
-        raise UserError(
-            f"{what}: expected distinct class names, found {repeated!r:.120} twice; "
-            "rename one of the classes"
-        )
-    for name in classes:
-        if not name.isprintable() or not 0 < len(name) <= 100:
-            raise UserError(
-                f"{what}: expected printable class names of 1 to 100 characters, "
-                f"found {name!r:.120}; rename that class"
-            )
-
-
 def _check_part(content: Content, part: str, what: str) -> None:
     images = getattr(content, f"{part}_x")
     labels = getattr(content, f"{part}_y")
     groups = getattr(content, f"{part}_groups")
-    if images.ndim != 4 or images.dtype != np.uint8 or 0 in images.shape:
+    if images.ndim != 4 or images.dtype not in (np.uint8, np.float32) or 0 in images.shape:
         raise UserError(
             f"{what}: expected {part}_x as a non-empty uint8 array N×C×H×W, "
             f"found {images.dtype} {images.shape}; convert the images"
