@@ -30,7 +30,7 @@ LONE_WORDS = (
     "What happens to a class that only one client sent: keep it, keep it if it is apart from all "
     "other classes, or hold it back"
 )
-CLIP = "Whether claimed sample counts are cut to what is usual in the class and the round"
+CLIP = "Whether claimed sample counts are limited to what an honest client may have"
 # What `malicious` is unless it is set.
 A_FIFTH = -1
 
