@@ -26,7 +26,9 @@ from fedrfq.robust.state import State
 __all__ = ["FULL", "LONE", "LONE_WORDS", "Detector", "Reason", "State", "Verdict"]
 
 LONE = ("keep", "apart", "hold")
-LONE_WORDS = "What happens to a class of a single client: keep it, keep it if apart, or hold it back"
+LONE_WORDS = (
+    "What happens to a class of a single client: keep it, keep it if apart, or hold it back"
+)
 CLIP = "Whether claimed sample counts are limited to what an honest client may have"
 # What `malicious` is unless it is set.
 A_FIFTH = -1
