@@ -10,11 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than two cores have: many tests wait for processes, sockets and timers.
 WORKERS ?= 3
 
-<<<<<<< HEAD
-.PHONY: run test test-extras docs test-wheel bench setup clean
-=======
-.PHONY: run test docs test-wheel test-images bench setup clean
->>>>>>> main
+.PHONY: run test test-extras docs test-wheel test-images bench setup clean
 run: $(VENV)/.installed
 	$(BIN)/fedrfq run examples/quickstart.toml
 	@command -v fedrfq > /dev/null || echo 'To have `fedrfq` on the path: source $(BIN)/activate'
