@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than two cores have: many tests wait for processes, sockets and timers.
 WORKERS ?= 3
 
-.PHONY: run test test-extras docs test-wheel bench setup clean
+.PHONY: run test test-extras docs test-wheel test-images bench setup clean
 run: $(VENV)/.installed
 	$(BIN)/fedrfq run examples/quickstart.toml
 	@command -v fedrfq > /dev/null || echo 'To have `fedrfq` on the path: source $(BIN)/activate'
@@ -21,6 +21,11 @@ test: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
+# What needs large packages that no other test does.
+test-extras: $(VENV)/.installed-dev
+	$(PIP) -e '.[huggingface,track]'
+	$(BIN)/pytest tests/data/test_huggingface.py tests/runs/test_trackers.py
+
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate.py
 	$(BIN)/zensical build --strict --clean
@@ -29,10 +34,9 @@ docs: $(VENV)/.installed-dev
 test-wheel: $(VENV)/.installed-dev
 	$(BIN)/python tests/project/wheel.py
 
-# Trackers whose packages are too large for every change; nothing of it asks the network.
-test-extras: $(VENV)/.installed-dev
-	$(PIP) -e '.[track]'
-	$(BIN)/pytest tests/runs/test_trackers.py
+# Builds the images of deploy/ and runs a trial consortium in them; needs buildah and mmdebstrap.
+test-images: $(VENV)/.installed-dev
+	$(BIN)/python tests/project/images.py
 
 bench: $(VENV)/.installed
 	$(BIN)/python bench/engine.py

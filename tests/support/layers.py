@@ -18,6 +18,7 @@ LAYERS = [
     "prototypes",
     "robust.state",
     "robust.centres",
+    "robust.distances",
     "robust.rules",
     "robust.detectors",
     "robust.attacks",

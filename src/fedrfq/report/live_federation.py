@@ -16,7 +16,6 @@ from typing import Any
 
 from fedrfq.consensus.messages import Cert, Evidence, Part, PartKind
 from fedrfq.consensus.wire import Refused
-from fedrfq.errors import UserError
 from fedrfq.federation import codec
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import unpack

@@ -23,9 +23,12 @@ from fedrfq.robust.detectors.reasons import Reason, explained
 from fedrfq.robust.rules import RULES, Rule
 from fedrfq.robust.state import State
 
-__all__ = ["FULL", "LONE", "Detector", "Reason", "State", "Verdict"]
+__all__ = ["FULL", "LONE", "LONE_WORDS", "Detector", "Reason", "State", "Verdict"]
 
-LONE = ("keep", "hold")
+LONE = ("keep", "apart", "hold")
+LONE_WORDS = (
+    "What happens to a class of a single client: keep it, keep it if apart, or hold it back"
+)
 CLIP = "Whether claimed sample counts are limited to what an honest client may have"
 # What `malicious` is unless it is set.
 A_FIFTH = -1
@@ -112,11 +115,7 @@ class Detector(ABC):
     number of malicious clients, for detectors that need a bound, and for the limit of counts.
     """
 
-    lone: str = option(
-        "keep",
-        "What happens to a class that only one client sent: keep it, or hold it back",
-        one_of(LONE),
-    )
+    lone: str = option("keep", LONE_WORDS, one_of(LONE))
     clip: bool = option(True, CLIP)
     malicious: int = option(
         A_FIFTH,

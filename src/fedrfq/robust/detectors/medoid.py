@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrfq.prototypes.fixed_point import Ints, Uploads
-from fedrfq.robust.detectors.distances import Points, isqrt, mean_over_classes
 from fedrfq.robust.detectors.farthest import Farthest
+from fedrfq.robust.distances import Points, isqrt, mean_over_classes
 
 
 @dataclass(frozen=True)
