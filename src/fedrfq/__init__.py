@@ -15,11 +15,21 @@ if TYPE_CHECKING:
     from fedrfq.errors import UserError
     from fedrfq.experiment import Experiment, load
     from fedrfq.learning.evaluation import RoundRecord
+    from fedrfq.plugins import load_plugin, register
     from fedrfq.runs.session import run
 
     __version__: str
 
-__all__ = ["Experiment", "RoundRecord", "UserError", "__version__", "load", "run"]
+__all__ = [
+    "Experiment",
+    "RoundRecord",
+    "UserError",
+    "__version__",
+    "load",
+    "load_plugin",
+    "register",
+    "run",
+]
 
 # Where each public name lives. A name is imported when it is first used: `import fedrfq` stays
 # quick, and a server, which needs this package but not PyTorch, never loads PyTorch.
@@ -28,6 +38,8 @@ _HOMES = {
     "RoundRecord": "learning.evaluation",
     "UserError": "errors",
     "load": "experiment",
+    "load_plugin": "plugins",
+    "register": "plugins",
     "run": "runs.session",
 }
 

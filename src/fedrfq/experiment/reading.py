@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from fedrfq import plugins
 from fedrfq.data import DATASETS, at_path
 from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError, did_you_mean
@@ -43,7 +44,12 @@ def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Expe
     changes = toml.merge(changes, {key: value for key, value in top.items() if value is not None})
     if path is None:
         return from_table(changes)
-    return from_table(toml.merge(without_replaced_kinds(toml.read(path), changes), changes))
+    table = toml.read(path)
+    # A new run may be made with a newer version of the plugins that the file was written with.
+    recorded = table.pop("plugins", [])
+    plugins.load_installed()
+    plugins.recall(recorded, exact=False)
+    return from_table(toml.merge(without_replaced_kinds(table, changes), changes))
 
 
 def without_replaced_kinds(table: Table, over: Mapping[str, Any]) -> Table:
@@ -89,8 +95,14 @@ def _automatic_name(data: Mapping[str, Any], method: str) -> str:
     return f"{plain or 'own'}-{method}"
 
 
-def from_table(given: Mapping[str, Any]) -> Experiment:
-    """Return the experiment a table describes; what suits its data fills what it leaves open."""
+def from_table(given: Mapping[str, Any], exact: bool = True) -> Experiment:
+    """Return the experiment a table describes; what suits its data fills what it leaves open.
+
+    The plugins that it records must be known here; with `exact`, in the very version.
+    """
+    plugins.load_installed()
+    plugins.recall(given.get("plugins", []), exact)
+    given = {key: value for key, value in given.items() if key != "plugins"}
     check_keys(given, [field.name for field in fields(Experiment)], "")
     data = _data_section(given)
     suits: Mapping[str, Any] = {}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from fedrfq import plugins
 from fedrfq.consensus import protocol
 from fedrfq.consensus.roster import Roster
 from fedrfq.errors import UserError
@@ -21,6 +22,7 @@ from fedrfq.federation.members import ROLES, Member, Members
 from fedrfq.federation.signatures import Ed25519
 from fedrfq.files import toml
 from fedrfq.prototypes.fixed_point import Precision
+from fedrfq.robust.aggregation import check_exact
 from fedrfq.robust.centres import RULES
 from fedrfq.robust.detectors import DETECTORS, Detector
 
@@ -64,6 +66,7 @@ class Federation:
     protocol: int = protocol.LATEST  # the version that all parties speak
 
     def __post_init__(self) -> None:
+        check_exact(self.task.detector, len(self.servers))
         keys = self.servers + self.clients + self.couriers
         if self.network is not None:
             _check_network(self.network, self.experiment, len(self.servers), len(keys))
@@ -174,7 +177,7 @@ class Federation:
             federation = _parse(table)
             # Making the roster checks the keys and timings.
             is_exact = federation.text == text and bool(federation.roster.run)
-        except UnknownProtocol:
+        except (UnknownProtocol, plugins.PluginMissing):
             raise
         except UserError as error:
             raise UserError(f"{where} describes an impossible federation: {error}") from error
@@ -208,6 +211,7 @@ def _parse(table: Mapping[str, Any]) -> Federation:
     network = None
     if "network" in table:
         network = _parse_network(table["network"], [row for rows in parties for row in rows])
+        plugins.recall(toml.strict(network.experiment).get("plugins", []))
     return Federation(
         table["experiment"],
         timings,
@@ -238,6 +242,8 @@ def _check_protocol(table: Mapping[str, Any], where: str) -> None:
 
 
 def _parse_task(table: Mapping[str, Any], clients: int) -> Task:
+    if table["rule"] not in RULES or table["detector"]["name"] not in DETECTORS:
+        plugins.load_installed()
     if table["rule"] not in RULES:
         raise ValueError(f"there is no rule {table['rule']!r}")
     classes = _positive(table, "classes")
@@ -277,6 +283,8 @@ def _parse_network(section: Mapping[str, Any], rows: list[Mapping[str, Any]]) ->
 
 
 def _parse_detector(section: Mapping[str, Any]) -> Detector:
+    if section["name"] not in DETECTORS:
+        raise ValueError(f"there is no detector {section['name']!r}")
     kind = DETECTORS[section["name"]]
     options = {key: value for key, value in section.items() if key != "name"}
     for field in fields(kind):
@@ -307,4 +315,5 @@ def _check_network(network: Members, digest: str, servers: int, parties: int) ->
 
 
 def _name(detector: Detector) -> str:
-    return next(name for name, kind in DETECTORS.items() if kind is type(detector))
+    names = [name for name, kind in DETECTORS.items() if kind is type(detector)]
+    return names[0] if names else str(plugins.name_of(type(detector)))

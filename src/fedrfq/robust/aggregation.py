@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedrfq.errors import UserError
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.centres import RULES
 from fedrfq.robust.detectors.detector import Detector, State, Verdict
@@ -26,6 +27,16 @@ class Decision:
     globals_: Globals
     # The statistics on the public feature map: a row for each class, then the second moments.
     public: Globals | None = None
+
+
+def check_exact(detector: Detector, servers: int) -> None:
+    """Raise UserError where several servers could decide differently on the same uploads."""
+    if servers > 1 and not detector.exact:
+        raise UserError(
+            f"{servers} servers must decide the same bytes, and the detector "
+            f"{type(detector).__qualname__} does not say that it is exact: compute on integers "
+            'and declare `exact = True`, or trust one server: committee.name = "direct"'
+        )
 
 
 def decide(

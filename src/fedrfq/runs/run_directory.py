@@ -44,6 +44,7 @@ from fedrfq.files.strict_json import to_json
 from fedrfq.learning.all_classes import COMMON_COLUMNS
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import LoopState
+from fedrfq.plugins import PluginMissing
 from fedrfq.prototypes.fixed_point import Globals
 
 CLIENT_COLUMNS = (
@@ -106,9 +107,15 @@ class RunDirectory:
             )
         return RunDirectory(path)
 
-    def experiment(self) -> Experiment:
-        """Return the experiment that the run was started with."""
-        return from_table(toml.read(self.path / "experiment.toml"))
+    def experiment(self, exact: bool = False) -> Experiment:
+        """Return the experiment that the run was started with.
+
+        With `exact`, as whoever goes on with the run needs it, its plugins must not have changed.
+        """
+        try:
+            return from_table(toml.read(self.path / "experiment.toml"), exact)
+        except PluginMissing as error:
+            raise PluginMissing(f"{self.path}: {error}") from error
 
     def environment(self) -> dict[str, Any]:
         """Return environment.json; the sections that readers rely on are tables, maybe empty."""
@@ -293,7 +300,7 @@ class RunDirectory:
         # Its own size is the limit: a checkpoint may be as large as the models are.
         path = self.checkpoints()[number]
         named, metadata = tensors.load(path, max_bytes=path.stat().st_size)
-        experiment = self.experiment()
+        experiment = self.experiment(exact=True)
         if metadata.get("experiment") != experiment.hash():
             raise UserError(
                 f"{path} is a checkpoint of another experiment than experiment.toml says: "

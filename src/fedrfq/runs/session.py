@@ -223,7 +223,7 @@ def _restore(runs: tuple[RunDirectory, ...], device: torch.device) -> tuple[Roun
 
     Records of later rounds are dropped; those rounds will be trained again.
     """
-    experiments = [run.experiment() for run in runs]
+    experiments = [run.experiment(exact=True) for run in runs]
     dataset = data.load(experiments[0].data.name)
     recorded = runs[0].environment().get("data", {}).get("sha256")
     if dataset.sha256 != recorded:

@@ -40,6 +40,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -83,6 +84,8 @@ _LIMITS_R1 = np.array([[limit] for limit in LIMITS.values()], np.int64)
 @dataclass(frozen=True)
 class AdaptiveDetector(Detector):
     """Drops who is far, misplaced or leaning; a score is 1024 at the limit."""
+
+    exact: ClassVar[bool] = True
 
     def start(self, clients: int) -> State:
         state = {name: np.zeros(clients, np.int64) for name in LIMITS}

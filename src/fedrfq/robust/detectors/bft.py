@@ -14,6 +14,7 @@ classes are dropped first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Ints, Uploads
@@ -25,6 +26,8 @@ from fedrfq.robust.detectors.farthest import Farthest
 @dataclass(frozen=True)
 class BFT(Farthest):
     """Drops the ψ clients with the largest summed distance from the weighted means."""
+
+    exact: ClassVar[bool] = True
 
     clip: bool = option(
         False, "Whether claimed sample counts are cut to the median of the class's holders"

@@ -22,6 +22,7 @@ from fedrfq.robust.detectors.farthest import Farthest
 class BFTMean(Farthest):
     """Drops the ψ clients with the largest mean distance from their classes' centres."""
 
+    exact: ClassVar[bool] = True
     centre: ClassVar[str] = "weighted"  # one of RULES
 
     def scores(self, uploads: Uploads) -> Ints:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,6 +39,10 @@ class Detector(ABC):
     it. Claimed counts are weights, so `clip` limits them.
     """
 
+    # Whether any two servers that saw the same uploads decide the same bytes. Each class says so
+    # for itself, and it is not inherited: only then may more than one server decide by it.
+    exact: ClassVar[bool] = False
+
     lone: str = option(
         "keep",
         "What happens to a class that only one client sent: keep it, or hold it back",
@@ -46,6 +51,10 @@ class Detector(ABC):
     clip: bool = option(
         True, "Whether claimed sample counts are cut to the median of the class's holders"
     )
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.exact = cls.__dict__.get("exact", False) is True
 
     def __post_init__(self) -> None:
         if self.lone not in LONE:
