@@ -13,6 +13,7 @@ WORKERS ?= 3
 .PHONY: run test docs test-wheel bench setup clean
 run: $(VENV)/.installed
 	$(BIN)/fedrfq run examples/quickstart.toml
+	@command -v fedrfq > /dev/null || echo 'To have `fedrfq` on the path: source $(BIN)/activate'
 
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

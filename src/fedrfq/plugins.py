@@ -28,6 +28,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from fedrfq.errors import UserError, did_you_mean
+from fedrfq.files import regular
 from fedrfq.files.atomic import write_atomically
 
 GROUP = "fedrfq.plugins"
@@ -231,18 +232,11 @@ def load_plugin(path: Path | str) -> Plugin:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+        return regular.read_bytes(path, _MAX_BYTES, links=True)
     except OSError as error:
         raise UserError(
-            f"cannot read the plugin {path}: {error.strerror}: check the path"
+            f"cannot read the plugin {path}: {error.strerror}: check the path, or make it a package"
         ) from error
-    if len(content) > _MAX_BYTES:
-        raise UserError(
-            f"{path} has more than {_MAX_BYTES:,} bytes, the most that a plugin file may have: "
-            "make it an installed package"
-        )
-    return content
 
 
 def _load(name: str, content: bytes, path: Path) -> Plugin:

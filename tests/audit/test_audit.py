@@ -145,9 +145,9 @@ def test_the_command_needs_a_run_with_a_committee(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_looked_into_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path) -> bool:
+    def refuse(path: Path, **_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "exists", refuse)
+    monkeypatch.setattr(Path, "stat", refuse)
     with pytest.raises(UserError, match=r"federation.toml cannot be read .*Permission denied"):
         Audit(tmp_path)

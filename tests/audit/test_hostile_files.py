@@ -13,6 +13,7 @@ from fedrfq.audit import Audit
 from fedrfq.errors import UserError
 from support.audited import equivocated, failure, offsets
 from support.command import fedrfq
+from support.unusual import put_instead
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +59,10 @@ def test_no_round_yet_is_nothing_to_verify(copy: Path) -> None:
 )
 def test_what_is_no_file_is_not_waited_for(copy: Path, name: str) -> None:
     (copy / name).unlink()
-    os.mkfifo(copy / "pipe")
-    (copy / "folder").mkdir()
-    for other in ("pipe", "folder", "/dev/zero"):
-        (copy / name).symlink_to(other)
-        with pytest.raises(UserError, match=f"{name} is not a file"):
+    for other in ("pipe", "folder", "link"):
+        put_instead(copy / name, other)
+        with pytest.raises(UserError, match=f"{name} cannot be read .it is a {other}"):
             list(Audit(copy, recompute=True).rounds())
-        (copy / name).unlink()
 
 
 HOSTILE = {
@@ -91,9 +89,15 @@ def test_a_file_too_long_is_not_read(copy: Path) -> None:
     for name in ("federation.toml", "experiment.toml"):
         before = (copy / name).read_bytes()
         os.truncate(copy / name, 1 << 40)
-        with pytest.raises(UserError, match=f"{name} is longer than any"):
+        with pytest.raises(UserError, match=f"{name} cannot be read .it has 1,099"):
             Audit(copy)
         (copy / name).write_bytes(before)
+
+
+def test_records_of_a_terabyte_are_not_counted(copy: Path) -> None:
+    os.truncate(copy / "rounds.jsonl", 1 << 40)
+    with pytest.raises(UserError, match=r"rounds.jsonl cannot be read .it has a line of more than"):
+        list(Audit(copy).rounds())
 
 
 def test_another_experiment_is_found(copy: Path) -> None:

@@ -85,7 +85,7 @@ def test_what_proves_nothing_is_refused(federation: Networked, tmp_path: Path) -
     done = fedrfq("evidence", "--check", proofs, other.folder / "federation.toml", expect=2)
     assert "proves nothing" in done.stderr
     done = fedrfq("evidence", "--check", tmp_path / "none", file, expect=2)
-    assert "is not a file" in done.stderr
+    assert "No such file" in done.stderr
 
 
 def test_a_damaged_log_hides_nothing_of_the_other_file(

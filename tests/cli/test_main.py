@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,50 @@ def test_without_the_packages_for_training_one_line_says_what_to_install() -> No
     )
     assert done.returncode == 2
     assert done.stderr == "error: this command needs torch: pip install 'fedrfq[train]'\n"
+
+
+def test_ctrl_c_while_the_program_is_imported_ends_it_without_a_word() -> None:
+    script = """
+import os, signal, sys
+class Interrupted:
+    def find_spec(name, path, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupted)
+from fedrfq.cli.start import start
+start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_a_program_that_is_told_to_ignore_ctrl_c_does_so_while_it_is_imported() -> None:
+    script = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from fedrfq.cli.start import start
+sys.argv = ["fedrfq", "--version"]
+try:
+    start()
+finally:
+    print(signal.getsignal(signal.SIGINT).name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.endswith("SIG_IGN\n")
+
+
+def test_of_typer_only_what_it_documents_is_used() -> None:
+    """Releases of typer move what is inside, and the newest carries a click of its own."""
+    sources = (Path(package.__file__).parent).rglob("*.py")
+    for path in sources:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            words = line.split()
+            if words[:1] in (["import"], ["from"]) and words[1].split(".")[0] in ("typer", "click"):
+                assert words == ["import", "typer"], f"{path}: {line}"
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

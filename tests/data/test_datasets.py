@@ -226,3 +226,9 @@ def test_the_shared_emnist_arrays():
     data = load("femnist")
     assert data.train_x.shape == (96_962, 1, 28, 28)
     assert data.test_x.shape == (19_361, 1, 28, 28)
+
+
+@pytest.mark.parametrize("look_up", [load, get])
+def test_a_name_that_is_nearly_known_gets_a_suggestion(look_up):
+    with pytest.raises(UserError, match=r"found 'cifar-10'.* \(did you mean cifar10\?\)"):
+        look_up("cifar-10")

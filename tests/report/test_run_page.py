@@ -38,7 +38,7 @@ def attacked(_data_folder, tmp_path_factory):
 def test_it_says_what_was_run_and_how_to_run_it_again(whole):
     text = html.unescape(rendered(whole))
     run = RunDirectory.open(whole)
-    for label, value in summary.rows(run):
+    for label, value in [*summary.settings(run), *summary.rows(run)]:
         assert f"<dt>{label}</dt><dd>{value}</dd>" in text
     known = run.environment()
     for part in (
@@ -51,6 +51,15 @@ def test_it_says_what_was_run_and_how_to_run_it_again(whole):
     assert known["revision"].rstrip("+") in text
     assert f"fedrfq run {whole}/experiment.toml --device cpu" in text
     assert (whole / "experiment.toml").read_text() in text
+
+
+def test_what_was_run_are_settings_and_no_results(attacked):
+    cards = {section.title: section.body for section in run_page.page(attacked).sections}
+    assert "<dt>attack</dt><dd>noise by 2 clients from round" in cards["What was run"]
+    assert "<dt>detector</dt><dd>adaptive</dd>" in cards["What was run"]
+    assert "accuracy" not in cards["What was run"]
+    assert "accuracy, own head" in cards["Results"]
+    assert "<dt>attack</dt>" not in cards["Results"]
 
 
 def test_there_is_a_figure_for_everything_that_happened(whole, attacked, tmp_path):
@@ -351,7 +360,7 @@ def test_a_record_with_another_type_of_value_is_refused_by_its_line_and_name(
 ):
     lines = (whole / "rounds.jsonl").read_text().splitlines()
     lines[1] = json.dumps({**json.loads(lines[1]), field: "VALUE"}).replace('"VALUE"', value)
-    with pytest.raises(UserError, match=f"line 2: {field} is not"):
+    with pytest.raises(UserError, match=f"line 2: .*{field} is not"):
         run_page.page(damaged(whole, tmp_path, "rounds.jsonl", "\n".join(lines) + "\n"))
 
 

@@ -1,6 +1,9 @@
 """Trained clients: predictions on images, and files that other programs load."""
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 import torch
 
 from fedrfq import data
+from fedrfq.cli.finished_run import _cells
 from fedrfq.files import tensors
 from fedrfq.learning.draws import start
 from fedrfq.runs.inference import ClientModel
@@ -36,6 +40,20 @@ def test_predictions_are_those_of_the_trained_model(whole, pictures):
     )
 
 
+def test_predictions_say_where_the_client_never_saw_the_class(whole, pictures):
+    rows = [line.split(",") for line in (whole / "partition.csv").read_text().splitlines()[1:]]
+    client = ClientModel.load(RunDirectory.open(whole), 2)
+    assert client.held == {int(label) for number, label, *_ in rows if number == "2"}
+    (row,) = replace(client, held=frozenset([0])).predict(pictures[:1])
+    assert row["seen"] is (row["class"] == "0")
+    assert row["nearest_prototype_seen"] is (row["nearest_prototype"] == "0")
+    row.update({"class": "7", "seen": True, "nearest_prototype": "4"})
+    assert _cells({**row, "nearest_prototype_seen": True})[-1] == ""
+    assert _cells({**row, "nearest_prototype_seen": False})[-1] == "never saw class 4"
+    # A run that did not record who holds what claims nothing.
+    assert _cells({**row, "seen": None, "nearest_prototype_seen": None})[-1] == ""
+
+
 def test_predict_refuses_what_is_no_picture_and_wrong_sizes(whole, pictures, tmp_path):
     (tmp_path / "text.png").write_text("hello")
     errors = fedrfq("predict", whole, 0, tmp_path / "text.png", expect=2).stderr
@@ -60,7 +78,20 @@ def test_grey_pictures_saved_in_colour_are_grey(whole, pictures, tmp_path):
     assert "in colour" in fedrfq("predict", whole, 0, tmp_path / "red.png", expect=2).stderr
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_an_export_to_onnx_says_nothing_but_what_it_wrote(whole, tmp_path):
+    script = "from fedrfq.cli.main import main; main()"
+    arguments = ["export", whole, "1", "--format", "onnx", "--out", tmp_path / "a.onnx"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == (f"wrote {tmp_path / 'a.onnx'}\n", "")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_exports_compute_the_same(whole, pictures, tmp_path):
     import onnxruntime
 
@@ -83,7 +114,10 @@ def test_exports_compute_the_same(whole, pictures, tmp_path):
 
 def test_export_command_writes_beside_the_run(whole):
     done = fedrfq("export", whole, 0)
-    assert Path(done.stdout.split("wrote ")[1].strip()).is_file()
+    written = Path(done.stdout.split("wrote ")[1].strip())
+    assert written.parent == whole
+    # Other tests look at what lies in the run's directory.
+    written.unlink()
 
 
 def test_a_trained_model_needs_no_data(whole, pictures, monkeypatch, tmp_path):

@@ -32,7 +32,7 @@ from fedrfq.prototypes.fixed_point import FULL_PRECISION
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from support.committees import CLASSES, VALUES, some_settings, uploads
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 def founded(

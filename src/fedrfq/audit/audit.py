@@ -16,11 +16,12 @@ from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
+from fedrfq.federation import federation_file
 from fedrfq.federation.application import PrototypeApplication
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.federation.reconfiguration import reconfigurable
 from fedrfq.federation.round_log import unpack
-from fedrfq.files import hash_chain, toml
+from fedrfq.files import hash_chain, regular, toml
 from fedrfq.files.hash_chain import BrokenChain, Entry
 
 FEDERATION = "federation.toml"
@@ -29,9 +30,8 @@ BODIES = "bodies.bin"
 EXPERIMENT = "experiment.toml"
 ROUNDS = "rounds.jsonl"
 RESULT = "result.json"
-# Bytes of a file that is read as a whole: a federation of the most clients takes fewer.
-_MAX_BYTES = 1 << 27
-_CHUNK = 1 << 20
+# Bytes of one line of the run's own records.
+_MAX_LINE_BYTES = 1 << 24
 
 
 class AuditFailed(Exception):
@@ -198,7 +198,7 @@ class Audit:
         # Counted here, as a broken entry cannot say which round it was of.
         number = 1
         try:
-            for entry in hash_chain.entries(self._regular_file(name), self.rules.run):
+            for entry in hash_chain.entries(self.path / name, self.rules.run):
                 yield entry
                 number += 1
         except BrokenChain as error:
@@ -214,33 +214,22 @@ class Audit:
         """Return a file's text byte for byte, without translating line ends."""
         path = self.path / name
         try:
-            if self._regular_file(name).stat().st_size > _MAX_BYTES:
-                raise UserError(f"{path} is longer than any that this program writes: restore it")
-            return path.read_bytes().decode()
+            return regular.read_text(path, federation_file.MAX_BYTES)
         except FileNotFoundError:
             raise UserError(
                 f"{self.path} has no {name}: only a party's folder, or the directory of a run with"
                 ' committee.name = "simulated", can be verified'
             ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path} cannot be read ({error}): restore it") from error
-
-    def _regular_file(self, name: str) -> Path:
-        """Return the path of a file, if it is missing or a regular one.
-
-        Opening a pipe would wait for ever, and a device could be read without end.
-        """
-        path = self.path / name
-        if path.exists() and not path.is_file():
-            raise UserError(f"{path} is not a file: restore it")
-        return path
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not text in UTF-8: restore it") from error
 
     def _recorded_rounds(self) -> int:
         """Return the number of rounds in the run's own records; 0 without them."""
-        path = self._regular_file(ROUNDS)
+        path = self.path / ROUNDS
         try:
-            with path.open("rb") as file:
-                return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
+            return sum(1 for _ in regular.lines(path, _MAX_LINE_BYTES))
         except FileNotFoundError:
             return 0
         except OSError as error:

@@ -1,5 +1,5 @@
 """Run the command line as `python -m fedrfq.cli`; this is the same program as `fedrfq`."""
 
-from fedrfq.cli.main import main
+from fedrfq.cli.start import start
 
-main()
+start()

@@ -7,13 +7,11 @@ so `--help` lists the arguments without a word on them. Delete this module once 
 from __future__ import annotations
 
 import inspect
-from typing import Any
-
-from typer.models import ArgumentInfo
-from typer.utils import get_params_from_function
+from typing import Any, get_type_hints
 
 
-# Newer releases of typer carry a click of their own, so there is no one class to name here.
+# Newer releases of typer carry a click of their own and move what is not documented, so nothing
+# here names a class of either.
 def restore_argument_help(command: Any) -> None:
     """Give the arguments of a command, and of all commands below it, their help texts back."""
     if hasattr(command, "commands"):
@@ -22,10 +20,15 @@ def restore_argument_help(command: Any) -> None:
         return
     if command.callback is None:
         return
-    declared = get_params_from_function(inspect.unwrap(command.callback))
+    declared = get_type_hints(inspect.unwrap(command.callback), include_extras=True)
     for parameter in command.params:
-        if parameter.param_type_name != "argument" or parameter.name not in declared:
-            continue
-        info = declared[parameter.name].default
-        if isinstance(info, ArgumentInfo) and not getattr(parameter, "help", None):
-            parameter.help = info.help
+        if parameter.param_type_name == "argument" and not getattr(parameter, "help", None):
+            parameter.help = _help(declared.get(parameter.name))
+
+
+def _help(annotation: Any) -> str | None:
+    """Return the help of `Annotated[TYPE, typer.Argument(help=…)]`."""
+    for given in getattr(annotation, "__metadata__", ()):
+        if isinstance(getattr(given, "help", None), str):
+            return str(given.help)
+    return None

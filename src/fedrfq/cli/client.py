@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,7 +13,9 @@ from rich.console import Console
 from fedrfq.cli.completion import complete, dataset_names
 from fedrfq.cli.options import Device, LogFormat, LogLevel
 from fedrfq.cli.terminal import progress
-from fedrfq.node.storage.client_history import HistoryLine
+
+if TYPE_CHECKING:
+    from fedrfq.node.storage.client_history import HistoryLine
 
 
 def client(

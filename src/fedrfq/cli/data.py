@@ -11,9 +11,6 @@ from rich.table import Table
 
 from fedrfq import plugins
 from fedrfq.cli.completion import complete, dataset_and_weight_names
-from fedrfq.data import DATASETS, get, info
-from fedrfq.data import cached_dataset as cached
-from fedrfq.data import weights as pretrained
 from fedrfq.errors import UserError
 
 
@@ -33,6 +30,10 @@ def list_() -> None:
 
     Example: fedrfq data list
     """
+    from fedrfq.data import DATASETS
+    from fedrfq.data import cached_dataset as cached
+    from fedrfq.data import weights as pretrained
+
     table = Table("name", "classes", "images", "cached", "description")
     for name, source in DATASETS.items():
         images = cached.count(name) or source.images
@@ -76,6 +77,9 @@ def get_(
 
     Example: fedrfq data get mnist
     """
+    from fedrfq.data import get
+    from fedrfq.data import weights as pretrained
+
     if name in pretrained.WEIGHTS and source is not None:
         raise UserError(
             f"{name} is weights, which --from cannot convert: leave out --from {source}"
@@ -101,6 +105,9 @@ def info_(
 
     Example: fedrfq data info mnist5k
     """
+    from fedrfq.data import info
+    from fedrfq.data import weights as pretrained
+
     if name in pretrained.WEIGHTS:
         facts = pretrained.info(name)
     else:

@@ -19,6 +19,7 @@ from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.round_log import accusation, contradiction, pack, unpack
+from fedrfq.files import regular
 from fedrfq.files.atomic import write_atomically
 from fedrfq.simulator.message_text import readable
 
@@ -133,11 +134,7 @@ def _check(proofs: Path, file: Path) -> tuple[Auditor, list[Message]]:
 
 def _read(path: Path) -> bytes:
     try:
-        if not path.is_file():
-            raise UserError(f"{path} is not a file: check the path")
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise UserError(f"{path} is longer than {_MAX_FILE_BYTES} bytes: check the path")
-        return path.read_bytes()
+        return regular.read_bytes(path, _MAX_FILE_BYTES, links=True)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): check the path") from error
 

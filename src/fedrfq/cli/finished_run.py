@@ -69,13 +69,14 @@ def predict(
     Without a public map, each image is classified by the client's own head and by the nearest
     global prototype.
     With a public map, the client also knows classes that only others hold: its answer then says who
-    spoke, its own model or the public map, and whether the client ever saw the class.
+    spoke, its own model or the public map.
+    A note says so where the client never saw the class.
 
     Example: fedrfq predict runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c 3 digit.png
     """
     model = _client_model(path, client)
     predictions = model.predict(files, threshold)
-    table = Table("file", "class", "probability", "nearest prototype")
+    table = Table("file", "class", "probability", "nearest prototype", "note")
     if model.public is not None:
         table = Table("file", "class", "probability", "who spoke", "note")
     for row in predictions:
@@ -116,16 +117,24 @@ def _cells(row: Mapping[str, object]) -> list[str]:
     file = str(row["file"])
     class_ = row["class"]
     probability = str(row["probability"])
+    notes: list[str] = []
     if "spoke" not in row:
         # A method without prototypes has no nearest one.
-        return [file, str(class_), probability, str(row["nearest_prototype"] or "–")]
-    notes = []
+        nearest = str(row["nearest_prototype"] or "–")
+        return [file, str(class_), probability, nearest, _never_seen(row)]
     if class_ is None:
         class_ = "I do not know"
         notes.append(f"perhaps {row['most_likely']}")
     if not row["seen"]:
         notes.append(f"never saw class {row['most_likely']}")
     return [file, str(class_), probability, str(row["spoke"]), "; ".join(notes)]
+
+
+def _never_seen(row: Mapping[str, object]) -> str:
+    """Say which of the two predictions without a public map is a class the client never saw."""
+    named = {"class": "seen", "nearest_prototype": "nearest_prototype_seen"}
+    unseen = [str(row[class_]) for class_, seen in named.items() if row[seen] is False]
+    return "; ".join(f"never saw class {name}" for name in dict.fromkeys(unseen))
 
 
 def export(

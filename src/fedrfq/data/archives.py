@@ -19,6 +19,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
 from fedrfq.errors import UserError
+from fedrfq.files import regular
+from fedrfq.files.regular import open_regular
 
 MAX_MEMBERS = 10_000
 # All that the standard library raises on damaged or hostile archives.
@@ -59,10 +61,10 @@ def read_bounded(file: IO[bytes] | gzip.GzipFile, limit: int, what: str) -> byte
 
 def read_file(path: Path, limit: int) -> bytes:
     """Return the content of the file at `path`, which must not be more than `limit` bytes."""
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"{path}: expected a file, found none; check the path")
-    with reporting_damage(path.name), path.open("rb") as file:
-        return read_bounded(file, limit, path.name)
+    with reporting_damage(path.name):
+        return regular.read_bytes(path, limit, links=True)
 
 
 def gunzip(data: bytes, limit: int, what: str) -> bytes:
@@ -74,7 +76,11 @@ def gunzip(data: bytes, limit: int, what: str) -> bytes:
 def read_tar(path: Path, wanted: Mapping[str, int]) -> dict[str, bytes]:
     """Return the wanted members (name to size limit) of a .tar.gz, all of them plain files."""
     contents: dict[str, bytes] = {}
-    with reporting_damage(path.name), tarfile.open(path, "r:gz") as archive:
+    with (
+        reporting_damage(path.name),
+        open_regular(path, links=True) as file_,
+        tarfile.open(fileobj=file_, mode="r:gz") as archive,
+    ):
         for count, member in enumerate(archive):
             _check_member(member.name, count, path.name)
             # Links and devices do not count as members.
@@ -90,7 +96,11 @@ def read_tar(path: Path, wanted: Mapping[str, int]) -> dict[str, bytes]:
 def read_zip(path: Path, wanted: Mapping[str, int]) -> dict[str, bytes]:
     """Return the wanted members (name to size limit) of a .zip."""
     contents: dict[str, bytes] = {}
-    with reporting_damage(path.name), zipfile.ZipFile(path) as archive:
+    with (
+        reporting_damage(path.name),
+        open_regular(path, links=True) as file_,
+        zipfile.ZipFile(file_) as archive,
+    ):
         for count, name in enumerate(archive.namelist()):
             _check_member(name, count, path.name)
             if name in wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import IO
 
@@ -9,6 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
+from fedrfq.files import regular
+
+# An image of the most pixels, not compressed at all, takes fewer.
+_MAX_FILE_BYTES = 1 << 27
 
 
 def pixels(file: Path | IO[bytes], limit: int, what: str) -> NDArray[np.uint8]:
@@ -16,6 +21,8 @@ def pixels(file: Path | IO[bytes], limit: int, what: str) -> NDArray[np.uint8]:
     from PIL import Image
 
     try:
+        if isinstance(file, Path):
+            file = io.BytesIO(regular.read_bytes(file, _MAX_FILE_BYTES, links=True))
         with Image.open(file, formats=("PNG", "JPEG")) as image:
             # Only the header has been read so far; decoding is what takes memory.
             if image.width * image.height > limit:

@@ -16,7 +16,10 @@ from fedrfq.data.content import Content, sha256
 from fedrfq.data.dataset import Dataset
 from fedrfq.data.origins import first
 from fedrfq.data.source import Source
-from fedrfq.errors import UserError
+from fedrfq.errors import UserError, did_you_mean
+
+# Characters of a name for which a known one is suggested.
+_MAX_NAME = 100
 
 
 def load(name_or_path: str) -> Dataset:
@@ -59,7 +62,8 @@ def _own(name_or_path: str) -> Dataset:
         known = ", ".join(DATASETS)
         raise UserError(
             f"dataset: expected one of {known} or the path of your own data, "
-            f"found {name_or_path!r:.200}, which does not exist; check data.name or the path"
+            f"found {name_or_path!r:.200}, which does not exist"
+            f"{did_you_mean(name_or_path[:_MAX_NAME], DATASETS)}; check data.name or the path"
         )
     if path.is_dir():
         content = image_folder.read(path)
@@ -102,7 +106,8 @@ def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
     known = DATASETS.get(name)
     if known is None:
         raise UserError(
-            f"data get: expected one of {', '.join(DATASETS)}, found {name!r}; name one of these"
+            f"data get: expected one of {', '.join(DATASETS)}, found {name!r}"
+            f"{did_you_mean(name, DATASETS)}; name one of these"
         )
     if source is not None and at_path(str(source)) is None:
         raise UserError(

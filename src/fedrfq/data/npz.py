@@ -6,9 +6,10 @@ numpy.load would unpickle objects on request and trust the sizes in the headers.
 from __future__ import annotations
 
 import math
+import os
 import zipfile
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -16,21 +17,21 @@ from numpy.typing import NDArray
 
 from fedrfq.data.archives import reporting_damage
 from fedrfq.errors import UserError
+from fedrfq.files.regular import open_regular
 
 # Bytes of all arrays together.
 LIMIT = 1 << 32
+# Of the file: its arrays, and a little for the archive's own headers.
+_MAX_FILE_BYTES = LIMIT + (1 << 20)
 _CHUNK_BYTES = 1 << 24
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def read(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Return those of the `wanted` arrays that the file holds."""
-    if not zipfile.is_zipfile(path):
-        raise UserError(
-            f"{path}: expected a complete .npz of numpy arrays, found something else; "
-            "write it with numpy.savez or get it again"
-        )
-    with reporting_damage(str(path)), zipfile.ZipFile(path) as archive:
+    with reporting_damage(str(path)), open_regular(path, links=True) as file:
+        _check_file(file, path)
+        archive = zipfile.ZipFile(file)
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         members = {name: info for name, info in members.items() if name in wanted}
         # By the sizes in the directory; _check_header holds each array to its own.
@@ -39,6 +40,21 @@ def read(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
                 f"{path}: expected at most {LIMIT} bytes of arrays, found more; use fewer images"
             )
         return {name: _array(archive, info, f"{path}: {name}") for name, info in members.items()}
+
+
+def _check_file(file: BinaryIO, path: Path) -> None:
+    """Check the file's size and that it is an archive, before its list of members is read."""
+    size = os.fstat(file.fileno()).st_size
+    if size > _MAX_FILE_BYTES:
+        raise UserError(
+            f"{path}: expected a file of at most {_MAX_FILE_BYTES} bytes, found {size}; "
+            "use fewer images"
+        )
+    if not zipfile.is_zipfile(file):
+        raise UserError(
+            f"{path}: expected a complete .npz of numpy arrays, found something else; "
+            "write it with numpy.savez or get it again"
+        )
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> NDArray[Any]:

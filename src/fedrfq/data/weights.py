@@ -112,7 +112,7 @@ def load_weights(name: str) -> dict[str, Tensor]:
             f"the weights {name} are not in the cache: expected {path(name)}, found none; "
             f"run: fedrfq data get {name}"
         )
-    state, _ = tensors.load(path(name))
+    state, _ = tensors.load(path(name), links=True)
     _check(state, weights, str(path(name)))
     return state
 

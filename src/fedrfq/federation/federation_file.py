@@ -27,6 +27,8 @@ from fedrfq.robust.centres import RULES
 from fedrfq.robust.detectors import DETECTORS, Detector
 
 VERSION = 1
+# Bytes of the file: room for tens of thousands of members with their certificates.
+MAX_BYTES = 1 << 27
 _MAX_VALUES = 1 << 24  # in all global prototypes together
 # How simulated servers misbehave is not agreed on, and is no part of the run's id.
 SIMULATION = ("faulty", "behaviour", "network")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import secrets
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import IO
 
 from fedrfq.errors import UserError
+
+# Errors of a disk that has no room left, or none for this user, or none in one file.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
@@ -33,7 +37,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` to `path`; a crash leaves either the old file or the complete new one."""
+    """Write `content` to `path`; a crash leaves either the old file or the complete new one.
+
+    A link at `path` is replaced, not followed.
+    """
     with reporting_write_errors(path), replacing(path) as file:
         file.write(content)
 
@@ -44,10 +51,11 @@ def reporting_write_errors(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"cannot write to {where}: {error.strerror or error}; "
-            "free some space or choose another --out"
-        ) from error
+        # No option is named: servers and clients write here, too, and have no --out.
+        remedy = "check the folder and its permissions"
+        if error.errno in _FULL:
+            remedy = "free some space on its disk"
+        raise UserError(f"cannot write to {where}: {error.strerror or error}; {remedy}") from error
 
 
 def raise_open_file_limit(wanted: int) -> int:

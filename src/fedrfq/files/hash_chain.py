@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 from weakref import finalize
 
 from fedrfq.errors import UserError
+from fedrfq.files.regular import descriptor, open_regular
 
 _LENGTH_BYTES = 4
 _HASH_BYTES = 32
@@ -64,7 +65,7 @@ class HashChain:
     """A hash chain open for appending. The entries already in the file are not checked again."""
 
     def __init__(self, path: Path, root: bytes) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._file = descriptor(path, os.O_RDWR | os.O_APPEND)
         # Called by the owner, or by the garbage collector when there is no owner left.
         self.close = finalize(self, os.close, self._file)
         self._size = os.fstat(self._file).st_size
@@ -110,9 +111,9 @@ def append(path: Path, root: bytes, payload: bytes) -> None:
 
 def entries(path: Path, root: bytes) -> Iterator[Entry]:
     """Yield the entries in order, checking each; raise BrokenChain at the first damaged one."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         # The size at the beginning: what a writer appends meanwhile is not read.
-        size = path.stat().st_size
+        size = os.fstat(file.fileno()).st_size
         offset = 0
         previous = root
         while offset < size:

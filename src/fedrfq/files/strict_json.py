@@ -13,6 +13,14 @@ def to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(_finite(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
+def from_json(text: str | bytes) -> Any:
+    """Return the value that a text states, which may be hostile; ValueError if it is not JSON."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None

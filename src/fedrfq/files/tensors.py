@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedrfq.errors import UserError
 from fedrfq.files.atomic import replacing
+from fedrfq.files.regular import open_regular
 
 DTYPES: dict[str, torch.dtype] = {
     "F16": torch.float16,
@@ -77,14 +78,16 @@ def save(
         ) from error
 
 
-def load(path: str | Path, max_bytes: int = 1 << 32) -> tuple[dict[str, Tensor], dict[str, str]]:
+def load(
+    path: str | Path, max_bytes: int = 1 << 32, *, links: bool = False
+) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors (on the CPU, in the header's order) and the metadata of the file.
 
     The file is not trusted: anything but a well-formed file of at most `max_bytes` raises
-    UserError.
+    UserError. A link is followed only with `links`.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open_regular(Path(path), links=links) as file:
             return _read(file, max_bytes)
     except OSError as error:
         raise UserError(

@@ -13,14 +13,20 @@ from fedrfq.errors import UserError
 
 Table = dict[str, Any]
 
+# Of a file with settings: those of thousands of keys take fewer bytes.
+MAX_BYTES = 1 << 20
 # The only lines that `dump` writes: empty, [name], [[name]], or key = value.
 _LINE = re.compile(r'(\[{1,2}\w+\]{1,2})?|\w+ = ("(?:[^"\\]|\\.)*"|[\w.+-]+)')
 
 
 def read(path: Path) -> Table:
-    """Read an experiment file that a user wrote."""
+    """Read an experiment file that a user named; it may be a pipe, such as /dev/stdin."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+        return tomllib.loads(content.decode())
     except FileNotFoundError:
         raise UserError(
             f"there is no experiment file {path}: `fedrfq config > {path}` writes one to start from"
@@ -30,16 +36,25 @@ def read(path: Path) -> Table:
         raise UserError(f"{path} cannot be read as TOML: {error}") from error
 
 
+def plain(text: str) -> Table:
+    """Return the table in a file of which every line could be `dump`'s; ValueError otherwise.
+
+    Such files may be hostile. Lists nested deeply, or a key of a million parts, would take all of
+    the parser's stack, or of the memory, and no such text reaches it.
+    """
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not _LINE.fullmatch(line):
+            raise ValueError(f"line {number} is neither the name of a table nor KEY = VALUE")
+    return tomllib.loads(text)
+
+
 def strict(text: str) -> Table:
     """Return the table that `dump` wrote as `text`; any other text is a ValueError.
 
     Such files are hashed and signed, so one table must have exactly one text.
     """
-    # Line by line first, so that no hostile text reaches the parser's recursion.
-    if not all(_LINE.fullmatch(line) for line in text.split("\n")):
-        raise ValueError("a line is neither the name of a table nor KEY = VALUE")
+    table = plain(text)
     # The parser accepts other spellings of the same table.
-    table = tomllib.loads(text)
     if dump(table) != text:
         raise ValueError("it is not as this program writes it")
     return table

@@ -227,7 +227,7 @@ class FlowerRunDirectory:
         path = self.run.path
         recorded = None
         if self.run.audited():
-            recorded = (path / "federation.toml").read_text(encoding="utf-8")
+            recorded = self.run.federation_text()
         expected = None
         if self._plan.federation is not None:
             expected = self._plan.federation.text

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrfq.errors import UserError
+from fedrfq.files import regular
+from fedrfq.runs.run_directory import MAX_ROW_BYTES
 
 # A report keeps every event in memory, and reads a file from somebody else: both are bounded.
 _MAX_BYTES = 1 << 28
@@ -81,10 +83,8 @@ class Clients:
         try:
             if path.stat().st_size > _MAX_BYTES:
                 raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
-            with path.open(encoding="utf-8", newline="") as file:
-                # A run that was killed may have left half a line at the end.
-                complete_lines = (line for line in file if line.endswith("\n"))
-                return _read(csv.DictReader(complete_lines))
+            complete_lines = (line.decode() for line in regular.lines(path, MAX_ROW_BYTES))
+            return _read(csv.DictReader(complete_lines))
         except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
             raise UserError(
                 f"Cannot read {path.name} ({error!r}), so the charts of clients are missing."

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from fedrfq.files.csv_text import csv_text
 
 Value = str | int | float | None
 Row = dict[str, Value]
@@ -49,11 +49,7 @@ class Figure:
 
     def csv(self) -> str:
         """Return all rows as CSV."""
-        table = io.StringIO()
-        writer = csv.DictWriter(table, list(self.rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        return table.getvalue()
+        return csv_text(list(self.rows[0]), self.rows)
 
     def drawn(self) -> list[Row]:
         """Return the rows to draw: of too many, every n-th round and the last one, or the first."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from fedrfq.experiment import Experiment
 from fedrfq.learning.evaluation import RoundRecord
-from fedrfq.report.run_data import records_of
 from fedrfq.runs.run_directory import RunDirectory
 
 # Characters of a label, so that it fits into a legend.
@@ -30,7 +29,7 @@ class Brief:
     def read(path: Path) -> Brief:
         """Read the run in the directory."""
         run = RunDirectory.open(path)
-        return Brief(path, run.experiment(), records_of(run))
+        return Brief(path, run.experiment(), run.rounds())
 
     def settings(self) -> Settings:
         """Return all settings but name and seed, by their dotted keys."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,20 +14,16 @@ from fedrfq import data
 from fedrfq.data import DATASETS
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
+from fedrfq.files import toml
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.round_loop import deal
-from fedrfq.prototypes.fixed_point import MAX_COUNT
 from fedrfq.report.clients_csv import Clients
 from fedrfq.runs import summary
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.snapshot import PrototypeSnapshot, Share, load_shares, shares
 
-# Bytes of rounds.jsonl that are read.
-_MAX_BYTES = 1 << 28
 # Clients whose samples are dealt again where the run did not record them.
 _MAX_DEALT = 2000
-# No number of a record comes near this; a larger one would break the axes.
-_MAX_NUMBER = 1e18
 # Characters of a class's name.
 _MAX_NAME = 200
 
@@ -37,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunData:
-    """One run: `facts` are what `fedrfq show` prints, `notes` say what is missing and why."""
+    """One run: `settings` are what was run, `notes` say what is missing and why."""
 
     path: Path
     experiment: Experiment
@@ -47,7 +42,8 @@ class RunData:
     clients: Clients
     shares: list[Share]
     prototypes: PrototypeSnapshot | None
-    facts: list[tuple[str, str]]
+    settings: list[tuple[str, str]]
+    results: list[tuple[str, str]]
     finished: bool
     notes: list[str]
 
@@ -57,18 +53,19 @@ class RunData:
         run = RunDirectory.open(path)
         notes = list[str]()
         experiment = run.experiment()
-        records = records_of(run)
+        records = run.rounds()
         environment = run.environment()
         return RunData(
             path=path,
             experiment=experiment,
-            text=(path / "experiment.toml").read_text(encoding="utf-8"),
+            text=run.text("experiment.toml", toml.MAX_BYTES),
             environment=environment,
             records=records,
             clients=_try(lambda: Clients.read(path / "clients.csv"), Clients(), notes),
             shares=_try(lambda: _shares(run, experiment, environment), [], notes),
             prototypes=_try(lambda: _prototypes(run), None, notes),
-            facts=_facts(run),
+            settings=summary.settings(run),
+            results=summary.rows(run),
             finished=run.result() is not None,
             notes=notes + _progress_notes(run, experiment, records),
         )
@@ -80,56 +77,6 @@ class RunData:
         if isinstance(names, list) and label < len(names):
             name = str(names[label])
         return "".join(letter if letter.isprintable() else "·" for letter in name[:_MAX_NAME])
-
-
-def records_of(run: RunDirectory) -> list[RoundRecord]:
-    """Return the records of all rounds, each field checked to be of its type."""
-    path = run.path / "rounds.jsonl"
-    if path.is_file() and path.stat().st_size > _MAX_BYTES:
-        raise UserError(
-            f"{path} has more than {_MAX_BYTES:,} bytes, which is too much for a report: "
-            "check that this is the run's own file"
-        )
-    records = run.rounds()
-    for record in records:
-        for field in fields(record):
-            if not _fits(getattr(record, field.name), str(field.type)):
-                raise UserError(
-                    f"{path}, line {record.round}: {field.name} is not {field.type}: "
-                    "restore the file"
-                )
-    return records
-
-
-def _fits(value: Any, kind: str) -> bool:
-    """Whether a record's value is of this kind, written as a type annotation."""
-    if kind.startswith("list[int]"):
-        return isinstance(value, list) and all(
-            type(item) is int and 0 <= item <= MAX_COUNT for item in value
-        )
-    if kind.startswith("list[float") and value is not None:
-        return isinstance(value, list) and all(_fits(item, "float") for item in value)
-    if kind.startswith("dict"):
-        return isinstance(value, dict) and all(
-            key.isdecimal() and isinstance(item, str) for key, item in value.items()
-        )
-    if value is None:
-        # JSON has no nan: a float that is not a number is written as null.
-        return "None" in kind or "float" in kind
-    types: tuple[type, ...] = (int, float)
-    if kind.startswith("int"):
-        types = (int,)
-    return type(value) in types and math.isfinite(value) and abs(value) < _MAX_NUMBER
-
-
-def _facts(run: RunDirectory) -> list[tuple[str, str]]:
-    try:
-        return summary.rows(run)
-    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise UserError(
-            f"{run.path}: result.json or environment.json holds values of the wrong type: "
-            "restore the files"
-        ) from error
 
 
 def _try(read: Callable[[], T], fallback: T, notes: list[str]) -> T:

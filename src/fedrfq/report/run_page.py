@@ -25,7 +25,8 @@ def page(path: Path) -> ReportPage:
     run = RunData.read(path)
     experiment = run.experiment
     sections = [
-        Section("What was run", markup.facts(run.facts)),
+        Section("What was run", markup.facts(run.settings)),
+        Section("Results", markup.facts(_without(run.results, run.settings))),
         _public_map(experiment),
         _section("Accuracy", curves.accuracy(run)),
         _section("Clients", client_figures.accuracies(run)),
@@ -59,6 +60,13 @@ def _section(title: str, *figures: Figure | None) -> Section | None:
     if not drawn:
         return None
     return Section(title, figures=drawn)
+
+
+def _without(
+    results: list[tuple[str, str]], settings: list[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return the rows of `fedrfq show` that are not settings, which stand in their own section."""
+    return [row for row in results if row not in settings]
 
 
 def _public_map(experiment: Experiment) -> Section | None:

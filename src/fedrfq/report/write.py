@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedrfq.errors import UserError
+from fedrfq.files import regular
 from fedrfq.files.atomic import reporting_write_errors, write_atomically
 from fedrfq.report import vega
 from fedrfq.report.page import ReportPage
@@ -27,6 +28,7 @@ def write(make: Callable[[], ReportPage], out: Path) -> list[Path]:
         files[folder / f"{figure.name}.csv"] = figure.csv().encode()
     with reporting_write_errors(out):
         folder.mkdir(parents=True, exist_ok=True)
+    regular.check_folder(folder)
     for path, content in files.items():
         write_atomically(path, content)
     return list(files)

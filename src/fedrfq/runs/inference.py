@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +31,7 @@ from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.runs.public_answers import PublicAnswers
 from fedrfq.runs.run_directory import RunDirectory
+from fedrfq.runs.snapshot import load_shares
 
 _MAX_PIXELS = 1 << 24
 FORMATS = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
@@ -81,6 +85,7 @@ class ClientModel:
     """A client's model as the newest checkpoint of its run has it; the data are not needed.
 
     `public` is what the client knows on the public map; None without a map, or before a run ended.
+    `held` are the classes of which the client has samples; None where that is not recorded.
     """
 
     module: TrainedModule
@@ -89,6 +94,7 @@ class ClientModel:
     pool: Pool
     facts: DataFacts
     public: PublicAnswers | None = None
+    held: frozenset[int] | None = None
 
     @staticmethod
     def load(run: RunDirectory, client: int) -> ClientModel:
@@ -107,7 +113,8 @@ class ClientModel:
                 facts = DataFacts.of(run)
                 prototypes = targets(experiment, state.round, state.globals_[0])
                 public = PublicAnswers.load(run.path, client, experiment.public, len(facts.classes))
-                return ClientModel(module, own, prototypes, experiment.pool, facts, public)
+                held = _held(run.path, client)
+                return ClientModel(module, own, prototypes, experiment.pool, facts, public, held)
             first += cohort.clients
         raise AssertionError("the cohorts cover all clients")
 
@@ -155,7 +162,8 @@ class ClientModel:
 
         The client's class comes with its probability; it is its own head's or, with a public map,
         that of both together, with who decided (see `PublicAnswers.answers`). The prototypes are
-        the global ones.
+        the global ones. `seen` and `nearest_prototype_seen` say whether the client has samples of
+        that class; None where it is not known.
         """
         if threshold is not None and self.public is None:
             raise UserError(
@@ -177,7 +185,9 @@ class ClientModel:
                     "file": str(path),
                     "class": names[int(head_classes[i])],
                     "probability": round(float(probabilities[i]), 4),
+                    "seen": self._saw(int(head_classes[i])),
                     "nearest_prototype": nearest,
+                    "nearest_prototype_seen": self._saw(nearest_classes[i]),
                 }
             )
         if self.public is not None:
@@ -185,6 +195,12 @@ class ClientModel:
             for row, answer in zip(predictions, found, strict=True):
                 row.update(answer)
         return predictions
+
+    def _saw(self, label: int) -> bool | None:
+        """Return whether the client has samples of a class; None where that is not known."""
+        if self.held is None or label < 0:
+            return None
+        return label in self.held
 
     def export(self, path: Path, kind: str) -> Path:
         """Write the model to a file and return its path.
@@ -205,6 +221,14 @@ class ClientModel:
         return path
 
 
+def _held(folder: Path, client: int) -> frozenset[int] | None:
+    """Return the classes that a client of the run holds, as recorded."""
+    recorded = load_shares(folder)
+    if recorded is None:
+        return None
+    return frozenset(share.label for share in recorded if share.client == client and share.train)
+
+
 def _torchscript(module: TrainedModule, example: Tensor) -> bytes:
     file = io.BytesIO()
     torch.jit.save(torch.jit.trace(module, example), file)  # type: ignore[no-untyped-call]
@@ -220,18 +244,33 @@ def _onnx(module: TrainedModule, example: Tensor) -> bytes:
         raise UserError(
             "ONNX export needs the packages onnx and onnxscript: pip install 'fedrfq[onnx]'"
         ) from None
-    program = torch.onnx.export(
-        module,
-        (example,),
-        input_names=["images"],
-        output_names=["logits", "features"],
-        # Only the batch size may vary.
-        dynamic_shapes={"x": {0: torch.export.Dim("batch")}},
-        dynamo=True,
-        verbose=False,
-    )
+    with _quiet():
+        program = torch.onnx.export(
+            module,
+            (example,),
+            input_names=["images"],
+            output_names=["logits", "features"],
+            # Only the batch size may vary.
+            dynamic_shapes={"x": {0: torch.export.Dim("batch")}},
+            dynamo=True,
+            verbose=False,
+        )
     assert program is not None
     return program.model_proto.SerializeToString()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what the exporter says about itself: nothing of it is about the user's model."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:

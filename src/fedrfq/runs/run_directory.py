@@ -20,13 +20,12 @@ bodies.bin        one entry per round: the signed uploads, and what was decided
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +36,18 @@ from torch import Tensor
 from fedrfq.committee import AgreementReport
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
+from fedrfq.federation import federation_file
 from fedrfq.federation.federation_file import Federation
-from fedrfq.files import hash_chain, tensors, toml
+from fedrfq.files import hash_chain, regular, tensors, toml
 from fedrfq.files.atomic import reporting_write_errors, write_atomically
-from fedrfq.files.strict_json import to_json
+from fedrfq.files.csv_text import csv_text
+from fedrfq.files.strict_json import from_json, to_json
 from fedrfq.learning.all_classes import COMMON_COLUMNS
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import LoopState
 from fedrfq.plugins import PluginMissing
 from fedrfq.prototypes.fixed_point import Globals
+from fedrfq.runs.recorded_rounds import parsed
 
 CLIENT_COLUMNS = (
     "round",
@@ -68,6 +70,12 @@ CLIENT_COLUMNS = (
 
 # Those of a file that a run may be resumed with: all, or those from before the common test.
 _KNOWN_COLUMNS = (CLIENT_COLUMNS, CLIENT_COLUMNS[: -len(COMMON_COLUMNS)])
+
+# What is read of files, which may be anybody's, in bytes: of rounds.jsonl, of files with a few
+# facts, and of a line of clients.csv.
+MAX_RECORDS_BYTES = 1 << 28
+_MAX_FACTS_BYTES = 1 << 26
+MAX_ROW_BYTES = 1 << 16
 
 # The files that only a run with a committee has, besides federation.toml.
 AUDITED = ("audit.log", "bodies.bin")
@@ -112,8 +120,14 @@ class RunDirectory:
 
         With `exact`, as whoever goes on with the run needs it, its plugins must not have changed.
         """
+        text = self.text("experiment.toml", toml.MAX_BYTES)
         try:
-            return from_table(toml.read(self.path / "experiment.toml"), exact)
+            table = toml.plain(text)
+        except ValueError as error:
+            path = self.path / "experiment.toml"
+            raise UserError(f"{path} cannot be read as TOML: {error}") from error
+        try:
+            return from_table(table, exact)
         except PluginMissing as error:
             raise PluginMissing(f"{self.path}: {error}") from error
 
@@ -153,26 +167,7 @@ class RunDirectory:
 
     def rounds(self) -> list[RoundRecord]:
         """Return the recorded rounds, first to last, without a line that a crash cut short."""
-        return self._parsed(self._lines("rounds.jsonl"))
-
-    def _parsed(self, lines: list[str]) -> list[RoundRecord]:
-        # Keys that this version does not know are left out: a newer one may have written them.
-        names = {f.name for f in fields(RoundRecord)}
-        records = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                values = json.loads(line)
-                record = RoundRecord(**{key: values[key] for key in names & set(values)})
-                if record.round != number:
-                    raise ValueError(f"it is of round {record.round}")
-            except (ValueError, TypeError, KeyError) as error:
-                raise UserError(
-                    f"{self.path / 'rounds.jsonl'}, line {number}: "
-                    f"expected the record of round {number}, found: {error!r}; "
-                    "restore the file or start the run again"
-                ) from error
-            records.append(record)
-        return records
+        return parsed(self.path / "rounds.jsonl", self._lines("rounds.jsonl"))
 
     def begin_audit(self, federation: Federation) -> None:
         """Create the files of a run with a committee."""
@@ -184,17 +179,18 @@ class RunDirectory:
         """Return whether the run has a committee, and so an audit log."""
         return (self.path / "federation.toml").is_file()
 
+    def federation_text(self) -> str:
+        """Return the text of federation.toml, byte for byte."""
+        return self.text("federation.toml", federation_file.MAX_BYTES)
+
     def append(self, outcome: RoundOutcome) -> None:
         """Record a round."""
         # The proofs come first: a crash in between leaves no record without them.
         if outcome.report is not None:
             self.prove(outcome.report)
-        table = io.StringIO()
         # A run from before there were all these columns goes on with those it has.
-        columns = self._client_columns()
-        rows = csv.DictWriter(table, columns, extrasaction="ignore", lineterminator="\n")
-        rows.writerows(outcome.clients)
-        self._append("clients.csv", table.getvalue())
+        rows = csv_text(self._client_columns(), outcome.clients, header=False)
+        self._append("clients.csv", rows)
         self._append("rounds.jsonl", to_json(asdict(outcome.record)) + "\n")
 
     def prove(self, report: AgreementReport) -> None:
@@ -206,33 +202,44 @@ class RunDirectory:
     def rewind(self, number: int) -> None:
         """Drop the records of the rounds after `number`, which will be trained again."""
         rounds = self._lines("rounds.jsonl")[:number]
-        recorded = len(self._parsed(rounds))
+        recorded = len(parsed(self.path / "rounds.jsonl", rounds))
         if recorded < number:
             raise UserError(
                 f"{self.path} has records of {recorded} rounds but a checkpoint of round {number}: "
                 "restore rounds.jsonl"
             )
-        clients = self._lines("clients.csv")
-        size = 1 + number * self.experiment().clients
-        if len(clients) < size or tuple(clients[0].split(",")) not in _KNOWN_COLUMNS:
-            raise UserError(
-                f"{self.path / 'clients.csv'} does not have the clients of {number} rounds: "
-                "restore the file or start the run again"
-            )
+        end = self._end_of_clients(number)
         # Nothing is written before everything has been checked.
         if self.audited():
             self._rewind_proofs(number)
         self.write("rounds.jsonl", "".join(f"{line}\n" for line in rounds))
-        self.write("clients.csv", "".join(f"{line}\n" for line in clients[:size]))
+        with self._changing("clients.csv") as file:
+            os.ftruncate(file, end)
+
+    def _end_of_clients(self, number: int) -> int:
+        """Return where the rows of the clients in the first `number` rounds end in clients.csv."""
+        wanted = 1 + number * self.experiment().clients
+        rows = 0
+        end = 0
+        # Not read as a whole: many rounds of many clients are gigabytes.
+        for row in islice(self._rows("clients.csv"), wanted):
+            rows += 1
+            end += len(row)
+        if rows < wanted or tuple(self._client_columns()) not in _KNOWN_COLUMNS:
+            raise UserError(
+                f"{self.path / 'clients.csv'} does not have the clients of {number} rounds: "
+                "restore the file or start the run again"
+            )
+        return end
 
     def _client_columns(self) -> list[str]:
         """Return the columns of clients.csv."""
-        with (self.path / "clients.csv").open(encoding="utf-8") as file:
-            return file.readline().rstrip("\n").split(",")
+        header = next(self._rows("clients.csv"), b"")
+        return header.decode().rstrip("\n").split(",")
 
     def _rewind_proofs(self, number: int) -> None:
-        federation = self.path / "federation.toml"
-        root = Federation.read(federation.read_text(encoding="utf-8"), str(federation)).roster.run
+        path = self.path / "federation.toml"
+        root = Federation.read(self.federation_text(), str(path)).roster.run
         for name in AUDITED:
             if not (self.path / name).is_file():
                 raise UserError(
@@ -244,7 +251,10 @@ class RunDirectory:
     def checkpoints(self) -> dict[int, Path]:
         """Return the checkpoints by round, ignoring any other files there."""
         paths = {}
-        for path in sorted((self.path / "checkpoints").glob("round-*.safetensors")):
+        folder = self.path / "checkpoints"
+        # Older checkpoints are removed: elsewhere they would be somebody else's.
+        regular.check_folder(folder)
+        for path in sorted(folder.glob("round-*.safetensors")):
             number = path.stem.removeprefix("round-")
             if number.isdecimal():
                 paths[int(number)] = path
@@ -256,8 +266,8 @@ class RunDirectory:
         if self.audited():
             names += AUDITED
         for name in names:
-            with reporting_write_errors(self.path), (self.path / name).open("rb+") as file:
-                os.fsync(file.fileno())
+            with self._changing(name) as file:
+                os.fsync(file)
 
     def save(self, state: LoopState) -> Path:
         """Write a checkpoint and return its path."""
@@ -297,9 +307,8 @@ class RunDirectory:
 
     def load(self, number: int, device: torch.device) -> LoopState:
         """Return the state after round `number`, checked to belong to this experiment."""
-        # Its own size is the limit: a checkpoint may be as large as the models are.
         path = self.checkpoints()[number]
-        named, metadata = tensors.load(path, max_bytes=path.stat().st_size)
+        named, metadata = tensors.load(path, _largest_checkpoint())
         experiment = self.experiment(exact=True)
         if metadata.get("experiment") != experiment.hash():
             raise UserError(
@@ -352,26 +361,43 @@ class RunDirectory:
         write_atomically(self.path / name, text.encode())
 
     def _append(self, name: str, text: str) -> None:
-        with (
-            reporting_write_errors(self.path),
-            (self.path / name).open("a", encoding="utf-8", newline="") as file,
-        ):
-            file.write(text)
-            file.flush()
+        with self._changing(name) as file, os.fdopen(file, "ab", closefd=False) as stream:
+            stream.write(text.encode())
+
+    @contextmanager
+    def _changing(self, name: str) -> Iterator[int]:
+        """Open a file of the directory for changing it, and never one elsewhere."""
+        with reporting_write_errors(self.path / name):
+            handle = regular.descriptor(self.path / name, os.O_RDWR | os.O_APPEND)
+            try:
+                yield handle
+            finally:
+                os.close(handle)
+
+    def _rows(self, name: str) -> Iterator[bytes]:
+        """Yield the file's complete lines, one after the other."""
+        try:
+            yield from regular.lines(self.path / name, MAX_ROW_BYTES)
+        except OSError as error:
+            raise UserError(f"cannot read {self.path / name}: {error}") from error
 
     def _lines(self, name: str) -> list[str]:
         """Return the file's complete lines; a crash may have cut the last one short."""
-        try:
-            text = (self.path / name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {self.path / name}: {error}") from error
         # Not splitlines(), which also splits at characters that a record may contain.
-        return text.split("\n")[:-1]
+        return self.text(name, MAX_RECORDS_BYTES).split("\n")[:-1]
+
+    def text(self, name: str, max_bytes: int) -> str:
+        """Return the text of a file of the directory, byte for byte."""
+        path = self.path / name
+        try:
+            return regular.read_text(path, max_bytes)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read {path}: {error}; restore the file") from error
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
-            value = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            value = from_json(self.text(name, _MAX_FACTS_BYTES))
+        except ValueError as error:
             raise UserError(f"cannot read {self.path / name}: {error}") from error
         if not isinstance(value, dict):
             raise UserError(
@@ -379,6 +405,14 @@ class RunDirectory:
                 "restore the file"
             )
         return value
+
+
+def _largest_checkpoint() -> int:
+    """Return half of the machine's memory, in bytes.
+
+    A checkpoint may be as large as the models are, and a sparse file may state any size.
+    """
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _is_path(value: object) -> bool:

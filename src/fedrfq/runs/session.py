@@ -129,6 +129,7 @@ class Session:
         Stacking the same runs again matters: the kernels, and so the last bits, depend on it.
         """
         runs = tuple(RunDirectory.open(other) for other in RunDirectory.open(path).stack())
+        check_stack(path, runs)
         with _lock_all(runs) as held:
             loop, state = _restore(runs, device)
             return Session(loop, runs, state, held=held.pop_all())
@@ -285,12 +286,26 @@ def _concatenated(runs: Sequence[Params]) -> Params:
     return {name: torch.cat([params[name] for params in runs]) for name in runs[0]}
 
 
+def check_stack(path: Path, runs: Sequence[RunDirectory]) -> None:
+    """Check that all runs of a stack name the same ones.
+
+    All of them are written to: a run's directory alone must not say which.
+    """
+    named = [run.path.resolve() for run in runs]
+    for run in runs:
+        if [other.resolve() for other in run.stack()] != named:
+            raise UserError(
+                f"{path} says that it is stacked with {run.path}, which says otherwise: "
+                "restore environment.json"
+            )
+
+
 def check_federations(runs: Sequence[RunDirectory], loop: RoundLoop) -> None:
     """Check that each run continues with the committee it began with."""
     for run, federation in zip(runs, loop.federations(), strict=True):
         path = run.path / "federation.toml"
-        before = path.read_bytes() if run.audited() else None
-        now = None if federation is None else federation.text.encode()
+        before = run.federation_text() if run.audited() else None
+        now = None if federation is None else federation.text
         if before != now:
             raise UserError(
                 f"{path} does not belong to the experiment.toml beside it: restore one of the two"

@@ -13,7 +13,7 @@ import torch
 from fedrfq.data.dataset import Dataset
 from fedrfq.data.partition import Ints, Partition
 from fedrfq.errors import UserError
-from fedrfq.files import tensors
+from fedrfq.files import regular, tensors
 from fedrfq.files.atomic import write_atomically
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 
@@ -72,9 +72,7 @@ def load_shares(folder: Path) -> list[Share] | None:
     if not path.is_file():
         return None
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
-        header, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+        header, *rows = csv.reader(regular.read_text(path, _MAX_BYTES).splitlines())
         loaded = [Share(*map(_count, row)) for row in rows]
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise UserError(f"cannot read {path} ({error}): restore it, or remove it") from error

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedrfq.committee import Direct
 from fedrfq.data.partition import PARTITIONS
+from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
 from fedrfq.files.atomic import write_atomically
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
+from fedrfq.models import MODELS
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.none import NoDetection
@@ -21,7 +26,62 @@ from fedrfq.runs.run_directory import RunDirectory
 
 def rows(run: RunDirectory) -> list[tuple[str, str]]:
     """Return the settings and results of a run, finished or not, as pairs of label and text."""
-    return _rows(run.experiment(), run.rounds(), run.result() or {}, run.environment())
+    experiment = run.experiment()
+    records = run.rounds()
+    result = run.result() or {}
+    environment = run.environment()
+    with _reporting_wrong_types(run):
+        return _rows(experiment, records, result, environment)
+
+
+@contextmanager
+def _reporting_wrong_types(run: RunDirectory) -> Iterator[None]:
+    """Turn what values of hostile files do to the block into a UserError."""
+    try:
+        yield
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise UserError(
+            f"{run.path}: result.json or environment.json holds values of the wrong type: "
+            "restore the files"
+        ) from error
+
+
+def settings(run: RunDirectory) -> list[tuple[str, str]]:
+    """Return what was run, and nothing of what came of it, as pairs of label and text."""
+    experiment = run.experiment()
+    train = experiment.train
+    who = f"{experiment.clients}"
+    if experiment.participation < 1:
+        who += f", of which {100 * experiment.participation:g} % take part in a round"
+    epochs = "1 epoch" if train.epochs == 1 else f"{train.epochs} epochs"
+    with _reporting_wrong_types(run):
+        partition = _partition(experiment, run.environment())
+    return [
+        ("method", name_of(METHODS, experiment.method)),
+        ("data", experiment.data.name),
+        ("clients", who),
+        ("model", _models(experiment)),
+        partition,
+        ("rounds", f"{experiment.rounds}, each of {epochs} in batches of {train.batch_size}"),
+        *_attack(experiment),
+        ("detector", name_of(DETECTORS, experiment.detector)),
+        ("committee", _servers(experiment)),
+        ("seed", str(experiment.seed)),
+    ]
+
+
+def _models(experiment: Experiment) -> str:
+    """Return the clients' models by name, and how many clients have each where they differ."""
+    if not experiment.cohorts:
+        return name_of(MODELS, experiment.model)
+    named = [(name_of(MODELS, cohort.model), cohort.clients) for cohort in experiment.cohorts]
+    return ", ".join(f"{name} ({clients} clients)" for name, clients in named)
+
+
+def _servers(experiment: Experiment) -> str:
+    if isinstance(experiment.committee, Direct):
+        return "one trusted server"
+    return experiment.committee.about()
 
 
 def title(experiment: Experiment) -> str:
@@ -38,12 +98,8 @@ def _rows(
     result: dict[str, Any],
     environment: dict[str, Any],
 ) -> list[tuple[str, str]]:
-    dealt = environment.get("partition", {})
-    held = (
-        f"{dealt.get('classes_mean', 0):.2f} ± {dealt.get('classes_std', 0):.2f} classes per client"
-    )
     rows = [
-        ("partition", f"{name_of(PARTITIONS, experiment.partition)}: {held}"),
+        _partition(experiment, environment),
         ("rounds", f"{len(records)} of {experiment.rounds}"),
     ]
     if not records:
@@ -85,6 +141,14 @@ def _rows(
             )
         )
     return rows
+
+
+def _partition(experiment: Experiment, environment: dict[str, Any]) -> tuple[str, str]:
+    dealt = environment.get("partition", {})
+    held = (
+        f"{dealt.get('classes_mean', 0):.2f} ± {dealt.get('classes_std', 0):.2f} classes per client"
+    )
+    return "partition", f"{name_of(PARTITIONS, experiment.partition)}: {held}"
 
 
 def _all_classes(experiment: Experiment, records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
@@ -136,16 +200,8 @@ def _defence(
 ) -> list[tuple[str, str]]:
     """Return rows on the attack and the detector; none where there is neither."""
     last = records[-1]
-    attack = experiment.attack
-    rows = []
-    if attack.clients:
-        rows.append(
-            (
-                "attack",
-                f"{name_of(ATTACKS, attack)} by {attack.clients} clients "
-                f"from round {attack.start_round} on",
-            )
-        )
+    rows = _attack(experiment)
+    if experiment.attack.clients:
         head, prototype = (
             _points(mean)
             for mean in (last.honest_accuracy_mean, last.honest_prototype_accuracy_mean)
@@ -163,6 +219,15 @@ def _defence(
             )
         )
     return rows
+
+
+def _attack(experiment: Experiment) -> list[tuple[str, str]]:
+    """Return a row on the attack; none where there is none."""
+    attack = experiment.attack
+    if not attack.clients:
+        return []
+    who = f"{attack.clients} clients from round {attack.start_round} on"
+    return [("attack", f"{name_of(ATTACKS, attack)} by {who}")]
 
 
 def _committee(experiment: Experiment, records: Sequence[RoundRecord]) -> list[tuple[str, str]]:
@@ -255,12 +320,17 @@ def draw(axes: Any, records: Sequence[RoundRecord]) -> None:
         axes.plot(rounds, accuracies, color="C2", marker="o", label="all classes, final prediction")
 
 
+def _drawable(value: float | None) -> float:
+    # A record has null where a figure is not a number.
+    return math.nan if value is None else value
+
+
 def _curve(
     axes: Any, records: Sequence[RoundRecord], mean: str, std: str, *, label: str, colour: str
 ) -> None:
     rounds = [record.round for record in records]
-    middle = [getattr(record, mean) for record in records]
-    spread = [getattr(record, std) for record in records]
+    middle = [_drawable(getattr(record, mean)) for record in records]
+    spread = [_drawable(getattr(record, std)) for record in records]
     low = [m - s for m, s in zip(middle, spread, strict=True)]
     high = [min(100.0, m + s) for m, s in zip(middle, spread, strict=True)]
     axes.plot(rounds, middle, color=colour, label=f"{label} (± std over clients)")

@@ -9,7 +9,6 @@ without it.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -23,7 +22,8 @@ from fedrfq import data
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
-from fedrfq.files.strict_json import to_json
+from fedrfq.files import regular
+from fedrfq.files.strict_json import from_json, to_json
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import Diverged, program_key
 from fedrfq.methods import METHODS
@@ -33,6 +33,7 @@ from fedrfq.studies.equality import rerun_key, run_key
 
 MAX_CLIENTS = {"cpu": 200, "cuda": 4000}  # the default limit on clients trained at once
 _DIVERGED = "diverged.json"
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -257,7 +258,7 @@ def _finished_runs(out: Path, wanted: Iterable[Experiment]) -> defaultdict[str, 
 def _why_diverged(run: RunDirectory) -> str:
     path = run.path / _DIVERGED
     try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["error"])
+        return str(from_json(regular.read_text(path, _MAX_BYTES))["error"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"cannot read {path} ({error}); remove {run.path} to try the run again"

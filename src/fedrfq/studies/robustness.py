@@ -15,7 +15,7 @@ honest clients and seeds.
 from __future__ import annotations
 
 import csv
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,11 +28,12 @@ from numpy.typing import NDArray
 
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, check_keys
+from fedrfq.files import regular
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.learning.round_loop import attackers as malicious
 from fedrfq.robust.attacks.none import NoAttack
 from fedrfq.robust.detectors.none import NoDetection
-from fedrfq.runs.run_directory import CLIENT_COLUMNS
+from fedrfq.runs.run_directory import CLIENT_COLUMNS, MAX_ROW_BYTES
 from fedrfq.studies.axes import Axes, Labels, check_named, read_labels
 from fedrfq.studies.claims import ALL, claims
 from fedrfq.studies.differences import difference_sheets, pairs, read_against
@@ -372,7 +373,8 @@ def accuracies(ended: EndedRun, clients: Sequence[int]) -> dict[str, float | Non
 def _last_accuracies(
     path: Path, experiment: Experiment, clients: Sequence[int]
 ) -> dict[str, float | None]:
-    lines = path.read_text(encoding="utf-8").splitlines()[-experiment.clients :]
+    last = deque(regular.lines(path, MAX_ROW_BYTES), maxlen=experiment.clients)
+    lines = [line.decode() for line in last]
     rows = {int(row["client"]): row for row in csv.DictReader(lines, CLIENT_COLUMNS)}
     if any(int(row["round"]) != experiment.rounds for row in rows.values()):
         raise ValueError("it does not end with the last round")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedrfq.files.atomic import write_atomically
+from fedrfq.files.csv_text import csv_text
 from fedrfq.files.strict_json import to_json
 from fedrfq.studies.intervals import Spread
 
@@ -93,11 +92,7 @@ def write(
     write_atomically(folder / "table.md", markdown.encode())
     write_atomically(folder / "table.json", (to_json(whole, indent=1) + "\n").encode())
     # All rows have the same columns.
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(folder / "table.csv", text.getvalue().encode())
+    write_atomically(folder / "table.csv", csv_text(list(rows[0]), rows).encode())
 
 
 def plain(cell: Cell) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import re
+import signal
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -323,6 +324,13 @@ def test_many_names_are_cut_short() -> None:
     assert join_names([str(k) for k in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 3 more"
 
 
+def _catches_sigterm(pid: int) -> bool:
+    """Return whether a process has come so far that it handles SIGTERM itself."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)[1], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
 def test_status_finds_the_servers_that_run(tmp_path: Path) -> None:
     founded(tmp_path)
     for folder in (tmp_path, tmp_path / "server-0"):
@@ -340,6 +348,7 @@ def test_status_finds_the_servers_that_run(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
         )
         with watching:
+            asyncio.run(until(lambda: _catches_sigterm(watching.pid)))
             with pytest.raises(subprocess.TimeoutExpired):
                 watching.wait(2.5)
             watching.terminate()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,20 +82,25 @@ def test_a_request_is_small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     run(test())
 
 
-def test_only_so_many_are_served_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrfq.node.ops.web._MAX_CONNECTIONS", 2)
+def test_slow_connections_keep_nobody_from_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 200 that are open at a server's status port, the oldest give way."""
+    monkeypatch.setattr("fedrfq.node.ops.web._MAX_REQUEST_S", 1000.0)
+    founded(tmp_path, rounds=5)
+    folder = tmp_path / "server-0"
 
     async def test() -> None:
-        web = WebServer({"/page": lambda: WebPage("found")})
-        port = await web.start()
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        assert await asked(port, get()) == b""
-        for _, writer in idle:
-            writer.close()
-        await asyncio.sleep(0.05)
-        assert (await asked(port, get())).endswith(b"found")
-        await web.stop()
+        servers = Servers(tmp_path)
+        await servers.start(0)
+        port = json.loads((folder / "status.json").read_text())["port"]
+        slow = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+        for _, writer in slow:
+            writer.write(b"GET /healthz HT")
+        assert await fetched(folder, "/healthz") == (200, "ok\n")
+        with suppress(ConnectionResetError):
+            assert await slow[0][0].read() == b""
+        await servers.stop(0)
 
     run(test())
 

@@ -264,7 +264,7 @@ def test_a_violation_is_shown_and_replays(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_campaign_that_exercised_too_little_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrfq.cli.fuzz._MIN_SCHEDULES_JUDGED", 10)
+    monkeypatch.setattr("fedrfq.cli.fuzz_campaign._MIN_SCHEDULES_JUDGED", 10)
     assert "never" in fedrfq("committee", "fuzz", "--schedules", 10, "--jobs", 1, expect=3).stdout
 
 

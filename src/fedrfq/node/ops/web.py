@@ -39,7 +39,8 @@ class WebServer:
 
     def __init__(self, pages: Mapping[str, Callable[[], WebPage]]) -> None:
         self._pages = pages
-        self._open: set[asyncio.StreamWriter] = set()
+        # In the order in which they came.
+        self._open: dict[asyncio.StreamWriter, None] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self, port: int = 0) -> int:
@@ -58,20 +59,24 @@ class WebServer:
         """Stop listening, and cut all connections."""
         if self._server is not None:
             self._server.close()
-        # The handlers remove themselves from the set once their connections are gone.
+        # The handlers remove themselves from the dict once their connections are gone.
         for writer in self._open:
             writer.transport.abort()
         while self._open:
             await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
+        self._open[writer] = None
+        # Of too many, the oldest has to go: a request takes no time, so that one is merely slow,
+        # and slow ones must not keep anybody from asking for /healthz.
+        if len(self._open) > _MAX_CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
         try:
-            # Beyond the limit a connection is closed at once, without an answer.
-            if len(self._open) <= _MAX_CONNECTIONS:
-                await self._answer(reader, writer)
+            await self._answer(reader, writer)
         finally:
-            self._open.discard(writer)
+            self._open.pop(writer, None)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

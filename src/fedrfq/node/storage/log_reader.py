@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fedrfq.consensus.messages import Message
 from fedrfq.errors import UserError
+from fedrfq.files import regular
 from fedrfq.node.storage import segments
 from fedrfq.node.storage.segments import HEADER, BadSegment, Header, SegmentContents
 
@@ -158,10 +159,7 @@ def _messages(path: Path, head: Header, contents: SegmentContents) -> list[Messa
 
 
 def _bytes(path: Path) -> bytes:
-    # The check comes first: a device would be read without end, a huge file would fill the memory.
     try:
-        if not path.is_file() or path.stat().st_size > segments.MAX_FILE_BYTES:
-            raise DamagedLog(path, 0, "this program writes no such file")
-        return path.read_bytes()
+        return regular.read_bytes(path, segments.MAX_FILE_BYTES)
     except OSError as error:
         raise DamagedLog(path, 0, f"it cannot be read ({error.strerror})") from error

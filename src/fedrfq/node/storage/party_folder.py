@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedrfq.errors import UserError
+from fedrfq.federation import federation_file
+from fedrfq.files import regular
 
 FEDERATION = "federation.toml"
 VOTE_KEY = "vote.key"
@@ -20,8 +22,7 @@ REQUEST = "request.toml"
 REQUESTS = "requests"
 # Written by a running server: the port where it can be asked for its status.
 STATUS = "status.json"
-# Bytes: room for tens of thousands of members with their certificates.
-MAX_FEDERATION_BYTES = 1 << 27
+MAX_FEDERATION_BYTES = federation_file.MAX_BYTES
 # A key takes a few hundred bytes.
 _MAX_KEY_BYTES = 1 << 12
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -72,17 +73,8 @@ def make_folder(folder: Path, mode: int = 0o755) -> None:
 def read_text(path: Path, max_bytes: int) -> str:
     """Return the text of a regular file that is at most so long."""
     try:
-        # Opening a pipe would wait for a writer forever; a device may be read without end.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise UserError(f"{path} is not a file (a pipe, folder or device): restore it")
-        with path.open("rb") as file:
-            # One byte more than allowed shows that it is too long, without reading all of it.
-            content = file.read(max_bytes + 1)
-        if len(content) > max_bytes:
-            raise UserError(
-                f"{path} is longer than the {max_bytes} bytes this program would write: restore it"
-            )
-        return content.decode()
+        # Through links: where keys are mounted as secrets, they are links.
+        return regular.read_text(path, max_bytes, links=True)
     except OSError as error:
         raise _unreadable(path, error) from error
     except UnicodeDecodeError as error:
@@ -94,4 +86,7 @@ def _exists(path: Path) -> UserError:
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be read ({error.strerror}): is this a party's folder?")
+    remedy = "restore it"
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        remedy = "is this a party's folder?"
+    return UserError(f"{path} cannot be read ({error.strerror}): {remedy}")
