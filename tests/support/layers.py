@@ -44,7 +44,7 @@ LAYERS = [
     "node",
     "runs",
     "studies",
-    "paper",
+    "studies.paper",
     "report",
     "flower",
     "cli",

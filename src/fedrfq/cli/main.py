@@ -131,7 +131,7 @@ def main() -> None:
         # What `app()` does, with the help of arguments restored in between.
         command = typer.main.get_command(app)
         restore_argument_help(command)
-        command(_plugins_first(sys.argv[1:]))
+        command(plugins_first(sys.argv[1:]))
     except UserError as error:
         _fail(str(error))
     except KeyboardInterrupt:
@@ -155,7 +155,7 @@ def main() -> None:
         _fail(f"{str(error.filename)[:_MAX_PATH_SHOWN]}…: {error.strerror}: check the path")
 
 
-def _plugins_first(arguments: Sequence[str]) -> list[str]:
+def plugins_first(arguments: Sequence[str]) -> list[str]:
     """Return the arguments with each --plugin FILE moved before the command, to which it applies.
 
     So every command takes it, and none has to declare it.

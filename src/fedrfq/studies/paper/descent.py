@@ -24,11 +24,11 @@ from fedrfq.experiment import Experiment
 from fedrfq.learning.round_loop import believed_labels, deal, start
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.methods.method import Guide
-from fedrfq.paper.client_gradients import ClientLoss, Point, curvature
 from fedrfq.prototypes.class_means import class_means, quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.aggregation import combine, decide
 from fedrfq.robust.detectors import State
+from fedrfq.studies.paper.client_gradients import ClientLoss, Point, curvature
 
 
 @dataclass(frozen=True)
