@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from fedrfq.prototypes.fixed_point import LIMIT, MAX_COUNT, Globals, Ints, Precision, Uploads
 from fedrfq.robust.aggregation import Decision, decide
-from fedrfq.robust.centres import RULES
 from fedrfq.robust.detectors import DETECTORS, Detector
+from fedrfq.robust.rules import RULES
 
 _CORES = ("Prescott", "Core2", "Nehalem", "Sandybridge", "Haswell", "Zen", "SkylakeX", "Cooperlake")
 # 1.0 as a fixed-point number.
@@ -171,10 +171,11 @@ def canonical(decision: Decision) -> Iterator[bytes]:
     arrays: dict[str, NDArray[Any]] = {
         "clients": np.array(taken.clients, np.int64),
         "counts": taken.counts_KJ,
-        "kept": verdict.kept_K,
         "present": globals_.present_J,
+        "reason": verdict.reason_KJ,
         "score": verdict.score_K,
         "values": globals_.values_JV,
+        "weight": verdict.weight_KJ,
         **{f"state.{name}": record for name, record in decision.state.items()},
     }
     for name, array in sorted(arrays.items()):

@@ -56,14 +56,19 @@ def codecs() -> dict[str, Codec]:
     from fedrfq.federation import codec, round_log
     from fedrfq.federation.public_task import PublicTask
     from fedrfq.prototypes import fixed_point
-    from fedrfq.robust.detectors.detector import Verdict
+    from fedrfq.robust.detectors.detector import FULL, Reason, Verdict
+    from fedrfq.robust.detectors.reasons import toward
 
     wires = _messages()
     values = np.arange(12, dtype=np.int64).reshape(4, 3)
     held = fixed_point.Globals(
         np.array([True, True, True, False]), values * np.array([[1], [1], [1], [0]])
     )
-    verdict = Verdict(np.array([True, False]), np.array([1, -1]))
+    verdict = Verdict(
+        np.array([[FULL, 0, 0], [0, 512, FULL]]),
+        np.array([1, -1]),
+        np.array([[0, 0, 0], [Reason.FAR, toward(Reason.TOWARD, 2), Reason.COUNT]]),
+    )
     entries = ((0, bytes(32)), (1, bytes(32)))
     inputs = messages.Inputs(entries, entries[:1])
 
@@ -91,7 +96,7 @@ def codecs() -> dict[str, Codec]:
             [codec.encode_globals(held)],
         ),
         "codec.decode_verdicts": Codec(
-            lambda data: codec.encode_verdicts(*codec.decode_verdicts(data)),
+            lambda data: codec.encode_verdicts(*codec.decode_verdicts(data, 3)),
             [codec.encode_verdicts((0, 7), verdict)],
         ),
         "codec.decode_state": Codec(

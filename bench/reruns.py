@@ -22,9 +22,9 @@ from fedrfq import experiment
 from fedrfq.experiment import Experiment
 from fedrfq.files.atomic import write_atomically
 from fedrfq.files.strict_json import to_json
+from fedrfq.paper.kinds import plan
 from fedrfq.studies.equality import rerun_key
 from fedrfq.studies.measures import MeasuredRuns
-from fedrfq.studies.paper.kinds import plan
 from fedrfq.studies.plan import GridPlan
 from fedrfq.studies.reruns import Reruns
 from fedrfq.studies.study import Study

@@ -1,9 +1,10 @@
 """fedrfq: federated learning by pooled class prototypes.
 
 >>> import fedrfq
->>> experiment = fedrfq.load(sets=["rounds=5", "method.name=fedrfq"])
->>> for record in fedrfq.run(experiment):
+>>> run = fedrfq.run({"rounds": 5, "method": {"name": "fedrfq"}})
+>>> for record in run:
 ...     print(record.round, record.accuracy_mean)
+>>> run.rounds, run.clients, run.models[3], run.path
 """
 
 from __future__ import annotations
@@ -12,35 +13,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedrfq.api.run import Run, resume, run
+    from fedrfq.data import Dataset
     from fedrfq.errors import UserError
     from fedrfq.experiment import Experiment, load
     from fedrfq.learning.evaluation import RoundRecord
     from fedrfq.plugins import load_plugin, register
-    from fedrfq.runs.session import run
+    from fedrfq.runs.callbacks import Callback
 
     __version__: str
 
 __all__ = [
+    "Callback",
+    "Dataset",
     "Experiment",
     "RoundRecord",
+    "Run",
     "UserError",
     "__version__",
     "load",
     "load_plugin",
     "register",
+    "resume",
     "run",
 ]
 
 # Where each public name lives. A name is imported when it is first used: `import fedrfq` stays
 # quick, and a server, which needs this package but not PyTorch, never loads PyTorch.
 _HOMES = {
+    "Callback": "runs.callbacks",
+    "Dataset": "data",
     "Experiment": "experiment",
     "RoundRecord": "learning.evaluation",
+    "Run": "api.run",
     "UserError": "errors",
     "load": "experiment",
     "load_plugin": "plugins",
     "register": "plugins",
-    "run": "runs.session",
+    "resume": "api.run",
+    "run": "api.run",
 }
 
 

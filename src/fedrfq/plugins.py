@@ -57,6 +57,7 @@ REGISTRIES: Mapping[str, Registry] = {
     "method": Registry("fedrfq.methods", "METHODS", "Method"),
     "attack": Registry("fedrfq.robust.attacks", "ATTACKS", "Attack"),
     "detector": Registry("fedrfq.robust.detectors", "DETECTORS", "Detector"),
+    "rule": Registry("fedrfq.robust.rules", "RULES", "Rule"),
     "model": Registry("fedrfq.models", "MODELS", "Model"),
     "public-map": Registry("fedrfq.models.public_maps", "PUBLIC_MAPS", "PublicMap"),
     "dataset": Registry("fedrfq.data", "DATASETS", "Source"),
@@ -123,12 +124,14 @@ def register(kind: str, name: str, value: Any = None) -> Any:
     if value is None:
         return lambda made: register(kind, name, made)
     _check_fits(kind, name, value)
+    # Rules are registered with their settings, as values.
+    entry = value() if kind == "rule" else value
     if _LOADING:
         # Its names count once the whole file has been read without an error.
-        _LOADING[-1].entries[kind, name] = value
+        _LOADING[-1].entries[kind, name] = entry
         return value
     plugin = _calling(kind, name, value)
-    plugin.entries[kind, name] = value
+    plugin.entries[kind, name] = entry
     plugin.activate()
     return value
 

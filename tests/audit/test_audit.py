@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -116,6 +117,12 @@ def test_the_command_says_what_it_found(run: Path) -> None:
     assert report["run"] == rules(run).run.hex()
     assert {charge["who"] for charge in report["evidence"]} <= {f"server {k}" for k in range(4)}
     assert f"{ROUNDS} of {ROUNDS}, recomputed" in done.stdout
+    # Clients send noise, so somebody is found odd.
+    assert report["reduced"]
+    for reasons in report["reduced"].values():
+        assert all(name.startswith("client ") for name in reasons)
+        assert all(re.match(r"class(es)? \d", why) for why in reasons.values())
+    assert f"in {len(report['reduced'])} rounds; in round" in done.stdout
     assert "is verified" in done.stdout
 
 

@@ -34,14 +34,16 @@ from fedrfq.federation.application import PrototypeApplication
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.federation.round_log import outcome, pack, parts, unpack
 from fedrfq.prototypes import fixed_point
-from fedrfq.prototypes.fixed_point import LIMIT, Globals
+from fedrfq.prototypes.fixed_point import LIMIT, Globals, Uploads
 from fedrfq.robust.aggregation import Decision
 from fedrfq.robust.detectors import DETECTORS
-from fedrfq.robust.detectors.detector import Verdict
+from fedrfq.robust.detectors.detector import FULL, Reason, Verdict
+from fedrfq.robust.detectors.reasons import toward
 from fedrfq.simulator.adversaries import BEHAVIOURS
 from fedrfq.simulator.network import NETWORKS
 from support.cluster import roster
 from support.committees import CLASSES, VALUES, rounds, some_settings, uploads
+from support.judging import ruling
 
 # Codecs
 
@@ -58,7 +60,11 @@ def some_globals(draw: st.DrawFn) -> Globals:
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 STATES = st.dictionaries(st.text(max_size=5), arrays.arrays(np.int64, SHAPES), max_size=3)
 LONG = st.integers(-(2**63), 2**63 - 1)
-VERDICTS = st.dictionaries(st.integers(0, 2**32 - 1), st.tuples(st.booleans(), LONG), max_size=5)
+# By client, its score and what became of each class: not sent, a weight, or a count that was cut.
+NOT_SENT = -1
+CUT = FULL + 1
+FATES = st.lists(st.integers(NOT_SENT, CUT), min_size=CLASSES, max_size=CLASSES)
+VERDICTS = st.dictionaries(st.integers(0, 2**32 - 1), st.tuples(LONG, FATES), max_size=5)
 
 
 @given(some_globals())
@@ -80,14 +86,73 @@ def test_a_detectors_memory_comes_back(state: dict[str, fixed_point.Ints]) -> No
 
 
 @given(VERDICTS)
-def test_verdicts_come_back(judged: dict[int, tuple[bool, int]]) -> None:
+def test_verdicts_come_back(judged: dict[int, tuple[int, list[int]]]) -> None:
     clients = tuple(sorted(judged))
-    kept = np.array([judged[k][0] for k in clients], bool)
-    score = np.array([judged[k][1] for k in clients], np.int64)
-    found, verdict = codec.decode_verdicts(codec.encode_verdicts(clients, Verdict(kept, score)))
+    score = np.array([judged[k][0] for k in clients], np.int64)
+    fate = np.array([judged[k][1] for k in clients], np.int64).reshape(len(clients), CLASSES)
+    weight = np.clip(fate, 0, FULL)
+    # A reason that names a class where the weight is even, and one that does not where it is odd.
+    reason = np.where(weight % 2, Reason.FAR, toward(Reason.LEANING, CLASSES - 1))
+    reason[(fate == NOT_SENT) | (fate == FULL)] = Reason.NONE
+    reason[fate == CUT] = Reason.COUNT
+    content = codec.encode_verdicts(clients, Verdict(weight, score, reason))
+    found, verdict = codec.decode_verdicts(content, CLASSES)
     assert found == clients
-    assert np.array_equal(verdict.kept_K, kept)
+    assert np.array_equal(verdict.weight_KJ, weight)
+    assert np.array_equal(verdict.reason_KJ, reason)
     assert np.array_equal(verdict.score_K, score)
+    some_left = (fate > 0).any(1)
+    nothing_sent = (fate == NOT_SENT).all(1)
+    assert np.array_equal(verdict.kept_K, some_left | nothing_sent)
+
+
+# Clients 1 and 5 sent classes 0 and 1; client 5 counts in class 1 for 300.
+LAYOUT = {"clients": 4, "bits": 4 + 2 * 12, "row": 4 + 2 * 12 + 1}
+
+
+@pytest.mark.parametrize(
+    ("at", "new", "why"),
+    [
+        ("clients", b"\x05\0\0\0", "ascending order"),
+        ("bits", b"\xdb", "bits after those of the classes"),  # six are enough for 2 × 3
+        ("bits", b"\x0b", "class 1 was not sent"),
+        ("row", b"\x02", "unknown client or class"),
+        ("row", b"\x01\0\0\0\x03", "unknown client or class"),
+        ("row", b"\x01\0\0\0\x01\0\0\x04", "a weight of 1024 with a reason"),
+        ("row", b"\x01\0\0\0\x01\0\0\x08", "a weight of 2048"),
+        ("row", b"\x01\0\0\0\x01\0\x2c\x01\xc8", "its reason is unknown"),
+        ("row", b"\x01\0\0\0\x01\0\x2c\x01\x02\x04", "its reason is unknown"),  # on class 3
+        ("row", b"", "reasons of 12 bytes"),
+        ("clients", b"", "but only"),
+    ],
+)
+def test_hostile_verdicts_are_refused(at: str, new: bytes, why: str) -> None:
+    sent = np.array([[1, 1, 0], [1, 1, 0]])
+    weight = np.array([[FULL, FULL, 0], [FULL, 300, 0]])
+    of = Uploads((1, 5), sent, sent[..., None])
+    verdict = Verdict.of_weights(of, weight, np.array([7, -7]), toward(Reason.TOWARD, 0))
+    good = codec.encode_verdicts((1, 5), verdict)
+    assert len(good) == LAYOUT["row"] + 12
+    codec.decode_verdicts(good, 3)
+    place = LAYOUT[at]
+    bad = good[:place] + new + good[place + len(new) :]
+    if not new:
+        bad = good[: place + 1]
+    with pytest.raises(Refused, match=why):
+        codec.decode_verdicts(bad, 3)
+
+
+def test_verdicts_on_nobody_are_no_bytes_and_reasons_are_in_order() -> None:
+    assert codec.encode_verdicts((), Verdict.on_nobody(3)) == b""
+    assert codec.decode_verdicts(b"", 3)[0] == ()
+    with pytest.raises(Refused, match="ascending order"):
+        codec.decode_verdicts(bytes(4), 3)
+    good = codec.encode_verdicts((1, 5), ruling([True, False], [0, 0], 3))
+    rows = [good[-36:-24], good[-24:-12], good[-12:]]
+    codec.decode_verdicts(good[:-36] + b"".join(rows), 3)
+    for wrong in (rows[::-1], [rows[0], rows[0], rows[1]]):
+        with pytest.raises(Refused, match="out of order"):
+            codec.decode_verdicts(good[:-36] + b"".join(wrong), 3)
 
 
 def _reencoded(decoder: str, content: bytes) -> bytes:
@@ -96,7 +161,7 @@ def _reencoded(decoder: str, content: bytes) -> bytes:
     if decoder == "state":
         return codec.encode_state(codec.decode_state(content))
     if decoder == "verdicts":
-        return codec.encode_verdicts(*codec.decode_verdicts(content))
+        return codec.encode_verdicts(*codec.decode_verdicts(content, CLASSES))
     return pack(placed.message for placed in unpack(content))
 
 
@@ -107,7 +172,7 @@ def test_any_bytes_are_refused_or_are_what_would_be_written(
     decoder: str, data: st.DataObject
 ) -> None:
     """Random bytes, and right ones with one thing changed."""
-    verdicts = codec.encode_verdicts((1, 5), Verdict(np.array([True, False]), np.array([7, -7])))
+    verdicts = codec.encode_verdicts((1, 5), ruling([True, False], [7, -7], CLASSES))
     right = {
         "globals": codec.encode_globals(Globals.none(CLASSES, VALUES)),
         "state": codec.encode_state({"far": np.arange(3), "near": np.zeros((0, 2), np.int64)}),

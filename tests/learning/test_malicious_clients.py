@@ -25,8 +25,11 @@ from fedrfq.methods import METHODS
 from fedrfq.prototypes.fixed_point import LIMIT, MAX_COUNT, Uploads
 from fedrfq.robust.aggregation import combine
 from fedrfq.robust.attacks import ATTACKS, Attack, Scene
+from fedrfq.robust.detectors import DETECTORS
+from fedrfq.runs.influence import Influence, influence
 from fedrfq.runs.session import detection
 from support.command import CPU, SMALL, clients, fedrfq, records, sets
+from support.remembering import Halving
 from support.small import run, tiny
 
 MLP = {"name": "mlp", "width": 20}
@@ -351,7 +354,10 @@ def test_honest_figures_and_reasons_by_hand_from_the_files(tmp_path: Path) -> No
         for row in mine:
             refused = number > 1 and row["malicious"] == "1"
             assert (row["verdict"] == "refused") == refused
-            assert row["reason"] == (REASONS["negative"] if refused else "")
+            reasons = record["refused"] | record["reasons"]
+            assert row["reason"] == reasons.get(row["client"], "")
+            assert (row["reason"] == REASONS["negative"]) == refused
+            assert row["weight"] == {"kept": "100.0", "filtered": "0.0"}.get(row["verdict"], "")
             assert (row["score"] == "") == refused
             assert (row["verdict"] == "filtered") == (int(row["client"]) in record["filtered"])
         assert len(record["filtered"]) == 2
@@ -395,6 +401,50 @@ def test_precision_and_recall_of_detection(mnist: Dataset) -> None:
     assert of((0, 0, [1], []), (0, 0, [], [])) == (0, None)
     assert of((2, 0, [], []), (2, 0, [], [])) == (None, 0)
     assert of((0, 0, [4], []), (3, 2, [1, 5], [2]), (3, 1, [1], [])) == (3 / 5, 3 / 6)
+
+
+def test_honest_clients_weight_and_the_longest_time_one_was_shut_out(mnist: Dataset) -> None:
+    """A round in which a client takes no part neither counts nor ends its time."""
+    experiment = tiny(model=MLP, attack={"name": "swap", "clients": 2}, participation=0.5)
+    bad = set(attackers(experiment))
+    there = [set(participants(experiment, number)) for number in range(1, 31)]
+    client = next(k for k in range(6) if k not in bad)
+    took_part = [number for number, who in enumerate(there, 1) if client in who]
+    _, ((outcome,),) = run([experiment], mnist, 1)
+
+    def of(out: set[int], lost: float | None = 1.0) -> Influence:
+        made = [
+            replace(
+                outcome.record,
+                round=number,
+                # Attackers are shut out for ever, which is nobody's loss.
+                filtered=sorted(bad & who),
+                refused={str(client): "why"} if number in out else {},
+                honest_weight_lost=lost and lost * number,
+            )
+            for number, who in enumerate(there, 1)
+        ]
+        return influence(experiment, made)
+
+    assert of(set()) == {"honest_weight_lost": 15.5, "longest_shut_out": 0}
+    assert of({*took_part[1:4], took_part[5]})["longest_shut_out"] == 3
+    assert of(set(), None) == {"honest_weight_lost": None, "longest_shut_out": None}
+
+
+def test_less_weight_is_recorded_with_its_reason(
+    mnist: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The detector halves the weight of client 1: one of six clients loses half of its weight."""
+    monkeypatch.setitem(DETECTORS, "halving", Halving)
+    _, ((outcome,),) = run([tiny(model=MLP, detector={"name": "halving"})], mnist, 1)
+    why = outcome.clients[1]["reason"]
+    assert why.endswith("far from the other holders (weight 50 %)")
+    assert outcome.record.reasons == {"1": why}
+    assert [row["weight"] for row in outcome.clients] == [100, 50, 100, 100, 100, 100]
+    assert [row["verdict"] for row in outcome.clients] == ["kept"] * 6
+    assert outcome.record.filtered == []
+    held = [row["classes"] for row in outcome.clients]
+    assert outcome.record.honest_weight_lost == pytest.approx(50 * held[1] / sum(held))
 
 
 def test_without_attack_and_detector_there_is_no_precision_or_recall(whole: Path) -> None:

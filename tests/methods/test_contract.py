@@ -20,6 +20,7 @@ from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.detectors import DETECTORS, Detector, State, Verdict
 from fedrfq.runs.session import Session
 from support.command import assert_same_run, records
+from support.remembering import Halving
 from support.small import CPU, rows_of, run, timeless, tiny
 
 MLP = {"name": "mlp", "width": 20}
@@ -220,12 +221,15 @@ class Rota(Detector):
         seen = state["seen"].copy()
         seen[rows] += 1
         kept = rows != turn
-        return {"turn": np.array([(turn + 1) % len(seen)]), "seen": seen}, Verdict(kept, seen[rows])
+        return {"turn": np.array([(turn + 1) % len(seen)]), "seen": seen}, Verdict.of_kept(
+            uploads, kept, seen[rows]
+        )
 
 
 @pytest.fixture
 def rota(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DETECTORS, "rota", Rota)
+    monkeypatch.setitem(DETECTORS, "halving", Halving)
 
 
 def resumed(experiments: list[Experiment], folder: Path, dataset: Dataset) -> tuple[Path, Path]:
@@ -254,6 +258,7 @@ def resumed(experiments: list[Experiment], folder: Path, dataset: Dataset) -> tu
         {"method": {"name": "fedsa", "inertia": 0.9}},
         {"method": {"name": "self"}},
         {"detector": {"name": "rota"}},
+        {"detector": {"name": "halving"}, "committee": {"name": "simulated"}},
         {
             "detector": {"name": "adaptive"},
             "attack": {"name": "sign-flip", "clients": 2, "start_round": 2},

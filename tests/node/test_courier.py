@@ -42,7 +42,7 @@ from fedrfq.node.server import Server
 from fedrfq.node.transport.budget import client_pace, courier_pace
 from fedrfq.node.transport.fair_queue import FairQueue
 from support.command import fedrfq
-from support.committees import PUBLIC, rounds, some_settings, uploads
+from support.committees import CLASSES, PUBLIC, rounds, some_settings, uploads
 from support.federations import PATIENCE_S, Servers, founded, process, signed, status, until, upload
 
 CLIENTS = 3
@@ -59,7 +59,7 @@ def altered(message: Message) -> Message:
 
 def named(carried: Carried) -> tuple[int, ...]:
     """Return the clients whose uploads the committee has judged."""
-    return codec.decode_verdicts(carried.verdicts)[0]
+    return codec.decode_verdicts(carried.verdicts, CLASSES)[0]
 
 
 def simulated(number: int) -> list[bytes]:

@@ -25,7 +25,7 @@ from fedrfq.prototypes.fixed_point import (
     encode,
 )
 from fedrfq.robust.aggregation import combine, decide
-from fedrfq.robust.centres import RULES
+from fedrfq.robust.centres import CENTRES, FULL
 from fedrfq.robust.detectors import DETECTORS, Detector, State, Verdict
 from fedrfq.robust.detectors.none import NoDetection
 
@@ -48,7 +48,9 @@ class Drop(Detector):
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         rows = array(uploads.clients)
-        return {"calls": state["calls"] + 1}, Verdict(rows != self.client, 10 * rows)
+        return {"calls": state["calls"] + 1}, Verdict.of_kept(
+            uploads, rows != self.client, 10 * rows
+        )
 
 
 def three(precision: Precision = Precision()) -> Uploads:  # noqa: B008
@@ -168,14 +170,27 @@ def test_a_class_that_loses_all_its_clients_keeps_its_last_global_prototype() ->
 
 
 def test_counts_are_those_that_senders_may_claim() -> None:
-    """Counts are cut to the holders' lower median; a lone class held back counts for nothing."""
+    """Counts are cut to what is usual; a lone class held back counts for nothing."""
     sent = spoilt(three(), 1, "count", 1000)
     found = decide(Drop(client=9, clip=True), "weighted", {"calls": array([0])}, NONE, sent)
+    # One of three may be malicious: the second largest claim, 2, is what a large client may have.
     assert found.uploads.counts_KJ.tolist() == [[1, 0], [1, 1], [1, 1]]
     assert found.globals_.values_JV.tolist() == [[8 // 3, 16 // 3], [4, 8]]
+    assert [found.verdict.why(row) for row in range(3)] == [
+        "class 0: claims more samples than may count",
+        "class 1: claims more samples than may count",
+        "",
+    ]
+    assert (found.verdict.weight_KJ[found.verdict.sent_KJ] == FULL).all()
     alone = sent.only(np.array([True, True, False]))
     held = decide(Drop(client=9, lone="hold"), "weighted", {"calls": array([0])}, KNOWN, alone)
     assert held.globals_.values_JV.tolist() == [[4 // 3, 16 // 3], [200, 200]]
+    assert held.verdict.why(1) == "class 1: nobody else holds the class (weight 0 %)"
+    assert held.verdict.kept_K.all()
+    sole = alone.only(np.array([False, True]))
+    nothing_left = decide(Drop(client=9, lone="hold"), "mean", {"calls": array([0])}, KNOWN, sole)
+    assert nothing_left.verdict.kept_K.tolist() == [False]
+    assert nothing_left.globals_.values_JV.tolist() == KNOWN.values_JV.tolist()
 
 
 @pytest.mark.parametrize("bits", [8, 16])
@@ -226,7 +241,7 @@ def test_robust_rules_by_hand(rule: str, column: list[int], expected: int) -> No
         array([[1]] * len(column)),
         array([[[value]] for value in column]),
     )
-    assert RULES[rule](sent).tolist() == [[expected]]
+    assert CENTRES[rule](sent).tolist() == [[expected]]
     assert plain(rule, column) == expected
 
 

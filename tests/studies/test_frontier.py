@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from fedrfq.errors import UserError
+from fedrfq.paper.kinds import plan
 from fedrfq.runs.session import pick_device
 from fedrfq.studies.figure import frontier
 from fedrfq.studies.grid import Grid
 from fedrfq.studies.measures import MEASURES, MeasuredRuns
-from fedrfq.studies.paper.kinds import plan
 from fedrfq.studies.pictures import Facet, _draw_facet, points_line, pyplot, styles
 from support.studies import study_of
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from fedrfq.paper.kinds import plan
 from fedrfq.studies.compare import ComparePlan
 from fedrfq.studies.measures import MeasuredRuns
-from fedrfq.studies.paper.kinds import plan
 from fedrfq.studies.plan import GridPlan
 from fedrfq.studies.sheets import Sheet
 from fedrfq.studies.study import Study

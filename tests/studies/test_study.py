@@ -12,10 +12,10 @@ from fedrfq.data.partition import Classes
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, load
 from fedrfq.files.strict_json import to_json
+from fedrfq.paper.kinds import plan
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.studies.equality import rerun_key, run_key
 from fedrfq.studies.grid import Grid
-from fedrfq.studies.paper.kinds import plan
 from fedrfq.studies.reruns import Reruns
 from fedrfq.studies.study import Study
 from support.command import CPU, fedrfq

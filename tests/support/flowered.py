@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedrfq.consensus.events import Outcome as Certified
@@ -27,7 +26,7 @@ from fedrfq.flower.packed_result import result_for_clients
 from fedrfq.learning.evaluation import RoundOutcome
 from fedrfq.learning.round_loop import LoopState, RoundLoop, committee_settings
 from fedrfq.prototypes.fixed_point import Globals
-from fedrfq.robust.detectors import Verdict
+from support.judging import ruling
 from support.small import CPU, tiny
 
 NOTHING = {"committee": {"name": "direct"}, "method": {"name": "local"}}
@@ -97,7 +96,7 @@ def certified(
     successor: bytes = b"",
 ) -> bytes:
     """Return a result with verdicts on these clients' uploads, signed by these servers."""
-    verdict = Verdict(np.ones(len(clients), np.bool_), np.zeros(len(clients), np.int64))
+    verdict = ruling([True] * len(clients), [0] * len(clients), federation.task.classes)
     outcome = Certified(
         codec.encode_globals(globals_),
         codec.encode_verdicts(tuple(clients), verdict),

@@ -30,6 +30,13 @@ def lines(rows: Sequence[Sequence[int | None]]) -> Uploads:
     return sent(values, np.array([[0 if v is None else 10 for v in row] for row in rows], np.int64))
 
 
+def ruling(kept: Sequence[bool], scores: Sequence[int], classes: int = 1) -> Verdict:
+    """Return the verdict on clients that sent all classes: some are kept, the others dropped."""
+    everything = np.ones((len(kept), classes), np.int64)
+    uploads = Uploads(tuple(range(len(kept))), everything, everything[..., None])
+    return Verdict.of_kept(uploads, np.array(kept, np.bool_), np.array(scores, np.int64))
+
+
 def nowhere(uploads: Uploads) -> Globals:
     return Globals.none(*uploads.values_KJV.shape[1:])
 

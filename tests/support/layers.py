@@ -17,7 +17,9 @@ LAYERS = [
     "plugins",
     "data",
     "prototypes",
+    "robust.state",
     "robust.centres",
+    "robust.rules",
     "robust.detectors",
     "robust.attacks",
     "robust",
@@ -44,9 +46,10 @@ LAYERS = [
     "node",
     "runs",
     "studies",
-    "studies.paper",
+    "paper",
     "report",
     "flower",
+    "api",
     "cli",
 ]
 

@@ -45,7 +45,7 @@ class Near(Detector):
         assert state == {"seen": 1}
         far_KJ = np.abs(uploads.values_KJV - globals_.values_JV).max(-1)
         worst_K = np.where(uploads.held_KJ, far_KJ, 0).max(1, initial=0)
-        return state, Verdict(worst_K <= self.reach, worst_K)
+        return state, Verdict.of_kept(uploads, worst_K <= self.reach, worst_K)
 
 
 def scene_of(
@@ -72,7 +72,12 @@ def scene_of(
 
     def foresee(sent: Uploads) -> Foreseen:
         decision = decide(asked, "weighted", state, known, sent)
-        return Foreseen(decision.verdict.kept_K, decision.verdict.score_K, decision.globals_)
+        return Foreseen(
+            decision.verdict.weight_KJ,
+            decision.verdict.kept_K,
+            decision.verdict.score_K,
+            decision.globals_,
+        )
 
     return Scene(
         uploads=Uploads(clients, counts, values),

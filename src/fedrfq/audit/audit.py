@@ -16,7 +16,7 @@ from fedrfq.consensus.messages import Evidence, Message
 from fedrfq.consensus.rules import Rules
 from fedrfq.consensus.wire import Refused
 from fedrfq.errors import UserError
-from fedrfq.federation import federation_file
+from fedrfq.federation import codec, federation_file
 from fedrfq.federation.application import PrototypeApplication
 from fedrfq.federation.federation_file import Federation, experiment_digest
 from fedrfq.federation.reconfiguration import reconfigurable
@@ -97,7 +97,9 @@ class Audit:
                 if audited_round.round != done + 1:
                     before = before._replace(outcome=None)
                 before, is_recomputed = self._recompute(audited_round, before, next(bodies, None))
-                audited_round = replace(audited_round, recomputed=is_recomputed)
+                audited_round = replace(
+                    audited_round, recomputed=is_recomputed, reduced=self._reduced(before)
+                )
             yield audited_round
             # The chain: each record must name the value of the one before it.
             previous = audited_round.certificate.record.value(self.rules.run)
@@ -172,6 +174,19 @@ class Audit:
             return experiment_digest(self.experiment) == self.federation.experiment
         except AttributeError:  # the table is not shaped like an experiment
             return False
+
+    def _reduced(self, known: KnownBefore) -> dict[str, str]:
+        """Return who counted for less in a round and why, by name, if its outcome is known."""
+        if known.outcome is None:
+            return {}
+        try:
+            clients, verdict = codec.decode_verdicts(
+                known.outcome.verdicts, self.federation.task.classes
+            )
+        except Refused:  # certified by liars, and never computed from uploads
+            return {}
+        reasons = {self.auditor.name(~k): verdict.why(row) for row, k in enumerate(clients)}
+        return {name: why for name, why in reasons.items() if why}
 
     def _recompute(
         self, audited_round: AuditedRound, before: KnownBefore, entry: Entry | None

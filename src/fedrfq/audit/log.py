@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fedrfq.audit.location import RefusedAt, located
@@ -46,6 +47,8 @@ class AuditedRound:
     charges: tuple[Charge, ...]
     offset: int = 0  # of the entry in its file
     recomputed: bool = False
+    # Clients that counted for less and why, by name; none as long as the outcome is not known.
+    reduced: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ _KINDS = {
     "methods": "method",
     "attacks": "attack",
     "detectors": "detector",
+    "rules": "rule",
     "committees": "",
     "models": "model",
     "data": "dataset",
@@ -217,8 +218,17 @@ def _words_on(what: str, thing: Any) -> str:
         return str(thing.description)
     if what in ("pools", "partitions", "adversaries"):
         return _first_line(thing)
+    if what == "rules":
+        return _words_on_rule(thing)
     # The others have a module each, which begins with the paper and the idea.
     return _first_paragraph_of_module(thing) or _first_line(thing)
+
+
+def _words_on_rule(rule: Any) -> str:
+    from fedrfq.robust.centres import CENTRES
+
+    # Those of the package differ in the centre that they compute.
+    return _first_line(CENTRES.get(getattr(rule, "centre", ""), type(rule)))
 
 
 def _first_line(documented: object) -> str:

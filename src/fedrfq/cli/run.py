@@ -121,7 +121,7 @@ def _train(session: Session, json: bool) -> None:
     try:
         _advance(session, errors)
     except KeyboardInterrupt:
-        session.checkpoint()
+        session.stop()
         again = command_line("resume", session.runs[0].path)
         say(errors, f"stopped after round {session.state.round}; continue with: {again}")
         raise typer.Exit(INTERRUPTED) from None

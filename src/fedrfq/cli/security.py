@@ -36,8 +36,8 @@ def security(
 
     Example: fedrfq security --servers 4..40 --p 0.1,0.2,0.3 --plot security.png
     """
-    from fedrfq.studies.paper.security import draw, numbers, probabilities, tolerated
-    from fedrfq.studies.paper.security import security as exact
+    from fedrfq.paper.security import draw, numbers, probabilities, tolerated
+    from fedrfq.paper.security import security as exact
 
     # Exact fractions; only what is printed is rounded.
     sizes = numbers(servers)

@@ -135,19 +135,22 @@ def _details(status: Status) -> Table:
     if last is not None:
         decision = f"round {last['round']} in view {last['view']}: {last['value']}"
         _row(table, "last decided", decision)
-        _row(table, "filtered", _filtered(last))
+        _row(table, "filtered", _named(last, "filtered"))
+        _row(table, "less weight", _named(last, "reduced"))
     _row(table, "evidence", _evidence(status))
     _row(table, "messages ignored", _ignored(status))
     return table
 
 
-def _filtered(last: Status) -> str:
-    """Return the clients that were dropped, with the detector's score, the worst first."""
-    if last["filtered"] is None:
+def _named(last: Status, key: str) -> str:
+    """Return the clients that were filtered or reduced and why, the worst first."""
+    if last[key] is None:
         return "not known yet"
-    worst_first = sorted(last["filtered"], key=lambda client: -client["score"])
-    names = join_names([f"{client['name']} (score {client['score']})" for client in worst_first])
-    return f"{names} of {last['clients']}"
+    worst_first = sorted(last[key], key=lambda client: (client["weight"], -client["score"]))
+    names = [
+        f"{client['name']} (score {client['score']}; {client['reason']})" for client in worst_first
+    ]
+    return f"{join_names(names)} of {last['clients']}"
 
 
 def _evidence(status: Status) -> str:

@@ -76,7 +76,7 @@ class StudyCommand:
 
         After Ctrl-C, SIGTERM or a crash the same command continues.
         """
-        from fedrfq.studies.paper.kinds import plan
+        from fedrfq.paper.kinds import plan
 
         wanted = plan(study)
         if wanted.before:

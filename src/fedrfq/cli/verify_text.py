@@ -27,6 +27,8 @@ def summary(audit: Audit, rounds: Sequence[AuditedRound]) -> dict[str, Any]:
         "view_changes": sum(audited.certificate.view for audited in rounds),
         "evidence": [vars(charge) for audited in rounds for charge in audited.charges],
     }
+    if audit.recompute:
+        result["reduced"] = {a.round: dict(a.reduced) for a in rounds if a.reduced}
     # A simulated committee sees everything; a party on a network may have missed something.
     if audit.network is not None:
         result |= _party_summary(audit, rounds)
@@ -60,6 +62,8 @@ def show(audit: Audit, rounds: Sequence[AuditedRound]) -> None:
     table.add_row("rounds", progress)
     table.add_row("view changes", str(result["view_changes"]))
     table.add_row("evidence", _evidence(result["evidence"]))
+    if audit.recompute:
+        table.add_row("less weight", _reduced(result["reduced"]))
     console = Console(markup=False)
     console.print(table)
     for line in _gaps(audit, result):
@@ -116,6 +120,17 @@ def _ranges(rounds: Sequence[int]) -> str:
         else:
             ranges.append([round_])
     return ", ".join("–".join(map(str, pair)) for pair in ranges)
+
+
+def _reduced(rounds: dict[int, dict[str, str]]) -> str:
+    """Return in how many rounds clients counted for less, and who did in the last and why."""
+    if not rounds:
+        return "nobody"
+    last = max(rounds)
+    lines = [f"{name}: {why}" for name, why in rounds[last].items()]
+    if len(lines) > _MAX_NAMED:
+        lines[_MAX_NAMED:] = [f"… and {len(lines) - _MAX_NAMED} more"]
+    return "\n".join([f"in {len(rounds)} rounds; in round {last}", *lines])
 
 
 def _evidence(charges: list[dict[str, Any]]) -> str:

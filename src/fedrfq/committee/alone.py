@@ -80,7 +80,7 @@ class Alone(Committee):
         if self.behaviour == "forget" and round_ % self.at == 0:
             decision = replace(
                 decision,
-                state=task.detector.start(task.clients),
+                state=task.start_state(),
                 globals_=Globals.none(task.classes, task.values),
                 public=None,
             )
@@ -91,7 +91,7 @@ def _unchanged(before: PreviousRound, uploads: Uploads) -> Decision:
     """Return the decision that takes no upload and leaves everything as it was."""
     none_K = np.zeros(len(uploads.clients), np.bool_)
     refused = {**uploads.refused, **dict.fromkeys(uploads.clients, DOWN)}
-    verdict = Verdict(np.zeros(0, np.bool_), np.zeros(0, np.int64))
+    verdict = Verdict.on_nobody(before.globals_.values_JV.shape[0])
     nobody = replace(uploads.only(none_K), refused=refused)
     return Decision(nobody, verdict, before.memory, before.globals_, before.public)
 

@@ -59,7 +59,7 @@ class PreviousRound(NamedTuple):
     """What a round leaves to the next one."""
 
     last: bytes  # to the committee; b"" before the first round
-    memory: State  # to the detector
+    memory: State  # to the detector and the rule
     globals_: Globals  # to the clients
     # To the clients too: the statistics on the public feature map, if there are any yet.
     public: Globals | None = None
@@ -67,8 +67,7 @@ class PreviousRound(NamedTuple):
     @staticmethod
     def start(task: Task) -> PreviousRound:
         """Return what the first round starts from."""
-        memory = task.detector.start(task.clients)
-        return PreviousRound(b"", memory, Globals.none(task.classes, task.values))
+        return PreviousRound(b"", task.start_state(), Globals.none(task.classes, task.values))
 
     def known(self) -> Memory:
         """Return what servers decide the next round from."""

@@ -26,8 +26,8 @@ from fedrfq.federation import codec
 from fedrfq.federation.application import PrototypeApplication, Task
 from fedrfq.federation.round_log import accusation, changed_parts, outcome, pack, parts
 from fedrfq.prototypes.fixed_point import Uploads
-from fedrfq.robust.aggregation import Decision
-from fedrfq.robust.detectors import Verdict
+from fedrfq.robust.aggregation import Decision, admitted
+from fedrfq.robust.detectors.detector import Verdict
 from fedrfq.simulator.world import SimulatedParty, World
 
 LEFT_OUT = "it reached too few servers in time"
@@ -122,14 +122,14 @@ def apply_verdicts(task: Task, verdicts: bytes, sent: Uploads) -> tuple[Uploads,
     Clients that sent an upload and got no verdict were left out. Verdicts on uploads that reached
     the servers by another way are passed over.
     """
-    clients, verdict = codec.decode_verdicts(verdicts)
+    clients, verdict = codec.decode_verdicts(verdicts, task.classes)
     known_K = np.isin(clients, sent.clients)
-    verdict = Verdict(verdict.kept_K[known_K], verdict.score_K[known_K])
+    verdict = verdict.only(known_K)
     left_out = {client: LEFT_OUT for client in sent.clients if client not in clients}
     counted = replace(
         sent.only(np.isin(sent.clients, clients)), refused={**sent.refused, **left_out}
     )
-    return task.detector.admitted(counted), verdict
+    return admitted(task.detector, task.classes, counted), verdict
 
 
 def signed_uploads(

@@ -15,7 +15,7 @@ from fedrfq.errors import UserError
 # Bounds the memory that labels from a hostile file can ask for.
 MAX_CLASSES = 10_000
 
-Images = NDArray[np.uint8]
+Images = NDArray[Any]  # uint8 or, if given as Python objects, float32
 Labels = NDArray[np.int64]
 
 
@@ -23,7 +23,8 @@ Labels = NDArray[np.int64]
 class Content:
     """The arrays of a dataset and the names of its classes.
 
-    Images are uint8 in N×C×H×W, labels int64 from 0 to len(classes) − 1, groups int64 or None.
+    Images are uint8 or float32 in N×C×H×W, labels int64 from 0 to len(classes) − 1, groups int64 or
+    None.
     """
 
     train_x: Images
@@ -114,7 +115,7 @@ def _check_part(content: Content, part: str, what: str) -> None:
     images = getattr(content, f"{part}_x")
     labels = getattr(content, f"{part}_y")
     groups = getattr(content, f"{part}_groups")
-    if images.ndim != 4 or images.dtype != np.uint8 or 0 in images.shape:
+    if images.ndim != 4 or images.dtype not in (np.uint8, np.float32) or 0 in images.shape:
         raise UserError(
             f"{what}: expected {part}_x as a non-empty uint8 array N×C×H×W, "
             f"found {images.dtype} {images.shape}; convert the images"

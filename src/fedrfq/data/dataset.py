@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+# What `data.name` begins with where the data were given as Python objects.
+GIVEN = "given:"
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Labelled images, split into train and test.
 
-    Images are uint8 in N×C×H×W; labels run from 0 to len(classes) − 1; groups are writer ids
-    where they are known.
+    Images are N×C×H×W, uint8 or, where more precise values were given, float32 of 255 × these;
+    labels run from 0 to len(classes) − 1; groups are writer ids where they are known.
     """
 
     name: str
-    train_x: NDArray[np.uint8]
+    train_x: NDArray[Any]
     train_y: NDArray[np.int64]
-    test_x: NDArray[np.uint8]
+    test_x: NDArray[Any]
     test_y: NDArray[np.int64]
     classes: tuple[str, ...]
     mean: tuple[float, ...]  # per channel, of values scaled to [0, 1]
@@ -27,9 +33,65 @@ class Dataset:
     sha256: str  # of the arrays' contents; recorded with every run
     train_groups: NDArray[np.int64] | None = None
     test_groups: NDArray[np.int64] | None = None
+    origin: str = ""  # the name or path that it can be loaded by; empty if it was given as objects
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of one image."""
         _, channels, height, width = self.train_x.shape
         return channels, height, width
+
+    @property
+    def source(self) -> str:
+        """What `data.name` says of an experiment on this data."""
+        return self.origin or GIVEN + self.name
+
+    @staticmethod
+    def from_arrays(
+        x: Any,
+        y: Any,
+        test: tuple[Any, Any] | None = None,
+        classes: Sequence[str] | None = None,
+        *,
+        groups: Any = None,
+        test_groups: Any = None,
+        name: str = "arrays",
+    ) -> Dataset:
+        """Return a dataset of numpy arrays or torch tensors.
+
+        `x` are images N×H×W, N×H×W×C or N×C×H×W, or rows of numbers N×F. Whole numbers from 0 to
+        255 are pixels; other numbers are taken as they are. `y` are labels from 0, or any values
+        of which each is a class. Without `test`, a fixed fifth of every class is kept for testing.
+        `groups` say to whom each sample belongs, for `partition.name = "groups"`.
+        """
+        from fedrfq.data.given_arrays import from_arrays
+
+        return from_arrays(x, y, test, classes, (groups, test_groups), name)
+
+    @staticmethod
+    def from_torch(
+        dataset: Any, test: Any = None, classes: Sequence[str] | None = None, name: str = "torch"
+    ) -> Dataset:
+        """Return a dataset of a torch `Dataset` whose items are pairs of image and label."""
+        from fedrfq.data.given_arrays import from_torch
+
+        return from_torch(dataset, test, classes, name)
+
+    @staticmethod
+    def from_folder(path: Path | str) -> Dataset:
+        """Return the pictures of a folder that has a folder for each class."""
+        from fedrfq.data.library import load
+
+        return load(str(Path(path)))
+
+    @staticmethod
+    def from_npz(path: Path | str) -> Dataset:
+        """Return the arrays of an .npz file: train_x, train_y, test_x, test_y, and others."""
+        from fedrfq.data.library import load
+
+        return load(str(Path(path)))
+
+
+def is_given(name: str) -> bool:
+    """Return whether a name is of data that were given as Python objects."""
+    return name.startswith(GIVEN)

@@ -13,7 +13,7 @@ from fedrfq.data import array_file, cached_dataset, image_folder
 from fedrfq.data.cache import folder
 from fedrfq.data.catalogue import DATASETS
 from fedrfq.data.content import Content, sha256
-from fedrfq.data.dataset import Dataset
+from fedrfq.data.dataset import GIVEN, Dataset, is_given
 from fedrfq.data.origins import first
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError, did_you_mean
@@ -28,12 +28,19 @@ def load(name_or_path: str) -> Dataset:
     At a path there is an .npz or a folder of class folders. A known dataset is checked against its
     hash each time; one that needs no network is created on first use.
     """
+    if is_given(name_or_path):
+        raise UserError(
+            f"the data '{name_or_path.removeprefix(GIVEN)}' were given to fedrfq.run as Python "
+            "objects and cannot be loaded by name: go on in Python with "
+            "fedrfq.resume(PATH, data=…) and the same data"
+        )
     source = DATASETS.get(name_or_path)
     if source is None:
         return _own(name_or_path)
     if source.built_in and not cached_dataset.path(source.name).is_file():
         get(source.name, progress=False)
-    return _dataset(source.name, cached_dataset.read(source), source.mean, source.std)
+    content = cached_dataset.read(source)
+    return _dataset(source.name, content, source.mean, source.std, source.name)
 
 
 def at_path(name: str) -> Path | None:
@@ -69,16 +76,25 @@ def _own(name_or_path: str) -> Dataset:
         content = image_folder.read(path)
     else:
         content = array_file.read(path)
+    return of_content(path.stem, content, str(path.resolve()))
+
+
+def of_content(name: str, content: Content, origin: str) -> Dataset:
+    """Return a dataset of the user's own; `origin` is the path it was read from, if any."""
     # Of the training images only: test images must not influence training.
     mean, std = moments(content.train_x)
-    return _dataset(path.stem, content, mean, std)
+    return _dataset(name, content, mean, std, origin)
 
 
-def moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def moments(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel, of values scaled to [0, 1].
 
     A channel whose values are all the same has deviation 1, because images are divided by it.
     """
+    if images.dtype != np.uint8:
+        means_C = images.mean((0, 2, 3), dtype=np.float64) / 255
+        deviations_C = images.std((0, 2, 3), dtype=np.float64) / 255
+        return tuple(means_C.tolist()), tuple(std or 1.0 for std in deviations_C.tolist())
     values = np.arange(256) / 255
     means = []
     deviations = []
@@ -93,9 +109,11 @@ def moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, 
 
 
 def _dataset(
-    name: str, content: Content, mean: tuple[float, ...], std: tuple[float, ...]
+    name: str, content: Content, mean: tuple[float, ...], std: tuple[float, ...], origin: str
 ) -> Dataset:
-    return Dataset(name=name, **vars(content), mean=mean, std=std, sha256=sha256(content))
+    arrays = vars(content)
+    digest = sha256(content)
+    return Dataset(name=name, **arrays, mean=mean, std=std, sha256=digest, origin=origin)
 
 
 def get(name: str, source: Path | None = None, progress: bool = True) -> Path:

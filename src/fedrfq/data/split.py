@@ -6,6 +6,7 @@ Unlike a seeded one, it cannot change with a library's random number generator.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from fedrfq.errors import UserError
 
 
 def by_content(
-    images: NDArray[np.uint8], labels: NDArray[np.int64], test_share: float, what: str
+    images: NDArray[Any], labels: NDArray[np.int64], test_share: float, what: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return sorted train and test indices; the test images of a class have the smallest hashes.
 

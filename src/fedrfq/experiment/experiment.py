@@ -129,7 +129,7 @@ class Experiment:
         if self.init not in STARTS:
             raise UserError(f"init must be one of {', '.join(STARTS)}, not '{self.init}'")
         self._check_method()
-        check_exact(self.detector, getattr(self.committee, "servers", 1))
+        check_exact(self.detector, self.method.rule(), getattr(self.committee, "servers", 1))
         self._check_attack()
         self._check_cohorts()
         self._check_prototypes()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from fedrfq import plugins
-from fedrfq.data import DATASETS, at_path
+from fedrfq.data import DATASETS, at_path, is_given
 from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment.experiment import Cohort, Data, Experiment
@@ -33,7 +33,7 @@ _TYPE_NAMES = {
 }
 
 
-def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Experiment:
+def load(path: Path | str | None = None, sets: Sequence[str] = (), **top: Any) -> Experiment:
     """Return the experiment of a file, or the default one, with changes applied.
 
     `sets` are assignments as `--set` takes them; `top` are top-level keys, ignored where None.
@@ -44,7 +44,7 @@ def load(path: Path | None = None, sets: Sequence[str] = (), **top: Any) -> Expe
     changes = toml.merge(changes, {key: value for key, value in top.items() if value is not None})
     if path is None:
         return from_table(changes)
-    table = toml.read(path)
+    table = toml.read(Path(path))
     # A new run may be made with a newer version of the plugins that the file was written with.
     recorded = table.pop("plugins", [])
     plugins.load_installed()
@@ -90,9 +90,20 @@ def _drop_what_followed_the_method(table: Table, before: str, chosen: str) -> No
 
 def _automatic_name(data: Mapping[str, Any], method: str) -> str:
     """Return the name of a run that was given none."""
-    stem = Path(str(data.get("name", Data.name))).stem
+    # What stands before a colon says where the data come from, not what they are.
+    stem = Path(str(data.get("name", Data.name)).rpartition(":")[2]).stem
     plain = re.sub(r"[^\w.-]", "-", stem).lstrip(".-")
     return f"{plain or 'own'}-{method}"
+
+
+def with_data(table: Table, name: str) -> Table:
+    """Return the table with other data, and without a name that came from the data before."""
+    data = _section(table, "data")
+    method = _section(table, "method").get("name", DEFAULT_KINDS["method"])
+    kept = dict(table)
+    if kept.get("name") == _automatic_name(data, str(method)):
+        del kept["name"]
+    return {**kept, "data": {**data, "name": name}}
 
 
 def from_table(given: Mapping[str, Any], exact: bool = True) -> Experiment:
@@ -130,7 +141,8 @@ def from_table(given: Mapping[str, Any], exact: bool = True) -> Experiment:
 def _data_section(given: Mapping[str, Any]) -> Table:
     data = {"name": Data.name, **_section(given, "data")}
     _typed(data["name"], str, "data.name")
-    if data["name"] not in DATASETS and (path := at_path(data["name"])):
+    is_path = data["name"] not in DATASETS and not is_given(data["name"])
+    if is_path and (path := at_path(data["name"])):
         # An absolute path, so that the run can be resumed from anywhere.
         data["name"] = str(path.resolve())
     return data

@@ -16,7 +16,7 @@ from fedrfq.consensus.messages import Upload
 from fedrfq.federation import codec
 from fedrfq.federation.public_task import PublicTask
 from fedrfq.prototypes.fixed_point import Bound, Globals, Precision, Uploads, admit, refuses
-from fedrfq.robust.aggregation import Decision, decide, decide_public
+from fedrfq.robust.aggregation import Decision, decide, decide_public, start
 from fedrfq.robust.detectors import Detector, State
 
 __all__ = ["Memory", "PrototypeApplication", "PublicTask", "RoundForm", "Task"]
@@ -51,7 +51,7 @@ class RoundForm:
 class Memory(NamedTuple):
     """What a round leaves to the next one."""
 
-    state: State  # of the detector
+    state: State  # of the detector and the rule
     globals_: Globals
     public: Globals | None = None
 
@@ -61,12 +61,16 @@ class Task:
     """Everything besides the uploads that determines a round's outcome."""
 
     detector: Detector
-    rule: str  # the aggregation rule, one of `centres.RULES`
+    rule: str  # the aggregation rule, one of RULES
     precision: Precision
     clients: int
     classes: int
     values: int  # the length of a prototype
     public: PublicTask | None = None  # None where nothing is exchanged on a public feature map
+
+    def start_state(self) -> State:
+        """Return what detector and rule remember before the first round."""
+        return start(self.detector, self.rule, self.clients, self.classes, self.values)
 
     def public_in(self, round_: int) -> PublicTask | None:
         """Return the public task if it is this round's; None in a round of prototypes."""
@@ -116,8 +120,8 @@ class PrototypeApplication:
         """Return the outcome that the first round starts from: no prototypes, a fresh detector."""
         task = self.task
         no_prototypes = Globals.none(task.classes, task.values)
-        fresh_state = task.detector.start(task.clients)
-        return Outcome(codec.encode_globals(no_prototypes), b"", codec.encode_state(fresh_state))
+        fresh_state = codec.encode_state(task.start_state())
+        return Outcome(codec.encode_globals(no_prototypes), b"", fresh_state)
 
     def refuses(self, upload: Upload) -> str | None:
         """Return why an upload cannot be admitted, or None if it can."""
@@ -128,7 +132,7 @@ class PrototypeApplication:
         return "the federation of a simulated run cannot be changed"
 
     def decide(self, round_: int, before: Outcome, uploads: Sequence[Upload]) -> Outcome:
-        """Return a round's outcome: prototypes, verdicts, the detector's state, statistics."""
+        """Return a round's outcome: prototypes, verdicts, state, statistics."""
         contents = {upload.client: upload.content for upload in uploads}
         admitted = self.task.form(round_).admit(round_, contents)
         assert not admitted.refused, "refused uploads are never stored, and so never decided on"

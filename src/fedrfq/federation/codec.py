@@ -1,4 +1,4 @@
-"""The bytes that servers agree on: prototypes, verdicts, the detector's state, public statistics.
+"""The bytes that servers agree on: prototypes, verdicts, the state, public statistics.
 
 Each has one fixed layout, and decoders accept exactly what the encoders write. Every size is
 checked before anything is allocated.
@@ -15,10 +15,14 @@ from fedrfq.consensus.wire import Reader, Refused, sized, u8, u32
 from fedrfq.errors import UserError
 from fedrfq.federation.public_task import PublicTask
 from fedrfq.prototypes import fixed_point
-from fedrfq.prototypes.fixed_point import LIMIT, Globals, Ints
-from fedrfq.robust.detectors.detector import State, Verdict
+from fedrfq.prototypes.fixed_point import LIMIT, Bools, Globals, Ints
+from fedrfq.robust.detectors.detector import FULL, Reason, Verdict
+from fedrfq.robust.detectors.reasons import is_reason
+from fedrfq.robust.state import State
 
-_VERDICT = np.dtype([("client", "<u4"), ("kept", "u1"), ("score", "<i8")])
+_VERDICT = np.dtype([("client", "<u4"), ("score", "<i8")])
+# An upload of a class with a reason; `row` is its client's place among the verdicts.
+_REDUCED = np.dtype([("row", "<u4"), ("class", "<u2"), ("weight", "<u2"), ("reason", "<u4")])
 # Bounds of an array in the state. The second holds for empty arrays too: numpy could not hold the
 # other dimensions that they claim.
 _MAX_DIMS = 4
@@ -73,26 +77,64 @@ def decode_public(content: bytes, task: PublicTask | None) -> Globals | None:
 
 
 def encode_verdicts(clients: tuple[int, ...], verdict: Verdict) -> bytes:
-    """Encode, for each client in ascending order, its number, whether it is kept, and its score."""
+    """Encode the verdicts on clients in ascending order.
+
+    First come their numbers and scores, then a bit for each client and class (1 if it was sent),
+    then the uploads of a class that have a reason, with their weights. All others count in full.
+    Without any client there are no bytes.
+    """
+    if not clients:
+        return b""
     rows = np.zeros(len(clients), _VERDICT)
     rows["client"] = clients
-    rows["kept"] = verdict.kept_K
     rows["score"] = verdict.score_K
-    return rows.tobytes()
+    row_N, class_N = np.nonzero(verdict.reason_KJ)
+    reduced = np.zeros(len(row_N), _REDUCED)
+    reduced["row"] = row_N
+    reduced["class"] = class_N
+    reduced["weight"] = verdict.weight_KJ[row_N, class_N]
+    reduced["reason"] = verdict.reason_KJ[row_N, class_N]
+    sent = np.packbits(verdict.sent_KJ, bitorder="little").tobytes()
+    return u32(len(clients)) + rows.tobytes() + sent + reduced.tobytes()
 
 
-def decode_verdicts(content: bytes) -> tuple[tuple[int, ...], Verdict]:
-    """Decode the clients and the verdicts on them."""
-    row_size = _VERDICT.itemsize
-    if len(content) % row_size:
-        raise Refused(f"{len(content)} bytes are not verdicts of {row_size} bytes each")
-    rows = np.frombuffer(content, _VERDICT)
+def decode_verdicts(content: bytes, classes: int) -> tuple[tuple[int, ...], Verdict]:
+    """Decode the clients and the verdicts on them, for so many classes."""
+    if not content:
+        return (), Verdict.on_nobody(classes)
+    reader = Reader(content)
+    rows = np.frombuffer(reader.take(reader.u32() * _VERDICT.itemsize), _VERDICT)
     clients = tuple(rows["client"].tolist())
-    if any(a >= b for a, b in pairwise(clients)):
+    if not clients or any(a >= b for a, b in pairwise(clients)):
         raise Refused("verdicts are not in ascending order of their clients")
-    if (rows["kept"] > 1).any():
-        raise Refused("a verdict is neither 0 (dropped) nor 1 (kept)")
-    return clients, Verdict(rows["kept"].astype(np.bool_), rows["score"].astype(np.int64))
+    sent_KJ = _read_bits(reader, len(clients), classes)
+    reduced = np.frombuffer(reader.take(reader.left()), np.uint8)
+    if len(reduced) % _REDUCED.itemsize:
+        raise Refused(f"{len(reduced)} bytes are not reasons of {_REDUCED.itemsize} bytes each")
+    weight_KJ = np.where(sent_KJ, FULL, 0)
+    reason_KJ = np.zeros_like(weight_KJ)
+    last = (-1, -1)
+    for row, class_, weight, reason in reduced.view(_REDUCED).tolist():
+        if not last < (row, class_) or row >= len(clients) or class_ >= classes:
+            raise Refused("reasons are out of order, or of an unknown client or class")
+        if not sent_KJ[row, class_] or not is_reason(reason, classes):
+            raise Refused(f"class {class_} was not sent, or its reason is unknown")
+        # A count that was cut takes nothing of the weight.
+        if weight > FULL or (weight == FULL and reason != Reason.COUNT):
+            raise Refused(f"a weight of {weight} with a reason: expected less than {FULL}")
+        weight_KJ[row, class_] = weight
+        reason_KJ[row, class_] = reason
+        last = (row, class_)
+    return clients, Verdict(weight_KJ, rows["score"].astype(np.int64), reason_KJ)
+
+
+def _read_bits(reader: Reader, rows: int, columns: int) -> Bools:
+    """Return as many bits as a table has; those that fill the last byte must be 0."""
+    packed = np.frombuffer(reader.take((rows * columns + 7) // 8), np.uint8)
+    bits = np.unpackbits(packed, bitorder="little")
+    if bits[rows * columns :].any():
+        raise Refused("there are bits after those of the classes")
+    return bits[: rows * columns].reshape(rows, columns).astype(np.bool_)
 
 
 def encode_state(state: State) -> bytes:
@@ -107,12 +149,12 @@ def _encode_array(name: str, array: Ints) -> bytes:
 
 
 def decode_state(content: bytes) -> State:
-    """Decode the arrays of a detector's state."""
+    """Decode the arrays of a state."""
     reader = Reader(content)
     arrays = reader.many(_MIN_ARRAY_SIZE, lambda: _read_array(reader))
     reader.end()
     if any(a >= b for (a, _), (b, _) in pairwise(arrays)):
-        raise Refused("the detector's arrays are not in ascending order of their names")
+        raise Refused("the state's arrays are not in ascending order of their names")
     return dict(arrays)
 
 

@@ -23,8 +23,8 @@ from fedrfq.federation.signatures import Ed25519
 from fedrfq.files import toml
 from fedrfq.prototypes.fixed_point import Precision
 from fedrfq.robust.aggregation import check_exact
-from fedrfq.robust.centres import RULES
 from fedrfq.robust.detectors import DETECTORS, Detector
+from fedrfq.robust.rules import RULES
 
 VERSION = 1
 # Bytes of the file: room for tens of thousands of members with their certificates.
@@ -68,7 +68,7 @@ class Federation:
     protocol: int = protocol.LATEST  # the version that all parties speak
 
     def __post_init__(self) -> None:
-        check_exact(self.task.detector, len(self.servers))
+        check_exact(self.task.detector, self.task.rule, len(self.servers))
         keys = self.servers + self.clients + self.couriers
         if self.network is not None:
             _check_network(self.network, self.experiment, len(self.servers), len(keys))

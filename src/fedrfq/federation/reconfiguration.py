@@ -18,7 +18,8 @@ from fedrfq.errors import UserError
 from fedrfq.federation import codec
 from fedrfq.federation.application import PrototypeApplication
 from fedrfq.federation.federation_file import Federation, NewerProtocol
-from fedrfq.robust.detectors import State
+from fedrfq.robust.aggregation import detector_state, rule_part
+from fedrfq.robust.state import State
 
 MOST = 1 << 22  # bytes of a federation.toml
 # A proposal may have four times the bytes of the present file and 64 KiB more: enough to grow, but
@@ -122,11 +123,17 @@ def inherited_by(old: Federation, outcome: Outcome, new: Federation) -> Outcome:
 
 
 def _inherited_state(old: Federation, state: State, new: Federation) -> State:
-    """Return the new run's state: fresh, but with the rows of the clients that stay."""
-    fresh = new.task.detector.start(new.task.clients)
+    """Return the new run's state: fresh, but with the rows of the clients that stay.
+
+    What the rule remembers is of classes, which stay as they are.
+    """
+    inherited = {name: np.array(array) for name, array in new.task.start_state().items()}
+    rule = new.task.detector.rule(new.task.rule)
+    if rule == old.task.detector.rule(old.task.rule):
+        inherited |= rule_part(state)
     # Another detector, or other options, could not make sense of the old state.
     if new.task.detector != old.task.detector:
-        return fresh
+        return inherited
     old_rows = {name: k for k, name in enumerate(_client_names(old))}
     before = []
     after = []
@@ -134,9 +141,7 @@ def _inherited_state(old: Federation, state: State, new: Federation) -> State:
         if name in old_rows:
             before.append(old_rows[name])
             after.append(k)
-    inherited = {}
-    for key, array in fresh.items():
-        inherited[key] = np.array(array)
+    for key in detector_state(inherited):
         inherited[key][after] = state[key][before]
     return inherited
 

@@ -310,7 +310,7 @@ class FlowerRunDirectory:
         bodies = [placed.message.body for placed in unpack(last)]
         parts = {body.what: body.content for body in bodies if isinstance(body, Part)}
         if not parts:
-            nobody = Verdict(np.zeros(0, np.bool_), np.zeros(0, np.int64))
+            nobody = Verdict.on_nobody(task.classes)
             return Decision(sent, nobody, {}, Globals.none(task.classes, task.values))
         globals_ = codec.decode_globals(parts[PartKind.GLOBALS], task.classes, task.values)
         public = codec.decode_public(parts[PartKind.PUBLIC], task.public)

@@ -97,7 +97,7 @@ class Trust:
         task = self.federation.task
         try:
             outcome = self._certified(round_, last, public)
-            judged = frozenset(codec.decode_verdicts(outcome.verdicts)[0])
+            judged = frozenset(codec.decode_verdicts(outcome.verdicts, task.classes)[0])
             globals_ = codec.decode_globals(outcome.globals_, task.classes, task.values)
             statistics = codec.decode_public(outcome.public, task.public)
             return Result(globals_, judged, statistics, outcome.public)

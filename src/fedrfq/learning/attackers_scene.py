@@ -11,7 +11,7 @@ from fedrfq.committee import PreviousRound
 from fedrfq.federation.application import Task
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.prototypes.norm_bound import moment_count
-from fedrfq.robust.aggregation import Decision
+from fedrfq.robust.aggregation import Decision, detector_state
 from fedrfq.robust.attacks import Foreseen, Scene
 
 
@@ -20,7 +20,7 @@ def attackers_scene(
 ) -> Scene:
     """Return the scene of round `number`, given the uploads that honest clients would send."""
     known = before.globals_
-    state = before.memory
+    state = detector_state(before.memory)
     public = task.public_in(number)
     if public is not None:
         known = before.public or public.nothing()
@@ -58,14 +58,16 @@ def sendable(task: Task, number: int, sent: Uploads) -> Uploads:
 
 def _foreseen(sent: Uploads, decision: Decision, *, public: bool) -> Foreseen:
     """Return what a decision means for each of the uploads that would be sent."""
+    weight_KJ = np.zeros((len(sent.clients), decision.verdict.weight_KJ.shape[1]), np.int64)
     kept_K = np.zeros(len(sent.clients), np.bool_)
     score_K = np.zeros(len(sent.clients), np.int64)
     # Who is refused has no row in the decision, and counts as dropped.
     judged_K = np.isin(sent.clients, decision.uploads.clients)
+    weight_KJ[judged_K] = decision.verdict.weight_KJ
     kept_K[judged_K] = decision.verdict.kept_K
     score_K[judged_K] = decision.verdict.score_K
     globals_ = decision.globals_
     if public:
         assert decision.public is not None, "a public round decides on statistics"
         globals_ = decision.public
-    return Foreseen(kept_K, score_K, globals_)
+    return Foreseen(weight_KJ, kept_K, score_K, globals_)

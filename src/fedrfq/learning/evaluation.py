@@ -21,6 +21,7 @@ from fedrfq.learning.all_classes import COMMON_COLUMNS, CommonFigures
 from fedrfq.learning.draws import targets
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.aggregation import Decision
+from fedrfq.robust.detectors import FULL
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +62,12 @@ class RoundRecord:
     saturated: int  # values cut to the fixed-point range
     attackers: int  # malicious clients that attacked and took part
     attackers_filtered: int
-    filtered: list[int]  # clients whose upload the detector dropped
+    filtered: list[int]  # clients whose upload has no weight left
+    # Of the weight that honest clients' uploads have in their classes, the percentage that the
+    # detector took; None if none was sent.
+    honest_weight_lost: float | None = None
+    # Clients whose upload counts for less, or not at all, and why.
+    reasons: dict[str, str] | None = None
     refused: dict[str, str]  # clients whose upload could not be admitted, and why
     # The view in which the committee agreed: above 0, leaders were replaced. None with one server.
     view: int | None = None
@@ -363,15 +369,28 @@ def _traffic(done: Round) -> dict[str, Any]:
 
 def _detection(done: Round) -> dict[str, Any]:
     uploads = done.decision.uploads
-    kept_K = done.decision.verdict.kept_K.tolist()
+    verdict = done.decision.verdict
+    kept_K = verdict.kept_K.tolist()
     filtered = [client for client, kept in zip(uploads.clients, kept_K, strict=True) if not kept]
     attacking = attacking_in(done)
+    reasons = {str(client): verdict.why(row) for row, client in enumerate(uploads.clients)}
     return {
         "attackers": len(attacking),
         "attackers_filtered": len(attacking & {*filtered, *uploads.refused}),
         "filtered": filtered,
+        "honest_weight_lost": _honest_weight_lost(done),
+        "reasons": {client: why for client, why in reasons.items() if why},
         "refused": {str(client): reason for client, reason in uploads.refused.items()},
     }
+
+
+def _honest_weight_lost(done: Round) -> float | None:
+    verdict = done.decision.verdict
+    honest_K = ~np.isin(np.array(done.decision.uploads.clients, np.int64), done.malicious)
+    full = FULL * int(verdict.sent_KJ[honest_K].sum())
+    if not full:
+        return None
+    return 100 * (1 - int(verdict.weight_KJ[honest_K].sum()) / full)
 
 
 def _agreement(report: AgreementReport | None) -> dict[str, Any]:
@@ -401,8 +420,13 @@ def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dic
         if _has_prototype_loss(done.experiment):
             prototype = float(done.losses_K3[k, 2])
     score = None
+    weight = None
+    reason = done.decision.uploads.refused.get(k, "")
     if row is not None:
-        score = int(done.decision.verdict.score_K[row])
+        verdict = done.decision.verdict
+        score = int(verdict.score_K[row])
+        weight = 100 * verdict.share(row)
+        reason = verdict.why(row)
     return {
         "round": done.number,
         "client": k,
@@ -417,8 +441,9 @@ def _client(done: Round, k: int, figures: RunAccuracies, row: int | None) -> dic
         "malicious": int(k in done.malicious),
         "verdict": _verdict(done, k, row),
         "score": score,
-        "reason": done.decision.uploads.refused.get(k, ""),
+        "reason": reason,
         **_common_client(figures.common, k),
+        "weight": weight,
     }
 
 

@@ -84,7 +84,7 @@ class LoopState:
     round: int
     params: tuple[Params, ...]  # one for each cohort, with a row for each run and client
     globals_: tuple[Globals, ...]  # one for each run
-    memory: tuple[detectors.State, ...]  # of the detector, one for each run
+    memory: tuple[detectors.State, ...]  # of detector and rule, one for each run
     # Global models, with a row for each run and centre; empty where none are averaged.
     centres: Params
     agreed: tuple[bytes, ...]  # what each run's committee goes on from
@@ -182,9 +182,7 @@ class RoundLoop:
                 method, self.engines[0].program.model, params[0], len(self.experiments)
             )
             params = (own,)
-        memory = tuple(
-            experiment.detector.start(experiment.clients) for experiment in self.experiments
-        )
+        memory = tuple(settings.task.start_state() for settings in self.settings)
         nothing = tuple(Globals.none(classes, size) for _ in memory)
         agreed = tuple(b"" for _ in memory)
         server = tuple(
@@ -430,7 +428,7 @@ class RoundLoop:
         experiment = self.experiments[r]
         if self.settings[r].task.public_in(state.round + 1) is not None:
             return state.server[r], decision
-        kept = decision.uploads.only(decision.verdict.kept_K)
+        kept = decision.kept_uploads()
         rng = generator(experiment, Purpose.SERVER, state.round + 1)
         # Steps on a few prototypes are small: threads would mostly wait for each other.
         with one_thread():

@@ -21,7 +21,7 @@ from typing import ClassVar
 from fedrfq.errors import UserError
 from fedrfq.files.options import one_of, option
 from fedrfq.methods.prototype_loss import PrototypeLoss
-from fedrfq.robust.centres import RULES
+from fedrfq.robust.rules import RULES
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from fedrfq.errors import UserError
 from fedrfq.files.options import one_of, option
 from fedrfq.methods.fedproto import FedProto
 from fedrfq.methods.method import Batch
-from fedrfq.robust.centres import RULES
+from fedrfq.robust.rules import RULES
 
 REDUCTIONS = ("samples", "classes")
 

@@ -100,7 +100,7 @@ class Method:
         return classification, classification, classification.detach() * 0
 
     def rule(self) -> str:
-        """Return how uploaded prototypes are combined: one of `centres.RULES`."""
+        """Return how uploaded prototypes are combined: one of RULES."""
         return "mean"
 
     def precision(self) -> Precision:

@@ -220,7 +220,7 @@ class ClientProcess:
     def _news(self, certificate: Certificate, outcome: Outcome) -> News:
         task = self._federation.task
         number = certificate.record.round
-        clients, verdict = codec.decode_verdicts(outcome.verdicts)
+        clients, verdict = codec.decode_verdicts(outcome.verdicts, task.classes)
         news = News(
             number,
             codec.decode_globals(outcome.globals_, task.classes, task.values),
@@ -232,7 +232,13 @@ class ClientProcess:
             return news
         row = clients.index(client)
         word = "kept" if verdict.kept_K[row] else "filtered"
-        return replace(news, verdict=word, score=int(verdict.score_K[row]))
+        return replace(
+            news,
+            verdict=word,
+            score=int(verdict.score_K[row]),
+            weight=100 * verdict.share(row),
+            reason=verdict.why(row),
+        )
 
 
 def _outcome(parts: Mapping[PartKind, bytes]) -> Outcome:

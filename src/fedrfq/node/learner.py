@@ -21,7 +21,8 @@ from fedrfq.prototypes.fixed_point import Globals
 class News:
     """A round's certified result; round 0 stands for what is known before the first.
 
-    The verdict and the score are on this client's own upload. `last` says that no round follows.
+    The verdict and what follows it are on this client's own upload: `weight` is what it has left,
+    in percent, and `reason` says why that is less than all. `last` says that no round follows.
     `public` are the statistics on the public feature map, if there are any yet.
     """
 
@@ -29,6 +30,8 @@ class News:
     globals_: Globals
     verdict: str = ""
     score: int | None = None
+    weight: float | None = None
+    reason: str = ""
     last: bool = False
     public: Globals | None = None
 
@@ -119,6 +122,8 @@ class Learner:
             verdict=news.verdict,
             score=news.score,
             seconds=time.monotonic() - self._since,
+            weight=news.weight,
+            reason=news.reason,
             accuracy_combined=accuracies.combined,
             accuracy_all=accuracies.accuracy_all,
             accuracy_held=accuracies.accuracy_held,

@@ -298,7 +298,8 @@ class Server:
             view=last.view,
             value=last.value,
             clients=last.clients,
-            filtered={one.name: one.score for one in last.filtered or ()},
+            filtered={one.name: one.reason for one in last.filtered or ()},
+            reduced={one.name: one.reason for one in last.reduced or ()},
         )
         if self._tracker.finished:
             log_event("finished", round=last.round)

@@ -1,4 +1,4 @@
-"""Reads clients.csv: the clients after the last round, and dropped or malicious uploads."""
+"""Reads clients.csv: the clients after the last round, and uploads that are worth a look."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from fedrfq.runs.run_directory import MAX_ROW_BYTES
 # A report keeps every event in memory, and reads a file from somebody else: both are bounded.
 _MAX_BYTES = 1 << 28
 _MAX_EVENTS = 100_000
+# Characters of a reason that are shown.
+_MAX_REASON = 1000
+_FULL_PERCENT = 100
 _VERDICTS = ("kept", "filtered", "refused")
 _COLUMNS = (
     "round",
@@ -43,6 +46,9 @@ class ClientRow:
     accuracy_all: float | None
     accuracy_held: float | None
     accuracy_unheld: float | None
+    # Of the upload, in percent; None if there was none, or the run is from before weights.
+    weight: float | None
+    reason: str  # why it weighs less, or was refused
 
     @staticmethod
     def of(row: dict[str, str]) -> ClientRow:
@@ -63,13 +69,21 @@ class ClientRow:
             _number(row.get("accuracy_all")),
             _number(row.get("accuracy_held")),
             _number(row.get("accuracy_unheld")),
+            _number(row.get("weight")),
+            (row.get("reason") or "")[:_MAX_REASON],
         )
+
+    @property
+    def lighter(self) -> bool:
+        """Return whether the upload was kept with less than its full weight."""
+        return self.verdict == "kept" and self.weight is not None and self.weight < _FULL_PERCENT
 
 
 @dataclass(frozen=True)
 class Clients:
-    """Clients after the last round (`last`), and their dropped or malicious uploads (`events`).
+    """Clients after the last round (`last`), and uploads that are worth a look (`events`).
 
+    These are malicious, or were dropped or given less weight.
     `tested` are the clients after the last round that tested them on all classes.
     """
 
@@ -105,11 +119,11 @@ def _read(rows: csv.DictReader[str]) -> Clients:
         if client.accuracy_all is not None:
             tested[client.number] = client
         dropped = client.verdict in ("filtered", "refused")
-        if dropped or (client.malicious and client.verdict):
+        if dropped or client.lighter or (client.malicious and client.verdict):
             events.append(client)
         if len(events) > _MAX_EVENTS:
             raise ValueError(
-                f"it lists more than {_MAX_EVENTS:,} uploads that were malicious or dropped"
+                f"it lists more than {_MAX_EVENTS:,} uploads that were malicious or count for less"
             )
     return Clients(_in_order(last), tuple(events), _in_order(tested))
 

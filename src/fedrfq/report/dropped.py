@@ -1,4 +1,4 @@
-"""Figure of dropped uploads: what the detector did to each client in each round."""
+"""Figure of weights: what the detector did to each client in each round, and why."""
 
 from __future__ import annotations
 
@@ -10,18 +10,30 @@ from fedrfq.report.run_data import RunData
 _CAUGHT = "malicious, dropped"
 _WRONGED = "honest, dropped"
 _MISSED = "malicious, kept"
+_LIMITED = "malicious, less weight"
+_LIGHTER = "honest, less weight"
 # Good, bad and worse; the colours can be told apart on a light and on a dark page.
-_COLOURS = {_CAUGHT: "#4C8FC4", _WRONGED: "#E0A100", _MISSED: "#D55E00"}
+_COLOURS = {
+    _CAUGHT: "#4C8FC4",
+    _LIMITED: "#8CC3E8",
+    _LIGHTER: "#F2D88A",
+    _WRONGED: "#E0A100",
+    _MISSED: "#D55E00",
+}
 _DROPPED_BY = {"filtered": "by the detector", "refused": "as invalid"}
 # Up to so many rows are drawn tall.
 _FEW_CLIENTS = 20
 
 
 def dropped(run: RunData) -> Figure | None:
-    """Draw dropped uploads, and malicious ones that were kept; return None if there are neither."""
+    """Draw uploads that count for less or not at all, and malicious ones; None without any."""
     # Before the attack starts, attackers behave, and keeping their uploads is no mistake.
     start = run.experiment.attack.start_round
-    events = [event for event in run.clients.events if _dropped(event) or event.round >= start]
+    events = [
+        event
+        for event in run.clients.events
+        if _dropped(event) or event.lighter or event.round >= start
+    ]
     if not events:
         return None
     rows: list[Row] = [
@@ -30,13 +42,15 @@ def dropped(run: RunData) -> Figure | None:
             "client": event.number,
             "series": _kind(event),
             "how": _DROPPED_BY.get(event.verdict, ""),
+            "weight": event.weight,
+            "reason": event.reason,
         }
         for event in events
     ]
     totals = {name: sum(row["series"] == name for row in rows) for name in _COLOURS}
-    counts = "; ".join(f"{count:,} × {name}" for name, count in totals.items())
+    counts = "; ".join(f"{count:,} × {name}" for name, count in totals.items() if count)
     caption = (
-        "Uploads that were dropped, and malicious uploads that were kept. "
+        "Uploads that were dropped or count for less, and malicious uploads that were kept. "
         f"Only clients with such uploads are shown: {counts}."
     )
     spec = _cells(len({event.number for event in events}))
@@ -48,10 +62,10 @@ def _dropped(event: ClientRow) -> bool:
 
 
 def _kind(event: ClientRow) -> str:
-    if not event.malicious:
-        return _WRONGED
     if _dropped(event):
-        return _CAUGHT
+        return _CAUGHT if event.malicious else _WRONGED
+    if event.lighter:
+        return _LIMITED if event.malicious else _LIGHTER
     return _MISSED
 
 
@@ -84,6 +98,13 @@ def _cells(clients: int) -> Spec:
                 list(_COLOURS), scale={"domain": list(_COLOURS), "range": list(_COLOURS.values())}
             ),
             "opacity": marks.shown(1),
-            "tooltip": marks.tips(round="round", client="client", series="", how="dropped"),
+            "tooltip": marks.tips(
+                round="round",
+                client="client",
+                series="",
+                how="dropped",
+                weight="weight left, %",
+                reason="why",
+            ),
         },
     }

@@ -1,4 +1,4 @@
-"""What every server computes from a round's uploads: who is kept, and the next global prototypes.
+"""What every server computes from a round's uploads: their weights, and the next prototypes.
 
 In a public round the uploads are statistics of classes on a public feature map instead.
 
@@ -12,74 +12,165 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedrfq.errors import UserError
-from fedrfq.prototypes.fixed_point import Globals, Uploads
-from fedrfq.robust.centres import RULES
-from fedrfq.robust.detectors.detector import Detector, State, Verdict
+from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
+from fedrfq.robust.centres import FULL
+from fedrfq.robust.detectors.detector import Detector, Reason, Verdict
+from fedrfq.robust.rules import RULES, Rule
+from fedrfq.robust.state import State, inner_state, outer_state
+
+# What the rule remembers stands under this name, beside what the detector remembers.
+_RULE = "rule"
 
 
 @dataclass(frozen=True)
 class Decision:
     """The outcome of a round."""
 
-    uploads: Uploads  # as they counted before the filter
+    uploads: Uploads  # as they counted before they were weighed
     verdict: Verdict
-    state: State  # of the detector, for the next round
+    state: State  # of the detector and the rule, for the next round
     globals_: Globals
     # The statistics on the public feature map: a row for each class, then the second moments.
     public: Globals | None = None
 
+    def kept_uploads(self) -> Uploads:
+        """Return the uploads that have any weight left, class by class."""
+        counts_KJ = np.where(self.verdict.weight_KJ > 0, self.uploads.counts_KJ, 0)
+        return replace(self.uploads, counts_KJ=counts_KJ).only(self.verdict.kept_K)
 
-def check_exact(detector: Detector, servers: int) -> None:
+
+def start(detector: Detector, rule: str, clients: int, classes: int, values: int) -> State:
+    """Return what detector and rule remember before the first round."""
+    fresh = detector.rule(rule).start(classes, values)
+    return _joined(detector.start(clients), fresh)
+
+
+def detector_state(state: State) -> State:
+    """Return what the detector remembers."""
+    return {name: array for name, array in state.items() if not name.startswith(f"{_RULE}/")}
+
+
+def rule_part(state: State) -> State:
+    """Return what the rule remembers, by the names that it has beside the detector's."""
+    return {name: array for name, array in state.items() if name.startswith(f"{_RULE}/")}
+
+
+def _joined(detectors: State, rules: State) -> State:
+    assert len(detector_state(detectors)) == len(detectors), f"{_RULE}/ is the rule's own"
+    return {**detectors, **outer_state(rules, _RULE)}
+
+
+def check_exact(detector: Detector, rule: str, servers: int) -> None:
     """Raise UserError where several servers could decide differently on the same uploads."""
-    if servers > 1 and not detector.exact:
-        raise UserError(
-            f"{servers} servers must decide the same bytes, and the detector "
-            f"{type(detector).__qualname__} does not say that it is exact: compute on integers "
-            'and declare `exact = True`, or trust one server: committee.name = "direct"'
-        )
+    if servers < 2:
+        return
+    for what, part in (("detector", detector), ("rule", detector.rule(rule))):
+        if not part.exact:
+            raise UserError(
+                f"{servers} servers must decide the same bytes, and the {what} "
+                f"{type(part).__qualname__} does not say that it is exact: compute on integers "
+                'and declare `exact = True`, or trust one server: committee.name = "direct"'
+            )
 
 
 def decide(
     detector: Detector, rule: str, state: State, globals_: Globals, uploads: Uploads
 ) -> Decision:
-    """Check, judge, filter and aggregate a round's uploads.
+    """Check, judge, weigh and aggregate a round's uploads.
 
-    A class that loses all its clients keeps its last global prototype.
+    A class in which nobody has any weight left keeps its last global prototype.
     """
-    admitted = detector.admitted(uploads.checked())
-    state, verdict = detector.judge(state, globals_, admitted)
-    return Decision(
-        admitted, verdict, state, combine(globals_, admitted.only(verdict.kept_K), rule)
+    counted, remembered, verdict = _judged(
+        detector, detector_state(state), globals_, uploads.checked()
     )
+    ruled, combined = aggregate(
+        detector.rule(rule), inner_state(state, _RULE), globals_, counted, verdict.weight_KJ
+    )
+    return Decision(counted, verdict, _joined(remembered, ruled), combined)
 
 
 def decide_public(
     detector: Detector, clients: int, classes: int, last: Globals, uploads: Uploads
 ) -> tuple[Uploads, Verdict, Globals]:
-    """Judge, filter and average uploads of class statistics, given the last ones.
+    """Judge, weigh and average uploads of class statistics, given the last ones.
 
-    Return the uploads as they counted before the filter, the verdict, and the new statistics.
+    Return the uploads as they counted before they were weighed, the verdict on their classes, and
+    the new statistics.
 
     The detector starts afresh: what it remembers is of prototypes, in other units. It compares the
     class means, which are the first rows, because the second moments of honest clients differ as
-    much as the classes that they hold.
+    much as the classes that they hold. These are of all a client's samples together, so they weigh
+    as little as the class that weighs least.
     """
-    admitted = detector.admitted(uploads)
-    means = replace(
-        admitted,
-        counts_KJ=admitted.counts_KJ[:, :classes],
-        values_KJV=admitted.values_KJV[:, :classes],
-    )
+    means = _rows(uploads, slice(classes))
     last_means = Globals(last.present_J[:classes], last.values_JV[:classes])
-    _, verdict = detector.judge(detector.start(clients), last_means, means)
+    _, _, verdict = _judged(detector, detector.start(clients), last_means, means)
+    least_K = np.where(verdict.sent_KJ, verdict.weight_KJ, FULL).min(1, initial=FULL)
+    moments = uploads.counts_KJ.shape[1] - classes
+    weight_KJ = np.hstack([verdict.weight_KJ, np.repeat(least_K[:, None], moments, axis=1)])
+    counted = admitted(detector, classes, uploads)
     # Weighted by samples, so that means and moments are those of all samples together.
-    public = combine(last, admitted.only(verdict.kept_K), "weighted")
-    return admitted, verdict, public
+    _, public = aggregate(RULES["weighted"], {}, last, counted, weight_KJ)
+    return counted, verdict, public
+
+
+def admitted(detector: Detector, classes: int, uploads: Uploads) -> Uploads:
+    """Return the uploads as they count before they are weighed.
+
+    Rows after the classes are second moments of all a client's samples, so their counts are not
+    compared with those of classes.
+    """
+    blocks = [
+        detector.admitted(_rows(uploads, rows)).counts_KJ
+        for rows in (slice(classes), slice(classes, None))
+    ]
+    return replace(uploads, counts_KJ=np.hstack(blocks))
+
+
+def _rows(uploads: Uploads, rows: slice) -> Uploads:
+    """Return some rows of everybody's uploads."""
+    return replace(
+        uploads,
+        counts_KJ=uploads.counts_KJ[:, rows],
+        values_KJV=uploads.values_KJV[:, rows],
+    )
+
+
+def _judged(
+    detector: Detector, state: State, globals_: Globals, uploads: Uploads
+) -> tuple[Uploads, State, Verdict]:
+    """Return the uploads as they counted before they were weighed, the state and the verdict."""
+    counted = detector.admitted(uploads)
+    state, verdict = detector.judge(state, globals_, counted)
+    assert verdict.fits(counted), f"{type(detector).__name__} gave a verdict that does not fit"
+    return counted, state, _with_admission(verdict, uploads, counted)
+
+
+def _with_admission(verdict: Verdict, uploads: Uploads, counted: Uploads) -> Verdict:
+    """Return the verdict with reasons for what was not admitted: lone classes, large counts."""
+    reason_KJ = verdict.reason_KJ
+    cut_KJ = counted.counts_KJ < uploads.counts_KJ
+    reason_KJ = np.where(cut_KJ & (reason_KJ == Reason.NONE), Reason.COUNT, reason_KJ)
+    reason_KJ = np.where(uploads.held_KJ & ~counted.held_KJ, Reason.ALONE, reason_KJ)
+    return replace(verdict, reason_KJ=reason_KJ)
+
+
+def aggregate(
+    rule: Rule, state: State, last: Globals, uploads: Uploads, weight_KJ: Ints
+) -> tuple[State, Globals]:
+    """Return the rule's state for the next round, and the new global prototypes.
+
+    A class in which nobody has any weight keeps its last one.
+    """
+    present_J = np.asarray((uploads.held_KJ & (weight_KJ > 0)).any(0))
+    state, centres_JV = rule.combine(state, last, uploads, weight_KJ)
+    centres_JV = uploads.precision.rounded(centres_JV)
+    values_JV = np.where(present_J[:, None], centres_JV, last.values_JV)
+    return state, Globals(present_J | last.present_J, values_JV)
 
 
 def combine(previous: Globals, uploads: Uploads, rule: str) -> Globals:
-    """Return the global prototypes by one of the rules; a class nobody sent keeps its last one."""
-    present_J = np.asarray(uploads.held_KJ.any(0))
-    centres_JV = uploads.precision.rounded(RULES[rule](uploads))
-    values_JV = np.where(present_J[:, None], centres_JV, previous.values_JV)
-    return Globals(present_J | previous.present_J, values_JV)
+    """Return what a rule that remembers nothing yet makes of uploads that all count in full."""
+    fresh = RULES[rule].start(*previous.values_JV.shape)
+    full_KJ = np.where(uploads.held_KJ, FULL, 0)
+    return aggregate(RULES[rule], fresh, previous, uploads, full_KJ)[1]

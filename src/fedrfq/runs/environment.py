@@ -50,8 +50,10 @@ def described(dataset: Dataset) -> dict[str, Any]:
     return {
         "name": dataset.name,
         "sha256": dataset.sha256,
+        "origin": dataset.origin or "given as Python objects: give the same again to resume",
         "classes": list(dataset.classes),
         "shape": list(dataset.shape),
+        "dtype": str(dataset.train_x.dtype),
         "mean": list(dataset.mean),
         "std": list(dataset.std),
     }

@@ -6,10 +6,11 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedrfq.data.client_data import normalised
+from fedrfq.data.given_arrays import images_of
 from fedrfq.data.image_decoding import pixels
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
@@ -26,7 +28,7 @@ from fedrfq.files.strict_json import to_json
 from fedrfq.learning import metrics
 from fedrfq.learning.draws import targets
 from fedrfq.models import Model
-from fedrfq.models.stacked import LAYOUTS, Params
+from fedrfq.models.stacked import LAYOUTS, Params, TrainingStep, trained
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.runs.public_answers import PublicAnswers
@@ -34,29 +36,46 @@ from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.snapshot import load_shares
 
 _MAX_PIXELS = 1 << 24
+_FACTS = ("classes", "shape", "mean", "std")
 FORMATS = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
 
 
 class TrainedModule(nn.Module):
     """One client's model as an ordinary module.
 
-    It takes normalised images B×C×H×W and returns logits and feature vectors.
+    It takes normalised images B×C×H×W and returns logits and feature vectors. Its parameters can be
+    trained further: in training mode it drops units out by PyTorch's own generator.
     """
 
     def __init__(self, model: Model, params: Params) -> None:
         super().__init__()
         self.model = model
         self.keys = tuple(params)
-        # A buffer's name must not have a dot.
+        # The name of a parameter or buffer must not have a dot.
         for name, p in params.items():
-            self.register_buffer(name.replace(".", "/"), p)
+            if trained(name):
+                self.register_parameter(name.replace(".", "/"), nn.Parameter(p))
+            else:
+                self.register_buffer(name.replace(".", "/"), p)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits and the features of a batch."""
         # The model computes many clients at once; this is a stack of one.
         params = {name: getattr(self, name.replace(".", "/"))[None] for name in self.keys}
-        c, logits = self.model.forward(LAYOUTS["cpu"], params, x[None], None)
+        step = None
+        if self.training:
+            step = self._step(x)
+        c, logits = self.model.forward(LAYOUTS[x.device.type], params, x[None], step)
         return logits[0], c[0]
+
+    def _step(self, x: Tensor) -> TrainingStep:
+        """Return a step in which all samples count, with random dropout."""
+        rate, units = self.model.dropout()
+        keep_1BU = None
+        if rate:
+            chances = torch.rand(1, len(x), units, device=x.device)
+            keep_1BU = (chances >= rate).to(x.dtype) / (1 - rate)
+        return TrainingStep(torch.ones(1, len(x), device=x.device, dtype=x.dtype), keep_1BU)
 
 
 @dataclass(frozen=True)
@@ -67,13 +86,16 @@ class DataFacts:
     shape: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    # Of numbers that are no pixels it is float32.
+    dtype: str = "uint8"
 
     @staticmethod
     def of(run: RunDirectory) -> DataFacts:
         """Return the facts that the run recorded when it began."""
         data = run.environment()["data"]
         try:
-            return DataFacts(*(tuple(data[key]) for key in ("classes", "shape", "mean", "std")))
+            classes, shape, mean, std = (tuple(data[key]) for key in _FACTS)
+            return DataFacts(classes, shape, mean, std, data.get("dtype", "uint8"))
         except (TypeError, KeyError):
             raise UserError(
                 f"{run.path / 'environment.json'} does not describe the data: restore the file"
@@ -128,36 +150,45 @@ class ClientModel:
         params, about = tensors.load(path)
         model = experiment.place(client)[1]
         try:
-            facts = DataFacts(
-                *(tuple(json.loads(about[key])) for key in ("classes", "shape", "mean", "std"))
-            )
+            classes, shape, mean, std = (tuple(json.loads(about[key])) for key in _FACTS)
+            facts = DataFacts(classes, shape, mean, std)
             expected = model.start(facts.shape, len(facts.classes), torch.Generator())
         except (KeyError, ValueError, TypeError):
             expected = {}
         shapes = {name: p.shape for name, p in expected.items()}
         if not shapes or {name: p.shape for name, p in params.items()} != shapes:
             raise UserError(f"{path} is not a model of this federation's experiment: restore it")
-        classes = len(facts.classes)
-        prototypes = Globals.none(classes, experiment.prototype_size())
+        size = len(facts.classes)
+        prototypes = Globals.none(size, experiment.prototype_size())
         if not experiment.method.exchanges:
             # Codes are known without any exchange; other targets are made of what came back.
             prototypes = targets(experiment, 0, prototypes)
-        public = PublicAnswers.load(folder, 0, experiment.public, classes)
+        public = PublicAnswers.load(folder, 0, experiment.public, size)
         module = TrainedModule(model, params).eval()
         return ClientModel(module, params, prototypes, experiment.pool, facts, public)
 
-    def pixels(self, files: Sequence[Path]) -> Tensor:
+    def pixels(self, images: Any) -> Tensor:
         """Return images in the data's colours and size, of values 0 to 255."""
-        return torch.from_numpy(np.stack([_image(path, self.facts.shape) for path in files]))
+        if not _are_files(images):
+            return self._given(images)
+        return torch.from_numpy(np.stack([_image(Path(path), self.facts.shape) for path in images]))
 
-    def images(self, files: Sequence[Path]) -> Tensor:
+    def _given(self, images: Any) -> Tensor:
+        """Return images that were given as an array or a tensor."""
+        (pixels_NCHW,) = images_of([images], "images", as_numbers=self.facts.dtype != "uint8")
+        if pixels_NCHW.shape[1:] != self.facts.shape:
+            raise UserError(
+                f"images: expected channels, height and width {self.facts.shape}, as the model "
+                f"takes them, found {pixels_NCHW.shape[1:]}; give N×C×H×W, also of one image"
+            )
+        return torch.from_numpy(pixels_NCHW)
+
+    def images(self, images: Any) -> Tensor:
         """Return images as the model takes them: in the data's colours and size, normalised."""
-        return normalised(self.pixels(files), self.facts.mean, self.facts.std)
+        return normalised(self.pixels(images), self.facts.mean, self.facts.std)
 
     @torch.no_grad()
-    def predict(
-        self, files: Sequence[Path], threshold: float | None = None
-    ) -> list[dict[str, object]]:
+    def predict(self, images: Any, threshold: float | None = None) -> list[dict[str, object]]:
         """Return two predictions for each image: the client's, and the nearest prototype's.
 
         The client's class comes with its probability; it is its own head's or, with a public map,
@@ -170,19 +201,20 @@ class ClientModel:
                 "a threshold needs what the client knows on a public map, and there is nothing:"
                 " leave --threshold out, or run an experiment with public.name to its end"
             )
-        logits, c = self.module(self.images(files))
+        pixels = self.pixels(images)
+        logits, c = self.module(normalised(pixels, self.facts.mean, self.facts.std))
         probabilities, head_classes = logits.softmax(-1).max(-1)
         present = torch.from_numpy(self.globals_.present_J)[None]
         distance = metrics.distances(self.pool(c)[None], torch.from_numpy(self.globals_.floats()))
         nearest_classes = metrics.nearest(distance, present)[0].tolist()
         names = self.facts.classes
         predictions: list[dict[str, object]] = []
-        for i, path in enumerate(files):
+        for i, place in enumerate(_places(images)):
             # -1 where there is no global prototype yet.
             nearest = names[nearest_classes[i]] if nearest_classes[i] >= 0 else None
             predictions.append(
                 {
-                    "file": str(path),
+                    **place,
                     "class": names[int(head_classes[i])],
                     "probability": round(float(probabilities[i]), 4),
                     "seen": self._saw(int(head_classes[i])),
@@ -191,7 +223,7 @@ class ClientModel:
                 }
             )
         if self.public is not None:
-            found = self.public.answers(self.pixels(files), logits, names, threshold)
+            found = self.public.answers(pixels, logits, names, threshold)
             for row, answer in zip(predictions, found, strict=True):
                 row.update(answer)
         return predictions
@@ -257,6 +289,18 @@ def _onnx(module: TrainedModule, example: Tensor) -> bytes:
         )
     assert program is not None
     return program.model_proto.SerializeToString()  # type: ignore[no-any-return]
+
+
+def _are_files(images: Any) -> bool:
+    """Return whether images are given by their paths, and not by their pixels."""
+    return isinstance(images, list | tuple) and all(isinstance(one, str | Path) for one in images)
+
+
+def _places(images: Any) -> list[dict[str, object]]:
+    """Return how each image is named in the table of predictions."""
+    if _are_files(images):
+        return [{"file": str(path)} for path in images]
+    return [{"image": i} for i in range(len(images))]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from fedrfq.experiment import Experiment, name_of
 from fedrfq.learning.all_classes import COMMON_COLUMNS
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
+from fedrfq.runs.influence import influence
 from fedrfq.runs.run_directory import RunDirectory
 
 # What a result has of the last test on all classes, besides the figures of each way to predict.
@@ -39,6 +40,7 @@ def summary(
         "honest_prototype_accuracy_mean": last.honest_prototype_accuracy_mean,
         **{name: getattr(last, name) for name in (*COMMON_COLUMNS, *_MORE_ON_ALL_CLASSES)},
         **detection(records),
+        **influence(experiment, records),
         "silhouette": silhouettes[0],
         "silhouette_unpooled": silhouettes[1],
         "parameters_per_round": last.parameters_up,

@@ -7,6 +7,7 @@ clients.csv       one line per round and client
 checkpoints/      parameters, global prototypes and models, statistics on a public map, the
                   detector's memory (safetensors); only the newest one is kept
 result.json       the summary of a finished run
+result-so-far.json  the same of a run that was stopped early from Python
 partition.csv     how many samples of each class each client holds
 prototypes.safetensors  what the clients of a finished run sent in the last round, and the result
 public.safetensors  with a public map: every client's classifier of all classes
@@ -66,10 +67,16 @@ CLIENT_COLUMNS = (
     "reason",
     # Last, so that a file from before there was a common test set has the first columns.
     *COMMON_COLUMNS,
+    # Of the upload, in percent; after these, as it is newer still.
+    "weight",
 )
 
 # Those of a file that a run may be resumed with: all, or those from before the common test.
-_KNOWN_COLUMNS = (CLIENT_COLUMNS, CLIENT_COLUMNS[: -len(COMMON_COLUMNS)])
+_KNOWN_COLUMNS = (CLIENT_COLUMNS, CLIENT_COLUMNS[:-1], CLIENT_COLUMNS[: -1 - len(COMMON_COLUMNS)])
+
+# The summary of a run that was stopped early. It is not result.json: that one tells studies and
+# audits that all rounds are there.
+SO_FAR = "result-so-far.json"
 
 # What is read of files, which may be anybody's, in bytes: of rounds.jsonl, of files with a few
 # facts, and of a line of clients.csv.
@@ -164,6 +171,16 @@ class RunDirectory:
         if (self.path / "result.json").is_file():
             return self._json("result.json")
         return None
+
+    def result_so_far(self) -> dict[str, Any] | None:
+        """Return the result that a run had when it was stopped early; None if it was not."""
+        if (self.path / SO_FAR).is_file():
+            return self._json(SO_FAR)
+        return None
+
+    def drop_result_so_far(self) -> None:
+        """Remove what was written when the run was stopped, as it goes on."""
+        (self.path / SO_FAR).unlink(missing_ok=True)
 
     def rounds(self) -> list[RoundRecord]:
         """Return the recorded rounds, first to last, without a line that a crash cut short."""

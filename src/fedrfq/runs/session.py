@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,16 @@ from fedrfq.federation.round_log import stands
 from fedrfq.files.atomic import raise_open_file_limit
 from fedrfq.files.locks import exclusive
 from fedrfq.files.strict_json import to_json
-from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
+from fedrfq.learning.evaluation import RoundOutcome
 from fedrfq.learning.public.classifier_file import save_classifiers
 from fedrfq.learning.round_loop import Diverged, LoopState, RoundLoop
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.runs.callbacks import Callback, Callbacks
 from fedrfq.runs.environment import described, differences, environment, here
+from fedrfq.runs.recorded_run import RecordedRun
 from fedrfq.runs.result import agreement, detection, summary
-from fedrfq.runs.run_directory import RunDirectory, common_round
+from fedrfq.runs.run_directory import SO_FAR, RunDirectory, common_round
 from fedrfq.runs.snapshot import PrototypeSnapshot, save_shares, shares
 
 __all__ = [
@@ -41,7 +43,6 @@ __all__ = [
     "join",
     "part",
     "pick_device",
-    "run",
     "summary",
 ]
 
@@ -89,6 +90,12 @@ class Session:
     sent: tuple[Uploads, ...] = ()
     # The locks on the runs' directories.
     held: ExitStack = field(default_factory=ExitStack)
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    # What callbacks see of each run.
+    seen: tuple[RecordedRun, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.seen = tuple(RecordedRun(run) for run in self.runs)
 
     @staticmethod
     def begin(
@@ -96,6 +103,7 @@ class Session:
         device: torch.device,
         out: Path,
         dataset: Dataset | None = None,
+        callbacks: Iterable[Callback] = (),
     ) -> Session:
         """Start the experiments as one stack, each in a fresh directory under `out`."""
         dataset = dataset or data.load(experiments[0].data.name)
@@ -120,19 +128,27 @@ class Session:
                 stack = [os.path.relpath(other.path, run.path) for other in runs]
                 recorded = {**run.environment(), "stack": stack}
                 run.write("environment.json", to_json(recorded, indent=2) + "\n")
-            return Session(loop, tuple(runs), state, held=held.pop_all())
+            told = Callbacks(callbacks)
+            return Session(loop, tuple(runs), state, held=held.pop_all(), callbacks=told)
 
     @staticmethod
-    def resume(path: Path, device: torch.device) -> Session:
+    def resume(
+        path: Path,
+        device: torch.device,
+        dataset: Dataset | None = None,
+        callbacks: Iterable[Callback] = (),
+    ) -> Session:
         """Continue from the newest checkpoint, together with the runs it was stacked with.
 
-        Stacking the same runs again matters: the kernels, and so the last bits, depend on it.
+        Stacking the same runs again matters: the kernels, and so the last bits, depend on it. A
+        `dataset` is given where the run's own cannot be loaded by its name.
         """
         runs = tuple(RunDirectory.open(other) for other in RunDirectory.open(path).stack())
         check_stack(path, runs)
         with _lock_all(runs) as held:
-            loop, state = _restore(runs, device)
-            return Session(loop, runs, state, held=held.pop_all())
+            loop, state = _restore(runs, device, dataset)
+            told = Callbacks(callbacks)
+            return Session(loop, runs, state, held=held.pop_all(), callbacks=told)
 
     def close(self) -> None:
         """Release the runs' directories to other processes."""
@@ -146,10 +162,22 @@ class Session:
         return self.loop.experiments[0].rounds
 
     def advance(self) -> Iterator[list[RoundOutcome]]:
-        """Train round after round; yield each one's outcomes, one per run, after recording them."""
+        """Train round after round; yield each one's outcomes, one per run, after recording them.
+
+        Callbacks hear of the start and of each round before its outcomes are yielded.
+        """
+        self._tell("on_start")
+        try:
+            yield from self._advance()
+        except Exception:
+            self._tell("on_end", "failed")
+            raise
+
+    def _advance(self) -> Iterator[list[RoundOutcome]]:
         for run in self.runs:
             # An interrupted round may have left its record.
             run.rewind(self.state.round)
+            run.drop_result_so_far()
         while self.state.round < self.rounds:
             state, outcomes = self._train_round()
             for run, outcome in zip(self.runs, outcomes, strict=True):
@@ -159,7 +187,13 @@ class Session:
             self.state = state
             if self.loop.experiments[0].at_checkpoint(state.round):
                 self.checkpoint()
+            for seen, outcome in zip(self.seen, outcomes, strict=True):
+                self.callbacks.tell("on_round", seen, outcome.record)
             yield outcomes
+
+    def _tell(self, event: str, *more: str) -> None:
+        for seen in self.seen:
+            self.callbacks.tell(event, seen, *more)
 
     def _train_round(self) -> tuple[LoopState, list[RoundOutcome]]:
         try:
@@ -178,6 +212,21 @@ class Session:
             run.prune(self.state.round)
         return paths[0]
 
+    def stop(self) -> None:
+        """Leave a checkpoint of the last whole round, from which the runs can be continued."""
+        for run in self.runs:
+            # The round under way may have left its record.
+            run.rewind(self.state.round)
+        self.checkpoint()
+        self._tell("on_end", "stopped")
+
+    def save_result_so_far(self) -> None:
+        """Write the figures of the rounds until now, for runs that are stopped early."""
+        self._save_classifiers()
+        for r, silhouettes in enumerate(self.loop.silhouettes(self.state)):
+            result = summary(self.runs[r], self.loop.experiments[r], silhouettes)
+            self.runs[r].write(SO_FAR, to_json(result, indent=2) + "\n")
+
     def finish(self) -> list[dict[str, Any]]:
         """Write and return each run's result; write the last round's prototypes, too."""
         # `sent` is empty if a finished run was resumed; its prototypes were written before.
@@ -189,7 +238,9 @@ class Session:
         for r, silhouettes in enumerate(self.loop.silhouettes(self.state)):
             result = summary(self.runs[r], self.loop.experiments[r], silhouettes)
             self.runs[r].write("result.json", to_json(result, indent=2) + "\n")
+            self.runs[r].drop_result_so_far()
             results.append(result)
+        self._tell("on_end", "finished")
         return results
 
     def _snapshot(self, r: int, sent: Uploads) -> PrototypeSnapshot:
@@ -219,13 +270,15 @@ def _lock_all(runs: Sequence[RunDirectory]) -> ExitStack:
         return held.pop_all()
 
 
-def _restore(runs: tuple[RunDirectory, ...], device: torch.device) -> tuple[RoundLoop, LoopState]:
+def _restore(
+    runs: tuple[RunDirectory, ...], device: torch.device, dataset: Dataset | None
+) -> tuple[RoundLoop, LoopState]:
     """Return the loop and state of a stack at its newest common checkpoint.
 
     Records of later rounds are dropped; those rounds will be trained again.
     """
     experiments = [run.experiment(exact=True) for run in runs]
-    dataset = data.load(experiments[0].data.name)
+    dataset = dataset or data.load(experiments[0].data.name)
     recorded = runs[0].environment().get("data", {}).get("sha256")
     if dataset.sha256 != recorded:
         raise UserError(
@@ -325,16 +378,3 @@ def check_agreed(runs: Sequence[RunDirectory], loop: RoundLoop, state: LoopState
                 f"{path} does not have what the committee agreed on last: "
                 "restore it, or remove it and resume"
             )
-
-
-def run(
-    experiment: Experiment, device: str = "auto", out: Path | str = "runs"
-) -> Iterator[RoundRecord]:
-    """Run the experiment and yield each round's record.
-
-    The run directory is written as by `fedrfq run`.
-    """
-    with closing(Session.begin([experiment], pick_device(device), Path(out))) as session:
-        for outcomes in session.advance():
-            yield outcomes[0].record
-        session.finish()

@@ -143,6 +143,14 @@ MEASURES: dict[str, Measure] = {
         3,
         summary_key="detector_precision",
     ),
+    "honest_weight_lost": Measure(
+        "honest clients' weight lost, %", 2, lambda r: r.honest_weight_lost, over=mean
+    ),
+    "longest_shut_out": Measure(
+        "rounds in a row that an honest client was shut out, at most",
+        1,
+        summary_key="longest_shut_out",
+    ),
     "accuracy_all_worst": Measure(
         "all classes, worst client, %", 2, lambda r: r.accuracy_all_worst
     ),
@@ -156,7 +164,7 @@ MEASURES: dict[str, Measure] = {
 LOWER_IS_BETTER = frozenset(
     {
         *("own_std", "own_legacy", "prototype_std", "failure", "loss", "collapsed"),
-        *("parameters", "bytes", "traffic", "seconds"),
+        *("parameters", "bytes", "traffic", "seconds", "honest_weight_lost", "longest_shut_out"),
         *(f"{prefix}ece" for prefix in _WAYS),
     }
 )

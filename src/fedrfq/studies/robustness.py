@@ -82,6 +82,10 @@ _DETECTION_NOTE = (
     "Precision: share of the dropped uploads that were attackers'. Recall: share of the attackers' "
     f"uploads that were dropped. Late recall: the same from round {LATE} on."
 )
+_COST_NOTE = (
+    "The share of honest uploads' weight that the detector took, a mean over rounds and seeds; and "
+    "the most rounds in a row in which any honest client took part and had no weight."
+)
 
 
 def detected(records: Sequence[RoundRecord]) -> dict[str, int]:
@@ -211,7 +215,11 @@ class RobustnessPlan(GridPlan):
             cell[name] = measured.spread(name, labels)
             cell[f"{name}_loss"] = loss
             cell[f"{name}_won_back"] = won_back(loss, _lost(measured, name, undefended))
-        return cell | shares([counts for counts in measured.values("detected", labels) if counts])
+        cell |= shares([counts for counts in measured.values("detected", labels) if counts])
+        cell["honest_weight_lost"] = measured.mean("honest_weight_lost", labels)
+        out = [one for one in measured.values("longest_shut_out", labels) if one is not None]
+        cell["longest_shut_out"] = max(out, default=None)
+        return cell
 
     def _undefended(self) -> str:
         """Return the label of the detector that drops nothing, if the study includes it."""
@@ -254,6 +262,11 @@ class RobustnessPlan(GridPlan):
                 matrix(
                     f"{title}: honest uploads dropped, %",
                     text=lambda cell: _percent(cell["honest_dropped"]),
+                ),
+                matrix(
+                    f"{title}: honest weight lost, % / longest time out, rounds",
+                    text=_cost,
+                    note=_COST_NOTE,
                 ),
             ]
         if not self.against:
@@ -430,6 +443,11 @@ def _loss_text(cell: Cell, name: str) -> str:
 
 def _detection(cell: Cell) -> str:
     return " / ".join(number(cell[name], ".2f") for name in ("precision", "recall", "recall_late"))
+
+
+def _cost(cell: Cell) -> str:
+    lost = number(cell["honest_weight_lost"], ".1f")
+    return f"{lost} / {number(cell['longest_shut_out'], '.0f')}"
 
 
 def _percent(share: float | None) -> str:

@@ -1,7 +1,7 @@
 """A study: one TOML file that says which runs to train, and how their results are shown.
 
     name = "mine"         the folder of its results; the file's own name if not given
-    kind = "figure"       how it is shown (see paper/kinds.py); the commands `compare`
+    kind = "figure"       how it is shown (see kinds.py in fedrfq.paper); the commands `compare`
                           and `robustness` need none
     title = "Figure 8: …" optional
     claim = "…"           optional: what the paper says, in one line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,12 @@ from fedrfq.federation.reconfiguration import (
 from fedrfq.node.membership import epochs, identity
 from fedrfq.node.membership.change import changed, differences
 from fedrfq.node.membership.founding import NewKeys
+from fedrfq.robust.detectors import Detector
+from fedrfq.robust.detectors.none import NoDetection
 from support.command import fedrfq
 from support.committees import some_settings, uploads
 from support.federations import founded
+from support.remembering import Halving
 
 NEW = NewKeys.new("client-9")
 
@@ -84,6 +88,32 @@ def test_the_next_run_remembers_by_name(federation: Federation) -> None:
     assert outcome.globals_ == b"globals"
     for name, array in found.items():
         assert array.tolist() == [fresh[name][0], *state[name][1:]]
+
+
+def test_a_rule_remembers_classes_and_another_detector_begins_afresh(
+    federation: Federation,
+) -> None:
+    def judged_by(one: Federation, detector: Detector) -> Federation:
+        return replace(one, task=replace(one.task, detector=detector))
+
+    old = judged_by(federation, Halving())
+    state = {name: array + 7 for name, array in old.task.start_state().items()}
+    outcome = Outcome(b"globals", b"", codec.encode_state(state))
+
+    def remembered(detector: Detector) -> dict[str, list[int]]:
+        new = judged_by(changed(federation, [NEW.request], ["client-0"]), detector)
+        found = codec.decode_state(inherited_by(old, outcome, new).state)
+        assert found.keys() == new.task.start_state().keys()
+        return {name: array.tolist() for name, array in found.items()}
+
+    classes = old.task.classes
+    same = remembered(Halving())
+    assert same == {"rounds": [0, 7, 7], "rule/rounds": [7] * classes}
+    # Other options of the detector, and the same rule.
+    other = remembered(Halving(lone="hold"))
+    assert other == {"rounds": [0, 0, 0], "rule/rounds": [7] * classes}
+    assert remembered(Halving(most=3)) == {"rounds": [0, 0, 0], "rule/rounds": [0] * classes}
+    assert remembered(NoDetection()) == {}
 
 
 def test_a_newcomer_takes_the_place_of_an_expelled_party(federation: Federation) -> None:

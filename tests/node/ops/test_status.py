@@ -26,7 +26,9 @@ from fedrfq.federation import codec
 from fedrfq.node.membership import identity
 from fedrfq.node.ops import status as server_status
 from fedrfq.node.ops import status_client
-from fedrfq.robust.detectors import Verdict
+from fedrfq.prototypes.fixed_point import Uploads
+from fedrfq.robust.detectors import FULL, Reason, Verdict
+from fedrfq.robust.detectors.reasons import toward
 from support.command import fedrfq
 from support.federations import (
     PATIENCE_S,
@@ -167,10 +169,21 @@ def test_phases() -> None:
 def test_who_was_filtered_and_why_comes_from_the_verdicts(tmp_path: Path) -> None:
     federation = founded(tmp_path)
     certificate = Certificate(Kind.COMMIT, 2, Record(9, *[bytes(32)] * 7), ())
-    verdicts = codec.encode_verdicts((0, 2), Verdict(np.array([True, False]), np.array([3, 77])))
+    sent = np.zeros((3, federation.task.classes), np.int64)
+    sent[0, :3] = sent[1, 0] = sent[2, :2] = 1
+    uploads = Uploads((0, 1, 2), sent, sent[..., None])
+    weight_KJ = np.full_like(sent, FULL)
+    weight_KJ[1, 0] = FULL // 4
+    weight_KJ[2] = 0
+    scores = np.array([3, 5, 77])
+    verdict = Verdict.of_weights(uploads, weight_KJ, scores, toward(Reason.TOWARD, 2))
+    verdicts = codec.encode_verdicts((0, 1, 2), verdict)
     last = server_status.last(federation, Decided(certificate, Outcome(b"", verdicts, b""), ()))
-    assert (last.round, last.view, last.clients) == (9, 2, 2)
-    assert last.filtered == (server_status.DroppedClient("client-2", 77),)
+    assert (last.round, last.view, last.clients) == (9, 2, 3)
+    why = "classes 0, 1: on the way to class 2 (weight 0 %)"
+    assert last.filtered == (server_status.ReducedClient("client-2", 77, 0.0, why),)
+    why = "class 0: on the way to class 2 (weight 25 %)"
+    assert last.reduced == (server_status.ReducedClient("client-1", 5, 25.0, why),)
     assert server_status.last(federation, Decided(certificate, None, ())).filtered is None
     assert (
         server_status.last(federation, Decided(certificate, Outcome(b"", b"?", b""), ())).filtered
@@ -224,13 +237,18 @@ def reported(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_one_server_is_shown_in_full(reported: dict[str, Any]) -> None:
-    filtered = [{"name": "client-3", "score": 5}, {"name": "client-9", "score": 70}]
+    filtered = [
+        {"name": "client-3", "score": 5, "weight": 0.0, "reason": "class 1: far"},
+        {"name": "client-9", "score": 70, "weight": 0.0, "reason": "class 2: far"},
+    ]
+    reduced = [{"name": "client-4", "score": 2, "weight": 50.0, "reason": "class 3: near"}]
     reported["last"] = {
         "round": 6,
         "view": 1,
         "value": "ab" * 32,
         "clients": 20,
         "filtered": filtered,
+        "reduced": reduced,
     }
     reported["charges"] = [{"round": 2, "name": "server-2", "what": "two different LIST messages"}]
     reported["evidence"] = 1
@@ -239,7 +257,9 @@ def test_one_server_is_shown_in_full(reported: dict[str, Any]) -> None:
     reported["changing"] = ["server-1"]
     text = printed({"server-0": reported})
     assert "1 of 3, view 0, led by server-0" in text
-    assert "client-9 (score 70), client-3 (score 5) of 20" in text
+    worst_first = "client-9 (score 70; class 2: far), client-3 (score 5; class 1: far) of 20"
+    assert worst_first in text
+    assert "client-4 (score 2; class 3: near) of 20" in text
     assert "1: server-2 signed two different LIST messages in round 2" in text
     assert re.search(r"servers behind +│ server-3 ", text)
     assert re.search(r"servers not heard from +│ server-2, since server-\d was started", text)

@@ -13,7 +13,7 @@ from fedrfq.robust.attacks.optimal_alie import OptimalAlie
 from fedrfq.robust.attacks.optimal_frame import OptimalFrame, harm
 from fedrfq.robust.attacks.optimal_ipm import OptimalIpm
 from fedrfq.robust.attacks.search import STEP, TRIES, displacement
-from fedrfq.robust.detectors.detector import Detector, State, Verdict
+from fedrfq.robust.detectors.detector import FULL, Detector, State, Verdict
 from support.scenes import Near, array, same, scene_of, send
 
 # Two honest holders around 2000 and 400, two attackers.
@@ -56,7 +56,8 @@ def test_the_factor_that_moves_the_centres_most_need_not_be_the_largest() -> Non
         value_JV = sent.values_KJV[2]
         if np.abs(value_JV).max() > 500:
             value_JV = KNOWN.values_JV
-        return Foreseen(np.ones(4, np.bool_), array([0] * 4), replace(KNOWN, values_JV=value_JV))
+        globals_ = replace(KNOWN, values_JV=value_JV)
+        return Foreseen(array([[FULL]] * 4), np.ones(4, np.bool_), array([0] * 4), globals_)
 
     sent = send(OptimalIpm(), replace(scene, foresee=foresee))
     ways = [2000 - 22_000 * STEP**i for i in range(TRIES)]
@@ -84,7 +85,7 @@ class Apart(Detector):
         mean_JV = uploads.values_KJV.sum(0, where=held_KJV) // np.maximum(held_KJV.sum(0), 1)
         far_KJ = np.abs(uploads.values_KJV - mean_JV).max(-1)
         far_K: Ints = np.where(uploads.held_KJ, far_KJ, 0).max(1)
-        return state, Verdict(far_K <= self.reach, far_K)
+        return state, Verdict.of_kept(uploads, far_K <= self.reach, far_K)
 
 
 def framed(strength: float) -> int:
@@ -92,7 +93,7 @@ def framed(strength: float) -> int:
     counts = [[1, 0, 0], [1, 0, 0], [1, 0, 0], [0, 0, 1], [0, 0, 1]]
     honest = [[[80], [0], [0]], [[0], [0], [0]], [[-80], [0], [0]]]
     scene = scene_of(counts, honest + [[[0], [0], [9]]] * 2, [3, 4], detector=Apart())
-    return harm(scene, send(OptimalFrame(strength=strength), scene))[0]
+    return harm(scene, send(OptimalFrame(strength=strength), scene))[0] // FULL
 
 
 def test_framers_move_the_centre_away_from_a_victim() -> None:
@@ -118,7 +119,7 @@ def test_framers_hold_on_to_the_past_where_that_drops_more() -> None:
     scene = scene_of(np.ones((3, 1)), [[[1000]]] * 3, [1, 2], known, Apart(reach=300))
     sent = send(OptimalFrame(strength=1.0), scene)
     assert np.abs(sent.values_KJV[1:] - 400).max() <= 1
-    assert harm(scene, sent)[0] == 1
+    assert harm(scene, sent)[0] == FULL
 
 
 def test_framers_are_no_copies_of_each_other() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,14 +17,24 @@ from fedrfq.robust.detectors import DETECTORS, Detector
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.robust.detectors.bft import BFT
 from fedrfq.robust.detectors.bft_mean import BFTMean
-from fedrfq.robust.detectors.detector import clipped
 from fedrfq.robust.detectors.distances import Points, isqrt, to_centres
 from fedrfq.robust.detectors.farthest import Farthest
 from fedrfq.robust.detectors.median import Median
 from fedrfq.robust.detectors.medoid import Medoid
 from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.robust.detectors.trimmed import Trimmed
-from support.judging import ONE, Clusters, dropped, judged, lines, nowhere, same, sent
+from support.judging import (
+    LIES,
+    ONE,
+    Clusters,
+    dropped,
+    judged,
+    lines,
+    nowhere,
+    same,
+    sent,
+    with_lies,
+)
 
 ALL = pytest.mark.parametrize(
     "detector", [kind() for kind in DETECTORS.values()], ids=list(DETECTORS)
@@ -50,19 +61,24 @@ def test_judging_is_pure(detector: Detector) -> None:
         arrays = (uploads.values_KJV, uploads.counts_KJ, globals_.values_JV, *state.values())
         assert all(np.array_equal(a, b) for a, b in zip(arrays, copies, strict=True))
         assert same(after, again)
-        assert np.array_equal(verdict.kept_K, verdict_again.kept_K)
+        assert np.array_equal(verdict.weight_KJ, verdict_again.weight_KJ)
+        assert np.array_equal(verdict.reason_KJ, verdict_again.reason_KJ)
         assert np.array_equal(verdict.score_K, verdict_again.score_K)
         state = after
         uploads = world.round()
 
 
 @ALL
-def test_verdicts_are_bits_and_whole_numbers(detector: Detector) -> None:
-    uploads = Clusters(1).round()
+def test_verdicts_are_whole_numbers_and_every_loss_has_a_reason(detector: Detector) -> None:
+    world = Clusters(1)
+    uploads = with_lies(world.round(), [3, 4], LIES["sign flip"], world.rng)
     state, verdict = detector.judge(detector.start(20), nowhere(uploads), uploads)
+    assert verdict.fits(uploads)
     assert verdict.kept_K.dtype == np.bool_
-    assert verdict.score_K.dtype == np.int64
-    assert verdict.kept_K.shape == verdict.score_K.shape == (20,)
+    assert verdict.score_K.dtype == verdict.weight_KJ.dtype == verdict.reason_KJ.dtype == np.int64
+    for row in np.flatnonzero((verdict.reason_KJ > 0).any(1)):
+        assert re.match(r"class(es)? \d", verdict.why(int(row)))
+    assert verdict.kept_K.all() == isinstance(detector, NoDetection)
     assert all(values.dtype == np.int64 for values in state.values())
 
 
@@ -77,7 +93,8 @@ def test_the_order_of_the_rows_does_not_matter(detector: Detector) -> None:
         shuffled = sent(uploads.values_KJV[order], uploads.counts_KJ[order], order.tolist())
         state, verdict = detector.judge(state, world.globals_(), uploads)
         other, permuted = detector.judge(other, world.globals_(), shuffled)
-        assert np.array_equal(permuted.kept_K, verdict.kept_K[order])
+        assert np.array_equal(permuted.weight_KJ, verdict.weight_KJ[order])
+        assert np.array_equal(permuted.reason_KJ, verdict.reason_KJ[order])
         assert np.array_equal(permuted.score_K, verdict.score_K[order])
         assert same(state, other)
 
@@ -247,16 +264,11 @@ def test_a_negative_number_to_drop_is_refused(kind: type[Farthest]) -> None:
 # What a sender may claim
 
 
-def test_counts_are_cut_to_the_lower_median_of_the_holders() -> None:
-    counts = np.array([[5, 0, 7], [100, 0, 0], [9, 0, 3], [8, 4, 0]], np.int64)
-    assert clipped(counts).tolist() == [[5, 0, 3], [8, 0, 0], [8, 0, 3], [8, 4, 0]]
-    assert clipped(np.zeros((0, 3), np.int64)).shape == (0, 3)
-
-
 def test_only_those_that_clip_change_counts() -> None:
     uploads = replace(lines([[1], [2], [3]]), counts_KJ=np.array([[1], [2], [1000]], np.int64))
     assert NoDetection().admitted(uploads).counts_KJ.tolist() == [[1], [2], [1000]]
     assert AdaptiveDetector().admitted(uploads).counts_KJ.tolist() == [[1], [2], [2]]
+    assert AdaptiveDetector(malicious=0).admitted(uploads).counts_KJ.tolist() == [[1], [2], [44]]
     assert AdaptiveDetector(clip=False).admitted(uploads).counts_KJ.tolist() == [[1], [2], [1000]]
 
 

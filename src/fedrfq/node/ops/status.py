@@ -30,25 +30,32 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class DroppedClient:
-    """A client that the detector dropped, with its score; a higher score is worse."""
+class ReducedClient:
+    """A client whose uploads count for less, or not at all, and why.
+
+    A higher score is worse. `weight` is what is left, in percent, over the classes it sent.
+    """
 
     name: str
     score: int
+    weight: float
+    reason: str
 
 
 @dataclass(frozen=True)
 class LastRound:
     """The last decided round.
 
-    `clients` and `filtered` are None as long as only the certificate is here, without the outcome.
+    `filtered` are the clients that have no weight left, `reduced` those that have less than all.
+    These and `clients` are None as long as only the certificate is here, without the outcome.
     """
 
     round: int
     view: int
     value: str
     clients: int | None
-    filtered: tuple[DroppedClient, ...] | None
+    filtered: tuple[ReducedClient, ...] | None
+    reduced: tuple[ReducedClient, ...] | None
 
 
 @dataclass(frozen=True)
@@ -165,27 +172,36 @@ def in_view(votes: Mapping[int, Message], view: int) -> list[int]:
 def last(federation: Federation, decided: Decided) -> LastRound:
     """Return a decided round as the status shows it."""
     record = decided.certificate.record
-    clients, filtered = _verdicts(federation, decided)
     value = record.value(federation.roster.run).hex()
-    return LastRound(record.round, decided.certificate.view, value, clients, filtered)
+    clients, filtered, reduced = _verdicts(federation, decided)
+    return LastRound(record.round, decided.certificate.view, value, clients, filtered, reduced)
 
 
-def _verdicts(
-    federation: Federation, decided: Decided
-) -> tuple[int | None, tuple[DroppedClient, ...] | None]:
-    """Return how many clients were judged, and which were dropped; None where it is not known."""
+_Verdicts = tuple[int, tuple[ReducedClient, ...], tuple[ReducedClient, ...]]
+
+
+def _verdicts(federation: Federation, decided: Decided) -> _Verdicts | tuple[None, None, None]:
+    """Return how many clients were judged, the filtered and the reduced; None if not known."""
     if decided.outcome is None:
-        return None, None
+        return None, None, None
     try:
-        clients, verdict = codec.decode_verdicts(decided.outcome.verdicts)
+        clients, verdict = codec.decode_verdicts(decided.outcome.verdicts, federation.task.classes)
     except Refused:
-        return None, None
-    dropped = []
-    rows = zip(clients, verdict.kept_K.tolist(), verdict.score_K.tolist(), strict=True)
-    for client, kept, score in rows:
-        if not kept:
-            dropped.append(DroppedClient(name(federation, ~client), score))
-    return len(clients), tuple(dropped)
+        return None, None, None
+    filtered = []
+    reduced = []
+    for row, client in enumerate(clients):
+        why = verdict.why(row)
+        if not why:
+            continue
+        score = int(verdict.score_K[row])
+        weight = round(100 * verdict.share(row), 1)
+        found = ReducedClient(name(federation, ~client), score, weight, why)
+        if verdict.kept_K[row]:
+            reduced.append(found)
+        else:
+            filtered.append(found)
+    return len(clients), tuple(filtered), tuple(reduced)
 
 
 def charge(federation: Federation, evidence: Message) -> Accusation:

@@ -21,8 +21,9 @@ class HistoryLine:
 
     Accuracies are in percent, on the client's own test samples; those by prototypes are missing
     where a method has none to predict by. The losses are missing if the client did not train in the
-    round, the verdict ("kept" or "filtered") and the score if its upload came too late. `seconds`
-    counts from the moment the client knew the previous round.
+    round, the verdict ("kept" or "filtered"), the score and the weight if its upload came too late.
+    The weight is what is left of the upload's, in percent; the reason says why it is not all.
+    `seconds` counts from the moment the client knew the previous round.
 
     `accuracy_combined` is by the client's own model together with its classifier on the public map,
     and is missing without a map. The last three are of the final prediction on the common test set,
@@ -40,6 +41,8 @@ class HistoryLine:
     verdict: str
     score: int | None
     seconds: float
+    weight: float | None = None
+    reason: str = ""
     accuracy_combined: float | None = None
     accuracy_all: float | None = None
     accuracy_held: float | None = None
@@ -51,7 +54,7 @@ class HistoryLine:
         for key, value in asdict(self).items():
             if isinstance(value, float):
                 facts[key] = round(value, 4)
-            elif value is not None:
+            elif value not in (None, ""):
                 facts[key] = value
         return {**facts, "verdict": self.verdict or "upload too late"}
 

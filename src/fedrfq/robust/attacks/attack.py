@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import LIMIT, Bools, Globals, Ints, Uploads
-from fedrfq.robust.detectors.detector import Detector, State
+from fedrfq.robust.detectors.detector import Detector
+from fedrfq.robust.state import State
 
 Floats = NDArray[np.float64]
 MAX_STRENGTH = 1_000_000
@@ -30,7 +31,9 @@ STRENGTHS = f"0 to {MAX_STRENGTH:,}"
 class Foreseen:
     """What the servers will decide if certain uploads are sent and all of them arrive."""
 
-    kept_K: Bools  # for each row of those uploads
+    # For each row of those uploads and each class: 0 to FULL, and 0 for classes not sent.
+    weight_KJ: Ints
+    kept_K: Bools  # who has any weight left
     score_K: Ints  # the higher the worse, in the detector's unit; 0 where an upload is refused
     globals_: Globals
 

@@ -1,10 +1,9 @@
-"""The registry of attacks, for attacks that are made of others, and what these remember."""
+"""The registry of attacks, for attacks that are made of others."""
 
 from __future__ import annotations
 
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.robust.attacks.attack import MAX_STRENGTH, Attack
-from fedrfq.robust.detectors.detector import State
 
 # Filled by the package's __init__.py, because it must import the attacks that look into it.
 ATTACKS: dict[str, type[Attack]] = {}
@@ -20,16 +19,3 @@ def inner_attack(key: str, name: str, factor: float) -> Attack:
         )
     kind = ATTACKS[name]
     return kind(strength=min(factor * kind().strength, MAX_STRENGTH))
-
-
-def inner_state(state: State, key: str) -> State:
-    """Return what the attack under `key` remembers."""
-    prefix = f"{key}/"
-    return {
-        name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)
-    }
-
-
-def outer_state(inner: State, key: str) -> State:
-    """Return what the attack under `key` remembers, as the attack around it does."""
-    return {f"{key}/{name}": array for name, array in inner.items()}

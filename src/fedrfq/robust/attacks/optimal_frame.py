@@ -10,8 +10,8 @@ centre of the class (as in `adaptive`), and d is one of two directions:
   centre moves away from this client.
 
 They try both, with several γ up to `strength` (default 8) and up to 16 honest clients drawn at
-random, and compute what the servers would decide. They take what has most honest uploads dropped;
-if several drop as many, what gives the honest ones the worst scores, because detectors remember.
+random, and compute what the servers would decide. They take what costs honest uploads most weight;
+if several cost as much, what gives the honest ones the worst scores, because detectors remember.
 They do not mind being dropped themselves, but dropped attackers seldom have an effect.
 
 Without global prototypes, in the first round, only the second direction is tried.
@@ -30,6 +30,7 @@ from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Floats, Scene
 from fedrfq.robust.attacks.class_centres import centres, claimed
+from fedrfq.robust.detectors.detector import FULL
 
 # The parts of `strength` that are tried.
 PARTS = (1, 1 / 2, 1 / 4, 1 / 8)
@@ -39,7 +40,7 @@ VICTIMS = 16
 
 @dataclass(frozen=True)
 class OptimalFrame(Attack):
-    """Sends what has most honest uploads dropped."""
+    """Sends what costs honest uploads most weight."""
 
     strength: float = option(
         8.0, "Farthest that attackers go, in ways back to the last prototype", STRENGTHS
@@ -77,8 +78,10 @@ def directions(scene: Scene, centre_JV: Floats, rng: Generator) -> Iterator[Floa
 
 
 def harm(scene: Scene, sent: Uploads) -> tuple[int, int]:
-    """Return how many honest uploads of a class would be dropped, and the honest scores' sum."""
+    """Return how much weight honest uploads would lose, and the sum of the honest scores."""
     foreseen = scene.foresee(sent)
     honest_K = ~scene.malicious_K
-    dropped_K = honest_K & ~foreseen.kept_K
-    return int(sent.held_KJ[dropped_K].sum()), int(foreseen.score_K[honest_K].sum())
+    classes = foreseen.weight_KJ.shape[1]
+    full = FULL * int(sent.held_KJ[honest_K, :classes].sum())
+    lost = full - int(foreseen.weight_KJ[honest_K].sum())
+    return lost, int(foreseen.score_K[honest_K].sum())

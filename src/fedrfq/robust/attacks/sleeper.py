@@ -23,8 +23,8 @@ from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.attacks.attack import STRENGTHS, Attack, Scene
-from fedrfq.robust.attacks.by_name import inner_attack, inner_state, outer_state
-from fedrfq.robust.detectors.detector import State
+from fedrfq.robust.attacks.by_name import inner_attack
+from fedrfq.robust.state import State, inner_state, outer_state
 
 
 @dataclass(frozen=True)

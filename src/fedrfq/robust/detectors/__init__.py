@@ -3,7 +3,7 @@
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.robust.detectors.bft import BFT
 from fedrfq.robust.detectors.bft_mean import BFTMean
-from fedrfq.robust.detectors.detector import Detector, State, Verdict
+from fedrfq.robust.detectors.detector import FULL, Detector, Reason, State, Verdict
 from fedrfq.robust.detectors.median import Median
 from fedrfq.robust.detectors.medoid import Medoid
 from fedrfq.robust.detectors.none import NoDetection
@@ -21,4 +21,4 @@ DETECTORS: dict[str, type[Detector]] = {
     "sampling": Sampling,
 }
 
-__all__ = ["DETECTORS", "Detector", "State", "Verdict"]
+__all__ = ["DETECTORS", "FULL", "Detector", "Reason", "State", "Verdict"]

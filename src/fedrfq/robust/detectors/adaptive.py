@@ -44,10 +44,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
-from fedrfq.robust.detectors.detector import Detector, State, Verdict
+from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
+from fedrfq.robust.detectors.detector import Detector, Reason, State, Verdict
 from fedrfq.robust.detectors.distances import isqrt
 from fedrfq.robust.detectors.observations import Observed, Sent, median
+from fedrfq.robust.detectors.reasons import toward
 
 # All scores are fixed-point numbers: this is 1.
 UNIT = 1 << 10
@@ -99,7 +100,8 @@ class AdaptiveDetector(Detector):
         kept_K = _worst(before_RK) <= UNIT
         for _ in range(PASSES):
             trusted_K = kept_K
-            now_RK = _answers(sent.seen_by(trusted_K))
+            seen = sent.seen_by(trusted_K)
+            now_RK = _answers(seen)
             after_RK = before_RK + (np.minimum(now_RK, FAR_NOW) - before_RK) // MEMORY
             score_K = np.maximum(_worst(after_RK), now_RK[0] * UNIT // FAR_NOW)
             kept_K = score_K <= UNIT
@@ -108,13 +110,33 @@ class AdaptiveDetector(Detector):
         record = {name: state[name].copy() for name in LIMITS}
         for name, after_K in zip(LIMITS, after_RK, strict=True):
             record[name][clients] = after_K
-        return record, Verdict(kept_K, score_K)
+        reason_KJ = _reasons(seen, now_RK[0] > FAR_NOW, after_RK)
+        return record, Verdict.of_kept(uploads, kept_K, score_K, reason_KJ)
 
 
 def _worst(record_RK: Ints) -> Ints:
     """Return each client's worst record, relative to its limit."""
     worst_K: Ints = (record_RK * UNIT // _LIMITS_R1).max(0)
     return worst_K
+
+
+def _reasons(seen: Observed, too_far_K: Bools, record_RK: Ints) -> Ints:
+    """Return by client and class why it would be dropped: for the worst of its records."""
+    worst_K = np.where(too_far_K, 0, (record_RK * UNIT // _LIMITS_R1).argmax(0))
+    toward_NJ = np.where(seen.rivals_JJ[seen.class_N], seen.square_NJ, np.iinfo(np.int64).max)
+    rival_N = toward_NJ.argmin(1)
+    reasons_RN = np.array(
+        [
+            np.full_like(rival_N, Reason.FAR),
+            toward(Reason.TOWARD, rival_N),
+            toward(Reason.LEANING, rival_N),
+        ]
+    )
+    reason_N = reasons_RN[worst_K[seen.client_N], np.arange(len(rival_N))]
+    rivalled_N = seen.rivals_JJ[seen.class_N].any(1)
+    reason_KJ = seen.spread(np.where(rivalled_N, reason_N, Reason.RECORD))
+    # A class that could not be judged shares the fate of the others.
+    return np.where(reason_KJ == Reason.NONE, Reason.OTHER_CLASS, reason_KJ)
 
 
 def _answers(seen: Observed) -> Ints:

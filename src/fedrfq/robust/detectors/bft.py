@@ -19,6 +19,7 @@ from typing import ClassVar
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust import centres
+from fedrfq.robust.detectors.detector import CLIP
 from fedrfq.robust.detectors.distances import to_centres
 from fedrfq.robust.detectors.farthest import Farthest
 
@@ -29,9 +30,7 @@ class BFT(Farthest):
 
     exact: ClassVar[bool] = True
 
-    clip: bool = option(
-        False, "Whether claimed sample counts are cut to the median of the class's holders"
-    )
+    clip: bool = option(False, CLIP)
 
     def scores(self, uploads: Uploads) -> Ints:
         summed_K: Ints = to_centres(uploads, centres.weighted(uploads)).sum(1)

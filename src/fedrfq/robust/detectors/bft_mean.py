@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedrfq.prototypes.fixed_point import Ints, Uploads
-from fedrfq.robust.centres import RULES
+from fedrfq.robust.centres import CENTRES
 from fedrfq.robust.detectors.distances import mean_over_classes, to_centres
 from fedrfq.robust.detectors.farthest import Farthest
 
@@ -23,7 +23,7 @@ class BFTMean(Farthest):
     """Drops the ψ clients with the largest mean distance from their classes' centres."""
 
     exact: ClassVar[bool] = True
-    centre: ClassVar[str] = "weighted"  # one of RULES
+    centre: ClassVar[str] = "weighted"  # one of CENTRES
 
     def scores(self, uploads: Uploads) -> Ints:
-        return mean_over_classes(to_centres(uploads, RULES[self.centre](uploads)), uploads)
+        return mean_over_classes(to_centres(uploads, CENTRES[self.centre](uploads)), uploads)

@@ -13,7 +13,7 @@ import numpy as np
 from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
-from fedrfq.robust.detectors.detector import Detector, State, Verdict
+from fedrfq.robust.detectors.detector import Detector, Reason, State, Verdict
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Farthest(Detector):
         worst_first = np.lexsort((np.array(uploads.clients, np.int64), -score_K))
         kept_K = np.ones(len(score_K), np.bool_)
         kept_K[worst_first[: self.psi]] = False
-        return state, Verdict(kept_K, score_K)
+        return state, Verdict.of_kept(uploads, kept_K, score_K, Reason.FARTHEST)
 
     @abstractmethod
     def scores(self, uploads: Uploads) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Globals, Uploads
-from fedrfq.robust.detectors.detector import Detector, State, Verdict
+from fedrfq.robust.detectors.detector import CLIP, Detector, State, Verdict
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,9 @@ class NoDetection(Detector):
 
     exact: ClassVar[bool] = True
 
-    clip: bool = option(
-        False, "Whether claimed sample counts are cut to the median of the class's holders"
-    )
+    clip: bool = option(False, CLIP)
 
     def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
         clients = len(uploads.clients)
-        return state, Verdict(np.ones(clients, np.bool_), np.zeros(clients, np.int64))
+        everyone_K = np.ones(clients, np.bool_)
+        return state, Verdict.of_kept(uploads, everyone_K, np.zeros(clients, np.int64))

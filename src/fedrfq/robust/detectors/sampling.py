@@ -29,7 +29,14 @@ from fedrfq.errors import UserError
 from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
 from fedrfq.robust.centres import median
-from fedrfq.robust.detectors.detector import Detector, State, Verdict, clipped
+from fedrfq.robust.detectors.counts import lower_medians
+from fedrfq.robust.detectors.detector import (
+    CLIP,
+    Detector,
+    Reason,
+    State,
+    Verdict,
+)
 
 _MIN_HOLDERS = 3
 # Squares lose so many bits, which are far below a value's rounding, to leave room for counts.
@@ -47,9 +54,7 @@ class Sampling(Detector):
 
     exact: ClassVar[bool] = True
 
-    clip: bool = option(
-        False, "Whether claimed sample counts are cut to the median of the class's holders"
-    )
+    clip: bool = option(False, CLIP)
     limit: int = option(
         700,
         "How far off a class mean may be: squared distance times samples, in percent of the usual",
@@ -68,7 +73,11 @@ class Sampling(Detector):
         # Python's whole numbers have no end: a spread may have 62 bits before it is multiplied.
         percent_KJ = _PERCENT * np.where(judged_KJ, spread_KJ, 0).astype(object) // usual_KJ
         score_K = np.minimum(percent_KJ.max(1, initial=0), _MAX_SCORE).astype(np.int64)
-        return state, Verdict(score_K <= self.limit, score_K)
+        kept_K = score_K <= self.limit
+        # A client is dropped whole; which of its classes are too far off is said.
+        too_far_KJ = (percent_KJ > self.limit).astype(np.bool_)
+        reason_KJ = np.where(too_far_KJ, Reason.SAMPLING, Reason.OTHER_CLASS)
+        return state, Verdict.of_kept(uploads, kept_K, score_K, reason_KJ)
 
 
 def _spreads(uploads: Uploads) -> Ints:
@@ -85,7 +94,8 @@ def _rounding(uploads: Uploads) -> Ints:
     Claims of more samples than those of the class's median holder buy nothing.
     """
     square = _ROUNDED_VALUES * uploads.precision.step**2 >> _SPARE_BITS
-    rounding_KJ: Ints = square * clipped(uploads.counts_KJ)
+    most_J = lower_medians(uploads.counts_KJ)
+    rounding_KJ: Ints = square * np.minimum(uploads.counts_KJ, most_J)
     return rounding_KJ
 
 

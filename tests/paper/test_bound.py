@@ -17,18 +17,18 @@ from fedrfq.experiment import Experiment, from_table, without_replaced_kinds
 from fedrfq.files import toml
 from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.models.stacked import TrainingStep
-from fedrfq.prototypes.fixed_point import Globals
-from fedrfq.studies.paper import descent
-from fedrfq.studies.paper.bound import BoundPlan
-from fedrfq.studies.paper.client_gradients import (
+from fedrfq.paper import descent
+from fedrfq.paper.bound import BoundPlan
+from fedrfq.paper.client_gradients import (
     ClientLoss,
     Point,
     curvature,
     minibatches,
     variance,
 )
-from fedrfq.studies.paper.descent import Exchanged, MeasuredRound, check, descend
-from fedrfq.studies.paper.theorem import Constants, MeasuredSetting, largest_lam, s8_holds, terms
+from fedrfq.paper.descent import Exchanged, MeasuredRound, check, descend
+from fedrfq.paper.theorem import Constants, MeasuredSetting, largest_lam, s8_holds, terms
+from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.studies.plan import StudyResult
 from fedrfq.studies.study import Study
 from support.studies import shown, study_of

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from fedrfq.errors import UserError
+from fedrfq.paper.printed import Printed, printed
 from fedrfq.studies.axes import Labels
 from fedrfq.studies.compare import KEYS, ComparePlan
 from fedrfq.studies.intervals import Spread
 from fedrfq.studies.measures import MeasuredRuns
-from fedrfq.studies.paper.printed import Printed, printed
 from fedrfq.studies.pictures import Facet, draw_facets
 from fedrfq.studies.sheets import NOTHING, Cell, Columns, Sheet, mean_and_half, number
 from fedrfq.studies.study import Study

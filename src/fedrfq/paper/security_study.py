@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedrfq.errors import UserError
-from fedrfq.studies.paper.security import draw, numbers, probabilities, security, tolerated
+from fedrfq.paper.security import draw, numbers, probabilities, security, tolerated
 from fedrfq.studies.plan import Plan, Progress, StudyResult
 from fedrfq.studies.sheets import Sheet
 from fedrfq.studies.study import Study

@@ -21,13 +21,13 @@ from fedrfq import data
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.methods.fedrfq import FedRFQ
+from fedrfq.paper import bound_tables
+from fedrfq.paper.descent import check, descend
+from fedrfq.paper.lipschitz_estimate import steepest_l2
+from fedrfq.paper.theorem import FORMS, Constants, MeasuredSetting, s8_holds, terms
 from fedrfq.prototypes.pooling import Pool
 from fedrfq.studies import axes as grids
 from fedrfq.studies.axes import Axes
-from fedrfq.studies.paper import bound_tables
-from fedrfq.studies.paper.descent import check, descend
-from fedrfq.studies.paper.lipschitz_estimate import steepest_l2
-from fedrfq.studies.paper.theorem import FORMS, Constants, MeasuredSetting, s8_holds, terms
 from fedrfq.studies.plan import Plan, Progress, StudyResult
 from fedrfq.studies.study import Study
 

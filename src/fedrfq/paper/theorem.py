@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedrfq.studies.paper.descent import MeasuredRound
+from fedrfq.paper.descent import MeasuredRound
 
 FORMS = {"printed": False, "corrected": True}  # the forms of the bound: is it corrected?
 _ROUNDING = 1e-9  # of sums in float64 that are equal by the proof

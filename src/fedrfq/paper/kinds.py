@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedrfq.errors import UserError, did_you_mean
+from fedrfq.paper import bound, failures, lipschitz, security_study
+from fedrfq.paper.tables import TablePlan
 from fedrfq.studies.compare import ComparePlan
 from fedrfq.studies.figure import FigurePlan, frontier
-from fedrfq.studies.paper import bound, failures, lipschitz, security_study
-from fedrfq.studies.paper.tables import TablePlan
 from fedrfq.studies.plan import Plan
 from fedrfq.studies.robustness import RobustnessPlan
 from fedrfq.studies.study import Study

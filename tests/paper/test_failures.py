@@ -15,9 +15,9 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import from_table
 from fedrfq.learning.round_loop import RoundLoop
+from fedrfq.paper.clusters import Clustered, clustered
+from fedrfq.paper.failures import FailuresPlan, needed, prototypes
 from fedrfq.studies.grid import EndedRun, Grid
-from fedrfq.studies.paper.clusters import Clustered, clustered
-from fedrfq.studies.paper.failures import FailuresPlan, needed, prototypes
 from fedrfq.studies.plan import StudyResult
 from fedrfq.studies.study import Study
 from support.command import fedrfq
@@ -238,7 +238,7 @@ def test_the_studies_axes_are_checked() -> None:
 
 
 def test_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrfq.studies.paper.failures.needed", lambda experiment: "")
+    monkeypatch.setattr("fedrfq.paper.failures.needed", lambda experiment: "")
     plan = FailuresPlan.of(Study.load("failures"))
     assert {(labels, e.rounds) for (labels, _), e in plan.axes.experiments.items()} == {
         ((dataset, method), rounds)

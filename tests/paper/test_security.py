@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedrfq.errors import UserError
-from fedrfq.studies.paper.security import numbers, probabilities, security, tolerated
+from fedrfq.paper.security import numbers, probabilities, security, tolerated
 from support.command import fedrfq
 
 

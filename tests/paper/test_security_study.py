@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedrfq.errors import UserError
-from fedrfq.studies.paper.security_study import SecurityPlan
+from fedrfq.paper.security_study import SecurityPlan
 from fedrfq.studies.plan import StudyResult
 from fedrfq.studies.study import Study
 from support.studies import shown, study_of

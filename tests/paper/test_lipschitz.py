@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from fedrfq.errors import UserError
-from fedrfq.prototypes.pooling import Pool
-from fedrfq.studies.paper import lipschitz_estimate
-from fedrfq.studies.paper.lipschitz import Constant, LipschitzPlan
-from fedrfq.studies.paper.lipschitz_estimate import (
+from fedrfq.paper import lipschitz_estimate
+from fedrfq.paper.lipschitz import Constant, LipschitzPlan
+from fedrfq.paper.lipschitz_estimate import (
     Steepest,
     jacobian,
     pair_ratios,
@@ -23,6 +22,7 @@ from fedrfq.studies.paper.lipschitz_estimate import (
     steepest_max,
     window,
 )
+from fedrfq.prototypes.pooling import Pool
 from fedrfq.studies.plan import StudyResult
 from fedrfq.studies.study import Study
 from support.studies import shown, study_of

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedrfq.paper.clusters import Clustered
 from fedrfq.studies.axes import Labels
 from fedrfq.studies.differences import paired
 from fedrfq.studies.measures import MeasuredRuns
-from fedrfq.studies.paper.clusters import Clustered
 from fedrfq.studies.pictures import pyplot, saved, slug
 from fedrfq.studies.sheets import NOTHING, Sheet, interval, plus_minus
 

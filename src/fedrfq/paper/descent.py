@@ -24,11 +24,12 @@ from fedrfq.experiment import Experiment
 from fedrfq.learning.round_loop import believed_labels, deal, start
 from fedrfq.methods.fedrfq import FedRFQ
 from fedrfq.methods.method import Guide
+from fedrfq.paper.client_gradients import ClientLoss, Point, curvature
 from fedrfq.prototypes.class_means import class_means, quantise
 from fedrfq.prototypes.fixed_point import Globals, Uploads
+from fedrfq.robust import aggregation
 from fedrfq.robust.aggregation import combine, decide
 from fedrfq.robust.detectors import State
-from fedrfq.studies.paper.client_gradients import ClientLoss, Point, curvature
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,14 @@ def descend(
     rng = np.random.default_rng(experiment.seed)
     clients, weights = _clients(experiment, dataset)
     nothing = Globals.none(len(dataset.classes), experiment.prototype_size())
-    before = Exchanged(nothing, nothing, experiment.detector.start(experiment.clients))
+    memory = aggregation.start(
+        experiment.detector,
+        experiment.method.rule(),
+        experiment.clients,
+        len(dataset.classes),
+        experiment.prototype_size(),
+    )
+    before = Exchanged(nothing, nothing, memory)
     measured = []
     for number in range(1, experiment.rounds + 1):
         tell(number)

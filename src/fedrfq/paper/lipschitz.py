@@ -20,14 +20,14 @@ import torch
 from numpy.random import Generator
 
 from fedrfq.errors import UserError
-from fedrfq.prototypes.pooling import Pool
-from fedrfq.studies.paper.lipschitz_estimate import (
+from fedrfq.paper.lipschitz_estimate import (
     pair_ratios,
     random_pairs,
     steepest_l2,
     steepest_max,
     window,
 )
+from fedrfq.prototypes.pooling import Pool
 from fedrfq.studies.pictures import Facet, draw_facets, points_line
 from fedrfq.studies.plan import Plan, Progress, StudyResult
 from fedrfq.studies.sheets import NOTHING, Sheet

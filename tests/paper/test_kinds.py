@@ -12,6 +12,9 @@ import pytest
 
 from fedrfq.errors import UserError
 from fedrfq.files import toml
+from fedrfq.paper.kinds import plan
+from fedrfq.paper.printed import printed
+from fedrfq.paper.tables import TablePlan
 from fedrfq.runs.session import pick_device
 from fedrfq.studies.axes import Axes
 from fedrfq.studies.claims import Judged
@@ -19,9 +22,6 @@ from fedrfq.studies.figure import FigurePlan
 from fedrfq.studies.grid import Grid
 from fedrfq.studies.intervals import difference
 from fedrfq.studies.measures import MEASURES, MeasuredRuns
-from fedrfq.studies.paper.kinds import plan
-from fedrfq.studies.paper.printed import printed
-from fedrfq.studies.paper.tables import TablePlan
 from fedrfq.studies.study import Study, names
 from support.command import fedrfq
 from support.studies import study_of

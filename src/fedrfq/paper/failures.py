@@ -23,10 +23,10 @@ from fedrfq.experiment import Experiment
 from fedrfq.learning.evaluation import side_by_side
 from fedrfq.learning.round_loop import RoundLoop, tested
 from fedrfq.models.resnet18 import ResNet18
+from fedrfq.paper import failures_tables
+from fedrfq.paper.clusters import Clustered, clustered
 from fedrfq.studies.axes import KEYS, Axes, Labels, Place
 from fedrfq.studies.measures import MEASURES, Figures, MeasuredRuns
-from fedrfq.studies.paper import failures_tables
-from fedrfq.studies.paper.clusters import Clustered, clustered
 from fedrfq.studies.plan import Progress, RunsPlan, StudyResult
 from fedrfq.studies.study import Study, section
 

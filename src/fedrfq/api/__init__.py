@@ -1,0 +1,1 @@
+"""What Python programs and notebooks use: `import fedrfq` names all of it."""

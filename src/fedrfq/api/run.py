@@ -1,0 +1,170 @@
+"""`fedrfq.run` and `fedrfq.resume`: a run that Python code starts, follows, stops and looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedrfq.api.progress import ProgressBar
+from fedrfq.data import Dataset
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment, from_table
+from fedrfq.experiment.reading import with_data
+from fedrfq.files import toml
+from fedrfq.files.toml import Table
+from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.runs.callbacks import Callback
+from fedrfq.runs.recorded_run import RecordedRun
+from fedrfq.runs.run_directory import RunDirectory
+from fedrfq.runs.session import Session, pick_device
+
+Source = str | Path | Mapping[str, Any] | Experiment
+
+
+class Run(RecordedRun):
+    """A run to iterate over: each step trains a round and gives its record.
+
+    Leaving the loop early, by `break`, an exception or Ctrl-C, leaves a checkpoint and a result;
+    another loop goes on from there. In between, other processes may use the run's directory.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        session: Session | None = None,
+        *,
+        data: Dataset | None = None,
+        device: str = "auto",
+        callbacks: Iterable[Callback] = (),
+    ) -> None:
+        super().__init__(directory)
+        self._session = session
+        self._data = data
+        self._device = device
+        self._callbacks = tuple(callbacks)
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        session = self._opened()
+        self._stopping = False
+        status = "failed"
+        try:
+            for outcomes in session.advance():
+                yield outcomes[0].record
+                if self._stopping:
+                    break
+            status = "ended"
+        # What ends a loop from outside: `break`, and Ctrl-C.
+        except (GeneratorExit, KeyboardInterrupt):
+            status = "ended"
+            raise
+        finally:
+            self._leave(session, status)
+
+    def finish(self) -> dict[str, Any] | None:
+        """Train all rounds that are left and return the result."""
+        for _ in self:
+            pass
+        return self.result
+
+    def report(self, out: Path | str | None = None) -> Path:
+        """Write the run as one HTML page and return its path: report.html in the directory."""
+        from fedrfq.report import run_page
+        from fedrfq.report.write import write
+
+        target = Path(out or self.path / "report.html")
+        write(lambda: run_page.page(self.path), target)
+        return target
+
+    def _opened(self) -> Session:
+        """Return the session of a fresh run, or a new one that goes on from the checkpoint."""
+        if self._session is None:
+            device = pick_device(self._device)
+            self._session = Session.resume(self.path, device, self._data, self._callbacks)
+        if len(self._session.runs) > 1:
+            self._session.close()
+            raise UserError(
+                f"{self.path} was trained side by side with other runs, and must be continued "
+                f"with them: fedrfq resume {self.path}"
+            )
+        self._session.seen = (self,)
+        return self._session
+
+    def _leave(self, session: Session, status: str) -> None:
+        """Leave the run so that it can be looked at, continued, or used by another process."""
+        self._session = None
+        try:
+            if status == "failed":
+                return
+            if session.state.round == session.rounds:
+                session.finish()
+                return
+            session.stop()
+            if session.state.round:
+                session.save_result_so_far()
+        finally:
+            session.close()
+
+
+def run(
+    source: Source = "",
+    device: str = "auto",
+    out: Path | str = "runs",
+    *,
+    data: Dataset | None = None,
+    callbacks: Iterable[Callback] = (),
+    progress: bool = False,
+) -> Run:
+    """Start an experiment and return its run, which trains as it is iterated over.
+
+    `source` is the path of a TOML file, a table of settings as a dict, or an `Experiment`; without
+    one it is the default experiment. `data` replaces what `data.name` would load. The run directory
+    is created in `out`, as by `fedrfq run`.
+    """
+    experiment = resolved(source, data)
+    told = _with_progress(callbacks, progress)
+    session = Session.begin([experiment], pick_device(device), Path(out), data, told)
+    return Run(session.runs[0], session, data=data, device=device, callbacks=told)
+
+
+def resume(
+    path: Path | str,
+    device: str = "auto",
+    *,
+    data: Dataset | None = None,
+    callbacks: Iterable[Callback] = (),
+    progress: bool = False,
+) -> Run:
+    """Return the run in a directory, finished or not, to look at or to go on with.
+
+    `data` must be given where the run began with data that were given; it must be the same.
+    """
+    told = _with_progress(callbacks, progress)
+    return Run(RunDirectory.open(Path(path)), data=data, device=device, callbacks=told)
+
+
+def resolved(source: Source, data: Dataset | None) -> Experiment:
+    """Return the experiment that a source describes, on the given data if there are any."""
+    if isinstance(source, Experiment) and data is None:
+        return source
+    table = _table(source)
+    if data is not None:
+        table = with_data(table, data.source)
+    return from_table(table)
+
+
+def _table(source: Source) -> Table:
+    if isinstance(source, Experiment):
+        return source.table()
+    if isinstance(source, Mapping):
+        return dict(source)
+    if source == "":
+        return {}
+    return toml.read(Path(source))
+
+
+def _with_progress(callbacks: Iterable[Callback], progress: bool) -> list[Callback]:
+    told = list(callbacks)
+    if progress:
+        told.append(ProgressBar())
+    return told
