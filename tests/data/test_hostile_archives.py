@@ -86,7 +86,7 @@ def header(text):
         "{'descr': '|u1', 'fortran_order': False, 'shape': (1099511627776, 28, 28), }\n",
         "{'descr': '|u1', 'fortran_order': False, 'shape': (-1, 28, 28), }\n",
         "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }\n",
-        "{'descr': '<f8', 'fortran_order': False, 'shape': (0,), }\n",
+        "{'descr': '<c16', 'fortran_order': False, 'shape': (0,), }\n",
         "__import__('os').system('true')\n",
         "(" * 5000,
         "",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedrfq.data import at_path, info, load
+from fedrfq.data import ImageForm, at_path, info, load
 from fedrfq.errors import UserError
 
 RANDOM = np.random.default_rng(5)
@@ -85,18 +85,45 @@ def test_classes_and_groups(saved):
     assert info(path)["writers"] == 4
 
 
+def test_labels_may_be_names(saved):
+    names = {"train_y": np.array(["dog", "cat", "dog", "dog"]), "test_y": np.array(["cat", "dog"])}
+    data = load(saved(**names))
+    assert data.classes == ("cat", "dog")
+    assert (data.train_y.tolist(), data.test_y.tolist()) == ([1, 0, 1, 1], [0, 1])
+    ordered = load(saved(**names, classes=np.array(["dog", "cat"])))
+    assert ordered.train_y.tolist() == [0, 1, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"train_x": None}, "found no train_x"),
-        ({"train_x": np.zeros((4, 3, 8, 6), np.float32)}, "expected integers or text"),
-        ({"train_x": np.zeros((4, 3, 8, 6), np.int32)}, "expected uint8 images"),
+        ({"train_x": np.zeros((4, 3, 8, 6), np.float32)}, r"float32 from 0 to 0.*data\.window=0:1"),
+        ({"train_x": np.full((4, 3, 8, 6), 700, np.int32)}, r"int32 from 700.*data\.window=0:1023"),
         ({"train_x": np.zeros((4, 2, 8, 6), np.uint8)}, "1 or 3 channels"),
         ({"train_x": np.zeros((0, 3, 8, 6), np.uint8), "train_y": np.zeros(0, int)}, "non-empty"),
         ({"train_x": np.zeros((4, 1, 8, 6), np.uint8)}, "train and test images of the same shape"),
         ({"train_y": np.array([0, 1, 0])}, "expected 4 entries in train_y"),
-        ({"train_y": np.array([[0, 1, 0, 1]])}, "one-dimensional array of integers"),
-        ({"train_y": np.array([0, -1, 0, 1])}, "expected train labels 0 to 1, found -1 to 1"),
+        ({"train_y": np.array([[0, 1, 0, 2]])}, "one-dimensional array of integers"),
+        (
+            {"train_y": np.array([1, 2, 1, 2]), "test_y": np.array([2, 1])},
+            r"found labels from 1 \(1 to 2\); subtract 1",
+        ),
+        ({"train_y": np.array([0, 1, 0, 3])}, "found 0, 1, 3; number the classes anew"),
+        ({"train_y": np.eye(2)[[0, 1, 0, 1]]}, r"\(one-hot\); store train_y\.argmax\(1\)"),
+        ({"train_y": np.array([0.0, 1, 0, 1])}, r"found float64; store train_y\.astype\(int\)"),
+        ({"train_y": np.array([0.5, 1, 0, 1])}, "one-dimensional array of integers"),
+        ({"train_y": np.array(["a", "b", "a", "b"])}, "one-dimensional array of integers"),
+        (
+            {
+                "train_y": np.array(["a", "b", "a", "b"]),
+                "test_y": np.array(["b", "z"]),
+                "classes": np.array(["a", "b"]),
+            },
+            "labels that are in `classes`, found 'z'",
+        ),
+        ({"train_x": np.full((4, 3, 8, 6), np.nan)}, "found NaN or infinity"),
+        ({"train_y": np.array([0, -1, 0, 1])}, "none left out, found -1, 0, 1; number the classes"),
         (
             {"test_y": np.array([0, 2]), "classes": np.array(["a", "b"])},
             "expected test labels 0 to 1, found 0 to 2",
@@ -115,7 +142,7 @@ def test_classes_and_groups(saved):
             {"train_groups": np.arange(3), "test_groups": np.arange(2)},
             "expected 4 entries in train_groups",
         ),
-        ({"classes": np.array(["a", {}], dtype=object)}, "expected integers or text"),
+        ({"classes": np.array(["a", {}], dtype=object)}, "expected numbers or text"),
     ],
 )
 def test_what_is_wrong_with_an_npz_is_said(saved, changes, reason):
@@ -172,21 +199,24 @@ def test_a_plain_folder_is_split_a_fifth_a_class_and_always_the_same_way(tmp_pat
     }
 
 
-def test_grey_and_colour_mixed_become_colour_and_jpg_is_read(tmp_path):
+def test_grey_and_colour_are_mixed_only_if_one_says_so_and_jpg_is_read(tmp_path):
     draw(tmp_path / "cat" / "0.png")
     draw(tmp_path / "cat" / "1.png", mode="RGBA")
     draw(tmp_path / "dog" / "0.jpg")
     draw(tmp_path / "dog" / "1.JPEG", mode="RGB")
     (tmp_path / "dog" / "notes.txt").write_text("not an image")
-    assert load(str(tmp_path)).shape == (3, 8, 6)
+    with pytest.raises(UserError, match=r"cat.1\.png: .*grey.*colour one.*data\.recolour=true"):
+        load(str(tmp_path))
+    assert load(str(tmp_path), ImageForm.of("3x8x6", recolour=True)).shape == (3, 8, 6)
 
 
 def test_an_image_of_another_size_is_named(tmp_path):
     for number in range(3):
         draw(tmp_path / "cat" / f"{number}.png")
         draw(tmp_path / "dog" / f"{number}.png", size=(7, 8) if number == 1 else (6, 8))
-    with pytest.raises(UserError, match=r"dog.1\.png: expected \(8, 6\) pixels.*found \(8, 7\)"):
+    with pytest.raises(UserError, match=r"dog.1\.png: expected 6×8 .*found 7×8.*data\.resize=true"):
         load(str(tmp_path))
+    assert load(str(tmp_path), ImageForm.of("1x8x6", resize=True)).shape == (1, 8, 6)
 
 
 def test_a_broken_image_is_named(tmp_path):
@@ -213,5 +243,5 @@ def test_folders_that_are_no_dataset(tmp_path):
     with pytest.raises(UserError, match="files in the class folders, found none"):
         load(str(tmp_path))
     draw(tmp_path / "cat" / "0.png")
-    with pytest.raises(UserError, match=r"at least 2 images of class number 0 .*, found 1"):
+    with pytest.raises(UserError, match=r"at least 2 images of class 'cat' .*, found 1"):
         load(str(tmp_path))

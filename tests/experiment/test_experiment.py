@@ -158,15 +158,16 @@ def test_a_table_is_read_back(given: dict[str, Any]) -> None:
 def test_a_table_says_everything(tmp_path: Path) -> None:
     """Nothing is left to defaults that a later version may change: every field is there.
 
-    The exceptions are `train.alone` where it is off and `public` where there is no map:
-    experiments from before them keep their hashes.
+    The exceptions are `train.alone` where it is off, `public` where there is no map, and the form
+    of images where there is none: experiments from before them keep their hashes.
     """
-    everything = load(sets=["train.alone=true", "public.name=random"])
+    everything = load(sets=["train.alone=true", "public.name=random", "data.window=0:1"])
     found = everything.table()
-    more = {"train": {"alone": True}, "public": found["public"]}
+    more = {"train": {"alone": True}, "public": found["public"], "data": found["data"]}
     assert toml.merge(load().table(), more) == found
     assert "alone" not in load().table()["train"]
     assert "public" not in load().table()
+    assert load().table()["data"] == {"name": "mnist5k", "augment": False}
     assert set(found) == set(vars(load())) - {"cohorts"}
     for section in (
         "data",

@@ -88,6 +88,7 @@ def predict(
 
 def _client_model(path: Path, client: int) -> ClientModel:
     """Return a client's model, from a run directory or from a network client's folder."""
+    from fedrfq.data.image_form import AS_FOUND
     from fedrfq.node.client import MODEL, place
     from fedrfq.node.membership.identity import load
     from fedrfq.runs.inference import ClientModel
@@ -98,7 +99,9 @@ def _client_model(path: Path, client: int) -> ClientModel:
         if client != ~identity.party:
             raise UserError(f"{path} is the folder of client {~identity.party}: give that number")
         experiment, number = place(identity)
-        model = ClientModel.of_party(path / MODEL, experiment, number)
+        contract = identity.federation.contract
+        form = AS_FOUND if contract is None else contract.form
+        model = ClientModel.of_party(path / MODEL, experiment, number, form)
     else:
         run = RunDirectory.open(path)
         experiment = run.experiment()

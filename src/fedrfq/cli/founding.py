@@ -76,6 +76,39 @@ Deadline = Annotated[
 Timeout = Annotated[
     float, typer.Option(min=0.001, help="Seconds before a silent leader is replaced.")
 ]
+ClassNames = Annotated[
+    str,
+    typer.Option(
+        metavar="A,B,C|FILE",
+        help="The classes of clients' own data, in order, or a file with one on each line. "
+        "Default: those of the experiment's dataset.",
+    ),
+]
+ShapeOption = Annotated[
+    str,
+    typer.Option(
+        "--shape", metavar="CxHxW", help="Channels, height and width of clients' own images."
+    ),
+]
+WindowOption = Annotated[
+    str,
+    typer.Option(
+        "--window",
+        metavar="BLACK:WHITE",
+        help="Values that become black and white, for images of more than 8 bits.",
+    ),
+]
+Resize = Annotated[bool, typer.Option("--resize", help="Resize clients' images of another size.")]
+Recolour = Annotated[
+    bool, typer.Option("--recolour", help="Turn grey images into colour, or colour into grey.")
+]
+Like = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH",
+        help="An example of clients' own data, to read classes and shape from; not published.",
+    ),
+]
 
 
 def init(
@@ -91,8 +124,17 @@ def init(
     deadline: Deadline = 60,
     timeout: Timeout = 2,
     days: Days = DEFAULT_DAYS,
+    classes: ClassNames = "",
+    shape: ShapeOption = "",
+    window: WindowOption = "",
+    resize: Resize = False,
+    recolour: Recolour = False,
+    like: Like = "",
 ) -> None:
     """Found a federation: write the federation.toml that all parties share.
+
+    With --classes and --shape, or --like, the file has a data contract: each client brings data of
+    its own, mapped to these classes by name. No data is needed for it.
 
     Parties that sent a request (see `fedrfq committee add`) have made their own keys. For every
     other party a folder with new keys is written. The same requests and options give the same
@@ -101,7 +143,11 @@ def init(
     Example: fedrfq committee init consortium --servers 4 --clients 20 --host 127.0.0.1
     """
     from fedrfq.node.membership import founding
+    from fedrfq.node.membership.contract_choice import ContractChoice
 
+    choice = ContractChoice.of(
+        classes, like, shape=shape, window=window, resize=resize, recolour=recolour
+    )
     if servers is None and not founding.requests(folder):
         servers = _DEFAULT_SERVERS
     timings = {
@@ -118,9 +164,12 @@ def init(
         sets=sets or [],
         days=days,
         couriers=couriers,
+        choice=choice,
     )
     console = Console()
     say(console, f"wrote {folder / 'federation.toml'}: {federation.about()}")
+    if federation.contract is not None:
+        say(console, f"data contract: {federation.contract.about()}")
     # f = ⌊(1−1)/3⌋ = 0: a committee of one tolerates nothing.
     if federation.roster.n == 1:
         say(

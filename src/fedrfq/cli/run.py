@@ -186,12 +186,11 @@ def _figures(records: list[RoundRecord]) -> str:
 
 def _dry_run(experiments: list[Experiment], device: Any) -> None:
     """Print which data each client would train on, how long it would take, and the memory used."""
-    from fedrfq.data import load
     from fedrfq.learning.round_loop import RoundLoop
     from fedrfq.runs.estimate import estimate
     from fedrfq.runs.public_summary import planned_rows
 
-    loop = RoundLoop(experiments, load(experiments[0].data.name), device)
+    loop = RoundLoop(experiments, experiments[0].data.load(), device)
     console = Console(markup=False)
     table = Table("client", "classes", "training samples", "test samples")
     # Each seed has a partition of its own; the first stands for all.

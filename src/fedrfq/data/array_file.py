@@ -9,15 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrfq.data import npz
-from fedrfq.data.content import MAX_CLASSES, Content, checked
+from fedrfq.data.class_names import MAX_CLASSES
+from fedrfq.data.content import Content, checked
+from fedrfq.data.image_form import AS_FOUND, ImageForm
+from fedrfq.data.label_table import integers, numbered, text
 from fedrfq.errors import UserError
 
 REQUIRED = ("train_x", "train_y", "test_x", "test_y")
 OPTIONAL = ("classes", "train_groups", "test_groups")
 
 
-def read(path: Path, classes: tuple[str, ...] | None = None) -> Content:
-    """Return the content of the .npz at `path`; `classes` names them where the file does not."""
+def read(
+    path: Path,
+    classes: tuple[str, ...] = (),
+    form: ImageForm = AS_FOUND,
+    partial: bool = False,
+) -> Content:
+    """Return the content of the .npz at `path`; `classes` names them where the file does not.
+
+    With `partial`, the file is of a client that may lack classes, and labels that are numbers may
+    leave some out.
+    """
     if not path.is_file():
         raise UserError(f"{path}: expected an .npz file, found none; check the path")
     arrays = npz.read(path, REQUIRED + OPTIONAL)
@@ -26,38 +38,53 @@ def read(path: Path, classes: tuple[str, ...] | None = None) -> Content:
         raise UserError(
             f"{path}: expected the arrays {', '.join(REQUIRED)}, found no {missing[0]}; add it"
         )
-    return checked(_content(arrays, classes, path), str(path))
-
-
-def _content(
-    arrays: dict[str, NDArray[Any]], classes: tuple[str, ...] | None, path: Path
-) -> Content:
-    train_y = _integers(arrays["train_y"], f"{path}: train_y")
-    test_y = _integers(arrays["test_y"], f"{path}: test_y")
-    return Content(
-        train_x=channels_first(arrays["train_x"], f"{path}: train_x"),
-        train_y=train_y,
-        test_x=channels_first(arrays["test_x"], f"{path}: test_x"),
-        test_y=test_y,
-        classes=_class_names(arrays, path) or classes or _numbered(train_y, test_y, path),
+    labels = {key: arrays[key] for key in ("train_y", "test_y")}
+    names, numbers = numbered(labels, _class_names(arrays, path) or classes, str(path), partial)
+    images = _images(arrays, form, path)
+    content = Content(
+        train_x=images["train_x"],
+        train_y=numbers["train_y"],
+        test_x=images["test_x"],
+        test_y=numbers["test_y"],
+        classes=names,
         train_groups=_groups(arrays, "train_groups", path),
         test_groups=_groups(arrays, "test_groups", path),
     )
+    return checked(content, str(path), partial)
 
 
-def channels_first(images: NDArray[Any], what: str) -> NDArray[np.uint8]:
-    """Return N×C×H×W uint8 from N×H×W, N×H×W×C or N×C×H×W with 1 or 3 channels.
+def _images(
+    arrays: dict[str, NDArray[Any]], form: ImageForm, path: Path
+) -> dict[str, NDArray[np.uint8]]:
+    """Return the images of both parts in the form: its own shape, or that of the first one."""
+    found = {}
+    for key in ("train_x", "test_x"):
+        what = f"{path}: {key}"
+        found[key] = form.eight_bits(channels_first(arrays[key], what), what)
+    if form.shape is None:
+        return found
+    return {key: _fitted(images, form, f"{path}: {key}") for key, images in found.items()}
+
+
+def _fitted(images: NDArray[np.uint8], form: ImageForm, what: str) -> NDArray[np.uint8]:
+    if images.shape[1:] == form.shape or not len(images):
+        return images
+    return np.stack([form.fitted(image, what) for image in images])
+
+
+def channels_first(images: NDArray[Any], what: str) -> NDArray[Any]:
+    """Return N×C×H×W from N×H×W, N×H×W×C or N×C×H×W with 1 or 3 channels.
 
     Where two layouts fit, N×C×H×W is meant.
     """
-    if images.dtype == np.uint8 and images.ndim == 3:
+    if images.ndim == 3:
         return images[:, None]
-    if images.dtype == np.uint8 and images.ndim == 4 and images.shape[1] in (1, 3):
+    if images.ndim == 4 and images.shape[1] in (1, 3):
         return images
-    if images.dtype == np.uint8 and images.ndim == 4 and images.shape[3] in (1, 3):
+    if images.ndim == 4 and images.shape[3] in (1, 3):
         return images.transpose(0, 3, 1, 2)
     raise UserError(
-        f"{what}: expected uint8 images N×H×W, N×H×W×C or N×C×H×W of 1 or 3 channels, "
+        f"{what}: expected images N×H×W, N×H×W×C or N×C×H×W of 1 or 3 channels, "
         f"found {images.dtype} {images.shape}; convert them"
     )
 
@@ -65,16 +92,7 @@ def channels_first(images: NDArray[Any], what: str) -> NDArray[np.uint8]:
 def _groups(arrays: dict[str, NDArray[Any]], name: str, path: Path) -> NDArray[np.int64] | None:
     if name not in arrays:
         return None
-    return _integers(arrays[name], f"{path}: {name}")
-
-
-def _integers(array: NDArray[Any], what: str) -> NDArray[np.int64]:
-    if array.dtype.kind not in "ui" or array.ndim != 1:
-        raise UserError(
-            f"{what}: expected a one-dimensional array of integers, "
-            f"found {array.dtype} {array.shape}; convert it"
-        )
-    return array.astype(np.int64)
+    return integers(arrays[name], f"{path}: {name}")
 
 
 def _class_names(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[str, ...]:
@@ -84,22 +102,4 @@ def _class_names(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[str, ...]
             f"{path}: expected a one-dimensional array of at most {MAX_CLASSES} classes, "
             f"found shape {names.shape}; fix `classes`"
         )
-    try:
-        return tuple(str(name) for name in names)
-    except ValueError as error:
-        raise UserError(
-            f"{path}: expected class names as text, found text that cannot be decoded; "
-            "write `classes` again"
-        ) from error
-
-
-def _numbered(train_y: NDArray[np.int64], test_y: NDArray[np.int64], path: Path) -> tuple[str, ...]:
-    """Return the class names "0", "1", … up to the largest label."""
-    largest = max(int(labels.max(initial=0)) for labels in (train_y, test_y))
-    # Checked before a name is made for each: a hostile label could ask for billions.
-    if largest >= MAX_CLASSES:
-        raise UserError(
-            f"{path}: expected labels below {MAX_CLASSES}, found {largest}; "
-            "number the classes from 0"
-        )
-    return tuple(str(number) for number in range(largest + 1))
+    return tuple(text(name, str(path)) for name in names)

@@ -41,6 +41,15 @@ def ensure_folder() -> Path:
     return path
 
 
+def tell_cached(name: str, path: Path, show: bool) -> None:
+    """Say on standard error, if `show`, that nothing had to be fetched."""
+    # Late, because servers read data contracts and need none of this.
+    from rich.console import Console
+
+    console = Console(stderr=True, quiet=not show, markup=False, highlight=False)
+    console.print(f"{name} is already in the cache and valid: {path}", soft_wrap=True)
+
+
 @contextmanager
 def reporting_disk_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of the disk (full, read-only, not allowed) into a UserError."""

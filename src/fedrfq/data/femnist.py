@@ -8,8 +8,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable
 from pathlib import Path
-
-from rich.progress import Progress
+from typing import TYPE_CHECKING
 
 from fedrfq.data import array_file, idx, leaf
 from fedrfq.data.archives import gunzip, read_zip
@@ -18,6 +17,9 @@ from fedrfq.data.fetch import download
 from fedrfq.data.origins import Origin
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 PARTS = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")

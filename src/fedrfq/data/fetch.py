@@ -7,11 +7,12 @@ import http.client
 import urllib.error
 import urllib.request
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from typing import TYPE_CHECKING
 
 from fedrfq.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 # How long a server may take to accept the connection, and to send the next bytes.
 STALL_SECONDS = 5.0
@@ -20,6 +21,9 @@ _CHUNK_BYTES = 1 << 18
 
 def meter(show: bool) -> Progress:
     """Return a progress bar in bytes on standard error, silent if not `show`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

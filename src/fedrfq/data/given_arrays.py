@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrfq.data.content import MAX_CLASSES, Content, checked
+from fedrfq.data.class_names import MAX_CLASSES
+from fedrfq.data.content import Content, checked
 from fedrfq.data.dataset import Dataset
 from fedrfq.data.image_folder import TEST_SHARE
 from fedrfq.data.library import of_content

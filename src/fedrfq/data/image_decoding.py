@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrfq.data.image_form import AS_FOUND, ImageForm
 from fedrfq.errors import UserError
 from fedrfq.files import regular
 
 # An image of the most pixels, not compressed at all, takes fewer.
 _MAX_FILE_BYTES = 1 << 27
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
-def pixels(file: Path | IO[bytes], limit: int, what: str) -> NDArray[np.uint8]:
-    """Return C×H×W of an image of at most `limit` pixels: 1 channel if it is grey, else 3."""
+_GREY = ("1", "L", "LA")
+# As Pillow calls pixels of one channel with more than 8 bits.
+_DEEP = ("I", "I;16", "I;16B", "I;16L", "F")
+
+
+def pixels(
+    file: Path | IO[bytes], limit: int, what: str, form: ImageForm = AS_FOUND
+) -> NDArray[np.uint8]:
+    """Return C×H×W of an image of at most `limit` pixels: 1 channel if it is grey, else 3.
+
+    Values of more than 8 bits go through the form's window.
+    """
     from PIL import Image
 
     try:
@@ -30,13 +43,25 @@ def pixels(file: Path | IO[bytes], limit: int, what: str) -> NDArray[np.uint8]:
                     f"{what}: expected at most {limit} pixels, "
                     f"found {image.width}×{image.height}; make the image smaller"
                 )
-            is_grey = image.mode in ("1", "L")
-            decoded = np.asarray(image.convert("L" if is_grey else "RGB"))
+            found = _values(image, what)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise UserError(
             f"{what}: expected a PNG or JPEG image, found a damaged or different file ({error}); "
             "replace it"
         ) from error
-    if is_grey:
-        return decoded[None]
-    return decoded.transpose(2, 0, 1)
+    return form.eight_bits(found, what)
+
+
+def _values(image: Image, what: str) -> NDArray[Any]:
+    """Return an image's values as C×H×W, in as many bits as the file has."""
+    if image.mode in _DEEP:
+        return np.asarray(image)[None]
+    # Pillow would silently drop the lower half of such values.
+    if any(";16" in str(tile) for tile in getattr(image, "tile", ())):
+        raise UserError(
+            f"{what}: expected colours of 8 bits, found 16; convert the image to 8 bits, "
+            "or to grey of 16 bits"
+        )
+    if image.mode in _GREY:
+        return np.asarray(image.convert("L"))[None]
+    return np.asarray(image.convert("RGB")).transpose(2, 0, 1)

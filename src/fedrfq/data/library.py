@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from fedrfq.data import array_file, cached_dataset, image_folder
-from fedrfq.data.cache import folder
+from fedrfq.data.cache import folder, tell_cached
 from fedrfq.data.catalogue import DATASETS
 from fedrfq.data.content import Content, sha256
+from fedrfq.data.contract import CONTRACT, Contract
 from fedrfq.data.dataset import GIVEN, Dataset, is_given
+from fedrfq.data.image_form import AS_FOUND, ImageForm
 from fedrfq.data.origins import first
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError, did_you_mean
@@ -22,11 +24,11 @@ from fedrfq.errors import UserError, did_you_mean
 _MAX_NAME = 100
 
 
-def load(name_or_path: str) -> Dataset:
-    """Return a known dataset from the cache, or the user's own at a path.
+def load(name_or_path: str, form: ImageForm = AS_FOUND) -> Dataset:
+    """Return a known dataset from the cache, or the user's own at a path, in this form.
 
-    At a path there is an .npz or a folder of class folders. A known dataset is checked against its
-    hash each time; one that needs no network is created on first use.
+    At a path there is an .npz or a folder of images. A known dataset is checked against its hash
+    each time; one that needs no network is created on first use.
     """
     if is_given(name_or_path):
         raise UserError(
@@ -36,7 +38,12 @@ def load(name_or_path: str) -> Dataset:
         )
     source = DATASETS.get(name_or_path)
     if source is None:
-        return _own(name_or_path)
+        return _own(name_or_path, form)
+    if form != AS_FOUND:
+        raise UserError(
+            f"{name_or_path} has a form of its own: remove data.shape, data.window, data.resize and"
+            " data.recolour, which are for your own data"
+        )
     if source.built_in and not cached_dataset.path(source.name).is_file():
         get(source.name, progress=False)
     content = cached_dataset.read(source)
@@ -63,7 +70,46 @@ def at_path(name: str) -> Path | None:
     return path
 
 
-def _own(name_or_path: str) -> Dataset:
+def load_agreed(name: str, contract: Contract) -> Dataset:
+    """Return a client's own samples at a path, with a federation's classes and form of images."""
+    path = _existing(name)
+    content = mapped(_content(path, contract.form, partial=True), contract, str(path))
+    channels = content.train_x.shape[1]
+    mean = (contract.mean,) * channels
+    std = (contract.std,) * channels
+    return _dataset(path.stem, content, mean, std, str(path.resolve()))
+
+
+def mapped(content: Content, contract: Contract, what: str) -> Content:
+    """Return a client's samples with the federation's classes, matched by name."""
+    place_J = np.array(contract.places(content.classes, what))
+    return replace(
+        content,
+        classes=contract.classes,
+        train_y=place_J[content.train_y],
+        test_y=place_J[content.test_y],
+    )
+
+
+def _own(name_or_path: str, form: ImageForm) -> Dataset:
+    path = _existing(name_or_path)
+    # Converted images cannot be loaded again by the path alone.
+    origin = str(path.resolve()) if form == AS_FOUND else ""
+    return of_content(path.stem, _content(path, form, partial=False), origin)
+
+
+def _content(path: Path, form: ImageForm, partial: bool) -> Content:
+    if path.is_dir():
+        return image_folder.read(path, form, partial)
+    return array_file.read(path, form=form, partial=partial)
+
+
+def _existing(name_or_path: str) -> Path:
+    if name_or_path == CONTRACT:
+        raise UserError(
+            f'dataset: data.name = "{CONTRACT}" says that each client of a federation brings its'
+            " own samples; give the path of some"
+        )
     path = at_path(name_or_path)
     if path is None:
         known = ", ".join(DATASETS)
@@ -72,11 +118,7 @@ def _own(name_or_path: str) -> Dataset:
             f"found {name_or_path!r:.200}, which does not exist"
             f"{did_you_mean(name_or_path[:_MAX_NAME], DATASETS)}; check data.name or the path"
         )
-    if path.is_dir():
-        content = image_folder.read(path)
-    else:
-        content = array_file.read(path)
-    return of_content(path.stem, content, str(path.resolve()))
+    return path
 
 
 def of_content(name: str, content: Content, origin: str) -> Dataset:
@@ -133,10 +175,7 @@ def get(name: str, source: Path | None = None, progress: bool = True) -> Path:
         )
     # Without a pinned hash, a given file may well be meant to replace what is in the cache.
     if (source is None or known.sha256) and _is_cached(known):
-        console = Console(stderr=True, quiet=not progress, markup=False, highlight=False)
-        console.print(
-            f"{name} is already in the cache and valid: {cached_dataset.path(name)}", soft_wrap=True
-        )
+        tell_cached(name, cached_dataset.path(name), progress)
         return cached_dataset.path(name)
     if source:
         content, origin = _from_file(known, source)

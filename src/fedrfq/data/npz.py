@@ -78,9 +78,9 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> NDArra
 def _check_header(
     shape: tuple[int, ...], dtype: np.dtype[Any], info: zipfile.ZipInfo, start: int, what: str
 ) -> None:
-    if dtype.kind not in "uibU":
+    if dtype.kind not in "uifbU":
         raise UserError(
-            f"{what}: expected integers or text, found {dtype} {shape}; "
+            f"{what}: expected numbers or text, found {dtype} {shape}; "
             "convert it (images to uint8, labels to int64)"
         )
     size = math.prod(shape) * dtype.itemsize

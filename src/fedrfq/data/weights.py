@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from fedrfq.data import resnet18
-from fedrfq.data.cache import folder
+from fedrfq.data.cache import folder, tell_cached
 from fedrfq.data.origins import Origin, first
 from fedrfq.errors import UserError
 
@@ -83,8 +81,7 @@ def get_weights(name: str, progress: bool = True) -> Path:
 
     weights = _known(name)
     if _is_cached(name):
-        console = Console(stderr=True, quiet=not progress, markup=False, highlight=False)
-        console.print(f"{name} is already in the cache and valid: {path(name)}", soft_wrap=True)
+        tell_cached(name, path(name), progress)
         return path(name)
     state, origin = _from_places(weights, progress)
     tensors.save(path(name), state, {"source": origin, "sha256": weights.sha256})

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from fedrfq import plugins
 from fedrfq.committee import Committee, Direct
+from fedrfq.data import Dataset, ImageForm, load
+from fedrfq.data.image_form import AS_FOUND
 from fedrfq.data.partition import Classes, PartitionKind
 from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError
@@ -47,6 +49,43 @@ class Data:
         "Dataset: a name that `fedrfq data list` shows, or the path of your own",
     )
     augment: bool = option(False, "Whether training images are cropped and flipped at random")
+    shape: str = option(
+        "",
+        "What your own images must be, as CHANNELSxHEIGHTxWIDTH; empty: as the first one is",
+        "empty, or such as 1x28x28",
+    )
+    window: str = option(
+        "",
+        "Values that become black and white, as BLACK:WHITE, for your own images of over 8 bits",
+        "empty, or such as 0:4095",
+    )
+    resize: bool = option(False, "Whether your own images of another size are resized to the shape")
+    recolour: bool = option(
+        False, "Whether your own grey images become colour, or the reverse, to fit the shape"
+    )
+
+    def __post_init__(self) -> None:
+        self.form()
+
+    def form(self) -> ImageForm:
+        """Return how the user's own images are made alike."""
+        return ImageForm.of(self.shape, self.window, self.resize, self.recolour)
+
+    def load(self) -> Dataset:
+        """Return the dataset, from the cache or from the user's path."""
+        return load(self.name, self.form())
+
+    def same_samples(self, other: Data) -> bool:
+        """Return whether both name the same samples, read in the same way."""
+        return replace(self, augment=other.augment) == other
+
+    def table(self) -> Table:
+        """Return the settings; those of the form only if there are any."""
+        named = dict(vars(self))
+        if self.form() == AS_FOUND:
+            # Experiments from before there were forms keep their hashes.
+            return {key: named[key] for key in ("name", "augment")}
+        return named
 
 
 @dataclass(frozen=True)
@@ -275,6 +314,7 @@ class Experiment:
         }
         for key in PLAIN_SECTIONS:
             table[key] = dict(vars(getattr(self, key)))
+        table["data"] = self.data.table()
         if not self.train.alone:
             # Experiments from before there was the option keep their hashes, and runs their ids.
             del table["train"]["alone"]

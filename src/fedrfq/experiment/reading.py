@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from fedrfq import plugins
-from fedrfq.data import DATASETS, at_path, is_given
+from fedrfq.data import CONTRACT, DATASETS, at_path, is_given
 from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment.experiment import Cohort, Data, Experiment
@@ -141,7 +141,7 @@ def from_table(given: Mapping[str, Any], exact: bool = True) -> Experiment:
 def _data_section(given: Mapping[str, Any]) -> Table:
     data = {"name": Data.name, **_section(given, "data")}
     _typed(data["name"], str, "data.name")
-    is_path = data["name"] not in DATASETS and not is_given(data["name"])
+    is_path = data["name"] not in (*DATASETS, CONTRACT) and not is_given(data["name"])
     if is_path and (path := at_path(data["name"])):
         # An absolute path, so that the run can be resumed from anywhere.
         data["name"] = str(path.resolve())

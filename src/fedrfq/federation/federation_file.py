@@ -16,6 +16,7 @@ from typing import Any
 from fedrfq import plugins
 from fedrfq.consensus import protocol
 from fedrfq.consensus.roster import Roster
+from fedrfq.data.contract import Contract
 from fedrfq.errors import UserError
 from fedrfq.federation.application import PublicTask, Task
 from fedrfq.federation.members import ROLES, Member, Members
@@ -66,9 +67,15 @@ class Federation:
     network: Members | None = None  # None where the federation is simulated
     couriers: tuple[bytes, ...] = ()  # their keys sign a request to take part, and nothing else
     protocol: int = protocol.LATEST  # the version that all parties speak
+    contract: Contract | None = None  # None where clients deal a known dataset among themselves
 
     def __post_init__(self) -> None:
         check_exact(self.task.detector, self.task.rule, len(self.servers))
+        if self.contract is not None and len(self.contract.classes) != self.task.classes:
+            raise UserError(
+                f"the data contract names {len(self.contract.classes)} classes, and the task has"
+                f" {self.task.classes}"
+            )
         keys = self.servers + self.clients + self.couriers
         if self.network is not None:
             _check_network(self.network, self.experiment, len(self.servers), len(keys))
@@ -123,6 +130,8 @@ class Federation:
         }
         if task.public is not None:
             table["public"] = _public_table(task.public)
+        if self.contract is not None:
+            table["contract"] = self.contract.table()
         rows = [{"key": key.hex()} for key in self.keys.values()]
         if self.network:
             table["network"] = {
@@ -214,6 +223,9 @@ def _parse(table: Mapping[str, Any]) -> Federation:
     if "network" in table:
         network = _parse_network(table["network"], [row for rows in parties for row in rows])
         plugins.recall(toml.strict(network.experiment).get("plugins", []))
+    contract = None
+    if "contract" in table:
+        contract = Contract.read(table["contract"])
     return Federation(
         table["experiment"],
         timings,
@@ -223,6 +235,7 @@ def _parse(table: Mapping[str, Any]) -> Federation:
         network,
         couriers,
         table["protocol"],
+        contract,
     )
 
 

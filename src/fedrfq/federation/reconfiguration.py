@@ -106,6 +106,11 @@ def read_successor(federation: Federation, content: bytes) -> Federation:
                 f"the new federation.toml has another value for {key}: that is another"
                 " experiment, so found a new federation for it"
             )
+    if new.contract != federation.contract:
+        raise UserError(
+            "the new federation.toml has another data contract: samples would mean something else,"
+            " so found a new federation for it"
+        )
     return new
 
 

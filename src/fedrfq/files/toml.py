@@ -15,8 +15,12 @@ Table = dict[str, Any]
 
 # Of a file with settings: those of thousands of keys take fewer bytes.
 MAX_BYTES = 1 << 20
-# The only lines that `dump` writes: empty, [name], [[name]], or key = value.
-_LINE = re.compile(r'(\[{1,2}\w+\]{1,2})?|\w+ = ("(?:[^"\\]|\\.)*"|[\w.+-]+)')
+_STRING = r'"(?:[^"\\]|\\.)*"'
+# The only lines that `dump` writes: empty, [name], [[name]], or key = value, where a value may be
+# a list of strings.
+_LINE = re.compile(
+    rf"(\[{{1,2}}\w+\]{{1,2}})?|\w+ = ({_STRING}|[\w.+-]+|\[{_STRING}(?:, {_STRING})*\])"
+)
 
 
 def read(path: Path) -> Table:
@@ -95,7 +99,10 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Table:
 
 
 def dump(table: Mapping[str, Any]) -> str:
-    """Return TOML text of plain values, tables one level deep, and lists of tables."""
+    """Return TOML text of plain values, lists of strings, tables one level deep, lists of tables.
+
+    A list that is empty leaves no trace.
+    """
     # TOML wants plain values first: after a [table] line they would belong to that table.
     lines = _assignments({key: value for key, value in table.items() if not _is_nested(value)})
     for key, value in table.items():
@@ -112,10 +119,14 @@ def _assignments(values: Mapping[str, Any]) -> list[str]:
 
 
 def _is_nested(value: Any) -> bool:
-    return isinstance(value, Mapping | list)
+    if isinstance(value, list):
+        return not value or isinstance(value[0], Mapping)
+    return isinstance(value, Mapping)
 
 
-def _text(value: str | bool | int | float) -> str:
+def _text(value: str | bool | int | float | list[str]) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
     if isinstance(value, str):
         # A JSON string is a TOML string, but for DEL, which TOML wants escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

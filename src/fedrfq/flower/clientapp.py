@@ -18,9 +18,9 @@ from pathlib import Path
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedrfq import data
 from fedrfq.data import DATASETS, Dataset
 from fedrfq.errors import UserError
+from fedrfq.experiment import Data
 from fedrfq.flower import trust
 from fedrfq.flower.memory import keep_freed
 from fedrfq.flower.messages import NodeAnswer, RoundOrder
@@ -100,7 +100,7 @@ def _simulated(text: str, place: int, nodes: int, device: str, state: Path) -> F
             f"there are {nodes} nodes for {experiment.clients} clients, so this node has none: "
             "start fewer nodes"
         )
-    dataset = _load(experiment.data.name)
+    dataset = _load(experiment.data)
     keys = trust.simulated(experiment, clients, len(dataset.classes))
     shard_data = ShardData.dealt(experiment, clients, dataset, honest=False)
     shard = Shard(experiment, clients, shard_data, pick_device(device))
@@ -151,18 +151,19 @@ def _real_data(keys: trust.Trust, name: str) -> ShardData:
     clients = keys.clients
     if len(clients) == 1:
         classes = keys.federation.task.classes
-        return ShardData.own(local_dataset.find(experiment, clients[0], classes, name))
+        contract = keys.federation.contract
+        return ShardData.own(local_dataset.find(experiment, clients[0], classes, name, contract))
     if name not in DATASETS or name != experiment.data.name:
         raise UserError(
             f"data = {name} is not the federation's {experiment.data.name}: clients with samples "
             f"of their own need a node each, and this node hosts {len(clients)}"
         )
-    return ShardData.dealt(experiment, clients, _load(name), honest=True)
+    return ShardData.dealt(experiment, clients, _load(experiment.data), honest=True)
 
 
 @lru_cache(_MAX_DATASETS)
-def _load(name: str) -> Dataset:
-    return data.load(name)
+def _load(wanted: Data) -> Dataset:
+    return wanted.load()
 
 
 def _int(config: Config, key: str) -> int:

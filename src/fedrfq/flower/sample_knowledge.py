@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedrfq import data
 from fedrfq.data import Dataset
 from fedrfq.data.partition import Ints, Partition
 from fedrfq.experiment import Experiment
@@ -46,7 +45,7 @@ class DealtSamples:
     """Samples of a dataset that is available here too, dealt by the experiment."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self.dataset: Dataset = data.load(experiment.data.name)
+        self.dataset: Dataset = experiment.data.load()
         self.partition = deal(experiment, self.dataset)
 
     def described(self) -> dict[str, Any]:

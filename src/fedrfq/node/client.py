@@ -289,7 +289,10 @@ def participant(identity: Identity, data: str, device: torch.device) -> Particip
     _check_public(identity, experiment)
     client = _place(identity, experiment, data)
     classes = identity.federation.task.classes
-    local = local_dataset.find(experiment, client, classes, data)
+    contract = identity.federation.contract
+    local = local_dataset.find(experiment, client, classes, data, contract)
+    if contract is not None and (missing := contract.missing(local.dataset.train_y.tolist())):
+        log_event("this client has no samples of some classes", classes=", ".join(missing))
     if local.common is None:
         log_event("no test on all classes: this client has test samples of its own classes only")
     return Participant(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedrfq import data
-from fedrfq.data import DATASETS, Dataset
+from fedrfq.data import DATASETS, Contract, Dataset
 from fedrfq.data.partition import Partition
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
@@ -27,12 +27,21 @@ class LocalDataset:
     common: Partition | None = None
 
 
-def find(experiment: Experiment, client: int, classes: int, name_or_path: str) -> LocalDataset:
+def find(
+    experiment: Experiment,
+    client: int,
+    classes: int,
+    name_or_path: str,
+    contract: Contract | None = None,
+) -> LocalDataset:
     """Load what a client trains on.
 
     By a dataset's name, this is the client's share of the experiment's partition; from a path, all
-    samples are its own. `classes` is the number of classes in the federation.
+    samples are its own, and mapped to the federation's classes by their names if there is a
+    contract. `classes` is the number of classes in the federation.
     """
+    if contract is not None:
+        return own(experiment, client, agreed(name_or_path, contract))
     _check_name(experiment, name_or_path)
     dataset = data.load(name_or_path)
     if name_or_path in DATASETS:
@@ -46,6 +55,16 @@ def find(experiment: Experiment, client: int, classes: int, name_or_path: str) -
             " or found a new federation with yours"
         )
     return local
+
+
+def agreed(name_or_path: str, contract: Contract) -> Dataset:
+    """Load a client's own samples as the federation's data contract says."""
+    if name_or_path in DATASETS:
+        raise UserError(
+            f"--data {name_or_path}: the federation's clients bring samples of their own;"
+            " give the path of yours"
+        )
+    return data.load_agreed(name_or_path, contract)
 
 
 def _check_name(experiment: Experiment, name: str) -> None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedrfq import data
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.methods.fedrfq import FedRFQ
@@ -92,7 +91,7 @@ class BoundPlan(Plan):
         def tell_round(number: int) -> None:
             tell((i + (number - 1) / experiment.rounds) / len(self.settings), label)
 
-        dataset = data.load(experiment.data.name)
+        dataset = experiment.data.load()
         rounds = descend(experiment, dataset, self.iterations, self.powers, tell_round)
         constants = Constants.of(
             rounds,

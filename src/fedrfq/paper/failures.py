@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from fedrfq import data
 from fedrfq.data import cached_dataset, weights
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment
+from fedrfq.experiment import Data, Experiment
 from fedrfq.learning.evaluation import side_by_side
 from fedrfq.learning.round_loop import RoundLoop, tested
 from fedrfq.models.resnet18 import ResNet18
@@ -85,7 +85,7 @@ class FailuresPlan(RunsPlan):
             tell(i / len(self.axes.experiments), ", ".join(labels))
             if (labels, seed) in found.figures:
                 clusters = prototypes(ended[experiment.hash()], seed, device)
-                own = _figures(clusters, _load(experiment.data.name).classes)
+                own = _figures(clusters, _load(experiment.data).classes)
                 figures[labels, seed] = {**own, **found.figures[labels, seed]}
                 first_seeds.setdefault(labels, clusters)
         if not figures:
@@ -150,7 +150,7 @@ def prototypes(ended: EndedRun, seed: int, device: torch.device) -> Clustered:
     """Cluster the test prototypes of all clients, made with the models of the last round."""
     experiment = ended.run.experiment()
     state = ended.run.last(device)
-    loop = RoundLoop([experiment], _load(experiment.data.name), device)
+    loop = RoundLoop([experiment], _load(experiment.data), device)
     per_engine = [
         tested(engine, params) for engine, params in zip(loop.engines, state.params, strict=True)
     ]
@@ -160,8 +160,8 @@ def prototypes(ended: EndedRun, seed: int, device: torch.device) -> Clustered:
 
 # One is enough: runs come dataset by dataset.
 @lru_cache(1)
-def _load(name: str) -> data.Dataset:
-    return data.load(name)
+def _load(wanted: Data) -> data.Dataset:
+    return wanted.load()
 
 
 def _counts(first_seeds: Mapping[Labels, Clustered]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fedrfq.data.client_data import normalised
 from fedrfq.data.given_arrays import images_of
 from fedrfq.data.image_decoding import pixels
+from fedrfq.data.image_form import AS_FOUND, ImageForm, Shape, luma, scaled
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.files import tensors
@@ -108,6 +109,7 @@ class ClientModel:
 
     `public` is what the client knows on the public map; None without a map, or before a run ended.
     `held` are the classes of which the client has samples; None where that is not recorded.
+    `form` says how images are converted, as those were that the model was trained on.
     """
 
     module: TrainedModule
@@ -117,6 +119,7 @@ class ClientModel:
     facts: DataFacts
     public: PublicAnswers | None = None
     held: frozenset[int] | None = None
+    form: ImageForm = AS_FOUND
 
     @staticmethod
     def load(run: RunDirectory, client: int) -> ClientModel:
@@ -136,15 +139,21 @@ class ClientModel:
                 prototypes = targets(experiment, state.round, state.globals_[0])
                 public = PublicAnswers.load(run.path, client, experiment.public, len(facts.classes))
                 held = _held(run.path, client)
-                return ClientModel(module, own, prototypes, experiment.pool, facts, public, held)
+                form = experiment.data.form()
+                return ClientModel(
+                    module, own, prototypes, experiment.pool, facts, public, held, form
+                )
             first += cohort.clients
         raise AssertionError("the cohorts cover all clients")
 
     @staticmethod
-    def of_party(folder: Path, experiment: Experiment, client: int) -> ClientModel:
+    def of_party(
+        folder: Path, experiment: Experiment, client: int, form: ImageForm = AS_FOUND
+    ) -> ClientModel:
         """Return the model in the model folder of a network client.
 
-        `client` is its number in the experiment. Prototypes that were exchanged are not there.
+        `client` is its number in the experiment, and `form` that of the data contract.
+        Prototypes that were exchanged are not there.
         """
         path = folder / "model.safetensors"
         params, about = tensors.load(path)
@@ -165,13 +174,14 @@ class ClientModel:
             prototypes = targets(experiment, 0, prototypes)
         public = PublicAnswers.load(folder, 0, experiment.public, size)
         module = TrainedModule(model, params).eval()
-        return ClientModel(module, params, prototypes, experiment.pool, facts, public)
+        return ClientModel(module, params, prototypes, experiment.pool, facts, public, form=form)
 
     def pixels(self, images: Any) -> Tensor:
         """Return images in the data's colours and size, of values 0 to 255."""
         if not _are_files(images):
             return self._given(images)
-        return torch.from_numpy(np.stack([_image(Path(path), self.facts.shape) for path in images]))
+        shape = self.facts.shape
+        return torch.from_numpy(np.stack([_image(Path(path), shape, self.form) for path in images]))
 
     def _given(self, images: Any) -> Tensor:
         """Return images that were given as an array or a tensor."""
@@ -317,10 +327,14 @@ def _quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _image(path: Path, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """Return C×H×W in the data's channels; an image of another size is refused."""
+def _image(path: Path, shape: Shape, form: ImageForm) -> NDArray[np.uint8]:
+    """Return C×H×W in the data's channels; another size is refused unless the form resizes it."""
     channels, height, width = shape
-    image = pixels(path, _MAX_PIXELS, str(path))
+    image = pixels(path, _MAX_PIXELS, str(path), form)
+    if form.resize:
+        image = scaled(image, (height, width))
+    if form.recolour and len(image) > channels:
+        image = luma(image)
     found_channels, found_height, found_width = image.shape
     if (found_height, found_width) != (height, width):
         raise UserError(

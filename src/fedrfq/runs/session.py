@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from fedrfq import data
 from fedrfq.consensus.rules import Rules
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
@@ -106,7 +105,7 @@ class Session:
         callbacks: Iterable[Callback] = (),
     ) -> Session:
         """Start the experiments as one stack, each in a fresh directory under `out`."""
-        dataset = dataset or data.load(experiments[0].data.name)
+        dataset = dataset or experiments[0].data.load()
         # Before any directory is created: this raises where the experiment is not possible.
         loop = RoundLoop(experiments, dataset, device)
         state = loop.start()
@@ -278,7 +277,7 @@ def _restore(
     Records of later rounds are dropped; those rounds will be trained again.
     """
     experiments = [run.experiment(exact=True) for run in runs]
-    dataset = dataset or data.load(experiments[0].data.name)
+    dataset = dataset or experiments[0].data.load()
     recorded = runs[0].environment().get("data", {}).get("sha256")
     if dataset.sha256 != recorded:
         raise UserError(

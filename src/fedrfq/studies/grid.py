@@ -18,10 +18,9 @@ from statistics import fmean
 
 import torch
 
-from fedrfq import data
 from fedrfq.data import Dataset
 from fedrfq.errors import UserError
-from fedrfq.experiment import Experiment, name_of
+from fedrfq.experiment import Data, Experiment, name_of
 from fedrfq.files import regular
 from fedrfq.files.strict_json import from_json, to_json
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
@@ -107,7 +106,7 @@ class Grid:
         self.stacks = plan(self.wanted, self.ended, begun, most)
         self.session: Session | None = None
         self._dataset: Dataset | None = None  # the last one loaded: stacks in a row share it
-        self._dataset_name = ""
+        self._loaded = Data()
 
     @property
     def left(self) -> int:
@@ -154,24 +153,24 @@ class Grid:
         if stack.runs:
             restack(stack.runs)
             return Session.resume(stack.runs[0].path, self.device)
-        dataset = self._load_dataset(stack.experiments[0].data.name)
+        dataset = self._load_dataset(stack.experiments[0].data)
         return Session.begin(stack.experiments, self.device, self.out, dataset)
 
-    def _load_dataset(self, name: str) -> Dataset:
+    def _load_dataset(self, wanted: Data) -> Dataset:
         """Return the dataset, which must be the one that the finished runs were trained on."""
-        if self._dataset is None or self._dataset_name != name:
-            self._dataset = data.load(name)
-            self._dataset_name = name
+        if self._dataset is None or not self._loaded.same_samples(wanted):
+            self._dataset = wanted.load()
+            self._loaded = wanted
             self._check_finished_used(self._dataset)
         return self._dataset
 
     def _check_finished_used(self, dataset: Dataset) -> None:
         for key, ended in self.ended.items():
-            if self.wanted[key].data.name != self._dataset_name:
+            if not self.wanted[key].data.same_samples(self._loaded):
                 continue
             if ended.run.environment()["data"].get("sha256") != dataset.sha256:
                 raise UserError(
-                    f"{ended.run.path} was run on other data of the name {self._dataset_name}; "
+                    f"{ended.run.path} was run on other data of the name {self._loaded.name}; "
                     "choose another --out"
                 )
 

@@ -11,7 +11,9 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from fedrfq.data.contract import CONTRACT, Contract
 from fedrfq.errors import UserError
 from fedrfq.federation.application import Task
 from fedrfq.federation.federation_file import Federation, Timings, experiment_digest
@@ -33,6 +35,17 @@ from fedrfq.node.storage.party_folder import (
     write,
 )
 
+if TYPE_CHECKING:
+    from fedrfq.node.membership.contract_choice import ContractChoice
+
+# What an experiment says of data that a contract describes: where they are is nobody's business.
+_OF_CONTRACT = (
+    f"data.name={CONTRACT}",
+    'data.shape=""',
+    'data.window=""',
+    "data.resize=false",
+    "data.recolour=false",
+)
 # What only the owner may read, write or enter.
 _PRIVATE_FILE = 0o600
 _PRIVATE_FOLDER = 0o700
@@ -72,36 +85,51 @@ class NewKeys:
 
 @dataclass(frozen=True)
 class FoundingPurpose:
-    """What a federation is founded for: the experiment, as TOML, and the task of its committee."""
+    """What a federation is founded for: the experiment, as TOML, and the task of its committee.
+
+    The contract says what clients' samples must be; None where they deal a known dataset.
+    """
 
     experiment: str
     task: Task
+    contract: Contract | None = None
 
 
 def purpose(
-    servers: int, clients: int | None = None, file: Path | None = None, sets: Sequence[str] = ()
+    servers: int,
+    clients: int | None = None,
+    file: Path | None = None,
+    sets: Sequence[str] = (),
+    choice: ContractChoice | None = None,
 ) -> FoundingPurpose:
     """Return the purpose that an experiment's file, or the default experiment, describes.
 
     `sets` are applied to it, and `clients` overrides the number of clients. Its committee becomes
-    an honest one of that many servers, so `fedrfq run` simulates what the real one does. This needs
-    PyTorch.
+    an honest one of that many servers, so `fedrfq run` simulates what the real one does. With a
+    data contract, the experiment names nobody's data. This needs PyTorch.
     """
     from fedrfq import experiment
     from fedrfq.committee import Simulated
-    from fedrfq.data import DATASETS, load
+    from fedrfq.data import DATASETS
     from fedrfq.learning.round_loop import committee_settings
+    from fedrfq.node.membership.contract_choice import ContractChoice, check_images
 
-    chosen = replace(experiment.load(file, sets, clients=clients), committee=Simulated(servers))
+    chosen = experiment.load(file, sets, clients=clients)
+    contract = (choice or ContractChoice()).contract(chosen.data)
+    if contract is not None:
+        chosen = experiment.load(file, [*sets, *_OF_CONTRACT], clients=clients)
+        check_images(chosen, contract)
+        classes = contract.classes
+    else:
+        classes = DATASETS[chosen.data.name].classes
+    chosen = replace(chosen, committee=Simulated(servers))
     if chosen.method.centres:
         raise UserError(
             "clients of a federation keep their models, and the experiment's method averages them:"
             " use `fedrfq run`, or another method"
         )
-    # A known dataset need not be downloaded to count its classes.
-    dataset = DATASETS.get(chosen.data.name) or load(chosen.data.name)
-    task = committee_settings(chosen, len(dataset.classes)).task
-    return FoundingPurpose(toml.dump(chosen.table()), task)
+    task = committee_settings(chosen, len(classes)).task
+    return FoundingPurpose(toml.dump(chosen.table()), task, contract)
 
 
 def federation(
@@ -124,7 +152,16 @@ def federation(
         )
     network = Members(follows, purpose.experiment, tuple(request.member for request in ordered))
     digest = experiment_digest(toml.strict(purpose.experiment))
-    new = Federation(digest, timings, purpose.task, servers, clients, network, couriers)
+    new = Federation(
+        digest,
+        timings,
+        purpose.task,
+        servers,
+        clients,
+        network,
+        couriers,
+        contract=purpose.contract,
+    )
     # Reading it back makes the checks that every party will make.
     return Federation.read(new.text, FEDERATION)
 
@@ -152,13 +189,15 @@ def init(
     sets: Sequence[str] = (),
     days: int = certificates.DEFAULT_DAYS,
     couriers: int = 0,
+    choice: ContractChoice | None = None,
 ) -> Federation:
     """Found a federation in this folder, of the parties that asked and of parties made here.
 
     Made here are server-0, … at these addresses, and so many clients client-0, … and couriers
     courier-0, …. Without `clients`, as many clients are made as the experiment has, or none if
     clients have asked. `timings` are fields of `Timings`, or None for the default; a round needs
-    more than half of the clients unless they say otherwise.
+    more than half of the clients unless they say otherwise. `choice` is what the founder says of
+    clients' data.
     """
     asked = requests(folder)
     asking_servers = sum(request.role == "server" for request in asked)
@@ -167,7 +206,7 @@ def init(
     total_clients = None
     if asking_clients or clients is not None:
         total_clients = asking_clients + (clients or 0)
-    aim = purpose(asking_servers + len(addresses), total_clients, file, sets)
+    aim = purpose(asking_servers + len(addresses), total_clients, file, sets, choice)
     given = {key: value for key, value in (timings or {}).items() if value is not None}
     made = [NewKeys.new(f"server-{k}", address, days) for k, address in enumerate(addresses)]
     for k in range(aim.task.clients - asking_clients):

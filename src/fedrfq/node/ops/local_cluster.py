@@ -16,7 +16,9 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any, NamedTuple
 
+from fedrfq.data import DATASETS
 from fedrfq.errors import UserError
+from fedrfq.experiment import load
 from fedrfq.federation.federation_file import Federation
 from fedrfq.files import toml
 from fedrfq.node.membership import founding
@@ -49,6 +51,13 @@ def found_local(
     folder: Path, size: Size, experiment: Path | None = None, sets: Sequence[str] = ()
 ) -> Federation:
     """Found a federation in this folder, with addresses on this machine."""
+    data = load(experiment, sets).data.name
+    if data not in DATASETS:
+        raise UserError(
+            f"local-cluster deals one of {', '.join(DATASETS)} to its clients, and data.name is"
+            f" {data!r:.200}: found a federation with `fedrfq committee init {folder} --like PATH`,"
+            " and start each client with --data and a folder of its own"
+        )
     addresses = [f"{_HOST}:{port}" for port in free_ports(size.servers)]
     return founding.init(
         folder,

@@ -1,0 +1,175 @@
+"""A client's classes are mapped by name: a shifted label can never pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedrfq.data import Contract, ImageForm, load_agreed
+from fedrfq.data.content import Content
+from fedrfq.data.library import mapped
+from fedrfq.errors import UserError
+from fedrfq.files import toml
+
+NAMES = ("bag", "boot", "coat", "dress")
+CONTRACT = Contract.of(NAMES, ImageForm.of("1x4x4"))
+
+
+def brightness(name: str) -> int:
+    """Return the one value of all pixels of a class, by which a sample shows what it is."""
+    return 10 + 20 * NAMES.index(name)
+
+
+def draw(folder: Path, name: str, of: str, count: int = 3, size: int = 4) -> None:
+    (folder / name).mkdir(parents=True)
+    for number in range(count):
+        Image.new("L", (size, size), brightness(of)).save(folder / name / f"{number}.png")
+
+
+def npz(path: Path, labels: list[object], **more: object) -> str:
+    """Write an image for each label, and the same ones to test on."""
+    images = np.zeros((len(labels), 4, 4), np.uint8)
+    parts = {"train_x": images, "test_x": images, "train_y": labels, "test_y": labels}
+    np.savez(path, **parts, **more)  # type: ignore[arg-type]
+    return str(path)
+
+
+def test_folders_are_matched_by_name_and_classes_may_be_missing(tmp_path: Path) -> None:
+    draw(tmp_path, "dress", "dress")
+    draw(tmp_path, "boot", "boot")
+    data = load_agreed(str(tmp_path), CONTRACT)
+    assert data.classes == NAMES
+    assert set(data.train_y.tolist()) == {1, 3}
+    assert (data.train_x[:, 0, 0, 0] == [brightness(NAMES[y]) for y in data.train_y]).all()
+    assert CONTRACT.missing(data.train_y.tolist()) == ["bag", "coat"]
+    # Every client's images are scaled alike, not by their own mean.
+    assert (data.mean, data.std) == ((0.5,), (0.25,))
+
+
+def test_one_class_is_enough(tmp_path: Path) -> None:
+    draw(tmp_path, "coat", "coat")
+    assert set(load_agreed(str(tmp_path), CONTRACT).train_y.tolist()) == {2}
+
+
+def test_another_name_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    draw(tmp_path, "zbag", "bag")
+    draw(tmp_path, "boot", "boot")
+    with pytest.raises(UserError, match=r"class 'zbag' is none of .*did you mean bag\?"):
+        load_agreed(str(tmp_path), CONTRACT)
+
+
+def test_another_size_is_refused_or_resized_as_agreed(tmp_path: Path) -> None:
+    draw(tmp_path, "bag", "bag", size=6)
+    with pytest.raises(UserError, match=r"found 6×6.*committee init … --shape 1x4x4 --resize"):
+        load_agreed(str(tmp_path), CONTRACT)
+    resizing = Contract.of(NAMES, ImageForm.of("1x4x4", resize=True))
+    assert load_agreed(str(tmp_path), resizing).shape == (1, 4, 4)
+
+
+def test_the_names_of_an_npz_are_matched_and_numbers_alone_are_not(tmp_path: Path) -> None:
+    # Here 0 is a dress: in the order of the contract it would be a bag.
+    own = np.array(["dress", "bag"])
+    named = load_agreed(npz(tmp_path / "a.npz", [0, 0, 1], classes=own), CONTRACT)
+    assert named.train_y.tolist() == [3, 3, 0]
+    texts = load_agreed(npz(tmp_path / "b.npz", ["coat", "boot", "coat"]), CONTRACT)
+    assert texts.train_y.tolist() == [2, 1, 2]
+    with pytest.raises(UserError, match="matched by name, so add the array `classes`"):
+        load_agreed(npz(tmp_path / "c.npz", [0, 1, 2]), CONTRACT)
+
+
+def test_numbers_are_names_where_the_classes_are_numbers(tmp_path: Path) -> None:
+    digits = Contract.of([str(n) for n in range(10)], ImageForm.of("1x4x4"))
+    data = load_agreed(npz(tmp_path / "a.npz", [7, 2, 7]), digits)
+    assert data.train_y.tolist() == [7, 2, 7]
+    with pytest.raises(UserError, match="class '10' is none"):
+        load_agreed(npz(tmp_path / "b.npz", [1, 10]), digits)
+
+
+def test_a_table_of_labels(tmp_path: Path) -> None:
+    draw(tmp_path, "pictures", "boot")
+    rows = ["file,label,note", *(f'pictures/{k}.png,boot,"a, b"' for k in range(3))]
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    assert set(load_agreed(str(tmp_path), CONTRACT).train_y.tolist()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "found no file"),
+        ("file;label\n", "found no file"),
+        ("file,label\n../x.png,bag\n", "name of a file in this folder"),
+        ("file,label\n/etc/x.png,bag\n", "name of a file in this folder"),
+        ("file,label\na.png,\n", "line 2: expected a label"),
+        ("file,label\na.png,bag\na.png,boot\n", "found 'a.png' twice"),
+        ('file,label\n"a.png,bag\n', "expected a table"),
+        ("file,label\nnone.png,bag\n", "expected a PNG or JPEG image"),
+        ("file,label\n", "found 0"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "labels.csv").write_text(text)
+    with pytest.raises(UserError, match=reason):
+        load_agreed(str(tmp_path), CONTRACT)
+
+
+def test_a_mark_beside_a_letter_is_the_letter_with_the_mark(tmp_path: Path) -> None:
+    cities = Contract.of(["K\u00f6ln", "Ulm"], ImageForm.of("1x4x4"))
+    draw(tmp_path, "Ko\u0308ln", "bag")
+    assert set(load_agreed(str(tmp_path), cities).train_y.tolist()) == {0}
+    draw(tmp_path, "K\u00f6ln", "bag")
+    with pytest.raises(UserError, match="two of its class names are the same"):
+        load_agreed(str(tmp_path), cities)
+
+
+def test_whatever_a_client_calls_its_classes_no_label_is_shifted() -> None:
+    """Of random names, orders and gaps, each sample keeps its own class, or all are refused."""
+    random = Random(20)
+    refused = 0
+    for _ in range(500):
+        agreed = random.sample(["bag", "boot", "coat", "dress", "hat", "0", "1", "é"], 5)
+        contract = Contract.of(agreed, ImageForm.of("1x1x1"))
+        own = random.sample([*agreed, random.choice(["zbag", "2", "Bag", "bag "])], 4)
+        labels = np.array([random.randrange(4) for _ in range(6)])
+        images = np.zeros((6, 1, 1, 1), np.uint8)
+        content = Content(images, labels, images, labels, tuple(own))
+        if set(own) <= set(agreed):
+            found = mapped(content, contract, "it")
+            assert [agreed[y] for y in found.train_y] == [own[y] for y in labels]
+            assert found.test_y.tolist() == found.train_y.tolist()
+            continue
+        refused += 1
+        with pytest.raises(UserError, match="is none of the federation's"):
+            mapped(content, contract, "it")
+    assert 100 < refused < 500
+
+
+def test_a_contract_is_read_as_it_is_written() -> None:
+    form = ImageForm.of("3x32x24", "-0.5:4095", resize=True, recolour=True)
+    contract = Contract.of(["a, b", 'quo"te', "é"], form, mean=0.25)
+    text = toml.dump({"contract": contract.table()})
+    assert Contract.read(toml.strict(text)["contract"]) == contract
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"classes": ["a"]},
+        {"classes": ["a", "a"]},
+        {"classes": ["a", "b\n"]},
+        {"classes": [1, 2]},
+        {"shape": ""},
+        {"shape": 5},
+        {"window": 5},
+        {"resize": "yes"},
+        {"mean": 1},
+        {"mean": float("nan")},
+        {"std": 0.0},
+    ],
+)
+def test_a_contract_that_is_none_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises((UserError, TypeError)):
+        Contract.read(CONTRACT.table() | change)

@@ -1,0 +1,142 @@
+"""Pictures of every kind become alike as the form says, or are refused with the remedy."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedrfq.data import ImageForm, load
+from fedrfq.data.image_form import suggested_window
+from fedrfq.errors import UserError
+
+
+def folder(tmp_path: Path, *images: Image.Image) -> str:
+    """Write two classes of these images; the first is the first that is read."""
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number, image in enumerate(images):
+            image.save(tmp_path / name / f"{number}.png")
+    return str(tmp_path)
+
+
+def grey(value: int = 7, size: tuple[int, int] = (4, 2)) -> Image.Image:
+    return Image.new("L", size, value)
+
+
+def deep(*values: int) -> Image.Image:
+    return Image.fromarray(np.array([values], np.uint16))
+
+
+def test_a_window_maps_its_ends_to_black_and_white_and_cuts_off_beyond(tmp_path: Path) -> None:
+    path = folder(tmp_path, deep(0, 1000, 1510, 2020, 4000), deep(0, 1000, 1510, 2020, 4000))
+    with pytest.raises(UserError, match=r"uint16 from 0 to 4000.*--set data\.window=0:4095"):
+        load(path)
+    # (1510 − 1000) / 1020 × 255 = 127.5, which rounds to the even 128.
+    data = load(path, ImageForm.of(window="1000:2020"))
+    assert data.train_x[0, 0, 0].tolist() == [0, 0, 128, 255, 255]
+
+
+def test_eight_bits_are_taken_as_they_are_beside_a_window(tmp_path: Path) -> None:
+    data = load(folder(tmp_path, grey(200), grey(200)), ImageForm.of(window="0:4095"))
+    assert (data.train_x == 200).all()
+
+
+def test_floats_and_negative_values_of_scanners(tmp_path: Path) -> None:
+    labels = {"train_y": np.array([0, 1]), "test_y": np.array([0, 1])}
+    images = np.linspace(-1000, 400, 8, dtype=np.float32).reshape(2, 1, 2, 2)
+    np.savez(tmp_path / "ct.npz", train_x=images, test_x=images, **labels)
+    with pytest.raises(UserError, match=r"float32 from -1000 to 400.*data\.window=-1000:400"):
+        load(str(tmp_path / "ct.npz"))
+    data = load(str(tmp_path / "ct.npz"), ImageForm.of(window="-1000:400"))
+    assert data.train_x.ravel().tolist() == [0, 36, 73, 109, 146, 182, 219, 255]
+
+
+def test_the_usual_windows() -> None:
+    ranges = {
+        (0.0, 1.0): "0:1",
+        (0.0, 254.0): "0:255",
+        (3.0, 700.0): "0:1023",
+        (0.0, 4095.0): "0:4095",
+        (0.0, 70_000.0): "0:70000",
+        (-1.0, 0.5): "-1:1",
+    }
+    assert {ends: suggested_window(*ends) for ends in ranges} == ranges
+
+
+def test_one_colour_picture_among_grey_ones_changes_nothing_silently(tmp_path: Path) -> None:
+    red = Image.new("RGB", (4, 2), (255, 0, 0))
+    path = folder(tmp_path, grey(), grey(), red)
+    with pytest.raises(UserError, match=r"2\.png: expected a grey.*--set data\.recolour=true"):
+        load(path)
+    data = load(path, ImageForm.of("1x2x4", recolour=True))
+    assert data.shape == (1, 2, 4)
+    # 0.299 × 255 = 76.245
+    assert {7, 76} == set(np.unique(np.concatenate([data.train_x, data.test_x])).tolist())
+
+
+def test_grey_pictures_in_colour_files_are_grey(tmp_path: Path) -> None:
+    data = load(folder(tmp_path, grey(), Image.new("RGB", (4, 2), (9, 9, 9))))
+    assert data.shape == (1, 2, 4)
+
+
+def test_a_resized_picture_keeps_its_mean(tmp_path: Path) -> None:
+    halves = np.zeros((4, 8), np.uint8)
+    halves[:, 4:] = 200
+    path = folder(tmp_path, Image.fromarray(halves), Image.fromarray(halves))
+    data = load(path, ImageForm.of("1x2x2", resize=True))
+    assert data.train_x[0, 0, 0, 0] < 40 < 160 < data.train_x[0, 0, 0, 1]
+    assert data.train_x[0].mean() == pytest.approx(100, abs=1)
+
+
+def test_an_npz_is_fitted_too(tmp_path: Path) -> None:
+    arrays = {f"{part}_x": np.full((2, 3, 4, 4), 50, np.uint8) for part in ("train", "test")}
+    labels = {f"{part}_y": np.array([0, 1]) for part in ("train", "test")}
+    np.savez(tmp_path / "own.npz", **arrays, **labels)
+    path = str(tmp_path / "own.npz")
+    with pytest.raises(UserError, match=r"train_x: expected 2×2 pixels.*found 4×4"):
+        load(path, ImageForm.of("3x2x2"))
+    assert load(path, ImageForm.of("3x2x2", resize=True)).shape == (3, 2, 2)
+
+
+def test_colours_of_16_bits_are_refused_because_half_of_them_would_be_lost(tmp_path: Path) -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
+    pixel = zlib.compress(b"\0" + bytes(6))
+    path = folder(tmp_path, grey(), grey())
+    (tmp_path / "cat" / "0.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixel) + chunk(b"IEND", b"")
+    )
+    with pytest.raises(UserError, match="expected colours of 8 bits, found 16"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"shape": "28x28"},
+        {"shape": "2x28x28"},
+        {"shape": "1x0x28"},
+        {"shape": "1x9999999x9999999"},
+        {"window": "5"},
+        {"window": "5:5"},
+        {"window": "0:inf"},
+        {"window": "a:b"},
+    ],
+)
+def test_a_form_that_is_none_is_refused(settings: dict[str, str]) -> None:
+    with pytest.raises(UserError, match=r"expected .*, found"):
+        ImageForm.of(**settings)
+
+
+def test_a_known_dataset_has_a_form_of_its_own() -> None:
+    with pytest.raises(UserError, match="mnist5k has a form of its own"):
+        load("mnist5k", ImageForm.of("1x28x28"))

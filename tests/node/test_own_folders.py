@@ -1,0 +1,158 @@
+"""Four clients as processes, each on a folder of its own, under one data contract."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedrfq.errors import UserError
+from fedrfq.node.client import participant
+from fedrfq.node.membership import founding, identity
+from fedrfq.node.membership.contract_choice import ContractChoice
+from fedrfq.node.ops.local_cluster import Cluster, free_ports
+from support.command import fedrfq
+from support.small import CPU
+
+LIMIT_S = 120.0
+NAMES = ("bag", "boot", "coat")
+SETS = ["rounds=1", "model.name=mlp", "seed=3"]
+
+
+def pictures(folder: Path, names: dict[str, str], size: int = 8, count: int = 4) -> str:
+    """Draw noise around the brightness of each folder's class, which `names` has."""
+    random = np.random.default_rng(len(names))
+    for name, of in names.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            values = 40 + 70 * NAMES.index(of) + random.integers(0, 40, (size, size))
+            Image.fromarray(values.astype(np.uint8)).save(folder / name / f"{number}.png")
+    return str(folder)
+
+
+def same(*names: str) -> dict[str, str]:
+    return {name: name for name in names}
+
+
+def wait(done: Callable[[], bool]) -> None:
+    limit = time.monotonic() + LIMIT_S
+    while not done():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def test_four_clients_of_which_one_is_misnamed_one_lacks_a_class_and_one_is_too_large(
+    tmp_path: Path,
+) -> None:
+    own = [
+        pictures(tmp_path / "a", same(*NAMES)),
+        pictures(tmp_path / "b", {"zbag": "bag", "boot": "boot", "coat": "coat"}),
+        pictures(tmp_path / "c", same("boot", "coat")),
+        pictures(tmp_path / "d", same(*NAMES), size=12),
+    ]
+    folder = tmp_path / "f"
+    choice = ContractChoice.of(",".join(NAMES), "", shape="1x8x8", resize=True)
+    # The round needs all four, so it is decided only if each of them is accepted.
+    founding.init(
+        folder,
+        [f"127.0.0.1:{free_ports(1)[0]}"],
+        4,
+        {"minimum": 4, "deadline_ms": 120_000},
+        sets=SETS,
+        choice=choice,
+    )
+    assert str(tmp_path) not in (folder / "federation.toml").read_text()
+    cluster = Cluster(folder, more={~k: ["--data", path] for k, path in enumerate(own)})
+    misnamed = cluster.children[~1]
+    try:
+        cluster.start()
+        wait(lambda: misnamed.code is not None)
+        assert misnamed.code == 2
+        said = " ".join(misnamed.output.read_text().split())
+        assert re.search(r"class 'zbag' is none of .* \(did you mean bag\?\)", said)
+        (tmp_path / "b" / "zbag").rename(tmp_path / "b" / "bag")
+        misnamed.start()
+        wait(cluster.finished)
+    finally:
+        cluster.stop()
+    lacking = cluster.children[~2].output.read_text()
+    assert re.search("no samples of some classes.*bag", lacking)
+    assert "1 of 1" in fedrfq("verify", folder / "server-0", "--recompute").stdout
+    assert all(cluster.last_round(~k)["verdict"] == "kept" for k in range(4))
+    # What the contract converts for training, it converts for prediction.
+    predicted = fedrfq("predict", folder / "client-3", 3, tmp_path / "d" / "boot" / "0.png")
+    assert any(name in predicted.stdout for name in NAMES)
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Found a federation whose contract resizes nothing, of one client."""
+    folder = tmp_path_factory.mktemp("exact") / "f"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    choice = ContractChoice.of(",".join(NAMES), "", shape="1x8x8")
+    founding.init(folder, [address], 1, sets=SETS, choice=choice)
+    return folder / "client-0"
+
+
+def test_pictures_of_another_size_are_refused_unless_the_contract_resizes_them(
+    tmp_path: Path, exact: Path
+) -> None:
+    large = pictures(tmp_path / "own", same("bag"), size=12)
+    said = fedrfq("client", exact, "--data", large, expect=2).stderr
+    assert "found 12×12" in " ".join(said.split())
+
+
+def test_clients_bring_their_own_data(exact: Path) -> None:
+    own = identity.load(exact)
+    with pytest.raises(UserError, match="clients bring samples of their own; give the path"):
+        participant(own, "mnist5k", CPU)
+    with pytest.raises(UserError, match="each client of a federation brings its own samples"):
+        participant(own, "contract", CPU)
+
+
+def test_what_a_founder_may_say(tmp_path: Path) -> None:
+    example = pictures(tmp_path / "secret-ward", same(*NAMES))
+    (tmp_path / "names.txt").write_text("coat\nbag\n\nboot\n")
+
+    def init(name: str, *options: object) -> str:
+        settings = [part for each in SETS for part in ("--set", each)]
+        fedrfq("committee", "init", tmp_path / name, "--clients", 1, *settings, *options)
+        return (tmp_path / name / "federation.toml").read_text()
+
+    like = init("like", "--like", example, "--window", "0:4095")
+    assert 'classes = ["bag", "boot", "coat"]\nshape = "1x8x8"\nwindow = "0:4095"' in like
+    assert "secret" not in like
+    assert str(tmp_path) not in like
+    # The path of an experiment's own data is an example, too.
+    by_path = init("path", "--set", f"data.name={example}")
+    assert 'name = \\"contract\\"' in by_path
+    assert "secret" not in by_path
+    listed = init("listed", "--classes", tmp_path / "names.txt", "--shape", "3x8x8", "--recolour")
+    assert 'classes = ["coat", "bag", "boot"]\nshape = "3x8x8"' in listed
+    assert "recolour = true" in listed
+    assert "[contract]" not in init("known")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--classes", "bag,boot"], "expected a shape, found none"),
+        (["--shape", "1x8x8"], "expected the names of the classes, found none"),
+        (["--classes", "bag", "--shape", "1x8x8"], "expected names separated by commas"),
+        (["--classes", "bag,bag", "--shape", "1x8x8"], "'bag' twice"),
+        (["--classes", "a,b", "--shape", "1x8x8", "--set", "model.name=cnn"], "at least 16×16"),
+        (["--classes", "a,b", "--shape", "1x8x8", "--set", "public.name=random"], "14"),
+    ],
+)
+def test_a_contract_that_could_not_work_is_not_founded(
+    tmp_path: Path, options: list[str], reason: str
+) -> None:
+    init = ["committee", "init", tmp_path / "f", "--set", "model.name=mlp", *options]
+    said = fedrfq(*init, expect=2).stderr
+    assert reason in " ".join(said.split())
+    assert not (tmp_path / "f").exists()
