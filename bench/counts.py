@@ -6,6 +6,8 @@ Nobody is dropped: only counts are cut, by one of several caps:
 - `none`: counts are believed.
 - `median`: to the lower median of the class's holders, as version 0.1 did.
 - `quantile`: to the holders' 85 % quantile.
+- `geometric`: to √(P · M), where P is the largest class of any client after the m largest, and M
+  the median of the class's holders.
 - `cap`: as detectors do now (`fedrfq/robust/detectors/counts.py`).
 
 In `peace` nobody lies. In `inflate` four of twenty clients swap their classes and claim a thousand
@@ -13,7 +15,9 @@ times as many samples as they have; `swap` is the same without the claim. Accura
 means over the clients that are honest in all three, after the last round; differences are from
 `none` in peace, paired by seed, ± half of the 95 % interval.
 
-Example: python bench/counts.py --seeds 5 --out results/counts/mnist5k.json
+It can be run in parts: rows are added to those of the file, and written after each α.
+
+Example: python bench/counts.py --seeds 3 --rounds 10 --out results/counts.json
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.counts import capped, lower_medians
+from fedrfq.robust.detectors.distances import isqrt
 from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.studies.intervals import spread
 
@@ -55,10 +60,18 @@ def quantiles(counts_KJ: Ints) -> Ints:
     return cut_KJ
 
 
+def geometric(counts_KJ: Ints) -> Ints:
+    """Return the counts cut to √(P · M)."""
+    large = np.sort(counts_KJ.max(1))[-1 - LIARS]
+    cut_KJ: Ints = np.minimum(counts_KJ, isqrt(large * np.minimum(lower_medians(counts_KJ), large)))
+    return cut_KJ
+
+
 CAPS: Mapping[str, Callable[[Ints], Ints]] = {
     "none": lambda counts_KJ: counts_KJ,
     "median": lambda counts_KJ: np.minimum(counts_KJ, lower_medians(counts_KJ)),
     "quantile": quantiles,
+    "geometric": geometric,
     "cap": lambda counts_KJ: capped(counts_KJ, LIARS),
 }
 
@@ -145,7 +158,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Measure, print the table, and store every run's figures."""
+    """Measure, store every run's figures, and print the table of all that is stored."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=15)
@@ -156,12 +169,13 @@ def main() -> None:
     DETECTORS["only-cap"] = OnlyCap
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
     rows: list[dict[str, Any]] = []
+    if arguments.out and arguments.out.exists():
+        rows = json.loads(arguments.out.read_text())
     for alpha in arguments.alphas:
         rows += measured(alpha, arguments.caps, seeds, arguments.rounds)
+        if arguments.out:
+            arguments.out.write_text(json.dumps(rows, indent=1) + "\n")
     print(table(rows))
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -86,6 +86,16 @@ def test_detectors_compare_class_means_and_drop_moments_with_them() -> None:
     assert public.values_JV[2].tolist() == (honest_KV.sum(0) // 5).tolist()
 
 
+def test_counts_of_moments_are_not_compared_with_those_of_classes() -> None:
+    """Rows of moments count all samples, 30 and 20 and 10; a class has at most 15."""
+    counts_KJ = np.array([[15, 15, 30], [10, 10, 20], [5, 5, 10]])
+    sent = Uploads((0, 1, 2), counts_KJ, np.zeros((3, 3, 1), np.int64))
+    detector = NoDetection(clip=True, malicious=1)
+    counted, verdict, _ = decide_public(detector, 3, 2, Globals.none(3, 1), sent)
+    assert counted.counts_KJ.tolist() == [[10, 10, 20], [10, 10, 20], [5, 5, 10]]
+    assert verdict.why(0) == "classes 0, 1: claims more samples than may count"
+
+
 def test_the_last_statistics_have_a_vote() -> None:
     """Two clients contradict each other about a class, and one agrees with what was certified."""
     counts_KJ = np.full((2, 2), 10)

@@ -436,7 +436,8 @@ def test_less_weight_is_recorded_with_its_reason(
 ) -> None:
     """The detector halves the weight of client 1: one of six clients loses half of its weight."""
     monkeypatch.setitem(DETECTORS, "halving", Halving)
-    _, ((outcome,),) = run([tiny(model=MLP, detector={"name": "halving"})], mnist, 1)
+    halving = {"name": "halving", "clip": False}
+    _, ((outcome,),) = run([tiny(model=MLP, detector=halving)], mnist, 1)
     why = outcome.clients[1]["reason"]
     assert why.endswith("far from the other holders (weight 50 %)")
     assert outcome.record.reasons == {"1": why}

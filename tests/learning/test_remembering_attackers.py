@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedrfq.committee import PreviousRound
 from fedrfq.data import Dataset
 from fedrfq.learning.attackers_scene import attackers_scene
 from fedrfq.learning.evaluation import RoundOutcome
@@ -20,6 +21,8 @@ from fedrfq.robust.attacks import ATTACKS, Scene
 from fedrfq.robust.attacks.search import displacement
 from fedrfq.runs.session import Session
 from support.command import CPU
+from support.committees import some_settings, uploads
+from support.remembering import Halving
 from support.small import run, tiny
 
 MLP = {"name": "mlp", "width": 20}
@@ -68,6 +71,14 @@ def check_foresight(loop: RoundLoop, rounds: int) -> None:
             assert displacement(decided, foreseen.globals_) == 0
             assert np.array_equal(decided.present_J, foreseen.globals_.present_J)
         state = after
+
+
+def test_attackers_are_told_what_the_detector_remembers_and_not_the_rule() -> None:
+    task = replace(some_settings().task, detector=Halving())
+    before = PreviousRound.start(task)
+    assert "rule/rounds" in before.memory
+    scene = attackers_scene(task, 1, before, uploads(some_settings(), 1), [0])
+    assert list(scene.state) == ["rounds"]
 
 
 def test_attackers_foresee_what_the_servers_decide(mnist: Dataset) -> None:

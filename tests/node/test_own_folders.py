@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from fedrfq.errors import UserError
-from fedrfq.node.client import participant
+from fedrfq.node.client import participant, place
 from fedrfq.node.membership import founding, identity
 from fedrfq.node.membership.contract_choice import ContractChoice
 from fedrfq.node.ops.local_cluster import Cluster, free_ports
@@ -105,6 +105,30 @@ def test_pictures_of_another_size_are_refused_unless_the_contract_resizes_them(
     large = pictures(tmp_path / "own", same("bag"), size=12)
     said = fedrfq("client", exact, "--data", large, expect=2).stderr
     assert "found 12×12" in " ".join(said.split())
+
+
+def test_doctor_shows_what_a_client_has_and_what_it_would_send(tmp_path: Path, exact: Path) -> None:
+    own = pictures(tmp_path / "own", same("bag", "coat"), count=5)
+    said = fedrfq("doctor", exact, "--data", own, "--timeout", 0.1, expect=1).stdout
+    assert "3 classes (bag, boot, coat), images 1x8x8" in " ".join(said.split())
+    assert "8 training and 2 test samples of 2 of 3 classes; none of boot" in (
+        " ".join(said.replace("│", " ").split())
+    )
+    rows = [line.replace("│", " ").split() for line in said.splitlines()]
+    counts = [row for row in rows if len(row) == 3 and row[0] in NAMES]
+    assert counts == [["bag", "4", "1"], ["boot", "0", "0"], ["coat", "4", "1"]]
+    # Without a terminal there are no colours but shades: a bag is dark, a coat is bright.
+    shades = [line for line in said.splitlines() if line.strip() and set(line) <= set(" ░▒▓█")]
+    assert any("█" in line and "░" in line for line in shades)
+    # A header of 18 bytes, and for each class 6 more and 3 for each value.
+    experiment = place(identity.load(exact))[0]
+    size = 18 + 2 * (6 + 3 * experiment.prototype_size())
+    assert f"{size:,} bytes" in said
+    assert "no picture, no test sample and no model leaves this machine" in said
+    wrong = pictures(tmp_path / "wrong", {"boots": "boot"})
+    said = fedrfq("doctor", exact, "--data", wrong, "--timeout", 0.1, expect=1).stdout
+    assert "did you mean boot?" in " ".join(said.replace("│", " ").split())
+    assert "would upload" not in said
 
 
 def test_clients_bring_their_own_data(exact: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_new_method_takes_at_most_40_lines(mnist: Dataset) -> None:
 def test_a_server_keeps_state_and_is_trusted_alone(mnist: Dataset) -> None:
     load_example("apart.py")
     experiment = tiny(method={"name": "apart"}, model=MLP)
-    state, (first, second) = run([experiment], mnist, 2)
+    state, (_, second) = run([experiment], mnist, 2)
     assert torch.isfinite(state.server[0]["prototypes"]).all()
     assert state.globals_[0].present_J.any()
     assert (second[0].record.loss_prototype or 0) > 0
@@ -73,9 +73,8 @@ def test_the_geometric_median_is_found_and_refused_for_a_committee() -> None:
     )
     assert (state, np.abs(centres_JV).max() <= 1) == ({}, True)
     method = {"name": "fedproto", "aggregate": "geometric-median"}
-    assert [row["name"] for row in tiny(method=method).table()["plugins"]] == [
-        "geometric_median.py"
-    ]
+    (row,) = tiny(method=method).table()["plugins"]
+    assert row["name"] == "geometric_median.py"
     with pytest.raises(UserError, match="the rule GeometricMedian does not say that it is exact"):
         tiny(method=method, committee={"name": "simulated"})
 

@@ -208,6 +208,27 @@ def test_filtered_are_those_of_the_records_and_attackers_that_got_through(attack
     assert len(right) + len(missed) == sum(record["attackers"] for record in found)
 
 
+def test_less_weight_is_drawn_with_what_is_left_and_why(attacked, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(attacked, copy)
+    with (copy / "clients.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for malicious, weight in (("0", "40.0"), ("1", "60.0")):
+        row = next(row for row in rows if row["malicious"] == malicious)
+        row |= {"verdict": "kept", "weight": weight, "reason": "class 1: far (weight 40 %)"}
+    with (copy / "clients.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    figure = figures(copy)["filtered"]
+    drawn = {row["series"]: row for row in figure.rows if "less weight" in row["series"]}
+    assert drawn["honest, less weight"]["weight"] == 40
+    assert drawn["malicious, less weight"]["weight"] == 60
+    assert drawn["honest, less weight"]["reason"] == "class 1: far (weight 40 %)"
+    assert "1 × honest, less weight" in figure.caption
+    assert {tip["field"] for tip in figure.spec["encoding"]["tooltip"]} >= {"weight", "reason"}
+
+
 def test_the_committees_rounds_are_those_of_the_records(attacked):
     drawn = figures(attacked)
     for row, record in zip(drawn["committee"].rows, records(attacked), strict=True):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from fedrfq.federation import codec
 from fedrfq.prototypes.fixed_point import LIMIT, MAX_COUNT, Globals, Uploads
-from fedrfq.robust.aggregation import aggregate, combine, decide, detector_state, start
+from fedrfq.robust.aggregation import Decision, aggregate, combine, decide, detector_state, start
 from fedrfq.robust.centres import CENTRES, FULL
-from fedrfq.robust.detectors import Reason, Verdict
+from fedrfq.robust.detectors import Reason, State, Verdict
 from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.robust.rules import RULES
 from support.remembering import Halving, Slow
@@ -186,3 +186,19 @@ def test_a_verdict_that_breaks_its_promises_is_noticed() -> None:
     unreasonable = np.where(good.reason_KJ > 0, 0, good.reason_KJ)
     assert not replace(good, reason_KJ=unreasonable).fits(sent)
     assert not good.only(np.array([True, False])).fits(sent)
+
+    class Careless(NoDetection):
+        def judge(self, state: State, globals_: Globals, uploads: Uploads) -> tuple[State, Verdict]:
+            return state, replace(good, weight_KJ=np.array(weights["too much"]))
+
+    with pytest.raises(AssertionError, match="Careless gave a verdict that does not fit"):
+        decide(Careless(), "mean", {}, Globals.none(2, 1), sent)
+
+
+def test_what_has_no_weight_in_a_class_is_not_among_the_kept_uploads_of_it() -> None:
+    sent = Uploads((3, 4), np.array([[5, 6], [7, 8]]), np.zeros((2, 2, 1), np.int64))
+    weight_KJ = np.array([[0, 1], [0, 0]])
+    verdict = Verdict.of_weights(sent, weight_KJ, np.zeros(2, np.int64), Reason.FAR)
+    kept = Decision(sent, verdict, {}, Globals.none(2, 1)).kept_uploads()
+    assert kept.clients == (3,)
+    assert kept.counts_KJ.tolist() == [[0, 6]]

@@ -32,7 +32,7 @@ class Largest(Detector):
         claimed_K = uploads.counts_KJ.sum(1)
         kept_K = np.ones(len(claimed_K), np.bool_)
         kept_K[np.lexsort((np.array(uploads.clients), -claimed_K))[:1]] = False
-        return state, Verdict(kept_K, claimed_K)
+        return state, Verdict.of_kept(uploads, kept_K, claimed_K)
 """
 
 

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.columns import Columns
+from rich.console import Console, Group
 from rich.table import Column, Table
+
+from fedrfq.cli.completion import complete, dataset_names
+from fedrfq.cli.terminal import say
+from fedrfq.errors import UserError
+
+if TYPE_CHECKING:
+    from fedrfq.node.data_preview import DataPreview
 
 # The exit code when something would keep the party from taking part.
 _FAILED = 1
+# Classes of which a picture is shown.
+_MAX_PICTURES = 24
 
 
 def doctor(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a party.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|PATH",
+            help="The data that a client is to train on: show its classes and what it would send.",
+            autocompletion=complete(dataset_names),
+        ),
+    ] = "",
     timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds to wait for each server to answer.")
     ] = 5.0,
@@ -22,18 +40,58 @@ def doctor(
     """Check that a party can take part in its federation.
 
     Checks the party's folder, keys, certificates, clock, port and disk, and whether it can reach
-    every server. The exit code is 1 if something would keep the party from taking part; the table
-    then says what to do. The check cannot tell whether this clock agrees with the others', or
-    whether the others can reach this machine.
+    every server. With --data also a client's data against the data contract: samples and a picture
+    of each class, and what would be uploaded; nothing is sent. The exit code is 1 if something
+    would keep the party from taking part; the table then says what to do. The check cannot tell
+    whether this clock agrees with the others', or whether the others can reach this machine.
 
-    Example: fedrfq doctor consortium/server-0
+    Example: fedrfq doctor consortium/client-0 --data scans
     """
-    from fedrfq.node.ops.doctor import FAILED, examine
+    from fedrfq.node.ops.doctor import FAILED, OK, Finding, examine
 
-    table = Table("check", "result", Column("details", overflow="fold"))
     findings = list(examine(folder, patience_s=timeout))
+    found = None
+    if data:
+        try:
+            found = _preview(folder, data)
+            findings.append(Finding("data", OK, found.about))
+        except UserError as error:
+            findings.append(Finding("data", FAILED, str(error)))
+    table = Table("check", "result", Column("details", overflow="fold"))
     for finding in findings:
         table.add_row(finding.what, finding.grade, finding.note)
-    Console(markup=False).print(table)
+    console = Console(markup=False)
+    console.print(table)
+    if found is not None:
+        _show(found, console)
     if any(finding.grade == FAILED for finding in findings):
         raise typer.Exit(_FAILED)
+
+
+def _preview(folder: Path, data: str) -> DataPreview:
+    from fedrfq.node.data_preview import preview
+    from fedrfq.node.membership.identity import load
+
+    return preview(load(folder), data)
+
+
+def _show(found: DataPreview, console: Console) -> None:
+    """Print the counts and a picture of each class, and what would be uploaded."""
+    from fedrfq.cli.half_blocks import half_blocks
+
+    table = Table("class", "training samples", "test samples")
+    for each in found.classes:
+        table.add_row(each.name, str(each.train), str(each.test))
+    console.print(table)
+    colours = console.color_system is not None
+    pictures = [
+        Group(each.name, half_blocks(each.picture, colours))
+        for each in found.classes
+        if each.picture is not None
+    ]
+    console.print(Columns(pictures[:_MAX_PICTURES], padding=(1, 2)))
+    if len(pictures) > _MAX_PICTURES:
+        say(console, f"and {len(pictures) - _MAX_PICTURES} more classes")
+    say(console, "What this client would upload:")
+    for line in found.uploads:
+        say(console, f"  {line}")

@@ -229,6 +229,9 @@ def _log_round(record: RoundRecord, rounds: int) -> None:
     if record.accuracy_all is not None:
         parts.append(f"on all classes {record.accuracy_all:.2f}")
     parts += [f"{record.participants} clients", f"{len(record.filtered)} filtered"]
+    if record.reasons:
+        client, why = next(iter(record.reasons.items()))
+        parts.append(f"{len(record.reasons)} count for less (client {client}: {why})")
     if record.refused:
         client, why = next(iter(record.refused.items()))
         parts.append(f"{len(record.refused)} refused (client {client}: {why})")

@@ -14,7 +14,9 @@ from fedrfq.data.partition import Ints, Partition
 from fedrfq.data.partition.dealing import piles
 from fedrfq.engine import counter_rng
 from fedrfq.engine.counter_rng import Purpose
+from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
+from fedrfq.learning.proposal import propose
 from fedrfq.models.stacked import Params
 from fedrfq.prototypes.fixed_point import Globals
 
@@ -23,7 +25,17 @@ _COMMON_SHOTS = 40
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> Partition:
-    """Return which samples each client holds."""
+    """Return which samples each client holds; where they do not suffice, say what would do."""
+    try:
+        return _dealt(experiment, dataset)
+    except UserError as error:
+        sets = propose(experiment, dataset, _dealt)
+        if not sets:
+            raise
+        raise UserError(f"{error}; this works with these data: {sets}") from error
+
+
+def _dealt(experiment: Experiment, dataset: Dataset) -> Partition:
     rng = generator(experiment, Purpose.PARTITION)
     partition = experiment.partition.deal(dataset, experiment.clients, rng)
     return validated(experiment, partition, dataset)

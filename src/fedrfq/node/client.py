@@ -30,6 +30,7 @@ from fedrfq.learning.public.exchange import public_task
 from fedrfq.node import hosting, local_dataset
 from fedrfq.node.driver import Driver
 from fedrfq.node.learner import Learner, News
+from fedrfq.node.local_dataset import LocalDataset
 from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
@@ -275,8 +276,11 @@ def place(identity: Identity) -> tuple[Experiment, int]:
     return experiment, _place(identity, experiment, "")
 
 
-def participant(identity: Identity, data: str, device: torch.device) -> Participant:
-    """Return the learning of a client, on `data`: the name of a dataset, or a path."""
+def local_data(identity: Identity, data: str) -> tuple[Experiment, int, LocalDataset]:
+    """Return the experiment, the client's number in it, and its samples.
+
+    `data` is the name of a dataset, or a path.
+    """
     folder = identity.folder
     if identity.is_server:
         raise UserError(f"{folder} is a server's folder: run `fedrfq server {folder}`")
@@ -291,6 +295,14 @@ def participant(identity: Identity, data: str, device: torch.device) -> Particip
     classes = identity.federation.task.classes
     contract = identity.federation.contract
     local = local_dataset.find(experiment, client, classes, data, contract)
+    return experiment, client, local
+
+
+def participant(identity: Identity, data: str, device: torch.device) -> Participant:
+    """Return the learning of a client, on `data`: the name of a dataset, or a path."""
+    folder = identity.folder
+    experiment, client, local = local_data(identity, data)
+    contract = identity.federation.contract
     if contract is not None and (missing := contract.missing(local.dataset.train_y.tolist())):
         log_event("this client has no samples of some classes", classes=", ".join(missing))
     if local.common is None:

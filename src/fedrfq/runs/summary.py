@@ -20,6 +20,7 @@ from fedrfq.models import MODELS
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.none import NoDetection
+from fedrfq.runs.influence import influence
 from fedrfq.runs.public_summary import exchange_rows, other_rounds
 from fedrfq.runs.run_directory import RunDirectory
 
@@ -218,6 +219,11 @@ def _defence(
                 f"{name}: {dropped} uploads dropped; precision {precision}, recall {recall}",
             )
         )
+        cost = influence(experiment, records)
+        if cost["honest_weight_lost"] is not None:
+            lost = f"{cost['honest_weight_lost']:.2f} % of their weight"
+            out = f"out for at most {cost['longest_shut_out']} rounds in a row"
+            rows.append(("honest clients lost", f"{lost}; {out}"))
     return rows
 
 

@@ -30,8 +30,8 @@ from support.parties import keys, purpose
 
 # The run ids of federations without couriers: of a simulated one, and of one on a network.
 RUNS = (
-    "3eaa08d978d9b5118958dd0faab4e69f442cf644a410b28d46e0e15dbef5ba98",
-    "c677d59eb4d554386c70e6aa2780bddc3912458dfe4cd8ccfdcc8c41442a4436",
+    "eee2172918c75d4e9f26039eb9fd136ea34bcb01ecc22a0df09f2ff73563d705",
+    "0efd73a292b3d50e1afb6c4780027f8d667d133cf1b62dfe66403cde2e92c3c7",
 )
 
 

@@ -90,6 +90,11 @@ class Classes:
         shots = getattr(self, name)
         counts = np.bincount(labels, minlength=len(dataset.classes))
         rarest = int(counts.argmin())
+        if not counts[rarest]:
+            raise UserError(
+                f"class {dataset.classes[rarest]!r} of {dataset.name} has no {part} samples; "
+                "add some, or remove the class"
+            )
         if counts[rarest] < shots:
             raise UserError(
                 f"class {dataset.classes[rarest]!r} of {dataset.name} has {counts[rarest]} {part} "

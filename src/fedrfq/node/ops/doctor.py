@@ -72,6 +72,8 @@ def examine(
 
 
 def _examine_party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Finding]:
+    if identity.federation.contract is not None:
+        yield Finding("data contract", OK, identity.federation.contract.about())
     yield _other_certificates(identity, now)
     yield _clock(identity, now)
     # A running party has its port in use and its own connections: do not get in its way.

@@ -1,16 +1,18 @@
 """How many samples may count: claimed counts are weights, and nobody can check them.
 
-An honest client with many samples should outweigh one with a single sample, and a liar's million
-should not outweigh everybody. So counts of a class are cut to √(P · M), where
+A client with many samples should outweigh one with a single sample, and a liar's million should not
+outweigh everybody. Counts of one class say little: a class may have three holders, two of whom lie.
+So clients are compared over all classes, where honest ones are many and each has one vote:
 
-- P is what a large honest client may have. Each client has one vote, its largest claim for any
-  class, and P is the largest vote after the first m, where m bounds the malicious clients. At most
-  m votes are lies, so P is no more than some honest client has, however small the class is.
-- M is what is usual in the class: the (lower) median of its holders' counts, at most P.
+- T is the largest number of samples in all, and P the largest number of one class, that a client
+  claims, after the m largest claims of each kind, where m bounds the malicious clients.
+- Who claims more than T samples in all has all its counts reduced in proportion. Then what is more
+  than P in one class is cut.
 
-The cap lies between the two by their ratio: of counts that are 100 at most and 4 in the class's
-middle, 20. Where all holders have alike, nothing is cut. Where liars are most of a class's holders,
-they set its median, but the cap is never above P.
+At most m claims are lies. So T is no more than some honest client has in all, and P no more than
+some honest client has of one class: a liar weighs no more than honest clients do. These lose only
+what the m largest of them have more than the next. A liar may still put all its T samples into one
+class, up to P, as an honest client may that holds nothing else: only values tell these two apart.
 """
 
 from __future__ import annotations
@@ -18,20 +20,28 @@ from __future__ import annotations
 import numpy as np
 
 from fedrfq.prototypes.fixed_point import Ints
-from fedrfq.robust.detectors.distances import isqrt
 
 
 def capped(counts_KJ: Ints, malicious: int) -> Ints:
-    """Return the counts, cut to what may count if there are so many malicious clients at most."""
-    if not counts_KJ.any():
+    """Return the counts, cut to what may count if there are so many malicious clients at most.
+
+    No count becomes 0. Products have at most 20 + 36 bits, as there are at most 2¹⁶ classes.
+    """
+    total_K = counts_KJ.sum(1)
+    if not total_K.any():
         return counts_KJ
-    votes = np.sort(counts_KJ.max(1))[::-1]
-    votes = votes[votes > 0]
-    # With too few clients to leave out m, the smallest vote is the safest.
-    large = votes[min(malicious, len(votes) - 1)]
-    usual_J = np.minimum(lower_medians(counts_KJ), large)
-    cut_KJ: Ints = np.minimum(counts_KJ, isqrt(large * usual_J))
+    most = _largest_after(total_K, malicious)
+    most_of_one_class = _largest_after(counts_KJ.max(1), malicious)
+    scaled_KJ = np.maximum(counts_KJ * most // np.maximum(total_K, 1)[:, None], counts_KJ > 0)
+    fair_KJ = np.where((total_K > most)[:, None], scaled_KJ, counts_KJ)
+    cut_KJ: Ints = np.minimum(fair_KJ, most_of_one_class)
     return cut_KJ
+
+
+def _largest_after(claims_K: Ints, malicious: int) -> int:
+    """Return the largest claim after so many; with too few clients, the smallest."""
+    claims = np.sort(claims_K[claims_K > 0])[::-1]
+    return int(claims[min(malicious, len(claims) - 1)])
 
 
 def lower_medians(counts_KJ: Ints) -> Ints:

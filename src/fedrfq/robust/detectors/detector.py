@@ -27,7 +27,7 @@ from fedrfq.robust.state import State
 __all__ = ["FULL", "LONE", "Detector", "Reason", "State", "Verdict"]
 
 LONE = ("keep", "hold")
-CLIP = "Whether claimed sample counts are cut to what is usual in the class and the round"
+CLIP = "Whether claimed sample counts are limited to what an honest client may have"
 # What `malicious` is unless it is set.
 A_FIFTH = -1
 

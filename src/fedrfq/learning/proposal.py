@@ -1,0 +1,116 @@
+"""A partition that works, where the one that was asked for does not.
+
+Small data break a partition in several ways at once: too few samples of a class, too few to test
+on, too few for so many clients. So the program searches, by dealing, and says all it would change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+
+import numpy as np
+import torch
+
+from fedrfq.data import Dataset
+from fedrfq.data.partition import PARTITIONS, Classes, Dirichlet, Groups, Iid, PartitionKind
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment, name_of
+from fedrfq.models.mlp import MLP
+
+# Before a class has fewer shots, or a client fewer samples, there are fewer clients.
+_MIN_SHOTS = 10
+_MIN_SAMPLES = 20
+# Each try asks for this share of the one before.
+_STEP = 0.75
+
+
+def propose(
+    experiment: Experiment, dataset: Dataset, deal: Callable[[Experiment, Dataset], object]
+) -> str:
+    """Return the `--set` line of the nearest experiment that can be dealt; empty if none is found.
+
+    `deal` raises UserError where the samples do not suffice.
+    """
+    for clients, partition in _candidates(experiment.partition, experiment.clients, dataset):
+        try:
+            tried = replace(experiment, clients=clients, partition=partition)
+            deal(tried, dataset)
+        except UserError:
+            continue
+        return _line(experiment, _with_model(tried, dataset))
+    return ""
+
+
+def _candidates(
+    asked: PartitionKind, clients: int, dataset: Dataset
+) -> Iterator[tuple[int, PartitionKind]]:
+    """Yield numbers of clients and partitions, those most like what was asked for first."""
+    if isinstance(asked, Classes):
+        yield from _classes(asked, clients, dataset)
+    if isinstance(asked, Groups):
+        yield from ((fewer, replace(asked, groups_per_client=1)) for fewer in _down(clients, 1))
+    by_samples = asked if isinstance(asked, Dirichlet | Iid) else Dirichlet()
+    yield from _samples(by_samples, clients, dataset)
+
+
+def _classes(asked: Classes, clients: int, dataset: Dataset) -> Iterator[tuple[int, Classes]]:
+    total = len(dataset.classes)
+    shots = min(asked.shots, int(np.bincount(dataset.train_y, minlength=total).min()))
+    test_shots = min(asked.test_shots, int(np.bincount(dataset.test_y, minlength=total).min()))
+    # A class without samples cannot be dealt this way.
+    if not shots or not test_shots:
+        return
+    most = replace(asked, ways=min(asked.ways, total), shots=shots, test_shots=test_shots)
+    for number in _down(clients, 2):
+        for fewer in _down(shots, max(1, min(shots // 2, _MIN_SHOTS))):
+            yield number, replace(most, shots=fewer)
+    yield clients, replace(most, share=True)
+
+
+def _samples(
+    asked: Dirichlet | Iid, clients: int, dataset: Dataset
+) -> Iterator[tuple[int, Dirichlet | Iid]]:
+    for number in _down(clients, 1):
+        samples = min(asked.samples, len(dataset.train_y) // number)
+        if samples < _MIN_SAMPLES and number > 2:
+            continue
+        for tests in _down(min(asked.test_samples, len(dataset.test_y)), 1):
+            yield number, replace(asked, samples=max(1, samples), test_samples=tests)
+
+
+def _down(most: int, least: int) -> Iterator[int]:
+    """Yield whole numbers from the largest to the smallest, in steps that get smaller."""
+    number = most
+    while number > least:
+        yield number
+        number = max(least, int(number * _STEP))
+    yield min(most, least)
+
+
+def _with_model(experiment: Experiment, dataset: Dataset) -> Experiment:
+    """Return the experiment, with the model for small images if its own needs larger ones."""
+    try:
+        for cohort in experiment.models():
+            cohort.model.start(dataset.shape, len(dataset.classes), torch.Generator())
+    except UserError:
+        return replace(experiment, model=MLP(), cohorts=())
+    return experiment
+
+
+def _line(asked: Experiment, found: Experiment) -> str:
+    """Return what differs, as options of `fedrfq run`."""
+    sets = []
+    if found.clients != asked.clients:
+        sets.append(f"clients={found.clients}")
+    before = dict(vars(asked.partition))
+    if type(found.partition) is not type(asked.partition):
+        sets.append(f"partition.name={name_of(PARTITIONS, found.partition)}")
+        before = {}
+    for field in fields(found.partition):
+        value = getattr(found.partition, field.name)
+        if before.get(field.name, field.default) != value:
+            sets.append(f"partition.{field.name}={str(value).lower()}")
+    if found.model != asked.model:
+        sets.append("model.name=mlp")
+    return " ".join(f"--set {each}" for each in sets)
