@@ -173,3 +173,34 @@ def test_a_contract_is_read_as_it_is_written() -> None:
 def test_a_contract_that_is_none_is_refused(change: dict[str, object]) -> None:
     with pytest.raises((UserError, TypeError)):
         Contract.read(CONTRACT.table() | change)
+
+
+def test_damaged_files_are_refused_on_one_line(tmp_path: Path) -> None:
+    """Of bytes changed at random, nothing but a UserError comes, or sound samples."""
+    random = Random(6)
+    table = tmp_path / "folder" / "labels.csv"
+    draw(table.parent, "pictures", "boot", count=4)
+    rows = "".join(f"pictures/{k}.png,boot\n" for k in range(4))
+    named = npz(tmp_path / "own.npz", ["bag", "boot", "bag", "boot"])
+    originals = {
+        table: f"file,label\n{rows}".encode(),
+        Path(named): Path(named).read_bytes(),
+        table.parent / "pictures" / "0.png": (table.parent / "pictures" / "0.png").read_bytes(),
+    }
+    refused: list[str] = []
+    for number in range(240):
+        path, original = list(originals.items())[number % len(originals)]
+        data = bytearray(original)
+        for _ in range(random.choice([1, 3])):
+            data[random.randrange(len(data))] = random.randrange(256)
+        table.write_bytes(originals[table])
+        path.write_bytes(data)
+        whole = named if path == Path(named) else str(table.parent)
+        try:
+            found = load_agreed(whole, CONTRACT)
+            assert set(found.train_y.tolist()) <= {0, 1, 2, 3}
+        except UserError as error:
+            refused.append(str(error))
+        path.write_bytes(original)
+    assert len(refused) > 100
+    assert not [line for line in refused if "\n" in line]

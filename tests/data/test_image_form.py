@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedrfq import experiment
 from fedrfq.data import ImageForm, load
 from fedrfq.data.image_form import suggested_window
 from fedrfq.errors import UserError
+from fedrfq.runs.inference import _image
 
 
 def folder(tmp_path: Path, *images: Image.Image) -> str:
@@ -54,6 +56,12 @@ def test_floats_and_negative_values_of_scanners(tmp_path: Path) -> None:
         load(str(tmp_path / "ct.npz"))
     data = load(str(tmp_path / "ct.npz"), ImageForm.of(window="-1000:400"))
     assert data.train_x.ravel().tolist() == [0, 36, 73, 109, 146, 182, 219, 255]
+    # By its path alone it would be other data.
+    assert data.origin == ""
+    images[0, 0, 0, 0] = np.nan
+    np.savez(tmp_path / "ct.npz", train_x=images, test_x=images, **labels)
+    with pytest.raises(UserError, match="found NaN or infinity"):
+        load(str(tmp_path / "ct.npz"), ImageForm.of(window="-1000:400"))
 
 
 def test_the_usual_windows() -> None:
@@ -135,6 +143,21 @@ def test_colours_of_16_bits_are_refused_because_half_of_them_would_be_lost(tmp_p
 def test_a_form_that_is_none_is_refused(settings: dict[str, str]) -> None:
     with pytest.raises(UserError, match=r"expected .*, found"):
         ImageForm.of(**settings)
+
+
+def test_an_experiments_settings_are_the_form_of_its_data(tmp_path: Path) -> None:
+    path = folder(tmp_path, deep(0, 2047), deep(0, 2047))
+    chosen = experiment.load(sets=[f"data.name={path}", "data.window=0:4095"])
+    assert chosen.data.load().train_x[0].ravel().tolist() == [0, 127]
+    assert experiment.from_table(chosen.table()) == chosen
+
+
+def test_what_is_predicted_is_converted_like_what_was_trained_on(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4), (255, 0, 0)).save(tmp_path / "red.png")
+    deep(0, 4095).save(tmp_path / "deep.png")
+    form = ImageForm.of("1x2x2", "0:4095", resize=True, recolour=True)
+    assert _image(tmp_path / "red.png", (1, 2, 2), form).tolist() == [[[76, 76], [76, 76]]]
+    assert _image(tmp_path / "deep.png", (1, 1, 2), form).tolist() == [[[0, 255]]]
 
 
 def test_a_known_dataset_has_a_form_of_its_own() -> None:

@@ -86,6 +86,11 @@ def test_what_is_proposed(
     deal(experiment.load(sets=[*sets, *found]), dataset)
 
 
+def test_a_class_without_samples_is_named() -> None:
+    with pytest.raises(UserError, match=r"class 'class 1' of own has no test samples; add some"):
+        deal(experiment.load(sets=["partition.ways=2"]), samples([300, 300], [40, 0]))
+
+
 def test_whatever_the_data_are_the_proposal_works() -> None:
     random = np.random.default_rng(20)
     lines = 0

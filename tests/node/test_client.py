@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import threading
 import time
@@ -38,6 +39,7 @@ from fedrfq.node.storage.client_history import NAME, ClientHistory, HistoryLine
 from fedrfq.node.storage.write_ahead_log import DamagedLog, DiskFull, WriteAheadLog
 from fedrfq.prototypes.fixed_point import Globals
 from support.command import fedrfq
+from support.federations import page
 from support.small import CPU
 
 LIMIT_S = 60.0
@@ -213,6 +215,87 @@ def test_without_prototypes_it_learns_on_the_public_map_and_keeps_it_over_restar
         assert same_model(own, state, k)
         assert load_classifier(own / MODEL, 0) is not None
         assert "3 of 3" in fedrfq("verify", own).stdout
+
+
+def test_a_clients_pages_say_what_it_sent_and_what_was_certified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pages are there as long as the client runs; the last round waits for another client."""
+    folder = new_federation(tmp_path / "f", 2, 2, minimum=2)
+    own = folder / "client-0"
+
+    async def work() -> tuple[dict[str, Any], str, str]:
+        running = asyncio.create_task(process(own).run(once=False))
+        await process(folder / "client-1").run(once=True)
+        client = own / "status.json"
+        await until(client.exists)
+        while True:
+            found = json.loads(await asyncio.to_thread(lambda: page(own)[1]))
+            if found["receipts"] and found["last"]:
+                break
+        metrics = await asyncio.to_thread(lambda: page(own, "/metrics")[1])
+        text = await asyncio.to_thread(lambda: fedrfq("committee", "status", folder).stdout)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return found, metrics, text
+
+    found, metrics, text = together(folder, work)
+    assert (found["name"], found["party"], found["round"], found["rounds"]) == (
+        "client-0",
+        -1,
+        2,
+        2,
+    )
+    assert (found["phase"], found["finished"]) == ("waiting for the result", False)
+    assert (found["upload"]["round"], found["receipts"]) == (2, ["server-0"])
+    assert (found["last"]["round"], found["last"]["verdict"]) == (1, "kept")
+    assert len(found["last"]["value"]) == 64
+    assert found["certificate_expires"].startswith("20")
+    assert "fedrfq_uploads_total 2\n" in metrics
+    assert "fedrfq_certified_round 1\n" in metrics
+    assert "fedrfq_certificate_expiry_seconds " in metrics
+    rows = [line for line in text.splitlines() if line.startswith("│ client-")]
+    assert ["waiting for the result" in rows[0], "not running" in rows[1]] == [True, True]
+    assert not (own / "status.json").exists()
+
+
+def test_a_client_that_lost_its_machine_comes_back_with_its_model_and_new_keys(
+    tmp_path: Path,
+) -> None:
+    """The steps of the operating manual. It may have sent an upload nobody here knows of."""
+    folder = new_federation(tmp_path / "f", 2, 9, minimum=1, deadline_ms=300)
+    server, own, other = (folder / name for name in ("server-0", "client-0", "client-1"))
+    backup = tmp_path / "backup"
+
+    async def lose() -> None:
+        await asyncio.gather(*(process(each).run(True) for each in (own, other)))
+        shutil.copytree(own / MODEL, backup / MODEL)
+        shutil.copy(own / NAME, backup)
+        shutil.rmtree(own)
+        fedrfq("keys", "new", own, "--name", "client-0")
+        fedrfq("committee", "change", server, own / "request.toml", "--out", tmp_path / "new.toml")
+        fedrfq("committee", "approve", server, tmp_path / "new.toml")
+        assert (await process(other).run(once=False)).successor
+        await until(lambda: (server / "past/1/federation.toml").exists())
+
+    async def return_() -> None:
+        shutil.copytree(backup, own, dirs_exist_ok=True)
+        shutil.copy(tmp_path / "new.toml", own / "federation.toml")
+        (own / "past/1").mkdir(parents=True)
+        for name in ("federation.toml", "last.bin"):
+            shutil.copy(server / "past/1" / name, own / "past/1")
+        kept, _ = tensors.load(backup / MODEL / "model.safetensors")
+        found = participant(identity.load(own), "mnist5k", CPU).params
+        assert all(torch.equal(found[name][0], kept[name]) for name in found)
+        await process(own).run(once=True)
+
+    async def work() -> None:
+        await lose()
+        await return_()
+
+    together(folder, work)
+    assert [(line["round"], line["verdict"]) for line in lines(own)][:2] == [(1, "kept")] * 2
+    assert "no evidence" in fedrfq("evidence", server).stdout
 
 
 def test_samples_of_its_own_and_a_public_map(

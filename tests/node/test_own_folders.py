@@ -139,6 +139,15 @@ def test_clients_bring_their_own_data(exact: Path) -> None:
         participant(own, "contract", CPU)
 
 
+def test_a_local_cluster_deals_known_data_only(tmp_path: Path) -> None:
+    own = pictures(tmp_path / "own", same(*NAMES))
+    (tmp_path / "study.toml").write_text(f'[data]\nname = "{own}"\n')
+    options = ["--experiment", tmp_path / "study.toml"]
+    said = fedrfq("local-cluster", tmp_path / "f", *options, expect=2).stderr
+    assert "committee init" in said
+    assert not (tmp_path / "f").exists()
+
+
 def test_what_a_founder_may_say(tmp_path: Path) -> None:
     example = pictures(tmp_path / "secret-ward", same(*NAMES))
     (tmp_path / "names.txt").write_text("coat\nbag\n\nboot\n")

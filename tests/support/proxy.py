@@ -40,7 +40,11 @@ class Proxy:
         weather: Weather = CALM,
         who: Callable[[int], int | None] = lambda port: None,
         apart: Callable[[int | None], bool] = lambda name: False,
+        host: str = "127.0.0.1",
+        target_host: str = "127.0.0.1",
     ) -> None:
+        self.host = host
+        self.target_host = target_host
         self.target = target
         self.rng = rng
         self.weather = weather
@@ -53,7 +57,7 @@ class Proxy:
 
     async def start(self, port: int = 0) -> None:
         """Listen on the port, or on a free one."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
+        self._server = await asyncio.start_server(self._accept, self.host, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
@@ -85,7 +89,7 @@ class Proxy:
         name = self.who(writer.get_extra_info("peername")[1])
         while self.apart(name):
             await asyncio.sleep(_POLL_S)
-        theirs, ours = await asyncio.open_connection("127.0.0.1", self.target)
+        theirs, ours = await asyncio.open_connection(self.target_host, self.target)
         ways = [
             asyncio.ensure_future(self._pump(name, reader, ours)),
             asyncio.ensure_future(self._pump(name, theirs, writer)),

@@ -35,6 +35,13 @@ def study_names() -> list[str]:
     return names()
 
 
+def detector_names() -> list[str]:
+    """Return the names of the detectors."""
+    from fedrfq.robust.detectors import DETECTORS
+
+    return list(DETECTORS)
+
+
 def mutant_names() -> list[str]:
     """Return the names of the deliberately broken replicas."""
     from fedrfq.simulator.fuzz.mutants import MUTANTS

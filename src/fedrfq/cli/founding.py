@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from fedrfq.cli.completion import complete, detector_names
 from fedrfq.cli.keys import Days
 from fedrfq.cli.options import ExperimentOption, Sets
 from fedrfq.cli.terminal import count, say
@@ -15,6 +16,9 @@ from fedrfq.consensus.roster import MAX_CLIENTS, MAX_SERVERS
 from fedrfq.errors import UserError
 from fedrfq.federation.members import ROLES
 from fedrfq.node.membership.certificates import DEFAULT_DAYS
+
+if TYPE_CHECKING:
+    from fedrfq.federation.federation_file import Federation
 
 # The smallest committee that tolerates a faulty server.
 _DEFAULT_SERVERS = 4
@@ -76,6 +80,15 @@ Deadline = Annotated[
 Timeout = Annotated[
     float, typer.Option(min=0.001, help="Seconds before a silent leader is replaced.")
 ]
+Detector = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What decides whose uploads count, or none; `fedrfq list detectors` shows them. "
+        "Default: the experiment's, or adaptive if it names none.",
+        autocompletion=complete(detector_names),
+    ),
+]
 ClassNames = Annotated[
     str,
     typer.Option(
@@ -120,6 +133,7 @@ def init(
     port: Port = 7400,
     experiment: ExperimentOption = None,
     sets: Sets = None,
+    detector: Detector = None,
     minimum: Minimum = None,
     deadline: Deadline = 60,
     timeout: Timeout = 2,
@@ -155,19 +169,21 @@ def init(
         "deadline_ms": round(deadline * _MS_PER_S),
         "view_ms": round(timeout * _MS_PER_S),
     }
+    chosen = founding.detector_settings(experiment, sets or [], detector)
     federation = founding.init(
         folder,
         addresses(host or ["127.0.0.1"], servers or 0, port),
         clients=clients,
         timings=timings,
         file=experiment,
-        sets=sets or [],
+        sets=[*(sets or []), *chosen],
         days=days,
         couriers=couriers,
         choice=choice,
     )
     console = Console()
     say(console, f"wrote {folder / 'federation.toml'}: {federation.about()}")
+    say(console, _about_detector(federation))
     if federation.contract is not None:
         say(console, f"data contract: {federation.contract.about()}")
     # f = ⌊(1−1)/3⌋ = 0: a committee of one tolerates nothing.
@@ -182,6 +198,13 @@ def init(
         "next: give each party its own folder, with this file in it, and no other party's; "
         "each then checks it with `fedrfq doctor`",
     )
+
+
+def _about_detector(federation: Federation) -> str:
+    name = federation.detector
+    if name == "none":
+        return "detector: none, so every poisoned upload counts; choose one with --detector"
+    return f"detector: {name}; it cannot be changed later, choose another now with --detector"
 
 
 def add(

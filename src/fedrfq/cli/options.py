@@ -59,3 +59,11 @@ LogLevel = Annotated[
         autocompletion=complete(lambda: ("debug", "info", "warning", "error")),
     ),
 ]
+StatusPort = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=65535,
+        help="Loopback port for /status, /metrics and /healthz; 0 picks a free one.",
+    ),
+]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedrfq.cli.options import LogFormat, LogLevel
+from fedrfq.cli.options import LogFormat, LogLevel, StatusPort
 
 
 def server(
@@ -32,14 +32,7 @@ def server(
             help="Where to listen. Default: the address of the server in federation.toml.",
         ),
     ] = None,
-    status_port: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=65535,
-            help="Loopback port for /status, /metrics and /healthz; 0 picks a free one.",
-        ),
-    ] = 0,
+    status_port: StatusPort = 0,
     until_done: Annotated[
         bool, typer.Option("--until-done", help="Stop after the last round.")
     ] = False,

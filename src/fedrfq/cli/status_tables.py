@@ -1,4 +1,4 @@
-"""The tables of `fedrfq committee status`, made from the statuses that servers report."""
+"""The tables of `fedrfq committee status`, made from the statuses that parties report."""
 
 from __future__ import annotations
 
@@ -12,22 +12,99 @@ from rich.text import Text
 # Parties that are named before the rest is only counted.
 _MAX_NAMED = 8
 
-# A `ServerStatus`, as JSON has it.
+# A `ServerStatus` or a `ClientStatus`, as JSON has it.
 Status = Mapping[str, Any]
 
 
-def status_tables(statuses: Mapping[str, Status | None]) -> RenderableType:
-    """Return one server in full; or a line for each of several, and what they know together.
+def status_tables(
+    servers: Mapping[str, Status | None], clients: Mapping[str, Status | None] | None = None
+) -> RenderableType:
+    """Return one party in full; or a line for each of several, and what servers know together.
 
-    `statuses` are by the name of the server's folder; None stands for a server that is not running.
+    Statuses are by the name of the party's folder; None stands for a party that is not running.
     """
-    running = [status for status in statuses.values() if status is not None]
-    # The caller makes sure that at least one server runs.
-    if len(statuses) == 1:
-        return _one_server(running[0])
-    # The server that is furthest ahead knows most about the others.
-    latest = max(running, key=lambda status: status["round"])
-    return Group(_overview(statuses), _details(latest))
+    clients = clients or {}
+    parts: list[RenderableType] = []
+    running = [status for status in servers.values() if status is not None]
+    if len(servers) == 1 and running:
+        parts.append(_one_server(running[0]))
+    elif servers:
+        parts.append(_overview(servers))
+    if len(servers) > 1 and running:
+        # The server that is furthest ahead knows most about the others.
+        parts.append(_details(max(running, key=lambda status: status["round"])))
+    training = [status for status in clients.values() if status is not None]
+    if len(clients) == 1 and training:
+        parts.append(_one_client(training[0]))
+    elif clients:
+        parts.append(_clients(clients))
+    return Group(*parts)
+
+
+def _clients(statuses: Mapping[str, Status | None]) -> Table:
+    """Return a line for each client."""
+    table = Table(
+        "client", "round", "phase", "receipts", "certified", "verdict", "accuracy", "state"
+    )
+    for folder, status in statuses.items():
+        if status is None:
+            table.add_row(folder, *[""] * 6, Text("not running", "red"))
+            continue
+        last = status["last"] or {"round": "", "verdict": "", "accuracy": ""}
+        table.add_row(
+            status["name"],
+            "finished" if status["finished"] else f"{status['round']} of {status['rounds']}",
+            status["phase"],
+            f"{len(status['receipts'])} of {status['servers']}",
+            str(last["round"]),
+            last["verdict"],
+            str(last["accuracy"]),
+            _client_state(status),
+        )
+    return table
+
+
+def _client_state(status: Status) -> Text:
+    if status["failed"]:
+        return Text("cannot write, so it does not upload", "red")
+    if len(status["connected"]) < status["needed"] and not status["finished"]:
+        return Text("waiting for servers", "yellow")
+    return Text("ok", "green")
+
+
+def _one_client(status: Status) -> Table:
+    table = _two_columns()
+    _row(table, "client", f"{status['name']} (run {status['run'][:16]}…)")
+    round_ = f"{status['round']} of {status['rounds']}: {status['phase']}"
+    if status["finished"]:
+        round_ = f"finished after round {status['round'] - 1}"
+    _row(table, "round", round_)
+    _row(table, "last upload", _upload(status["upload"]))
+    receipts = f"{join_names(status['receipts'])} of {status['servers']}"
+    _row(table, "receipts", f"{receipts}; none is sent for a round that is decided at once")
+    _row(table, "certified result", _certified(status["last"]))
+    _row(table, "connected", f"{join_names(status['connected'])}; a round needs {status['needed']}")
+    _row(table, "certificate", f"expires {status['certificate_expires']}; renews itself before")
+    _row(table, "messages ignored", _ignored(status))
+    _row(table, "state", _client_state(status))
+    if status["failed"]:
+        _row(table, "why", status["failed"])
+    return table
+
+
+def _upload(upload: Status | None) -> str:
+    if upload is None:
+        return "none yet"
+    if upload["at"] is None:
+        return f"round {upload['round']}, before this client was started"
+    return f"round {upload['round']}, {upload['at']}"
+
+
+def _certified(last: Status | None) -> str:
+    if last is None:
+        return "none yet"
+    accuracy = f"accuracy {last['accuracy']:.2f} %"
+    return f"round {last['round']} {last['value']}: {last['why']}; {accuracy}"
 
 
 def _overview(statuses: Mapping[str, Status | None]) -> Table:
@@ -87,6 +164,7 @@ def _one_server(status: Status) -> RenderableType:
     if not status["finished"]:
         _votes(table, status)
     _row(table, "connected", _connected(status))
+    _row(table, "certificate", f"expires {status['certificate_expires']}; renews itself before")
     _row(table, "log", f"{status['log_bytes'] / 2**20:.1f} MiB")
     _row(table, "state", _state(status))
     if status["failed"]:

@@ -24,11 +24,12 @@ from fedrfq.errors import UserError, did_you_mean
 _MAX_NAME = 100
 
 
-def load(name_or_path: str, form: ImageForm = AS_FOUND) -> Dataset:
+def load(name_or_path: str, form: ImageForm = AS_FOUND, partial: bool = False) -> Dataset:
     """Return a known dataset from the cache, or the user's own at a path, in this form.
 
-    At a path there is an .npz or a folder of images. A known dataset is checked against its hash
-    each time; one that needs no network is created on first use.
+    At a path there is an .npz or a folder of images; with `partial`, of a client that may lack
+    classes. A known dataset is checked against its hash each time; one that needs no network is
+    created on first use.
     """
     if is_given(name_or_path):
         raise UserError(
@@ -38,7 +39,7 @@ def load(name_or_path: str, form: ImageForm = AS_FOUND) -> Dataset:
         )
     source = DATASETS.get(name_or_path)
     if source is None:
-        return _own(name_or_path, form)
+        return _own(name_or_path, form, partial)
     if form != AS_FOUND:
         raise UserError(
             f"{name_or_path} has a form of its own: remove data.shape, data.window, data.resize and"
@@ -91,11 +92,11 @@ def mapped(content: Content, contract: Contract, what: str) -> Content:
     )
 
 
-def _own(name_or_path: str, form: ImageForm) -> Dataset:
+def _own(name_or_path: str, form: ImageForm, partial: bool) -> Dataset:
     path = _existing(name_or_path)
     # Converted images cannot be loaded again by the path alone.
     origin = str(path.resolve()) if form == AS_FOUND else ""
-    return of_content(path.stem, _content(path, form, partial=False), origin)
+    return of_content(path.stem, _content(path, form, partial), origin)
 
 
 def _content(path: Path, form: ImageForm, partial: bool) -> Content:

@@ -114,6 +114,11 @@ class Federation:
         return {member.certificate: party for party, member in self.members.items()}
 
     @cached_property
+    def party_by_name(self) -> dict[str, int]:
+        """The party of each name."""
+        return {member.name: party for party, member in self.members.items()}
+
+    @cached_property
     def text(self) -> str:
         """The text of federation.toml."""
         task = self.task
@@ -126,7 +131,7 @@ class Federation:
             "bits": task.precision.bits,
             "classes": task.classes,
             "values": task.values,
-            "detector": {"name": _name(task.detector), **vars(task.detector)},
+            "detector": {"name": self.detector, **vars(task.detector)},
         }
         if task.public is not None:
             table["public"] = _public_table(task.public)
@@ -155,6 +160,11 @@ class Federation:
         if party in self.courier_numbers:
             return courier
         return client
+
+    @property
+    def detector(self) -> str:
+        """The name of the detector that judges uploads."""
+        return _name(self.task.detector)
 
     def about(self) -> str:
         """Describe the federation in one line."""

@@ -50,6 +50,11 @@ class Ed25519Signer:
         self._key = SigningKey(seed)
         self.public = bytes(self._key.verify_key)
 
+    @property
+    def seed(self) -> bytes:
+        """The secret itself, for a TLS certificate, which another library has to sign."""
+        return bytes(self._key)
+
     def __call__(self, data: bytes) -> bytes:
         return self._key.sign(data).signature
 

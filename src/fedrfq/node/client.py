@@ -35,6 +35,9 @@ from fedrfq.node.logs import log_event, log_peer_event
 from fedrfq.node.membership import epochs
 from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.ops import status
+from fedrfq.node.ops.client_status import ClientTracker
+from fedrfq.node.ops.prometheus import client_metrics
+from fedrfq.node.ops.status_pages import StatusPages
 from fedrfq.node.participant import ClientAccuracies, Participant
 from fedrfq.node.storage.audit_writer import AuditWriter
 from fedrfq.node.storage.client_history import ClientHistory, HistoryLine
@@ -71,8 +74,10 @@ class ClientProcess:
         identity: Identity,
         participant: Participant,
         on_round: Callable[[HistoryLine], None],
+        status_port: int = 0,
     ) -> None:
         self._identity = identity
+        self._status_port = status_port
         self._federation = identity.federation
         self._participant = participant
         self._rules = Rules(self._federation.roster)
@@ -103,9 +108,12 @@ class ClientProcess:
         self._links.on_peer = self._peer
         history = ClientHistory(identity.folder, self._federation.roster.run.hex())
         self._learner = Learner(participant, history, self._driver.give)
-        self._learner.on_round = on_round
+        self._on_round = on_round
+        self._learner.on_round = self._completed
         self._compactor = LogCompactor(self._store, self._audit)
         self._rounds = epochs.rounds_left(identity)
+        self._tracker = ClientTracker(identity, self._client, self._rounds)
+        self._driver.on_persisted = self._tracker.persisted
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop_requested = asyncio.Event()
 
@@ -113,11 +121,17 @@ class ClientProcess:
         """Run until the run has ended, or SIGTERM or SIGINT; with `once`, for one round."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop_requested.set)
+        pages = StatusPages(
+            self._identity.folder,
+            lambda: self._tracker.status(self._driver, self._links),
+            lambda: client_metrics(self._tracker, self._driver, self._links),
+            lambda: self._driver.failed,
+        )
         try:
-            await self._start()
+            await self._start(pages)
             finished = await self._learn_until_stopped(once)
         finally:
-            await self._stop()
+            await self._stop(pages)
         last = self._client.last
         successor = b""
         if finished:
@@ -134,7 +148,8 @@ class ClientProcess:
         packed = epochs.encode_last(self._rules, last, outcome)
         epochs.activate_successor(self._identity.folder, packed, outcome.successor)
 
-    async def _start(self) -> None:
+    async def _start(self, pages: StatusPages) -> None:
+        port = await pages.start(self._status_port)
         await self._links.start()
         self._driver.start()
         log_event(
@@ -143,6 +158,7 @@ class ClientProcess:
             run=self._federation.roster.run.hex(),
             round=self._client.round,
             rounds=self._rounds,
+            status_port=port,
         )
         last = self._client.last
         parts = self._client.parts
@@ -169,10 +185,11 @@ class ClientProcess:
             future.result()
         return learning in done and learning.result().last
 
-    async def _stop(self) -> None:
+    async def _stop(self, pages: StatusPages) -> None:
         # The driver before the links, and both before the files that they write to.
         self._driver.stop()
         await self._links.stop()
+        await pages.stop()
         self._store.close()
         self._audit.close()
 
@@ -189,6 +206,10 @@ class ClientProcess:
         # In a later turn, when all effects of this batch have been carried out.
         if self._compactor.due:
             asyncio.get_running_loop().call_soon(self._compact)
+
+    def _completed(self, line: HistoryLine) -> None:
+        self._tracker.completed(line)
+        self._on_round(line)
 
     def _compact(self) -> None:
         try:
@@ -364,20 +385,26 @@ def attend(
     device: torch.device,
     once: bool = False,
     on_round: Callable[[HistoryLine], None] = _ignore,
+    status_port: int = 0,
 ) -> ClientEnded:
     """Take part in the federation of this folder, and in its successors, to the end."""
     while True:
         epochs.complete_activation(folder)
         identity = load(folder)
-        ended = asyncio.run(_attend(identity, participant(identity, data, device), once, on_round))
+        learning = participant(identity, data, device)
+        ended = asyncio.run(_attend(identity, learning, once, on_round, status_port))
         if not ended.successor or once:
             return ended
 
 
 async def _attend(
-    identity: Identity, learning: Participant, once: bool, on_round: Callable[[HistoryLine], None]
+    identity: Identity,
+    learning: Participant,
+    once: bool,
+    on_round: Callable[[HistoryLine], None],
+    status_port: int,
 ) -> ClientEnded:
-    process = ClientProcess(identity, learning, on_round)
+    process = ClientProcess(identity, learning, on_round, status_port)
     ended = await process.run(once)
     if not ended.successor:
         return ended

@@ -43,7 +43,8 @@ def find(
     if contract is not None:
         return own(experiment, client, agreed(name_or_path, contract))
     _check_name(experiment, name_or_path)
-    dataset = data.load(name_or_path)
+    # Labels are matched to those of a known dataset by name, so that some may be missing.
+    dataset = data.load(name_or_path, partial=experiment.data.name in DATASETS)
     if name_or_path in DATASETS:
         local = share(experiment, client, dataset)
     else:

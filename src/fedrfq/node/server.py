@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import secrets
 import signal
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedrfq.consensus.events import Decided, Outcome, Propose, Waiting
@@ -19,8 +18,6 @@ from fedrfq.consensus.rules import Rules
 from fedrfq.errors import UserError
 from fedrfq.federation.federation_file import Federation
 from fedrfq.federation.reconfiguration import reconfigurable
-from fedrfq.files.atomic import write_atomically
-from fedrfq.files.strict_json import to_json
 from fedrfq.node.driver import Driver
 from fedrfq.node.ended_runs import EndedRuns
 from fedrfq.node.logs import log_event, log_peer_event
@@ -29,11 +26,11 @@ from fedrfq.node.membership.identity import Identity, load
 from fedrfq.node.membership.proposal import pending
 from fedrfq.node.ops import status
 from fedrfq.node.ops.prometheus import metrics
+from fedrfq.node.ops.status_pages import StatusPages
 from fedrfq.node.ops.status_tracker import StatusTracker
-from fedrfq.node.ops.web import WebPage, WebServer
 from fedrfq.node.storage.audit_writer import AuditWriter
 from fedrfq.node.storage.compaction import LogCompactor
-from fedrfq.node.storage.party_folder import FEDERATION, STATUS
+from fedrfq.node.storage.party_folder import FEDERATION
 from fedrfq.node.storage.write_ahead_log import WriteAheadLog
 from fedrfq.node.transport.budget import honest_sizes
 from fedrfq.node.transport.links import Links
@@ -121,15 +118,18 @@ class Server:
         """Run until SIGTERM or SIGINT, or the end of the run if that was asked for."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled)
-        web = WebServer(
-            {"/status": self._status, "/metrics": self._metrics, "/healthz": self._health}
+        pages = StatusPages(
+            self._identity.folder,
+            lambda: self._tracker.status(self._driver, self._links),
+            lambda: metrics(self._tracker, self._driver, self._links),
+            lambda: self._driver.failed,
         )
         try:
-            await self._start(web)
+            await self._start(pages)
             await self._serve_until_stopped()
         finally:
             log_event("stopping", round=self._replica.round)
-            await self._stop(web)
+            await self._stop(pages)
         log_event("stopped")
 
     def stop(self) -> None:
@@ -140,11 +140,8 @@ class Server:
         self.signalled = True
         self.stop()
 
-    async def _start(self, web: WebServer) -> None:
-        port = await web.start(self._options.status_port)
-        write_atomically(
-            self._identity.folder / STATUS, json.dumps({"port": port, "pid": os.getpid()}).encode()
-        )
+    async def _start(self, pages: StatusPages) -> None:
+        port = await pages.start(self._options.status_port)
         try:
             await self._links.start()
         except OSError as error:
@@ -223,15 +220,14 @@ class Server:
             waited += _LOOK_S
         self.stop()
 
-    async def _stop(self, web: WebServer) -> None:
+    async def _stop(self, pages: StatusPages) -> None:
         # The driver before the links, and both before the files that they write to.
         self._driver.stop()
         await self._links.stop()
-        await web.stop()
+        await pages.stop()
         self._store.close()
         self._audit.close()
         self._ended_runs.close()
-        (self._identity.folder / STATUS).unlink(missing_ok=True)
 
     # Callbacks
 
@@ -364,22 +360,6 @@ class Server:
         if certificate is None:
             return None
         return self._rules.unsigned(Cert(fetch.round, certificate))
-
-    # Pages
-
-    def _status(self) -> WebPage:
-        status = self._tracker.status(self._driver, self._links)
-        return WebPage(to_json(asdict(status)) + "\n", "application/json")
-
-    def _metrics(self) -> WebPage:
-        text = metrics(self._tracker, self._driver, self._links)
-        return WebPage(text, "text/plain; version=0.0.4; charset=utf-8")
-
-    def _health(self) -> WebPage:
-        failed = self._driver.failed
-        if failed is None:
-            return WebPage("ok\n")
-        return WebPage(f"{failed}\n", code=503)
 
 
 def _inherited(identity: Identity) -> Outcome | None:

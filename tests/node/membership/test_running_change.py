@@ -9,7 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from fedrfq.node.membership import epochs, identity
-from support.federations import Uploader, founded, process, until, without_torch
+from fedrfq.node.membership.identity import load
+from fedrfq.node.server import ServerOptions, serve
+from support.command import fedrfq as in_process
+from support.federations import PATIENCE_S, Uploader, founded, process, until, without_torch
 
 
 def fedrfq(*arguments: object) -> str:
@@ -25,11 +28,14 @@ def run_of(folder: Path) -> str:
 
 
 async def rounds(folders: list[Path], number: int) -> None:
-    """Let clients upload until each knows of so many decided rounds."""
+    """Let clients upload until each knows how round `number` was decided.
+
+    A client that a loaded machine holds up may miss a round before it.
+    """
     clients = [Uploader(folder, number) for folder in folders]
     for client in clients:
         await client.start()
-    await until(lambda: all(len(client.decided) >= number for client in clients))
+    await until(lambda: all(number in client.decided for client in clients))
     for client in clients:
         await client.stop()
 
@@ -94,3 +100,40 @@ def test_a_change_is_agreed_on_and_followed(tmp_path: Path) -> None:
     assert output.count("/past/1 is verified") == 4
     assert "4 logs agree" in output
     assert identity.load(servers[1]).signer.public == identity.read_federation(file).servers[1]
+
+
+def test_a_server_that_lost_its_machine_comes_back_with_new_keys(tmp_path: Path) -> None:
+    """The steps of the operating manual. Its vote counts at once: another server is away then."""
+    founded(tmp_path, clients=1, rounds=50)
+    servers = [tmp_path / f"server-{k}" for k in range(4)]
+    client = tmp_path / "client-0"
+    file = tmp_path / "new.toml"
+    address = identity.load(servers[3]).member.address
+
+    async def test() -> None:
+        running = [asyncio.create_task(serve(load(folder), ServerOptions())) for folder in servers]
+        await rounds([client], 2)
+        running[3].cancel()
+        await asyncio.gather(running[3], return_exceptions=True)
+        shutil.rmtree(servers[3])
+        in_process("keys", "new", servers[3], "--name", "server-3", "--address", address)
+        request = servers[3] / "request.toml"
+        in_process("committee", "change", servers[0], request, "--out", file)
+        for folder in servers[:3]:
+            in_process("committee", "approve", folder, file)
+        await changed([client], servers[:3])
+        for folder in (servers[3], client):
+            (folder / "past/1").mkdir(parents=True)
+            shutil.copy(file, folder / "federation.toml")
+            for name in ("federation.toml", "last.bin"):
+                shutil.copy(servers[0] / "past/1" / name, folder / "past/1")
+        running[3] = asyncio.create_task(serve(load(servers[3]), ServerOptions()))
+        running[0].cancel()
+        await rounds([client], 2)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(test(), 3 * PATIENCE_S))
+    assert "no evidence" in in_process("evidence", *servers).stdout
+    assert "2 of 50" in in_process("verify", servers[3], servers[1]).stdout

@@ -208,14 +208,6 @@ def test_a_party_that_runs_is_left_alone(federation: Path) -> None:
     assert not locks.is_locked(federation / "server-1")
 
 
-def test_what_a_client_that_runs_does_is_in_its_log(federation: Path) -> None:
-    held = locks.acquire(federation / "client-0", "", "")
-    try:
-        assert found(federation / "client-0")["process"].note.endswith("see its log")
-    finally:
-        os.close(held)
-
-
 def damaged_permissions(folder: Path) -> None:
     (folder / "vote.key").chmod(0o644)
 
@@ -261,17 +253,19 @@ def test_what_is_wrong_in_the_folder_is_found_alone(
     ]
 
 
-def test_certificates_that_run_out_are_told_thirty_days_ahead(federation: Path) -> None:
+def test_it_says_until_when_certificates_are_valid_and_that_they_renew_themselves(
+    federation: Path,
+) -> None:
     def at(days: int) -> dict[str, Finding]:
         steps = doctor.examine(federation / "server-1", NOW + timedelta(days=days), 0.1)
         return {finding.what: finding for finding in steps}
 
-    early = at(690)
-    late = at(710)
-    assert (early["tls.crt"].grade, early["others' certificates"].grade) == (OK, OK)
-    assert (late["tls.crt"].grade, late["others' certificates"].grade) == (WARNING, WARNING)
-    assert "and 0 more" not in late["others' certificates"].note
-    assert at(740)["tls.crt"].grade == FAILED
+    assert at(690)["certificate"].grade == OK
+    assert "renewed by itself from" in at(710)["certificate"].note
+    late = at(740)
+    assert {late["certificate"].grade, late["servers"].grade} == {WARNING}
+    assert "start this party" in late["certificate"].note
+    assert "server-0" not in late
 
 
 def test_a_clock_that_is_behind_is_found(federation: Path) -> None:

@@ -8,7 +8,7 @@ import json
 import re
 import signal
 import subprocess
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,8 @@ from fedrfq.federation import codec
 from fedrfq.node.membership import identity
 from fedrfq.node.ops import status as server_status
 from fedrfq.node.ops import status_client
+from fedrfq.node.ops.client_status import _why
+from fedrfq.node.storage.client_history import HistoryLine
 from fedrfq.prototypes.fixed_point import Uploads
 from fedrfq.robust.detectors import FULL, Reason, Verdict
 from fedrfq.robust.detectors.reasons import toward
@@ -207,9 +209,9 @@ def test_evidence_names_the_party(tmp_path: Path) -> None:
 # The tables
 
 
-def printed(statuses: dict[str, Any]) -> str:
+def printed(servers: dict[str, Any], clients: dict[str, Any] | None = None) -> str:
     console = Console(width=200, file=io.StringIO())
-    console.print(status_tables(statuses))
+    console.print(status_tables(servers, clients))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -288,14 +290,14 @@ def test_a_server_without_enough_others_waits_for_them(
 
 
 def test_a_server_that_was_left_behind_is_said_to_be(tmp_path: Path) -> None:
-    """A server that has spoken of earlier rounds only is behind; one that has not spoken is not."""
+    """Not one that decided the last round and waits for uploads, nor one that has not spoken."""
     founded(tmp_path)
 
     async def test() -> None:
         servers = Servers(tmp_path)
         await servers.start(0)
         servers[0]._driver.heard.update({1: 4, 2: 3})
-        servers[0]._replica.state.round = 4
+        servers[0]._replica.state.round = 5
         found = servers[0]._tracker.status(servers[0]._driver, servers[0]._links)
         assert (found.behind, found.unheard) == (("server-2",), ("server-3",))
         await servers.stop()
@@ -303,11 +305,73 @@ def test_a_server_that_was_left_behind_is_said_to_be(tmp_path: Path) -> None:
     run(test())
 
 
-def test_a_client_has_no_status(tmp_path: Path) -> None:
+def test_a_courier_has_no_status(tmp_path: Path) -> None:
     founded(tmp_path, couriers=1)
-    for name, role in (("client-0", "client"), ("courier-0", "courier")):
-        said = fedrfq("committee", "status", tmp_path / name, expect=2).stderr
-        assert f"{name}, a {role}: only servers have a status" in said
+    said = fedrfq("committee", "status", tmp_path / "courier-0", expect=2).stderr
+    assert "courier-0, a courier, which has no status" in said
+
+
+CLIENT = {
+    "run": "ab" * 32,
+    "name": "ward-3",
+    "party": -4,
+    "rounds": 5,
+    "finished": False,
+    "failed": None,
+    "round": 3,
+    "phase": "waiting for the result",
+    "upload": {"round": 3, "at": "2026-11-18T02:00:00+00:00"},
+    "receipts": ["server-0", "server-2"],
+    "connected": ["server-0", "server-1", "server-2"],
+    "servers": 4,
+    "needed": 3,
+    "last": {
+        "round": 2,
+        "value": "cd" * 32,
+        "verdict": "filtered",
+        "score": 9,
+        "weight": 0.0,
+        "why": "counted for 0 %: far",
+        "accuracy": 91.25,
+    },
+    "certificate_expires": "2028-11-17T02:00:00+00:00",
+    "ignored": {},
+}
+
+
+def test_one_client_is_shown_in_full() -> None:
+    text = printed({}, {"ward-3": CLIENT})
+    assert re.search(r"round +│ 3 of 5: waiting for the result", text)
+    assert re.search(r"last upload +│ round 3, 2026-11-18T02:00:00", text)
+    assert re.search(r"receipts +│ server-0, server-2 of 4", text)
+    assert "counted for 0 %: far; accuracy 91.25 %" in text
+    assert "expires 2028-11-17" in text
+    early = printed({}, {"ward-3": {**CLIENT, "upload": None, "last": None, "connected": []}})
+    assert "waiting for servers" in early
+
+
+def test_a_client_says_why_its_upload_counted_for_less() -> None:
+    line: dict[str, Any] = {field.name: None for field in fields(HistoryLine)}
+    told = [
+        _why(HistoryLine(**{**line, "verdict": verdict, "weight": weight, "reason": reason}))
+        for verdict, weight, reason in [("", None, ""), ("kept", 100.0, ""), ("kept", 25.0, "far")]
+    ]
+    assert told == [
+        "no upload of this client was in the round",
+        "counted in full",
+        "counted for 25 %: far",
+    ]
+
+
+def test_several_clients_are_shown_a_line_each_below_the_servers(
+    reported: dict[str, Any],
+) -> None:
+    clients = {"ward-3": CLIENT, "ward-4": None, "ward-5": {**CLIENT, "failed": "no room"}}
+    text = printed({"server-0": reported}, clients)
+    assert "server-0 (run" in text
+    states = [line for line in text.splitlines() if line.startswith("│ ward-")]
+    words = ["ok", "not running", "cannot write"]
+    assert [word in line for word, line in zip(words, states, strict=True)] == [True] * 3
 
 
 def test_several_servers_are_shown_a_line_each(reported: dict[str, Any]) -> None:
@@ -354,7 +418,7 @@ def _catches_sigterm(pid: int) -> bool:
 def test_status_finds_the_servers_that_run(tmp_path: Path) -> None:
     founded(tmp_path)
     for folder in (tmp_path, tmp_path / "server-0"):
-        assert "no server of" in fedrfq("committee", "status", folder, expect=2).stderr
+        assert "no server or client of" in fedrfq("committee", "status", folder, expect=2).stderr
     with process(tmp_path / "server-0"), process(tmp_path / "server-2"):
         for number in (0, 2):
             status(tmp_path / f"server-{number}")
@@ -374,7 +438,10 @@ def test_status_finds_the_servers_that_run(tmp_path: Path) -> None:
             watching.terminate()
             assert watching.wait(PATIENCE_S) == 130
     assert (tmp_path / "server-0" / "status.json").exists()  # they were killed
-    assert "no server of" in fedrfq("committee", "status", tmp_path / "server-0", expect=2).stderr
+    assert (
+        "no server or client of"
+        in fedrfq("committee", "status", tmp_path / "server-0", expect=2).stderr
+    )
     assert "neither" in fedrfq("committee", "status", tmp_path / "nowhere", expect=2).stderr
 
 
@@ -386,7 +453,7 @@ def test_a_status_file_that_leads_nowhere_is_a_server_that_does_not_run(
 ) -> None:
     founded(tmp_path, servers=1, clients=1)
     (tmp_path / "server-0" / "status.json").write_text(text)
-    assert "no server of" in fedrfq("committee", "status", tmp_path, expect=2).stderr
+    assert "no server or client of" in fedrfq("committee", "status", tmp_path, expect=2).stderr
 
 
 def test_a_server_of_another_version_is_said_to_be(

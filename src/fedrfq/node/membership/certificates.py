@@ -1,4 +1,8 @@
-"""Self-signed TLS certificates, which the other parties pin: there is no authority to trust.
+"""TLS certificates that the other parties pin, or that a party has signed for itself.
+
+There is no authority to trust. A party's first certificate is self-signed, and federation.toml pins
+its bytes. Later ones are signed with the party's key for votes, which federation.toml lists too: so
+a party renews its certificate alone, and whoever knows federation.toml knows whose it is.
 
 Keys are on P-256, whose handshakes are the fastest in OpenSSL; Ed25519 is accepted, too.
 """
@@ -12,59 +16,126 @@ from typing import TYPE_CHECKING
 
 from fedrfq.errors import UserError
 from fedrfq.federation.members import MAX_CERTIFICATE_BYTES
+from fedrfq.federation.signatures import KEY, Ed25519, Ed25519Signer
 from fedrfq.node.storage.party_folder import read_text
 
 if TYPE_CHECKING:
-    from cryptography.x509 import Certificate, ExtensionType, KeyUsage, Name, SubjectKeyIdentifier
+    from cryptography.x509 import (
+        Certificate,
+        CertificateBuilder,
+        KeyUsage,
+        Name,
+        SubjectKeyIdentifier,
+    )
 
 # How long a new certificate is valid.
 DEFAULT_DAYS = 730
 # A new certificate is valid from a little earlier, because others' clocks may be behind.
 _CLOCK_TOLERANCE = timedelta(hours=1)
+# The keys in federation.toml do not expire (RFC 5280, 4.1.2.5, has this date for that).
+_ALWAYS = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
 
 
-def make(name: str, days: int = DEFAULT_DAYS, now: datetime | None = None) -> tuple[bytes, bytes]:
-    """Return a new private key, as PEM, and its certificate for `name`, as DER."""
+def make(
+    name: str,
+    lifetime: timedelta = timedelta(days=DEFAULT_DAYS),
+    now: datetime | None = None,
+    signer: Ed25519Signer | None = None,
+) -> tuple[bytes, bytes]:
+    """Return a new private key, as PEM, and its certificate for `name`, as DER.
+
+    The certificate is signed with the party's key for votes if there is a `signer`, and by its own
+    key otherwise.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
     key = ec.generate_private_key(ec.SECP256R1())
     now = now or datetime.now(UTC)
-    subject = _subject(name)
-    # The issuer is the subject itself.
-    builder = x509.CertificateBuilder(
-        subject, subject, key.public_key(), x509.random_serial_number()
-    )
-    builder = builder.not_valid_before(now - _CLOCK_TOLERANCE)
-    builder = builder.not_valid_after(now + timedelta(days=days))
-    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    for extension, critical in _extensions(identifier):
-        builder = builder.add_extension(extension, critical)
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    builder = x509.CertificateBuilder().subject_name(_subject(name)).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - _CLOCK_TOLERANCE).not_valid_after(now + lifetime)
+    if signer is None:
+        builder = _extended(builder.issuer_name(_subject(name)), own, own)
+        certificate = builder.sign(key, hashes.SHA256())
+    else:
+        votes = ed25519.Ed25519PrivateKey.from_private_bytes(signer.seed)
+        issuer = x509.SubjectKeyIdentifier.from_public_key(votes.public_key())
+        builder = _extended(builder.issuer_name(_identity(name)), own, issuer)
+        certificate = builder.sign(votes, None)
     private = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    certificate = builder.sign(key, hashes.SHA256())
     return private, certificate.public_bytes(serialization.Encoding.DER)
 
 
-def _extensions(identifier: SubjectKeyIdentifier) -> list[tuple[ExtensionType, bool]]:
-    """Return the extensions of a certificate, and whether each is critical."""
+def _extended(
+    builder: CertificateBuilder, own: SubjectKeyIdentifier, issuer: SubjectKeyIdentifier
+) -> CertificateBuilder:
+    """Return the builder with the extensions of a certificate."""
     from cryptography import x509
     from cryptography.x509 import oid
 
     # A server also dials other servers, so every party may use its key at either end.
     both_ends = [oid.ExtendedKeyUsageOID.SERVER_AUTH, oid.ExtendedKeyUsageOID.CLIENT_AUTH]
-    authority = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
-    return [
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (_signatures_only(), True),
-        (x509.ExtendedKeyUsage(both_ends), False),
-        (identifier, False),
-        (authority, False),
-    ]
+    authority = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+    builder = builder.add_extension(_usage(signs_certificates=False), True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage(both_ends), False)
+    return builder.add_extension(own, False).add_extension(authority, False)
+
+
+def anchor(name: str, key: bytes) -> bytes:
+    """Return a certificate, as DER, by which OpenSSL trusts what the key for votes has signed.
+
+    Everybody makes it from federation.toml alone. OpenSSL does not check the signature of what it
+    is told to trust, so this one is made with a key that everybody knows.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    public = ed25519.Ed25519PublicKey.from_public_bytes(key)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(public)
+    builder = x509.CertificateBuilder(_identity(name), _identity(name), public, 1, *_ALWAYS)
+    # Nothing that it signs may sign further certificates.
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+    builder = builder.add_extension(_usage(signs_certificates=True), True)
+    builder = builder.add_extension(identifier, False)
+    known_to_all = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(KEY))
+    return builder.sign(known_to_all, None).public_bytes(serialization.Encoding.DER)
+
+
+def is_signed_by(der: bytes, name: str, key: bytes) -> bool:
+    """Return whether the key for votes of `name` has signed this as the certificate of `name`."""
+    from cryptography import x509
+
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        names = (certificate.subject, certificate.issuer)
+        signed = certificate.tbs_certificate_bytes
+    except (ValueError, x509.InvalidVersion):
+        return False
+    # Messages and requests that this key signs begin with letters, certificates never do.
+    is_own = names == (_subject(name), _identity(name))
+    return is_own and Ed25519().verify(key, signed, certificate.signature)
+
+
+def subject(der: bytes) -> str | None:
+    """Return the name that a certificate is for, or None if it has none."""
+    from cryptography import x509
+    from cryptography.x509 import oid
+
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        names = certificate.subject.get_attributes_for_oid(oid.NameOID.COMMON_NAME)
+    except (ValueError, x509.InvalidVersion):
+        return None
+    return str(names[0].value) if len(names) == 1 else None
 
 
 def check(der: bytes, who: str, now: datetime | None = None) -> None:
@@ -80,18 +151,32 @@ def check(der: bytes, who: str, now: datetime | None = None) -> None:
 
 def check_time(der: bytes, who: str, now: datetime | None = None) -> None:
     """Raise a UserError unless the certificate of `who` is valid now."""
-    start, end = validity(der, who)
+    check_clock(der, who, now)
+    _, end = validity(der, who)
+    if (now or datetime.now(UTC)) > end:
+        raise UserError(
+            f"the certificate of {who} has expired on {end:%Y-%m-%d}: "
+            "make new keys with `fedrfq keys new`"
+        )
+
+
+def check_clock(der: bytes, who: str, now: datetime | None = None) -> None:
+    """Raise a UserError if by this clock the certificate of `who` is yet to be made."""
+    start, _ = validity(der, who)
     now = now or datetime.now(UTC)
     if now < start:
         raise UserError(
             f"the certificate of {who} is valid from {start:%Y-%m-%d %H:%M} UTC, "
             f"and here it is {now:%Y-%m-%d %H:%M} UTC: set the clock"
         )
-    if now > end:
-        raise UserError(
-            f"the certificate of {who} has expired on {end:%Y-%m-%d}: "
-            "make new keys with `fedrfq keys new`"
-        )
+
+
+def lifetime(der: bytes, who: str) -> timedelta:
+    """Return for how long the certificate of `who` was made."""
+    start, end = validity(der, who)
+    made = start + _CLOCK_TOLERANCE
+    # Another program's certificate may be valid for less than our tolerance.
+    return end - (made if made < end else start)
 
 
 def validity(der: bytes, who: str) -> tuple[datetime, datetime]:
@@ -115,9 +200,13 @@ def pem(der: bytes) -> str:
 def read(path: Path) -> bytes:
     """Return the only certificate of a PEM file, as DER."""
     # PEM is base64, which is longer than DER by a third.
-    max_length = 2 * MAX_CERTIFICATE_BYTES
+    return parse(read_text(path, 2 * MAX_CERTIFICATE_BYTES), path)
+
+
+def parse(text: str, path: Path) -> bytes:
+    """Return the certificate of a PEM text, which errors say is in `path`, as DER."""
     try:
-        return ssl.PEM_cert_to_DER_cert(read_text(path, max_length))
+        return ssl.PEM_cert_to_DER_cert(text)
     except ValueError as error:
         raise UserError(f"{path} is not a PEM certificate ({error}): restore it") from error
 
@@ -166,17 +255,22 @@ def _subject(name: str) -> Name:
     return x509.Name([x509.NameAttribute(oid.NameOID.COMMON_NAME, name)])
 
 
-def _signatures_only() -> KeyUsage:
-    """Return a key usage that allows signing handshakes, and nothing else."""
+def _identity(name: str) -> Name:
+    """Return the issuer of what the key for votes of `name` signs; no party's name has a space."""
+    return _subject(f"votes of {name}")
+
+
+def _usage(signs_certificates: bool) -> KeyUsage:
+    """Return a key usage that allows signing certificates, or handshakes, and nothing else."""
     from cryptography.x509 import KeyUsage
 
     return KeyUsage(
-        digital_signature=True,
+        digital_signature=not signs_certificates,
         content_commitment=False,
         key_encipherment=False,
         data_encipherment=False,
         key_agreement=False,
-        key_cert_sign=False,
+        key_cert_sign=signs_certificates,
         crl_sign=False,
         encipher_only=False,
         decipher_only=False,

@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,8 @@ from fedrfq.node.storage.party_folder import (
     write,
 )
 
+# The detector of a federation whose experiment names none: an open federation needs one.
+DEFAULT_DETECTOR = "adaptive"
 if TYPE_CHECKING:
     from fedrfq.node.membership.contract_choice import ContractChoice
 
@@ -67,7 +70,7 @@ class NewKeys:
         # Refuse a bad name or address before any key is made.
         Request(Member(name, address, b"-"), b"", courier=courier)
         seed = secrets.token_bytes(KEY)
-        tls_key, certificate = certificates.make(name, days)
+        tls_key, certificate = certificates.make(name, timedelta(days=days))
         signer = Ed25519Signer(seed)
         member = Member(name, address, certificate)
         request = Request(member, signer.public, courier=courier).signed(signer)
@@ -130,6 +133,24 @@ def purpose(
         )
     task = committee_settings(chosen, len(classes)).task
     return FoundingPurpose(toml.dump(chosen.table()), task, contract)
+
+
+def detector_settings(file: Path | None, sets: Sequence[str], chosen: str | None) -> list[str]:
+    """Return the settings that make `chosen` the detector of an experiment.
+
+    If it is None, the experiment's own detector stays, or the default is set where it names none.
+    """
+    named: toml.Table = {}
+    if file is not None:
+        named = toml.read(file)
+    for assignment in sets:
+        named = toml.assign(named, assignment)
+    section = named.get("detector")
+    if chosen is None and not (isinstance(section, Mapping) and "name" in section):
+        chosen = DEFAULT_DETECTOR
+    if chosen is None:
+        return []
+    return [f"detector.name={chosen}"]
 
 
 def federation(

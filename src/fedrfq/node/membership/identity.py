@@ -69,8 +69,8 @@ def load(folder: Path) -> Identity:
             f"{folder / TLS_CERTIFICATE} is not the certificate that {FEDERATION} lists for "
             f"{identity.member.name}: restore it"
         )
-    # Its form was checked when the federation was founded; only time can make it unfit.
-    certificates.check_time(certificate, identity.member.name)
+    # Its form was checked when the federation was founded. If it has expired, it is renewed.
+    certificates.check_clock(certificate, identity.member.name)
     return identity
 
 

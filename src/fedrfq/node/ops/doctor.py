@@ -14,13 +14,13 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fedrfq.errors import UserError
 from fedrfq.federation.members import endpoint
 from fedrfq.files.locks import is_locked
-from fedrfq.node.membership import certificates
+from fedrfq.node.membership import certificates, renewal
 from fedrfq.node.membership.identity import Identity, load, read_federation, read_signer
 from fedrfq.node.storage.party_folder import FEDERATION, TLS_CERTIFICATE, TLS_KEY, VOTE_KEY, secret
 from fedrfq.node.transport import probe, tls
@@ -28,13 +28,9 @@ from fedrfq.node.transport import probe, tls
 OK = "ok"
 WARNING = "warning"
 FAILED = "failed"
-# A certificate that expires sooner than this gets a warning.
-_EXPIRY_NOTICE = timedelta(days=30)
 # Free bytes below which a server soon cannot write its log, and below which to warn.
 _MIN_FREE_BYTES = 64 << 20
 _LOW_FREE_BYTES = 1 << 30
-# Parties that are named before the rest is only counted.
-_MAX_NAMED = 5
 _MINUTE = "%Y-%m-%d %H:%M"
 
 
@@ -59,7 +55,7 @@ def examine(
         _check(FEDERATION, lambda: read_federation(folder / FEDERATION).about()),
         _check(VOTE_KEY, lambda: read_signer(folder).public.hex()),
         _check(TLS_KEY, lambda: secret(folder / TLS_KEY) and "private"),
-        _own_certificate(folder / TLS_CERTIFICATE, now),
+        _check(TLS_CERTIFICATE, lambda: _own_certificate(folder)),
     ]
     yield from files
     yield _disk(folder)
@@ -74,18 +70,23 @@ def examine(
 def _examine_party(identity: Identity, now: datetime, patience_s: float) -> Iterator[Finding]:
     if identity.federation.contract is not None:
         yield Finding("data contract", OK, identity.federation.contract.about())
-    yield _other_certificates(identity, now)
+    certificate = _certificate(identity, now)
+    yield certificate
     yield _clock(identity, now)
     # A running party has its port in use and its own connections: do not get in its way.
     if is_locked(identity.folder):
         where = "its log"
-        if identity.is_server:
+        if identity.role != "courier":
             where = f"`fedrfq committee status {identity.folder}`"
         note = f"this party is running, so port and servers were not checked: see {where}"
         yield Finding("process", OK, note)
         return
     if identity.is_server:
         yield _port(identity.member.address)
+    # The servers would refuse it.
+    if certificate.grade == WARNING:
+        yield Finding("servers", WARNING, "not asked: start this party, which renews first")
+        return
     yield from _servers(identity, asyncio.run(probe.servers(identity, patience_s)))
 
 
@@ -130,34 +131,19 @@ def _describe(identity: Identity) -> str:
     return f"{identity.role} {peers.index(identity.party)}, {identity.member.name}"
 
 
-def _own_certificate(path: Path, now: datetime) -> Finding:
-    try:
-        certificate = certificates.read(path)
-        certificates.check_time(certificate, "this party", now)
-        _, end = certificates.validity(certificate, "this party")
-    except UserError as error:
-        return Finding(path.name, FAILED, str(error))
-    note = f"valid until {end:%Y-%m-%d}"
-    if end - now >= _EXPIRY_NOTICE:
-        return Finding(path.name, OK, note)
-    remedy = "make new keys with `fedrfq keys rotate`, and have the servers approve the change"
-    return Finding(path.name, WARNING, f"{note}: {remedy}")
+def _own_certificate(folder: Path) -> str:
+    certificates.check_clock(certificates.read(folder / TLS_CERTIFICATE), "this party")
+    return "readable"
 
 
-def _other_certificates(identity: Identity, now: datetime) -> Finding:
-    what = "others' certificates"
-    days = _EXPIRY_NOTICE.days
-    expiring = []
-    for member in identity.federation.members.values():
-        start, end = certificates.validity(member.certificate, member.name)
-        if not start <= now <= end - _EXPIRY_NOTICE and member != identity.member:
-            expiring.append(f"{member.name} (until {end:%Y-%m-%d})")
-    if not expiring:
-        return Finding(what, OK, f"all valid for {days} days or more")
-    names = ", ".join(expiring[:_MAX_NAMED])
-    if len(expiring) > _MAX_NAMED:
-        names += f" and {len(expiring) - _MAX_NAMED} more"
-    return Finding(what, WARNING, f"not valid in {days} days: {names}: they need new keys")
+def _certificate(identity: Identity, now: datetime) -> Finding:
+    """Say how long the certificate in use is valid; the party itself renews it in time."""
+    own = renewal.credentials(identity)
+    note = f"valid until {own.expires:%Y-%m-%d}, renewed by itself from {own.renew_at:%Y-%m-%d} on"
+    if now < own.expires:
+        return Finding("certificate", OK, note)
+    note = f"expired on {own.expires:%Y-%m-%d}: start this party, which renews it by itself"
+    return Finding("certificate", WARNING, note)
 
 
 def _clock(identity: Identity, now: datetime) -> Finding:

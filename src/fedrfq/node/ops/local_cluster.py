@@ -64,7 +64,11 @@ def found_local(
         addresses,
         clients=size.clients,
         file=experiment,
-        sets=[*sets, f"rounds={size.rounds}"],
+        sets=[
+            *sets,
+            *founding.detector_settings(experiment, sets, None),
+            f"rounds={size.rounds}",
+        ],
     )
 
 

@@ -1,4 +1,4 @@
-"""The metrics page of a server, for Prometheus."""
+"""The metrics pages of a server and of a client, for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Mapping
 
 from fedrfq.node.driver import Driver
 from fedrfq.node.ops import prometheus_text
+from fedrfq.node.ops.client_status import ClientTracker
 from fedrfq.node.ops.prometheus_text import Value
 from fedrfq.node.ops.status_tracker import StatusTracker
 from fedrfq.node.transport.links import Links
@@ -18,32 +19,78 @@ _TRAFFIC = ("frames in", "frames out", "bytes in", "bytes out")
 
 
 def metrics(tracker: StatusTracker, driver: Driver, links: Links) -> str:
-    """Return the page."""
-    link_events = {key: count for key, count in links.counts.items() if key not in _TRAFFIC}
+    """Return the page of a server."""
     return prometheus_text.text(
         [
             *_families(prometheus_text.gauge, _present(tracker, driver)),
             *_families(prometheus_text.gauge, _connections(links.connected(), tracker.couriers)),
             *_families(prometheus_text.counter, _since_start(tracker, driver)),
-            *_families(prometheus_text.counter, _traffic(links.counts)),
-            prometheus_text.counters(
-                "fedrfq_ignored_total",
-                "Messages that were ignored, by reason.",
-                "reason",
-                tracker.replica.ignored,
-            ),
-            prometheus_text.counters(
-                "fedrfq_link_events_total", "Events on connections.", "event", link_events
-            ),
-            prometheus_text.counters(
-                "fedrfq_driver_events_total",
-                "Events that the driver handled.",
-                "event",
-                driver.counts,
-            ),
+            *_of_every_party(tracker.replica.ignored, driver, links),
             tracker.seconds.lines("fedrfq_round_seconds", "Time from one decision to the next."),
         ]
     )
+
+
+def client_metrics(tracker: ClientTracker, driver: Driver, links: Links) -> str:
+    """Return the page of a client."""
+    return prometheus_text.text(
+        [
+            *_families(prometheus_text.gauge, _present_of_client(tracker, driver, links)),
+            *_families(prometheus_text.counter, _since_start_of_client(tracker)),
+            *_of_every_party(tracker.client.ignored, driver, links),
+        ]
+    )
+
+
+def _of_every_party(ignored: Mapping[str, int], driver: Driver, links: Links) -> list[list[str]]:
+    """Return the metrics that servers and clients have alike."""
+    link_events = {key: count for key, count in links.counts.items() if key not in _TRAFFIC}
+    expiry = links.certificate_expires.timestamp()
+    return [
+        prometheus_text.gauge(
+            "fedrfq_certificate_expiry_seconds",
+            "When the TLS certificate in use expires, in seconds since 1970.",
+            expiry,
+        ),
+        *_families(prometheus_text.counter, _traffic(links.counts)),
+        prometheus_text.counters(
+            "fedrfq_ignored_total", "Messages that were ignored, by reason.", "reason", ignored
+        ),
+        prometheus_text.counters(
+            "fedrfq_link_events_total", "Events on connections.", "event", link_events
+        ),
+        prometheus_text.counters(
+            "fedrfq_driver_events_total", "Events that the driver handled.", "event", driver.counts
+        ),
+    ]
+
+
+def _present_of_client(tracker: ClientTracker, driver: Driver, links: Links) -> Metrics:
+    """Return the present state of a client."""
+    client = tracker.client
+    metrics: dict[str, tuple[str, Value]] = {
+        "round": ("The round this client is in.", client.round),
+        "receipts": ("Servers that have stored the upload of the round.", len(client.receipts)),
+        "finished": ("1 once the last round is certified.", int(tracker.finished)),
+        "failed": ("1 once the client can no longer write.", int(driver.failed is not None)),
+        "servers_connected": ("Servers that are connected.", len(links.connected())),
+    }
+    if tracker.last is not None:
+        metrics["certified_round"] = ("The last certified round.", tracker.last.round)
+        about = "Accuracy on this client's own test samples, in percent."
+        metrics["accuracy"] = (about, tracker.last.accuracy)
+    return metrics
+
+
+def _since_start_of_client(tracker: ClientTracker) -> Metrics:
+    return {
+        "uploads_total": ("Uploads signed since the start.", tracker.uploads),
+        "results_total": ("Certified results since the start.", tracker.results),
+        "filtered_total": (
+            "Results without this client's upload.",
+            tracker.filtered,
+        ),
+    }
 
 
 def _present(tracker: StatusTracker, driver: Driver) -> Metrics:

@@ -101,7 +101,7 @@ class ServerStatus:
     peers: tuple[Peer, ...]
     # Servers that a round needs, this one among them.
     needed: int
-    # Servers whose latest message is of an earlier round than this server's.
+    # Servers that have not spoken of the last decided round, nor of the present one.
     behind: Names
     # Servers that have sent nothing since this one was started.
     unheard: Names
@@ -113,6 +113,8 @@ class ServerStatus:
     # How many messages were ignored, by reason.
     ignored: Mapping[str, int]
     log_bytes: int
+    # When the TLS certificate in use expires.
+    certificate_expires: str
 
 
 def names(federation: Federation, parties: Iterable[int]) -> Names:
@@ -135,6 +137,15 @@ def peers(
         Peer(name(federation, server), server in connected, heard.get(server, 0))
         for server in others
     )
+
+
+def is_behind(peer: Peer, round_: int) -> bool:
+    """Return whether a server is behind one that is in this round.
+
+    A server that has spoken of the round before may have decided it, too, and has nothing to say in
+    the new round before uploads come. One that has said nothing at all is unheard, not behind.
+    """
+    return 0 < peer.round < round_ - 1
 
 
 def missing(replica: Replica) -> list[int]:

@@ -1,4 +1,4 @@
-"""Ask the servers on this machine for their status, over their loopback ports."""
+"""Ask the parties on this machine for their status, over their loopback ports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from fedrfq.errors import UserError
 from fedrfq.node.membership.identity import read_federation, read_member
+from fedrfq.node.ops.client_status import ClientStatus
 from fedrfq.node.ops.status import ServerStatus
 from fedrfq.node.ops.web import HOST
 from fedrfq.node.storage.party_folder import FEDERATION, STATUS, VOTE_KEY, read_text
@@ -20,43 +21,48 @@ _MAX_FILE_BYTES = 1 << 10
 _MAX_PAGE_BYTES = 1 << 26
 
 
-def servers(folder: Path) -> list[Path]:
-    """Return the folder itself if it is a server's, or the servers' folders in a federation's."""
+def parties(folder: Path) -> list[tuple[Path, str]]:
+    """Return the folder itself if it is a server's or client's, or all of those in a federation's.
+
+    Each comes with its role.
+    """
     if (folder / VOTE_KEY).exists():
         member, role = read_member(folder)
-        if role != "server":
+        if role == "courier":
             raise UserError(
-                f"{folder} belongs to {member.name}, a {role}: only servers have a status, "
-                f"so look at the log of this {role}"
+                f"{folder} belongs to {member.name}, a courier, which has no status: "
+                "look at its log, or name the folder of a server or client"
             )
-        return [folder]
+        return [(folder, role)]
     if not (folder / FEDERATION).exists():
         raise UserError(
-            f"{folder} is neither the folder of a server nor that of a federation: check the path"
+            f"{folder} is neither the folder of a server or client nor that of a federation: "
+            "check the path"
         )
-    members = read_federation(folder / FEDERATION).members
-    # Other servers of the federation may be on other machines.
+    federation = read_federation(folder / FEDERATION)
+    # Other parties of the federation may be on other machines.
     return [
-        folder / member.name
-        for party, member in members.items()
-        if party >= 0 and (folder / member.name).is_dir()
+        (folder / member.name, federation.role(party))
+        for party, member in federation.members.items()
+        if federation.role(party) != "courier" and (folder / member.name).is_dir()
     ]
 
 
 def ask(folder: Path) -> dict[str, Any] | None:
-    """Return the status of the server of this folder, or None if no server answers.
+    """Return the status of the party of this folder, or None if it does not answer.
 
-    Raises a UserError if the server runs another version of this program.
+    Raises a UserError if it runs another version of this program.
     """
     try:
         port = int(json.loads(read_text(folder / STATUS, _MAX_FILE_BYTES))["port"])
         status = _page(port)
     except (UserError, OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-        # A server that was killed leaves its file, so all of these mean that none is running.
+        # A party that was killed leaves its file, so all of these mean that none is running.
         return None
-    if not status.keys() >= {field.name for field in fields(ServerStatus)}:
+    kind = ServerStatus if "view" in status else ClientStatus
+    if not status.keys() >= {field.name for field in fields(kind)}:
         raise UserError(
-            f"the server of {folder} runs another version of this program: restart it with this one"
+            f"the party of {folder} runs another version of this program: restart it with this one"
         )
     return status
 

@@ -126,8 +126,7 @@ class StatusTracker:
             changing=names(changing),
             peers=peers,
             needed=federation.roster.n - federation.roster.f,
-            # Round 0 is of a server that has sent nothing: it is unheard rather than behind.
-            behind=tuple(peer.name for peer in peers if 0 < peer.round < replica.round),
+            behind=tuple(peer.name for peer in peers if status.is_behind(peer, replica.round)),
             unheard=tuple(peer.name for peer in peers if not peer.round),
             connected_clients=sum(party < 0 for party in connected.difference(self.couriers)),
             last=self.last,
@@ -135,4 +134,5 @@ class StatusTracker:
             charges=tuple(self._charges),
             ignored=dict(replica.ignored),
             log_bytes=self.store.size,
+            certificate_expires=links.certificate_expires.isoformat(timespec="seconds"),
         )

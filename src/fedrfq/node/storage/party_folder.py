@@ -20,7 +20,7 @@ TLS_KEY = "tls.key"
 TLS_CERTIFICATE = "tls.crt"
 REQUEST = "request.toml"
 REQUESTS = "requests"
-# Written by a running server: the port where it can be asked for its status.
+# Written by a running server or client: the port where it can be asked for its status.
 STATUS = "status.json"
 MAX_FEDERATION_BYTES = federation_file.MAX_BYTES
 # A key takes a few hundred bytes.
@@ -28,7 +28,7 @@ _MAX_KEY_BYTES = 1 << 12
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def secret(path: Path) -> str:
+def secret(path: Path, max_bytes: int = _MAX_KEY_BYTES) -> str:
     """Return the content of a private file; refuse it if anyone but its owner has access."""
     try:
         if path.stat().st_mode & _OTHERS:
@@ -38,7 +38,7 @@ def secret(path: Path) -> str:
             )
     except OSError as error:
         raise _unreadable(path, error) from error
-    return read_text(path, _MAX_KEY_BYTES)
+    return read_text(path, max_bytes)
 
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:

@@ -1,7 +1,7 @@
 """A party's connections to all others, one for each pair.
 
 Servers are numbered. Of two servers the one with the higher number dials, and clients and couriers
-dial all servers. A frame counts as sent by the party with whose pinned certificate its connection
+dial all servers. A frame counts as sent by the party with whose certificate its connection
 was opened. Nothing that a peer or a stranger does is raised or logged here: it is counted.
 """
 
@@ -11,11 +11,15 @@ import asyncio
 import ssl
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from random import Random
 
+from fedrfq.errors import UserError
 from fedrfq.federation.members import endpoint
 from fedrfq.files.atomic import raise_open_file_limit
+from fedrfq.node.logs import log_peer_event
+from fedrfq.node.membership import renewal
 from fedrfq.node.membership.identity import Identity
 from fedrfq.node.transport import tls
 from fedrfq.node.transport.budget import (
@@ -75,6 +79,8 @@ class Links:
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
         self._stopped = False
+        self._credentials = renewal.credentials(identity)
+        self._contexts: list[ssl.SSLContext] = []
         # Where this server listens, once started.
         self.address: tuple[str, int]
         self.counts: Counter[str] = Counter()
@@ -94,13 +100,17 @@ class Links:
     async def start(self) -> None:
         """Listen, if this is a server, and dial; raise OSError if the address cannot be bound."""
         loop = asyncio.get_running_loop()
+        self._credentials = renewal.renew_if_due(self._identity)
         if self._bind is not None:
-            context = tls.server_context(self._identity)
+            context = tls.server_context(self._identity, self._credentials)
+            self._contexts.append(context)
             self._server = await loop.create_server(
                 lambda: Link(self, context, None), *self._bind, backlog=_BACKLOG
             )
             self.address = self._server.sockets[0].getsockname()[:2]
-        dials = self._dials_to_keep(tls.client_context(self._identity))
+        dialling = tls.client_context(self._identity, self._credentials)
+        self._contexts.append(dialling)
+        dials = self._dials_to_keep(dialling)
         self._tasks = [loop.create_task(each) for each in (self._watch(), *dials)]
 
     async def stop(self) -> None:
@@ -141,6 +151,11 @@ class Links:
     def connected(self) -> set[int]:
         """Return the peers that are connected and identified."""
         return set(self._peers)
+
+    @property
+    def certificate_expires(self) -> datetime:
+        """When the certificate expires that this party shows at present."""
+        return self._credentials.expires
 
     def unread(self, peer: int) -> int:
         """Return how many bytes wait for a peer to read them."""
@@ -269,6 +284,19 @@ class Links:
             for link in list(self._links):
                 self._check(link, asyncio.get_running_loop().time())
             self._drop_slowest()
+            self._renew_certificate()
+
+    def _renew_certificate(self) -> None:
+        """Renew the certificate if it is due; connections that are open stay so."""
+        if datetime.now(UTC) < self._credentials.renew_at:
+            return
+        try:
+            self._credentials = renewal.renew_if_due(self._identity)
+            for context in self._contexts:
+                tls.use(context, self._credentials)
+        except UserError as error:
+            # It is tried again: until the certificate has expired, nothing is lost.
+            log_peer_event("the certificate cannot be renewed", "error", why=str(error))
 
     def _drop_slowest(self) -> None:
         """Drop the slowest readers as long as too much waits for all peers together."""

@@ -1,0 +1,185 @@
+"""Run the page with four hospitals, and measure how long it takes to the first certified round.
+
+    python bench/worked_page.py --where namespaces --out results/worked-page.json
+
+`users` runs each party as a user of its own, on one machine. `namespaces` has each hospital in a
+network of its own; between them are the project's TCP proxies, which delay, lose and cut.
+`trial` founds the federation in one go, with keys made for all. The first two need root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from fedrfq.data import load
+from fedrfq.node.ops.local_cluster import free_ports
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from support.proxy import Proxy, Weather
+from support.worked_page import HOSPITALS, WorkedPage, make_scans, play
+
+CLASSES = ("fracture", "healthy", "pneumonia")
+# Each way; a lost piece breaks the encrypted connection, which is then made anew.
+WEATHER = Weather(delay_s=(0.01, 0.04), piece=4096, drop=0.0005, cut=0.0005)
+PORT = 7400
+
+
+def network(hospital: str) -> str:
+    """Return the first three numbers of the addresses of a hospital's network."""
+    return f"10.77.{ord(hospital) - ord('a')}"
+
+
+@contextmanager
+def namespaces() -> Iterator[None]:
+    """Give each hospital a network namespace, with a cable to this one."""
+    made = []
+    try:
+        for hospital in "abcde":
+            name = f"fedrfq-{hospital}"
+            inside = ["ip", "-n", name]
+            cable = f"fed-{hospital}"
+            net = network(hospital)
+            steps = [
+                ["ip", "netns", "add", name],
+                ["ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name],
+                ["ip", "addr", "add", f"{net}.1/24", "dev", cable],
+                ["ip", "link", "set", cable, "up"],
+                [*inside, "addr", "add", f"{net}.2/24", "dev", "eth0"],
+                [*inside, "link", "set", "eth0", "up"],
+                [*inside, "link", "set", "lo", "up"],
+                [*inside, "route", "add", "default", "via", f"{net}.1"],
+            ]
+            for step in steps:
+                subprocess.run(step, check=True)
+                made = [*made, name] if "netns" in step[:2] else made
+        yield
+    finally:
+        for name in made:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+@contextmanager
+def proxies(rng: Random) -> Iterator[list[Proxy]]:
+    """Stand between all hospitals: others reach a hospital's server at this end of its cable."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    found = []
+    for hospital in HOSPITALS:
+        net = network(hospital)
+        proxy = Proxy(PORT, rng, WEATHER, host=f"{net}.1", target_host=f"{net}.2")
+        asyncio.run_coroutine_threadsafe(proxy.start(PORT), loop).result()
+        found.append(proxy)
+    try:
+        yield found
+    finally:
+        for proxy in found:
+            asyncio.run_coroutine_threadsafe(proxy.stop(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def timed(page: WorkedPage) -> dict[str, Any]:
+    """Run the page; return the stages, with the commands and seconds from the first one to each."""
+    found = {}
+    try:
+        for stage in play(page):
+            seconds = round(time.monotonic() - page.began, 1)
+            found[stage] = {"commands": len(page.ran), "seconds": seconds}
+    finally:
+        page.stop()
+    return {**found, "rounds": page.certified("client-a")}
+
+
+def users(folder: Path) -> dict[str, Any]:
+    """Run the page with each party as a user of its own."""
+    from project.test_worked_page import addresses, as_user, chown, python_for_all
+
+    python = python_for_all()
+    if python is None:
+        raise SystemExit("this needs root, and a Python that other users can run")
+    return timed(WorkedPage(folder, addresses(), as_user, lambda: chown(folder), python))
+
+
+def in_namespaces(folder: Path) -> dict[str, Any]:
+    """Run the page with each hospital in a network of its own, in bad weather."""
+    replaced = {}
+    for number, hospital in enumerate(HOSPITALS):
+        net = network(hospital)
+        replaced[f"127.0.0.1:{PORT + number}"] = f"{net}.1:{PORT}"
+        server = f"fedrfq server server-{hospital}"
+        replaced[server] = f"{server} --listen {net}.2:{PORT}"
+
+    def inside(party: str) -> list[str]:
+        if not party:
+            return []
+        return ["ip", "netns", "exec", f"fedrfq-{party[-1]}"]
+
+    with namespaces(), proxies(Random(0)) as between:
+        found = timed(WorkedPage(folder, replaced, inside))
+        connections = sum(proxy.connections for proxy in between)
+    return {**found, "connections": connections, "weather": vars(WEATHER)}
+
+
+def trial(folder: Path) -> dict[str, Any]:
+    """Found a federation with keys made for all, and wait for its first certified round."""
+    page = WorkedPage(folder, {})
+    contract = f"--classes {','.join(CLASSES)} --shape 1x28x28"
+    more = f"--set rounds=2000 --minimum 3 --port {free_ports(1)[0]}"
+    page.run(f"fedrfq committee init . --servers 4 --clients 4 {contract} {more}")
+    wards = [f"client-{number}" for number in range(4)]
+    try:
+        for number, hospital in enumerate(HOSPITALS):
+            page.run(f"fedrfq server server-{number}")
+            page.run(f"fedrfq client client-{number} --data scans-{hospital}")
+        page.until(lambda: all(page.certified(ward) for ward in wards), "the first round")
+        seconds = round(time.monotonic() - page.began, 1)
+        return {"first round": {"commands": len(page.ran), "seconds": seconds}}
+    finally:
+        page.stop()
+
+
+PLACES = {"users": users, "namespaces": in_namespaces, "trial": trial}
+
+
+def main() -> None:
+    """Run the page at one of the places."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--where", choices=PLACES, default="users")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="fedrfq-page-"))
+    try:
+        for shared in (folder, folder / "requests"):
+            shared.mkdir(exist_ok=True)
+            shared.chmod(0o1777)
+        dataset = load("mnist5k")
+        for number, hospital in enumerate("abcde"):
+            make_scans(folder / f"scans-{hospital}", dataset, number, CLASSES)
+        found = {options.where: {"cores": os.cpu_count(), **PLACES[options.where](folder)}}
+    finally:
+        shutil.rmtree(folder)
+    print(json.dumps(found, indent=1))
+    if options.out is not None:
+        earlier = {}
+        if options.out.exists():
+            earlier = json.loads(options.out.read_text())
+        options.out.write_text(json.dumps({**earlier, **found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The page with four hospitals: a test runs every command, each party as a user of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from fedrfq.data import Dataset
+from fedrfq.node.ops.local_cluster import free_ports
+from support.worked_page import HOSPITALS, WorkedPage, make_scans, play
+
+CLASSES = ("fracture", "healthy", "pneumonia")
+# Users without an entry in /etc/passwd: nothing on the machine is changed for them.
+FIRST_USER = 61_000
+USERS = {
+    f"{role}-{hospital}": FIRST_USER + number
+    for number, (role, hospital) in enumerate(
+        (role, hospital) for role in ("server", "client") for hospital in "abcde"
+    )
+}
+
+
+def as_user(party: str) -> list[str]:
+    if not party:
+        return []
+    user = USERS[party]
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+
+
+def python_for_all() -> str | None:
+    """Return a Python that other users can run with our packages, or None if there is none."""
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        return None
+    packages = os.pathsep.join(path for path in sys.path if path)
+    same = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (sys.executable, same):
+        tried = subprocess.run(
+            [*as_user("client-a"), python, "-c", "import numpy, fedrfq.cli"],
+            env={**os.environ, "PYTHONPATH": packages, "HOME": "/"},
+            capture_output=True,
+            check=False,
+        )
+        if tried.returncode == 0:
+            return python
+    return None
+
+
+@pytest.fixture
+def ground() -> Iterator[Path]:
+    """Return an empty folder in which every user may make folders of their own."""
+    # pytest's own folders can be entered by nobody else.
+    folder = Path(tempfile.mkdtemp(prefix="fedrfq-page-"))
+    for shared in (folder, folder / "requests"):
+        shared.mkdir(exist_ok=True)
+        shared.chmod(0o1777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def chown(folder: Path) -> None:
+    for party, user in USERS.items():
+        if (folder / party).exists():
+            for path in (folder / party, *(folder / party).rglob("*")):
+                os.chown(path, user, user)
+
+
+def addresses() -> dict[str, str]:
+    """Return free ports for those of the page."""
+    ports = free_ports(len(HOSPITALS))
+    return {f"127.0.0.1:{7400 + k}": f"127.0.0.1:{port}" for k, port in enumerate(ports)}
+
+
+def commands(page: WorkedPage) -> Sequence[str]:
+    return [line for line, _ in page.ran]
+
+
+def test_every_command_of_the_page_works(ground: Path, mnist: Dataset) -> None:
+    for number, hospital in enumerate("abcde"):
+        # Hospital D has no scans of the last class.
+        classes = CLASSES[:2] if hospital == "d" else CLASSES
+        make_scans(ground / f"scans-{hospital}", mnist, number, classes)
+    python = python_for_all()
+    page = WorkedPage(ground, addresses())
+    if python is not None:
+        page = WorkedPage(ground, addresses(), as_user, lambda: chown(ground), python)
+    stages = []
+    try:
+        for stage in play(page):
+            stages.append(stage)
+            if stage == "first round":
+                first = commands(page)
+    finally:
+        page.stop()
+    assert stages == ["first round", "changed", "joined"]
+    # At each hospital two for keys and two to start; two to found the federation; and `doctor`.
+    assert len(first) == 4 * 4 + 2 + 1
+    printed = dict(page.ran)
+    assert "detector: adaptive" in printed[first[9]]
+    assert "data contract: 3 classes" in printed[first[9]]
+    assert "5 logs agree" in next(text for line, text in page.ran if "verify" in line)
+    federation = tomllib.loads((ground / "client-e" / "federation.toml").read_text())
+    assert [client["name"] for client in federation["clients"]] == [
+        f"ward-{hospital}" for hospital in "abcde"
+    ]
+    if python is not None:
+        owners = {party: (ground / party / "vote.key").stat().st_uid for party in page.lasting}
+        assert owners == {party: USERS[party] for party in page.lasting}
+        refused = subprocess.run(
+            [*as_user("client-a"), "cat", ground / "server-a" / "vote.key"],
+            capture_output=True,
+            check=False,
+        )
+        assert b"Permission denied" in refused.stderr

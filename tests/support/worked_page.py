@@ -1,0 +1,179 @@
+"""Run the commands of the page with four hospitals, as they stand.
+
+A block that begins with `# each hospital` is run for hospitals a to d, with the names and the
+address of each. `fedrfq server` and `fedrfq client` are left running; all else must end well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fedrfq.data import Dataset
+from fedrfq.node.ops.child_processes import Child, stop
+from support.paths import ROOT
+
+PAGE = ROOT / "docs" / "guides" / "four-hospitals.md"
+HOSPITALS = "abcd"
+PATIENCE_S = 240.0
+EACH = "# each hospital"
+# What is a hospital's own on the page, written for hospital A.
+_OWN = re.compile(r"\b(server|client|hospital|ward|scans)-a\b")
+_PARTY = re.compile(r"\b(?:server|client)-[a-e0-9]\b")
+_LASTING = ("fedrfq server ", "fedrfq client ")
+
+
+def blocks(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the language and the lines of each block of code."""
+    for language, code in re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        yield language, code.splitlines()
+
+
+class WorkedPage:
+    """The page's commands in one folder.
+
+    `prefix` is what stands before the commands of a party (of "" for nobody's), such as a change of
+    user; `handed_over` is called when somebody may have put files into others' folders. `replaced`
+    are texts of the page to replace, such as addresses.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        replaced: Mapping[str, str],
+        prefix: Callable[[str], Sequence[str]] = lambda party: (),
+        handed_over: Callable[[], None] = lambda: None,
+        python: str = sys.executable,
+    ) -> None:
+        self.folder = folder
+        self.replaced = replaced
+        self.prefix = prefix
+        self.handed_over = handed_over
+        self.python = python
+        self.lasting: dict[str, Child] = {}
+        # The commands that were run, and what each printed; `fedrfq` only.
+        self.ran: list[tuple[str, str]] = []
+        self.began = time.monotonic()
+
+    def run_block(self, lines: Sequence[str]) -> None:
+        """Run the commands of a block."""
+        hospitals = HOSPITALS if lines[0] == EACH else "a"
+        for line in lines:
+            if line.startswith("#"):
+                continue
+            for hospital in hospitals:
+                own = _OWN.sub(rf"\1-{hospital}", line)
+                if hospital != "a":
+                    own = own.replace("7400", str(7400 + HOSPITALS.index(hospital)))
+                self.run(own)
+
+    def run(self, line: str) -> None:
+        """Run one command, or start it if it lasts."""
+        for old, new in self.replaced.items():
+            line = line.replace(old, new)
+        words = shlex.split(line)
+        parties = set(_PARTY.findall(line))
+        # What concerns several parties is done by somebody who was sent their files.
+        name = parties.pop() if len(parties) == 1 else ""
+        # Folders on the page are relative.
+        command = ["env", "-C", str(self.folder), *self.prefix(name), *self._program(words)]
+        if line.startswith(_LASTING):
+            child = Child(name, command, self.folder / "logs" / name, self._environment())
+            child.start()
+            self.lasting[name] = child
+            self.ran.append((line, ""))
+            return
+        done = subprocess.run(
+            command,
+            env={**os.environ, **self._environment()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        if not name:
+            self.handed_over()
+        if words[0] == "fedrfq":
+            self.ran.append((line, done.stdout))
+
+    def _program(self, words: list[str]) -> list[str]:
+        if words[0] == "fedrfq":
+            return [self.python, "-m", "fedrfq.cli", *words[1:]]
+        return words
+
+    def _environment(self) -> dict[str, str]:
+        paths = [str(ROOT / "src"), *(path for path in sys.path if "site-packages" in path)]
+        return {"HOME": str(self.folder), "PYTHONPATH": os.pathsep.join(paths)}
+
+    def certified(self, party: str) -> int:
+        """Return the last round that a client knows to be certified, over all runs."""
+        path = self.folder / party / "rounds.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def until(self, what: Callable[[], bool], about: str) -> None:
+        """Wait until something has come about, while nothing fails."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not what():
+            for child in self.lasting.values():
+                assert child.running, f"{child.name} has ended:\n{child.output.read_text()}"
+            assert time.monotonic() < deadline, f"it did not come about: {about}"
+            time.sleep(0.1)
+
+    def serve(self, *parties: str) -> bool:
+        """Return whether these parties have their status pages."""
+        return all((self.folder / party / "status.json").exists() for party in parties)
+
+    def stop(self) -> None:
+        """Stop all parties."""
+        clients = [child for name, child in self.lasting.items() if name.startswith("client")]
+        servers = [child for name, child in self.lasting.items() if name.startswith("server")]
+        stop(clients)
+        stop(servers)
+
+
+def play(page: WorkedPage) -> Iterator[str]:
+    """Run the whole page, and yield the name of each stage that has come about."""
+    parties = [f"{role}-{hospital}" for hospital in HOSPITALS for role in ("server", "client")]
+    wards = [party for party in parties if party.startswith("client")]
+    servers = [party for party in parties if party.startswith("server")]
+    for language, lines in blocks(PAGE.read_text(encoding="utf-8")):
+        if language != "sh":
+            continue
+        if "client-e/past/1" in lines[0]:
+            last = page.folder / "server-a" / "past" / "1" / "last.bin"
+            page.until(last.exists, "the change")
+            page.until(lambda: page.serve(*parties), "the new run")
+            yield "changed"
+        if lines[0].startswith("fedrfq verify"):
+            page.stop()
+        if lines[0].startswith("fedrfq predict"):
+            return
+        if lines[0].startswith("fedrfq doctor"):
+            page.until(lambda: page.serve(*servers), "the servers")
+        page.run_block(lines)
+        if set(page.lasting) == set(parties) and "client client-a" in lines[-1]:
+            page.until(lambda: all(page.certified(ward) for ward in wards), "the first round")
+            yield "first round"
+        if "client-e" in page.lasting and lines[-1].endswith("scans-e"):
+            page.until(lambda: page.certified("client-e") >= 1, "a round with the fifth")
+            yield "joined"
+
+
+def make_scans(folder: Path, dataset: Dataset, hospital: int, classes: Sequence[str]) -> None:
+    """Write a hospital's own pictures, in a folder for each class; no two hospitals share one."""
+    per_class = 12
+    for label, name in enumerate(classes):
+        (folder / name).mkdir(parents=True)
+        found = np.flatnonzero(dataset.train_y == label)[hospital * per_class :][:per_class]
+        for number, index in enumerate(found):
+            picture = Image.fromarray(np.asarray(dataset.train_x[index]).reshape(28, 28))
+            picture.save(folder / name / f"{number}.png")
