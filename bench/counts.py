@@ -39,8 +39,8 @@ from fedrfq.learning.round_loop import RoundLoop
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.counts import capped, lower_medians
-from fedrfq.robust.detectors.distances import isqrt
 from fedrfq.robust.detectors.none import NoDetection
+from fedrfq.robust.distances import isqrt
 from fedrfq.studies.intervals import spread
 
 ALPHAS = (0.1, 0.5, 1.0)

@@ -18,6 +18,8 @@ from fedrfq.flower.trust import experiment_of
 from fedrfq.plugins import PluginMissing
 from fedrfq.report import comparison_page
 from fedrfq.report.find_runs import runs_in
+from fedrfq.robust.detectors import DETECTORS
+from fedrfq.robust.rules import RULES
 from support.command import fedrfq as command
 from support.command import only_run, sets
 from support.outside import LARGEST, PULL, new_process, written
@@ -340,6 +342,12 @@ def test_a_detector_that_is_not_exact_is_for_one_server(tmp_path: Path, claim: s
     fedrfq.load(sets=["detector.name=largest", "committee.name=simulated", "committee.servers=1"])
     with pytest.raises(UserError, match="does not say that it is exact"):
         fedrfq.load(sets=["detector.name=largest", "committee.name=simulated"])
+
+
+def test_all_that_the_package_itself_decides_by_is_exact() -> None:
+    for kind in DETECTORS.values():
+        assert kind.exact, kind
+        assert all(kind().rule(name).exact for name in RULES), kind
 
 
 def test_a_server_step_must_be_declared(tmp_path: Path) -> None:

@@ -96,21 +96,6 @@ def test_counts_of_moments_are_not_compared_with_those_of_classes() -> None:
     assert verdict.why(0) == "classes 0, 1: claims more samples than may count"
 
 
-def test_the_last_statistics_have_a_vote() -> None:
-    """Two clients contradict each other about a class, and one agrees with what was certified."""
-    counts_KJ = np.full((2, 2), 10)
-    values_KJV = np.zeros((2, 2, 8), np.int64)
-    values_KJV[:, 1] = 8 * ONE
-    values_KJV[1, 0, 0] = 4 * ONE
-    sent = Uploads((0, 1), counts_KJ, values_KJV)
-    detector = DETECTORS["adaptive"]()
-    _, even, _ = decide_public(detector, 2, 2, Globals.none(2, 8), sent)
-    assert even.score_K[0] == even.score_K[1]
-    last = Globals(np.array([True, True]), values_KJV[0])
-    _, verdict, _ = decide_public(detector, 2, 2, last, sent)
-    assert verdict.score_K[0] < verdict.score_K[1]
-
-
 # Which rounds
 
 

@@ -374,7 +374,7 @@ def test_a_set_without_a_key_and_a_value_is_refused(wrong: str) -> None:
         ),
         (["attack.name=sign"], r"attack.name must be one of .*, not 'sign'"),
         (["detector.name=medain"], r"detector.name must be one of .* \(did you mean median\?\)"),
-        (["detector.lone=drop"], "detector.lone must be one of keep, hold, not 'drop'"),
+        (["detector.lone=drop"], "detector.lone must be one of keep, apart, hold, not 'drop'"),
         (
             ["committee.name=simulate"],
             r"committee.name must be one of .* \(did you mean simulated\?\)",

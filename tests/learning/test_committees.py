@@ -15,8 +15,8 @@ from support.small import run as advanced
 
 AGREEING = ("view", "leader", "committee_messages", "committee_bytes", "evidence")
 UNDER_ATTACK: dict[str, Any] = {
-    "attack": {"name": "scale", "clients": 2, "strength": 9.0},
-    "detector": {"name": "adaptive"},
+    "attack": {"name": "scale", "clients": 1, "strength": 9.0},
+    "detector": {"name": "adaptive", "malicious": 1},
 }
 
 

@@ -19,6 +19,7 @@ LAYERS = [
     "prototypes",
     "robust.state",
     "robust.centres",
+    "robust.distances",
     "robust.rules",
     "robust.detectors",
     "robust.attacks",

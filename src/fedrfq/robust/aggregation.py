@@ -15,6 +15,7 @@ from fedrfq.errors import UserError
 from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
 from fedrfq.robust.centres import FULL
 from fedrfq.robust.detectors.detector import Detector, Reason, Verdict
+from fedrfq.robust.detectors.lone_classes import without_those_on_top
 from fedrfq.robust.rules import RULES, Rule
 from fedrfq.robust.state import State, inner_state, outer_state
 
@@ -143,6 +144,8 @@ def _judged(
     counted = detector.admitted(uploads)
     state, verdict = detector.judge(state, globals_, counted)
     assert verdict.fits(counted), f"{type(detector).__name__} gave a verdict that does not fit"
+    if detector.lone == "apart":
+        verdict = without_those_on_top(verdict, globals_, counted)
     return counted, state, _with_admission(verdict, uploads, counted)
 
 

@@ -288,7 +288,9 @@ def _restore(
     check_federations(runs, loop)
     number = common_round(runs)
     if number:
-        state = join([run.load(number, device) for run in runs])
+        states = [run.load(number, device) for run in runs]
+        check_states(runs, loop, states)
+        state = join(states)
     else:
         state = loop.start()
     check_agreed(runs, loop, state)
@@ -362,6 +364,31 @@ def check_federations(runs: Sequence[RunDirectory], loop: RoundLoop) -> None:
             raise UserError(
                 f"{path} does not belong to the experiment.toml beside it: restore one of the two"
             )
+
+
+def check_states(
+    runs: Sequence[RunDirectory], loop: RoundLoop, states: Sequence[LoopState]
+) -> None:
+    """Check that the checkpoints are of models and prototypes such as the experiments have."""
+    start = loop.start()
+    for r, (run, state) in enumerate(zip(runs, states, strict=True)):
+        if _kinds(state) != _kinds(part(loop, start, r)):
+            raise UserError(
+                f"{run.checkpoints()[state.round]} is not of the experiment's models and data: "
+                "restore it, or remove it and resume"
+            )
+
+
+def _kinds(state: LoopState) -> list[dict[str, tuple[object, ...]]]:
+    """Return the shapes and types of what a run's models and global prototypes are made of."""
+    globals_ = {
+        "present": torch.from_numpy(state.globals_[0].present_J),
+        "values": torch.from_numpy(state.globals_[0].values_JV),
+    }
+    return [
+        {name: (tuple(p.shape), p.dtype) for name, p in named.items()}
+        for named in (*state.params, state.centres, globals_)
+    ]
 
 
 def check_agreed(runs: Sequence[RunDirectory], loop: RoundLoop, state: LoopState) -> None:

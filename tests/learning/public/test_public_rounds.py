@@ -16,6 +16,7 @@ from fedrfq.learning.public.features import vectors
 from fedrfq.learning.round_loop import LoopState, RoundLoop
 from fedrfq.prototypes.fixed_point import Globals, Uploads
 from fedrfq.robust.attacks import ATTACKS, Scene
+from fedrfq.robust.attacks.attack import replaced
 from fedrfq.robust.attacks.sign_flip import SignFlip
 from support.small import CPU, run, tiny
 
@@ -233,14 +234,16 @@ def test_attackers_know_the_statistics_and_that_the_detector_starts_afresh(
 
     def spy(attack: SignFlip, scene: Scene, rng: np.random.Generator) -> Uploads:
         scenes.append(scene)
+        if scene.round == 2:
+            return replaced(scene, 9 * scene.theirs.values_KJV)
         return scene.uploads
 
     monkeypatch.setattr(SignFlip, "forge", spy)
     experiment = mapped(
         method={"name": "fedproto"},
         public={**MAP, "every": 2},
-        detector={"name": "adaptive"},
-        attack={"name": "sign-flip", "clients": 2},
+        detector={"name": "adaptive", "malicious": 1},
+        attack={"name": "sign-flip", "clients": 1},
     )
     state, _ = run([experiment], mnist, 3)
     known = [scene.globals_ for scene in scenes]

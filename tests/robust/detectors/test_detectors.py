@@ -17,12 +17,12 @@ from fedrfq.robust.detectors import DETECTORS, Detector
 from fedrfq.robust.detectors.adaptive import AdaptiveDetector
 from fedrfq.robust.detectors.bft import BFT
 from fedrfq.robust.detectors.bft_mean import BFTMean
-from fedrfq.robust.detectors.distances import Points, isqrt, to_centres
 from fedrfq.robust.detectors.farthest import Farthest
 from fedrfq.robust.detectors.median import Median
 from fedrfq.robust.detectors.medoid import Medoid
 from fedrfq.robust.detectors.none import NoDetection
 from fedrfq.robust.detectors.trimmed import Trimmed
+from fedrfq.robust.distances import Points, isqrt, to_centres
 from support.judging import (
     LIES,
     ONE,
@@ -281,5 +281,7 @@ def test_a_lone_class_can_be_held_back(detector: Detector) -> None:
         [1, 0, 1],
     ]
     assert detector.admitted(uploads).held_KJ.tolist() == uploads.held_KJ.tolist()
-    with pytest.raises(UserError, match=r"detector\.lone must be one of keep, hold, not 'no'"):
+    with pytest.raises(
+        UserError, match=r"detector\.lone must be one of keep, apart, hold, not 'no'"
+    ):
         replace(detector, lone="no")

@@ -20,8 +20,8 @@ from fedrfq.files.options import option
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust import centres
 from fedrfq.robust.detectors.detector import CLIP
-from fedrfq.robust.detectors.distances import to_centres
 from fedrfq.robust.detectors.farthest import Farthest
+from fedrfq.robust.distances import to_centres
 
 
 @dataclass(frozen=True)

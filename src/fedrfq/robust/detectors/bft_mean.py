@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from fedrfq.prototypes.fixed_point import Ints, Uploads
 from fedrfq.robust.centres import CENTRES
-from fedrfq.robust.detectors.distances import mean_over_classes, to_centres
 from fedrfq.robust.detectors.farthest import Farthest
+from fedrfq.robust.distances import mean_over_classes, to_centres
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,12 @@ from fedrfq.robust.detectors.reasons import Reason, explained
 from fedrfq.robust.rules import RULES, Rule
 from fedrfq.robust.state import State
 
-__all__ = ["FULL", "LONE", "Detector", "Reason", "State", "Verdict"]
+__all__ = ["FULL", "LONE", "LONE_WORDS", "Detector", "Reason", "State", "Verdict"]
 
-LONE = ("keep", "hold")
+LONE = ("keep", "apart", "hold")
+LONE_WORDS = (
+    "What happens to a class of a single client: keep it, keep it if apart, or hold it back"
+)
 CLIP = "Whether claimed sample counts are limited to what an honest client may have"
 # What `malicious` is unless it is set.
 A_FIFTH = -1
@@ -117,11 +120,7 @@ class Detector(ABC):
     # for itself, and it is not inherited: only then may more than one server decide by it.
     exact: ClassVar[bool] = False
 
-    lone: str = option(
-        "keep",
-        "What happens to a class that only one client sent: keep it, or hold it back",
-        one_of(LONE),
-    )
+    lone: str = option("keep", LONE_WORDS, one_of(LONE))
     clip: bool = option(True, CLIP)
     malicious: int = option(
         A_FIFTH,

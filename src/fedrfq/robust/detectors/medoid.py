@@ -19,8 +19,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedrfq.prototypes.fixed_point import Ints, Uploads
-from fedrfq.robust.detectors.distances import Points, isqrt, mean_over_classes
 from fedrfq.robust.detectors.farthest import Farthest
+from fedrfq.robust.distances import Points, isqrt, mean_over_classes
 
 
 @dataclass(frozen=True)

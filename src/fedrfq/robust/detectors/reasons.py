@@ -33,6 +33,7 @@ class Reason(IntEnum):
     SAMPLING = 9
     OTHER_CLASS = 10
     OTHER = 11
+    ON_TOP = 12
 
 
 # What an operator reads after "class 3: ". "{rival}" is a class.
@@ -48,8 +49,9 @@ _WORDS = {
     Reason.SAMPLING: "farther off than its number of samples explains",
     Reason.OTHER_CLASS: "another class of its client is why",
     Reason.OTHER: "its client looks odd to the detector",
+    Reason.ON_TOP: "nobody else holds the class, and it lies on class {rival}",
 }
-RIVALLED = frozenset({Reason.TOWARD, Reason.LEANING})
+RIVALLED = frozenset({Reason.TOWARD, Reason.LEANING, Reason.ON_TOP})
 
 
 def toward(reason: Reason, rival: Ints | int) -> Ints:

@@ -15,6 +15,8 @@ from fedrfq.prototypes.fixed_point import LIMIT, Ints, Uploads
 # float64 holds all whole numbers up to here: sums of whole numbers that stay below are exact, in
 # whatever order a BLAS adds them.
 _EXACT = 2**53
+# No distance counts as smaller where one is divided by another: 1/256.
+LEAST = 64
 
 
 def isqrt(squares: Ints) -> Ints:
@@ -69,3 +71,11 @@ class Points:
         """Return the squared distances from each point to each of the others."""
         product_NM = (self.values_NV @ others.values_NV.T).astype(np.int64)
         return (self.square_N[:, None] + others.square_N - 2 * product_NM) << 2 * self.shift
+
+
+def lower_median(values: Ints) -> int:
+    """Return the median: the lower of the middle two of an even number, and 0 of none."""
+    if not len(values):
+        return 0
+    middle = (len(values) - 1) // 2
+    return int(np.partition(values, middle)[middle])

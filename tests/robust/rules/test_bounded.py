@@ -1,0 +1,92 @@
+"""How far an upload may pull its class, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedrfq.prototypes.fixed_point import Globals, Ints, Uploads
+from fedrfq.robust.detectors.detector import FULL
+from fedrfq.robust.rules.bounded import Bounded, limited, typical
+from support.judging import ONE, lines
+
+
+def certified(places: list[int | None]) -> Globals:
+    """Return global prototypes of one value."""
+    present = np.array([place is not None for place in places])
+    return Globals(present, np.array([[place or 0] for place in places], np.int64))
+
+
+def combined(last: Globals, uploads: Uploads, centre: str = "weighted") -> list[int]:
+    weight_KJ = np.where(uploads.held_KJ, FULL, 0)
+    found: Ints = Bounded(centre).combine({}, last, uploads, weight_KJ)[1]
+    return found[:, 0].tolist()
+
+
+def test_what_is_within_the_limits_is_the_plain_mean() -> None:
+    uploads = lines([[-ONE, 9 * ONE], [ONE // 2, 8 * ONE - ONE // 2]])
+    assert combined(certified([0, 8 * ONE]), uploads) == [-ONE // 4, 8 * ONE + ONE // 4]
+
+
+def test_a_swapped_class_goes_an_eighth_of_the_way() -> None:
+    """Both classes move by 1 of 8 where the swap asked for all 8."""
+    uploads = lines([[8 * ONE, 0]])
+    assert combined(certified([0, 8 * ONE]), uploads) == [ONE, 7 * ONE]
+
+
+def test_away_from_all_others_the_step_is_the_limit() -> None:
+    """Distances are 1, 1 and 32; 1 is typical, so that 32 counts as 2."""
+    uploads = lines([[-ONE, None], [-ONE, None], [-32 * ONE, None]])
+    assert combined(certified([0, 8 * ONE]), uploads)[0] == -4 * ONE // 3
+
+
+def test_two_classes_come_no_closer_than_half_the_usual_distance() -> None:
+    """Nearest neighbours are 2, 2 and 8 apart, so 1 is left to classes 0 and 1 for ever.
+
+    An eighth of the 2 between them is still free. At 1 nothing is, but a 1024th of the way.
+    """
+    assert (
+        combined(certified([0, 2 * ONE, 10 * ONE]), lines([[2 * ONE, None, None]]))[0] == ONE // 4
+    )
+    last = certified([0, ONE, 4 * ONE, 8 * ONE, 12 * ONE])
+    uploads = lines([[ONE, None, None, None, None]])
+    assert combined(last, uploads)[0] == ONE // 1024
+
+
+def test_a_client_has_one_vote_on_what_is_typical() -> None:
+    """One client claims three classes, each 9 off; the others send one, 1 to 3 off."""
+    distances = np.array([9, 9, 9, 1, 2, 3], np.int64)
+    assert typical(distances, np.array([7, 7, 7, 0, 1, 2])) == 2
+    assert typical(distances[:0], distances[:0]) == 0
+
+
+def test_a_class_without_a_certified_centre_starts_from_its_median() -> None:
+    """Of 0, 1 and 33 that is 1; what is typical is 1, so 33 counts as 3."""
+    uploads = lines([[0], [ONE], [33 * ONE]])
+    assert combined(certified([None]), uploads) == [4 * ONE // 3]
+
+
+def test_who_has_no_weight_sets_no_limit_and_no_start() -> None:
+    uploads = lines([[0], [ONE], [60 * ONE], [60 * ONE]])
+    weight_KJ = np.array([[FULL], [FULL], [0], [0]])
+    found = Bounded().combine({}, certified([None]), uploads, weight_KJ)[1]
+    assert found.tolist() == [[ONE // 2]]
+
+
+def test_it_limits_any_rule() -> None:
+    """The medians of 8, 8 and 1, cut to 1, 1 and 1."""
+    uploads = lines([[8 * ONE, None], [8 * ONE, None], [ONE, None]])
+    assert combined(certified([0, 8 * ONE]), uploads, "median")[0] == ONE
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_pull_is_shortened_alike_on_both_sides(sign: int) -> None:
+    start = certified([0])
+    near = limited(start, np.array([[[sign * 100]], [[sign]]]), np.ones((2, 1), np.bool_))
+    assert near[:, 0, 0].tolist() == [sign * 100, sign]
+
+
+def test_inputs_are_left_alone() -> None:
+    uploads = lines([[8 * ONE, 0]])
+    combined(certified([0, 8 * ONE]), uploads)
+    assert uploads.values_KJV[0, 0, 0] == 8 * ONE
