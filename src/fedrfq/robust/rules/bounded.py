@@ -23,7 +23,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedrfq.errors import UserError
 from fedrfq.prototypes.fixed_point import Bools, Globals, Ints, Uploads
 from fedrfq.robust.centres import CENTRES, median
 from fedrfq.robust.distances import LEAST, Points, isqrt, lower_median
@@ -44,13 +43,6 @@ class Bounded(Rule):
 
     exact: ClassVar[bool] = True
     centre: str = "weighted"  # one of CENTRES
-
-    def __post_init__(self) -> None:
-        if self.centre not in CENTRES:
-            raise UserError(
-                f"this detector bounds uploads before one of the rules {', '.join(CENTRES)} combines "
-                f"them, and '{self.centre}' is none: choose another method.aggregate or detector"
-            )
 
     def combine(
         self, state: State, last: Globals, uploads: Uploads, weight_KJ: Ints
