@@ -29,6 +29,8 @@ from fedrfq.files.strict_json import from_json, to_json
 from fedrfq.learning import metrics
 from fedrfq.learning.draws import targets
 from fedrfq.models import Model
+from fedrfq.models.any_module import AnyModule
+from fedrfq.models.model import keep_factors
 from fedrfq.models.stacked import LAYOUTS, Params, TrainingStep, trained
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.prototypes.pooling import Pool
@@ -71,11 +73,12 @@ class TrainedModule(nn.Module):
 
     def _step(self, x: Tensor) -> TrainingStep:
         """Return a step in which all samples count, with random dropout."""
-        rate, units = self.model.dropout()
+        drops = self.model.drops()
         keep_1BU = None
-        if rate:
+        if drops:
+            units = sum(count for _, count in drops)
             chances = torch.rand(1, len(x), units, device=x.device)
-            keep_1BU = (chances >= rate).to(x.dtype) / (1 - rate)
+            keep_1BU = keep_factors(drops, chances).to(x.dtype)
         return TrainingStep(torch.ones(1, len(x), device=x.device, dtype=x.dtype), keep_1BU)
 
 
@@ -289,6 +292,11 @@ class ClientModel:
             return path
         # Two images: a batch of one would be taken for a constant.
         example = torch.zeros(2, *self.facts.shape)
+        if isinstance(self.module.model, AnyModule):
+            raise UserError(
+                f"--format {kind} is for models of this program; of a module of your own take the "
+                "parameters (--format safetensors), or export run.models[N] in Python"
+            )
         if kind == "torchscript":
             content = _torchscript(self.module, example)
         else:

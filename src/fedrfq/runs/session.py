@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -61,8 +62,10 @@ def pick_device(name: str, deterministic: bool = False) -> torch.device:
         device = torch.device(resolved)
     except RuntimeError:
         device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise UserError(f"--device takes auto, cpu, cuda or cuda:N, found '{name}'")
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"--device takes auto, cpu, cuda, cuda:N or mps, found '{name}'")
+    if device.type == "mps":
+        _check_mps()
     available = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= available:
         raise UserError(
@@ -73,6 +76,13 @@ def pick_device(name: str, deterministic: bool = False) -> torch.device:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
     return device
+
+
+def _check_mps() -> None:
+    """Let Apple's GPUs through where PyTorch has them; nobody has tried them here."""
+    if not torch.backends.mps.is_available():
+        raise UserError("--device mps: PyTorch finds no Apple GPU here; use --device cpu")
+    warnings.warn("--device mps is untested: compare a short run with --device cpu", stacklevel=3)
 
 
 @dataclass
