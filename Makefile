@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # One more than two cores have: many tests wait for processes, sockets and timers.
 WORKERS ?= 3
 
-.PHONY: run test docs test-wheel bench setup clean
+.PHONY: run test test-extras docs test-wheel test-images bench setup clean
 run: $(VENV)/.installed
 	$(BIN)/fedrfq run examples/quickstart.toml
 	@command -v fedrfq > /dev/null || echo 'To have `fedrfq` on the path: source $(BIN)/activate'
@@ -21,6 +21,11 @@ test: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
+# What needs large packages that no other test does.
+test-extras: $(VENV)/.installed-dev
+	$(PIP) -e '.[huggingface]'
+	$(BIN)/pytest tests/data/test_huggingface.py
+
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/generate.py
 	$(BIN)/zensical build --strict --clean
@@ -28,6 +33,10 @@ docs: $(VENV)/.installed-dev
 
 test-wheel: $(VENV)/.installed-dev
 	$(BIN)/python tests/project/wheel.py
+
+# Builds the images of deploy/ and runs a trial consortium in them; needs buildah and mmdebstrap.
+test-images: $(VENV)/.installed-dev
+	$(BIN)/python tests/project/images.py
 
 bench: $(VENV)/.installed
 	$(BIN)/python bench/engine.py

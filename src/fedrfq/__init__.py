@@ -13,7 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedrfq.api.classifier import FedRFQClassifier
     from fedrfq.api.run import Run, resume, run
+    from fedrfq.api.studies import compare, reproduce, robustness
     from fedrfq.data import Dataset
     from fedrfq.errors import UserError
     from fedrfq.experiment import Experiment, load
@@ -26,12 +28,16 @@ __all__ = [
     "Callback",
     "Dataset",
     "Experiment",
+    "FedRFQClassifier",
     "RoundRecord",
     "Run",
     "UserError",
     "__version__",
+    "compare",
     "load",
+    "reproduce",
     "resume",
+    "robustness",
     "run",
 ]
 
@@ -41,11 +47,15 @@ _HOMES = {
     "Callback": "runs.callbacks",
     "Dataset": "data",
     "Experiment": "experiment",
+    "FedRFQClassifier": "api.classifier",
     "RoundRecord": "learning.evaluation",
     "Run": "api.run",
     "UserError": "errors",
+    "compare": "api.studies",
     "load": "experiment",
+    "reproduce": "api.studies",
     "resume": "api.run",
+    "robustness": "api.studies",
     "run": "api.run",
 }
 

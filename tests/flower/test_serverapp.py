@@ -521,7 +521,7 @@ def test_a_run_of_another_experiment_is_not_gone_on_with(tmp_path: Path) -> None
     with pytest.raises(UserError, match="of another experiment or federation"):
         main(Nodes(2), context(resume=str(found.path)))
     with pytest.raises(
-        UserError, match=r"was run on Flower; resume it there: `flwr run` with resume="
+        UserError, match=r"was run on Flower; resume it there: `fedrfq flower run APP"
     ):
         Session.resume(found.path, pick_device("cpu"))
 

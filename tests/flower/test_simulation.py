@@ -144,10 +144,25 @@ def test_a_forged_result_is_refused_by_every_client_and_the_true_one_taken(
     assert found[:2] == expected[:2]
 
 
-def test_what_a_user_can_mend_ends_the_run_as_failed_with_a_line(engine: Simulation) -> None:
-    output = engine.run({"experiment": "nowhere.toml"}, nodes=1, cores=CORES)
-    assert "there is no experiment file nowhere.toml" in output
-    assert engine.statuses()[0] == "finished:failed"
+@pytest.mark.usefixtures("engine")
+def test_the_command_of_the_guide_ends_with_the_success_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a SuperLink of its own, so paths are relative to the current folder."""
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, SMALL)
+    settings = f"experiment='experiment.toml' patience-s={PATIENCE_S}"
+    done = fedrfq("flower", "run", APP, "--nodes", 1, "--run-config", settings)
+    assert "round 3/3: accuracy" in done.stdout
+    assert len(only(tmp_path / "runs").rounds()) == 3
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_command_of_the_guide_ends_with_the_failure_of_the_run() -> None:
+    settings = "experiment='nowhere.toml'"
+    done = fedrfq("flower", "run", APP, "--nodes", 1, "--run-config", settings, expect=1)
+    assert "there is no experiment file nowhere.toml" in done.stdout
+    assert "error: the run ended as finished:failed" in done.stderr
 
 
 def _wait_for_rounds(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fedrfq.node.ops.local_cluster import free_ports
 from support.command import fedrfq
@@ -152,7 +153,7 @@ def stages() -> dict[str, Stage]:
 def test_the_images_are_a_server_and_a_client_on_a_slim_python() -> None:
     text = (DEPLOY / "Containerfile").read_text()
     assert re.search(r"^ARG BASE=\S*python:3\.12-slim$", text, re.MULTILINE)
-    assert list(stages()) == ["wheel", "party", "server", "client"]
+    assert list(stages()) == ["build", "build-client", "party", "server", "client"]
 
 
 @pytest.mark.parametrize("party", PARTIES)
@@ -172,12 +173,7 @@ def test_an_image_runs_its_party_as_nobody_special_and_stops_when_asked(party: s
 
 
 def test_nothing_is_copied_into_an_image_but_the_program() -> None:
-    sources = [
-        word
-        for stage in stages().values()
-        for copy in stage.all("COPY")
-        for word in copy.split()[:-1]
-    ]
+    sources = [word for copy in stages()["build"].all("COPY") for word in copy.split()[:-1]]
     assert sources == [
         "pyproject.toml",
         "README.md",
@@ -186,6 +182,11 @@ def test_nothing_is_copied_into_an_image_but_the_program() -> None:
         "experiments",
     ]
     assert not any(stage.all("ADD") for stage in stages().values())
+    copied = [copy for stage in ("server", "client") for copy in stages()[stage].all("COPY")]
+    assert copied == [
+        "--from=build /opt/fedrfq /opt/fedrfq",
+        "--from=build-client /opt/fedrfq /opt/fedrfq",
+    ]
     ignored = (DEPLOY / "Containerfile.dockerignore").read_text().split()
     assert ignored[0] == "*"
     assert {line[1:] for line in ignored if line.startswith("!")} == set(sources)
@@ -195,16 +196,30 @@ def test_the_base_package_is_what_a_server_needs_and_training_is_an_extra() -> N
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = [re.split("[>=]", line)[0] for line in project["dependencies"]]
     assert needed == SERVER_PACKAGES
-    (install,) = [run for run in stages()["server"].all("RUN") if "pip install" in run]
-    assert install.endswith("/wheels/*.whl")
-    client = [run for run in stages()["client"].all("RUN") if "pip install" in run]
-    assert any("torch==" in run and "TORCH_INDEX" in run for run in client)
-    assert "[train]" in client[-1]
+    (install,) = [run for run in stages()["build"].all("RUN") if "pip install" in run]
+    assert install.endswith(" /source")
+    client = stages()["build-client"].last("RUN")
+    assert re.search(r'TORCH_INDEX.* "torch==.*pip install .*"/source\[train\]"', client)
 
 
 def test_the_client_gets_the_torch_that_everyone_else_does() -> None:
     (pinned,) = re.findall(r"torch==\S+", (ROOT / "constraints.txt").read_text())
     assert f'"{pinned}"' in (DEPLOY / "Containerfile").read_text()
+
+
+def test_the_trial_consortium_runs_commands_that_exist() -> None:
+    """`make test-images` runs them."""
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert len([name for name in services if name.startswith("server-")]) == 4
+    found = services["found"]["entrypoint"][-1].partition("|| ")[2]
+    commands = [shlex.split(found)]
+    commands += [
+        [*service["entrypoint"], *service.get("command", [])]
+        for name, service in services.items()
+        if name != "found"
+    ]
+    for program, *arguments in commands:
+        assert (program, parse(arguments)) == ("fedrfq", [])
 
 
 BARE = f"""

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from fedrfq.files import tensors
 from support.command import fedrfq
 from support.unusual import put_instead
 
@@ -79,3 +80,21 @@ def test_a_run_alone_does_not_say_which_others_are_written_to(copy, tmp_path):
         (path / "environment.json").write_text(json.dumps({**facts, "stack": stack}))
     assert "which says otherwise" in fedrfq("resume", copy, expect=2).stderr
     assert (victim / "rounds.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["cohort0/fc1.weight", "globals/values"])
+def test_a_checkpoint_of_other_models_is_refused(copy, name):
+    path = copy / "checkpoints/round-000008.safetensors"
+    named, metadata = tensors.load(path)
+    tensors.save(path, {**named, name: named[name][:, :1]}, metadata)
+    for arguments in (["resume", copy], ["export", copy, "0"]):
+        done = fedrfq(*arguments, expect=2)
+        assert "not of the experiment's models and data" in done.stderr
+
+
+def test_data_that_cannot_be_are_refused(copy):
+    facts = json.loads((copy / "environment.json").read_text())
+    for key, value in (("shape", [1, 10**30, 28]), ("mean", [None]), ("classes", [1, 2])):
+        data = {**facts["data"], key: value}
+        (copy / "environment.json").write_text(json.dumps({**facts, "data": data}))
+        assert "does not describe the data" in fedrfq("export", copy, "0", expect=2).stderr

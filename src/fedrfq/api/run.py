@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from fedrfq.api.progress import ProgressBar
-from fedrfq.data import Dataset
+from fedrfq.data import Dataset, load
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, from_table
-from fedrfq.experiment.reading import with_data
+from fedrfq.experiment.reading import data_name, with_data
 from fedrfq.files import toml
 from fedrfq.files.toml import Table
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.runs.callbacks import Callback
+from fedrfq.runs.given_modules import give_again, given_by_name, with_modules
+from fedrfq.runs.inference import DataFacts
 from fedrfq.runs.recorded_run import RecordedRun
 from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session, pick_device
@@ -112,16 +114,19 @@ def run(
     out: Path | str = "runs",
     *,
     data: Dataset | None = None,
+    model: Any = None,
     callbacks: Iterable[Callback] = (),
     progress: bool = False,
 ) -> Run:
     """Start an experiment and return its run, which trains as it is iterated over.
 
     `source` is the path of a TOML file, a table of settings as a dict, or an `Experiment`; without
-    one it is the default experiment. `data` replaces what `data.name` would load. The run directory
-    is created in `out`, as by `fedrfq run`.
+    one it is the default experiment. `data` replaces what `data.name` would load. `model` is an
+    `nn.Module` or, so that every client starts from its own random weights, its class or a function
+    that makes one; or a dict of several, which cohorts name by `source`. The run directory is
+    created in `out`, as by `fedrfq run`.
     """
-    experiment = resolved(source, data)
+    experiment, data = resolved(source, data, model)
     told = _with_progress(callbacks, progress)
     session = Session.begin([experiment], pick_device(device), Path(out), data, told)
     return Run(session.runs[0], session, data=data, device=device, callbacks=told)
@@ -132,25 +137,40 @@ def resume(
     device: str = "auto",
     *,
     data: Dataset | None = None,
+    model: Any = None,
     callbacks: Iterable[Callback] = (),
     progress: bool = False,
 ) -> Run:
     """Return the run in a directory, finished or not, to look at or to go on with.
 
-    `data` must be given where the run began with data that were given; it must be the same.
+    `data` and `model` must be given where the run began with ones that were given; they must be
+    the same.
     """
+    directory = RunDirectory.open(Path(path))
+    if model is not None:
+        facts = DataFacts.of(directory)
+        given = given_by_name(model)
+        give_again(directory.experiment(), given, facts.shape, len(facts.classes))
     told = _with_progress(callbacks, progress)
-    return Run(RunDirectory.open(Path(path)), data=data, device=device, callbacks=told)
+    return Run(directory, data=data, device=device, callbacks=told)
 
 
-def resolved(source: Source, data: Dataset | None) -> Experiment:
-    """Return the experiment that a source describes, on the given data if there are any."""
-    if isinstance(source, Experiment) and data is None:
-        return source
+def resolved(
+    source: Source, data: Dataset | None, model: Any = None
+) -> tuple[Experiment, Dataset | None]:
+    """Return the experiment that a source describes, with the given data and model, and the data.
+
+    The data are loaded if the model must be tried on them.
+    """
+    if isinstance(source, Experiment) and data is None and model is None:
+        return source, None
     table = _table(source)
     if data is not None:
         table = with_data(table, data.source)
-    return from_table(table)
+    if model is not None:
+        data = data or load(data_name(table))
+        table = with_modules(table, given_by_name(model), data.shape, len(data.classes))
+    return from_table(table), data
 
 
 def _table(source: Source) -> Table:

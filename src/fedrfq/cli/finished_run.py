@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedrfq.cli.completion import complete
-from fedrfq.cli.options import Json, RunPath
+from fedrfq.cli.modules import give_modules
+from fedrfq.cli.options import Json, Modules, RunPath
 from fedrfq.cli.terminal import say
 from fedrfq.errors import UserError
 from fedrfq.files.strict_json import to_json
@@ -63,6 +64,7 @@ def predict(
         ),
     ] = None,
     json: Json = False,
+    module: Modules = None,
 ) -> None:
     """Classify images with the model that one client has trained.
 
@@ -74,7 +76,7 @@ def predict(
 
     Example: fedrfq predict runs/mnist5k-fedrfq/20260101-120000-seed0-1a2b3c 3 digit.png
     """
-    model = _client_model(path, client)
+    model = _client_model(path, client, module or [])
     predictions = model.predict(files, threshold)
     table = Table("file", "class", "probability", "nearest prototype", "note")
     if model.public is not None:
@@ -86,7 +88,7 @@ def predict(
         sys.stdout.write(to_json({"client": client, "predictions": predictions}) + "\n")
 
 
-def _client_model(path: Path, client: int) -> ClientModel:
+def _client_model(path: Path, client: int, modules: Sequence[str]) -> ClientModel:
     """Return a client's model, from a run directory or from a network client's folder."""
     from fedrfq.data.image_form import AS_FOUND
     from fedrfq.node.client import MODEL, place
@@ -104,6 +106,7 @@ def _client_model(path: Path, client: int) -> ClientModel:
         model = ClientModel.of_party(path / MODEL, experiment, number, form)
     else:
         run = RunDirectory.open(path)
+        give_modules(run, modules)
         experiment = run.experiment()
         model = ClientModel.load(run, client)
     if experiment.public.used and model.public is None:

@@ -22,6 +22,7 @@ from fedrfq.cli import (
     doctor,
     evidence,
     finished_run,
+    flower,
     keys,
     local_cluster,
     report,
@@ -96,6 +97,7 @@ app.command(rich_help_panel=_STUDIES)(compare.compare)
 app.command(rich_help_panel=_STUDIES)(compare.robustness)
 app.command(rich_help_panel=_STUDIES)(reproduce.reproduce)
 app.command(rich_help_panel=_STUDIES)(security.security)
+app.add_typer(flower.app, name="flower", rich_help_panel=_NETWORK)
 app.command("local-cluster", rich_help_panel=_NETWORK)(local_cluster.local_cluster)
 app.add_typer(keys.app, name="keys", rich_help_panel=_NETWORK)
 app.add_typer(committee.app, name="committee", rich_help_panel=_NETWORK)

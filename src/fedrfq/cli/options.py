@@ -12,7 +12,7 @@ from fedrfq.cli.completion import complete
 Device = Annotated[
     str,
     typer.Option(
-        help="Where to compute: auto, cpu, cuda or cuda:N.",
+        help="Where to compute: auto, cpu, cuda, cuda:N or mps (untested).",
         autocompletion=complete(lambda: ("auto", "cpu", "cuda")),
     ),
 ]
@@ -24,6 +24,15 @@ Json = Annotated[
 ]
 Deterministic = Annotated[
     bool, typer.Option(help="Give the same bytes on every run on CUDA, at some cost in speed.")
+]
+Modules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--module",
+        metavar="MODULE:NAME",
+        help="A PyTorch module of your own as the clients' model, such as nets:Net in nets.py. "
+        "It is imported: name only code that you trust. Repeat it for several cohorts.",
+    ),
 ]
 RunPath = Annotated[
     Path,

@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedrfq.cli.options import Deterministic, Device, Json, RunPath, Sets
+from fedrfq.cli.modules import give_modules
+from fedrfq.cli.options import Deterministic, Device, Json, Modules, RunPath, Sets
 from fedrfq.cli.terminal import (
     INTERRUPTED,
     command_line,
@@ -24,6 +25,7 @@ from fedrfq.cli.terminal import (
 from fedrfq.files.strict_json import to_json
 
 if TYPE_CHECKING:
+    from fedrfq.data import Dataset
     from fedrfq.experiment import Experiment
     from fedrfq.learning.evaluation import RoundRecord
     from fedrfq.runs.run_directory import RunDirectory
@@ -62,6 +64,7 @@ def run(
         ),
     ] = False,
     deterministic: Deterministic = False,
+    module: Modules = None,
 ) -> None:
     """Run an experiment.
 
@@ -70,10 +73,9 @@ def run(
 
     Example: fedrfq run examples/mnist.toml --set method.lam=0.5 --seed 1
     """
-    from fedrfq import experiment
     from fedrfq.runs.session import Session, pick_device
 
-    first = experiment.load(file, sets or [], seed=seed[0] if seed else None)
+    first, dataset = _experiment(file, sets or [], seed, module or [])
     # Stacked runs differ in nothing but their seeds.
     experiments = [first]
     if seed:
@@ -82,12 +84,33 @@ def run(
     if dry_run:
         _dry_run(experiments, torch_device)
         return
-    with closing(Session.begin(experiments, torch_device, out)) as session:
+    with closing(Session.begin(experiments, torch_device, out, dataset)) as session:
         _train(session, json)
 
 
+def _experiment(
+    file: Path | None, sets: Sequence[str], seeds: list[int] | None, modules: Sequence[str]
+) -> tuple[Experiment, Dataset | None]:
+    """Return the experiment, and its data where a module had to be tried on them."""
+    from fedrfq.data import load
+    from fedrfq.experiment import from_table
+    from fedrfq.experiment.reading import data_name, read_table
+    from fedrfq.runs.given_modules import imported, with_modules
+
+    table = read_table(file, sets, seed=seeds[0] if seeds else None)
+    if not modules:
+        return from_table(table), None
+    dataset = load(data_name(table))
+    given = imported(modules)
+    return from_table(with_modules(table, given, dataset.shape, len(dataset.classes))), dataset
+
+
 def resume(
-    path: RunPath, device: Device = "auto", json: Json = False, deterministic: Deterministic = False
+    path: RunPath,
+    device: Device = "auto",
+    json: Json = False,
+    deterministic: Deterministic = False,
+    module: Modules = None,
 ) -> None:
     """Continue a run after Ctrl-C, a crash or kill -9.
 
@@ -99,6 +122,7 @@ def resume(
     from fedrfq.runs.session import Session, differences, pick_device
 
     stopped = RunDirectory.open(path)
+    give_modules(stopped, module or [])
     # A run that began with deterministic kernels goes on with them, or its bytes would differ.
     was_deterministic = bool(stopped.environment().get("deterministic"))
     torch_device = pick_device(device, deterministic or was_deterministic)

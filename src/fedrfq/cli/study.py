@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +24,6 @@ from fedrfq.cli.terminal import (
 )
 from fedrfq.errors import UserError
 from fedrfq.files.atomic import reporting_write_errors
-from fedrfq.files.locks import exclusive
 from fedrfq.files.strict_json import to_json
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ class StudyCommand:
         begin with `what`, which tells the grids of one command apart.
         """
         from fedrfq.runs.session import pick_device
-        from fedrfq.studies.grid import MAX_CLIENTS, Grid
+        from fedrfq.studies.grid import MAX_CLIENTS, Grid, locked
 
         errors = Console(stderr=True)
         device = pick_device(self.device, self.deterministic)
@@ -120,7 +119,7 @@ class StudyCommand:
         lock: AbstractContextManager[None] = nullcontext()
         if not self.dry_run:
             # All runs of a grid have one name, which is that of their folder.
-            lock = _locked(self.out / experiments[0].name)
+            lock = locked(self.out / experiments[0].name)
         # Only who holds the lock knows which runs have ended.
         with lock:
             grid = Grid(experiments, self.out, device, limit, models, resume=self.resume)
@@ -209,15 +208,3 @@ def _advance(grid: Grid, errors: Console, what: str) -> None:
                 figures=step.figures,
             )
         bar.update(task, completed=grid.completed(), description=f"{what}done", figures="")
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep a second process out of the same grid: each would write into the other's runs."""
-    lock = folder / ".lock"
-    with reporting_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        # A file rather than the folder: across machines NFS only honours locks on files.
-        lock.touch()
-    with exclusive(lock, "another --out", "wait for it, or choose another --out"):
-        yield

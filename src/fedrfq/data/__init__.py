@@ -2,7 +2,7 @@
 
 from fedrfq.data.catalogue import DATASETS
 from fedrfq.data.contract import CONTRACT, Contract
-from fedrfq.data.dataset import Dataset, is_given
+from fedrfq.data.dataset import Dataset, is_given, is_on_hub
 from fedrfq.data.image_form import ImageForm
 from fedrfq.data.library import at_path, get, info, load, load_agreed
 from fedrfq.data.source import Source
@@ -18,6 +18,7 @@ __all__ = [
     "get",
     "info",
     "is_given",
+    "is_on_hub",
     "load",
     "load_agreed",
 ]

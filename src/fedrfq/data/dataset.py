@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 # What `data.name` begins with where the data were given as Python objects.
 GIVEN = "given:"
+# What it begins with where the data are a dataset of Hugging Face's hub.
+HUB = "hf:"
 
 
 @dataclass(frozen=True)
@@ -78,20 +80,38 @@ class Dataset:
         return from_torch(dataset, test, classes, name)
 
     @staticmethod
+    def from_huggingface(
+        dataset: Any, image: str = "", label: str = "", groups: str = "", name: str = "huggingface"
+    ) -> Dataset:
+        """Return a dataset of a `datasets.Dataset`, or of a `DatasetDict` with a split "train".
+
+        `image`, `label` and `groups` name columns; without them, the first column of images and the
+        first of class labels are taken. A fifth is kept for testing where there is no test split.
+        """
+        from fedrfq.data.huggingface import from_huggingface
+
+        return from_huggingface(dataset, image, label, groups, name)
+
+    @staticmethod
     def from_folder(path: Path | str) -> Dataset:
         """Return the pictures of a folder that has a folder for each class."""
         from fedrfq.data.library import load
 
-        return load(str(Path(path)))
+        return load(str(Path(path).expanduser().resolve()))
 
     @staticmethod
     def from_npz(path: Path | str) -> Dataset:
         """Return the arrays of an .npz file: train_x, train_y, test_x, test_y, and others."""
         from fedrfq.data.library import load
 
-        return load(str(Path(path)))
+        return load(str(Path(path).expanduser().resolve()))
 
 
 def is_given(name: str) -> bool:
     """Return whether a name is of data that were given as Python objects."""
     return name.startswith(GIVEN)
+
+
+def is_on_hub(name: str) -> bool:
+    """Return whether a name is of a dataset of Hugging Face's hub."""
+    return name.startswith(HUB)

@@ -32,6 +32,7 @@ def from_arrays(
     classes: Sequence[str] | None,
     groups: tuple[Any, Any],
     name: str,
+    origin: str = "",
 ) -> Dataset:
     """Return the dataset of arrays; see `Dataset.from_arrays`."""
     given_x, given_y, given_groups = [x], [y], [groups[0]]
@@ -48,7 +49,7 @@ def from_arrays(
         images, labels = ([part[0][half] for half in halves] for part in (images, labels))
         owners = [None if owners[0] is None else owners[0][half] for half in halves]
     content = Content(images[0], labels[0], images[1], labels[1], names, *owners)
-    return of_content(name, checked(content, name), "")
+    return of_content(name, checked(content, name), origin)
 
 
 def from_torch(dataset: Any, test: Any, classes: Sequence[str] | None, name: str) -> Dataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from fedrfq.data.archives import read_file
@@ -25,7 +26,7 @@ def read(folder: Path) -> list[tuple[str, Path]]:
         raise UserError(f"{table}: expected a table, found: {error}; write it again") from error
     paths = [path for _, path in found]
     if len(set(paths)) < len(paths):
-        repeated = next(path for path in paths if paths.count(path) > 1)
+        ((repeated, _),) = Counter(paths).most_common(1)
         raise UserError(f"{table}: expected each file once, found {repeated.name!r} twice; fix it")
     return found
 

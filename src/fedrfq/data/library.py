@@ -14,7 +14,7 @@ from fedrfq.data.cache import folder, tell_cached
 from fedrfq.data.catalogue import DATASETS
 from fedrfq.data.content import Content, sha256
 from fedrfq.data.contract import CONTRACT, Contract
-from fedrfq.data.dataset import GIVEN, Dataset, is_given
+from fedrfq.data.dataset import GIVEN, Dataset, is_given, is_on_hub
 from fedrfq.data.image_form import AS_FOUND, ImageForm
 from fedrfq.data.origins import first
 from fedrfq.data.source import Source
@@ -37,6 +37,10 @@ def load(name_or_path: str, form: ImageForm = AS_FOUND, partial: bool = False) -
             "objects and cannot be loaded by name: go on in Python with "
             "fedrfq.resume(PATH, data=…) and the same data"
         )
+    if is_on_hub(name_or_path):
+        from fedrfq.data.huggingface import load_from_hub
+
+        return load_from_hub(name_or_path)
     source = DATASETS.get(name_or_path)
     if source is None:
         return _own(name_or_path, form, partial)

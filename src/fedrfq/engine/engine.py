@@ -37,7 +37,7 @@ T = TypeVar("T")
 _CPU_CLIENTS = 64
 _CUDA_CLIENTS = 4096
 # Samples of each client in a slice of an evaluation; on a CPU more do not stay in its cache.
-_EVALUATED_AT_ONCE = {"cpu": 16, "cuda": 64}
+_EVALUATED_AT_ONCE = {"cpu": 16, "cuda": 64, "mps": 64}
 
 
 class Engine:

@@ -16,6 +16,7 @@ from fedrfq.data.client_data import ClientData
 from fedrfq.engine import counter_rng
 from fedrfq.engine.counter_rng import Purpose
 from fedrfq.engine.program import Program, TrainingOptions
+from fedrfq.models.model import keep_factors
 
 # Pixels of padding for random crops.
 _CROP = 4
@@ -103,10 +104,10 @@ def schedule(program: Program, data: ClientData, part: list[int], keys_K: Tensor
     order_SKB1 = by_step(1, lambda epoch: counter_rng.order(keys_K, counts_K, slots, epoch))
     order_SKB = order_SKB1[..., 0].where(real_SKB, 0)
     keep_SKBU = None
-    rate, units = program.model.dropout()
-    if rate:
-        # Scaled up, so that the expectation stays.
-        keep_SKBU = (chances(Purpose.DROPOUT, units) >= rate).float() / (1 - rate)
+    drops = program.model.drops()
+    if drops:
+        units = sum(count for _, count in drops)
+        keep_SKBU = keep_factors(drops, chances(Purpose.DROPOUT, units))
     crop_SKB3 = None
     if data.black_C is not None:
         # Rows down, columns to the right, flipped or not.

@@ -83,7 +83,7 @@ class ThreadShard:
             return
         self._step(width)
         self.runs[width] = self.runs.get(width, 0) + 1
-        warm = self.runs[width] >= _EAGER_RUNS
+        warm = self.program.model.captured and self.runs[width] >= _EAGER_RUNS
         if self.step_1.is_cuda and warm and len(self.graphs) < _MAX_GRAPHS:
             self._capture(width)
 

@@ -22,7 +22,7 @@ from fedrfq.files.options import one_of, option
 from fedrfq.files.toml import Table
 from fedrfq.methods import METHODS, Method
 from fedrfq.methods.fedrfq import FedRFQ
-from fedrfq.models import MODELS, Model
+from fedrfq.models import Model
 from fedrfq.models.cnn import CNN
 from fedrfq.models.public_maps import NoMap, PublicMap
 from fedrfq.prototypes.fixed_point import MAX_VALUES
@@ -332,4 +332,4 @@ class Experiment:
 
 def _cohort_table(cohort: Cohort) -> Table:
     model = cohort.model
-    return {"clients": cohort.clients, "name": name_of(MODELS, model), **vars(model)}
+    return {"clients": cohort.clients, "name": name_of(KINDS["model"], model), **vars(model)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from fedrfq.committee import COMMITTEES
 from fedrfq.data.partition import PARTITIONS
 from fedrfq.methods import METHODS
 from fedrfq.models import MODELS
+from fedrfq.models.any_module import AnyModule
 from fedrfq.models.public_maps import PUBLIC_MAPS
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
@@ -17,7 +19,8 @@ from fedrfq.robust.detectors import DETECTORS
 # hashed: a new section goes last.
 KINDS: Mapping[str, Mapping[str, type[Any]]] = {
     "partition": PARTITIONS,
-    "model": MODELS,
+    # A module of the user's own has a name here, though it is not among the models by name.
+    "model": ChainMap(MODELS, {"module": AnyModule}),
     "method": METHODS,
     "attack": ATTACKS,
     "detector": DETECTORS,

@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from fedrfq.data import CONTRACT, DATASETS, at_path, is_given
+from fedrfq.data import CONTRACT, DATASETS, at_path, is_given, is_on_hub
 from fedrfq.engine.program import TrainingOptions
 from fedrfq.errors import UserError, did_you_mean
 from fedrfq.experiment.experiment import Cohort, Data, Experiment
@@ -37,14 +37,19 @@ def load(path: Path | str | None = None, sets: Sequence[str] = (), **top: Any) -
 
     `sets` are assignments as `--set` takes them; `top` are top-level keys, ignored where None.
     """
+    return from_table(read_table(path, sets, **top))
+
+
+def read_table(path: Path | str | None, sets: Sequence[str] = (), **top: Any) -> Table:
+    """Return the settings of a file, or none, with changes applied, as `load` takes them."""
     changes: Table = {}
     for assignment in sets:
         changes = toml.assign(changes, assignment)
     changes = toml.merge(changes, {key: value for key, value in top.items() if value is not None})
     if path is None:
-        return from_table(changes)
+        return changes
     table = toml.read(Path(path))
-    return from_table(toml.merge(without_replaced_kinds(table, changes), changes))
+    return toml.merge(without_replaced_kinds(table, changes), changes)
 
 
 def without_replaced_kinds(table: Table, over: Mapping[str, Any]) -> Table:
@@ -127,10 +132,16 @@ def from_table(given: Mapping[str, Any]) -> Experiment:
     return _build(Experiment, top, "", {"name": name, **suits, **sections})
 
 
+def data_name(table: Mapping[str, Any]) -> str:
+    """Return the name or path of the data that a table of settings asks for."""
+    return str(_data_section(table)["name"])
+
+
 def _data_section(given: Mapping[str, Any]) -> Table:
     data = {"name": Data.name, **_section(given, "data")}
     _typed(data["name"], str, "data.name")
-    is_path = data["name"] not in (*DATASETS, CONTRACT) and not is_given(data["name"])
+    elsewhere = is_given(data["name"]) or is_on_hub(data["name"])
+    is_path = data["name"] not in (*DATASETS, CONTRACT) and not elsewhere
     if is_path and (path := at_path(data["name"])):
         # An absolute path, so that the run can be resumed from anywhere.
         data["name"] = str(path.resolve())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
@@ -25,6 +27,9 @@ class Model(ABC):
 
     Fields are the options that an experiment may set under `model`.
     """
+
+    # Whether a step of training can be recorded as a CUDA graph.
+    captured: ClassVar[bool] = True
 
     @abstractmethod
     def features(self) -> int:
@@ -53,6 +58,23 @@ class Model(ABC):
     def dropout(self) -> tuple[float, int]:
         """Return the dropout rate, and how many random factors a sample needs in a step."""
         return 0.0, 0
+
+    def drops(self) -> Sequence[tuple[float, int]]:
+        """Return the same for a model with several rates, in the order of the factors."""
+        rate, units = self.dropout()
+        if not rate:
+            return ()
+        return ((rate, units),)
+
+
+def keep_factors(drops: Sequence[tuple[float, int]], chances: Tensor) -> Tensor:
+    """Return 0 where a unit is dropped, else 1 scaled up so that the expectation stays.
+
+    `chances` are uniform random numbers in [0, 1), of which the last dimension is the units.
+    """
+    rates = [rate for rate, units in drops for _ in range(units)]
+    rate_U = torch.tensor(rates, dtype=torch.float64, device=chances.device)
+    return (chances >= rate_U.float()).float() / (1 - rate_U).float()
 
 
 def uniform(shape: tuple[int, ...], fan_in: int, generator: Generator) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import json
 import logging
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,10 +25,12 @@ from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.files import tensors
 from fedrfq.files.atomic import write_atomically
-from fedrfq.files.strict_json import to_json
+from fedrfq.files.strict_json import from_json, to_json
 from fedrfq.learning import metrics
 from fedrfq.learning.draws import targets
 from fedrfq.models import Model
+from fedrfq.models.any_module import AnyModule
+from fedrfq.models.model import keep_factors
 from fedrfq.models.stacked import LAYOUTS, Params, TrainingStep, trained
 from fedrfq.prototypes.fixed_point import Globals
 from fedrfq.prototypes.pooling import Pool
@@ -71,11 +73,12 @@ class TrainedModule(nn.Module):
 
     def _step(self, x: Tensor) -> TrainingStep:
         """Return a step in which all samples count, with random dropout."""
-        rate, units = self.model.dropout()
+        drops = self.model.drops()
         keep_1BU = None
-        if rate:
+        if drops:
+            units = sum(count for _, count in drops)
             chances = torch.rand(1, len(x), units, device=x.device)
-            keep_1BU = (chances >= rate).to(x.dtype) / (1 - rate)
+            keep_1BU = keep_factors(drops, chances).to(x.dtype)
         return TrainingStep(torch.ones(1, len(x), device=x.device, dtype=x.dtype), keep_1BU)
 
 
@@ -96,11 +99,41 @@ class DataFacts:
         data = run.environment()["data"]
         try:
             classes, shape, mean, std = (tuple(data[key]) for key in _FACTS)
-            return DataFacts(classes, shape, mean, std, data.get("dtype", "uint8"))
+            facts = DataFacts(classes, shape, mean, std, data.get("dtype", "uint8"))
         except (TypeError, KeyError):
+            facts = _NO_FACTS
+        if not facts.are_sound():
             raise UserError(
                 f"{run.path / 'environment.json'} does not describe the data: restore the file"
-            ) from None
+            )
+        return facts
+
+    def are_sound(self) -> bool:
+        """Return whether these can be facts at all; they come from a file that may be hostile."""
+        moments = (*self.mean, *self.std)
+        return (
+            len(self.classes) > 0
+            and all(isinstance(name, str) for name in self.classes)
+            and all(type(size) is int and 0 < size < 1 << 16 for size in self.shape)
+            and len(self.shape) == 3
+            and len(self.mean) == len(self.std) == self.shape[0]
+            and all(type(value) in (int, float) and math.isfinite(value) for value in moments)
+            and self.dtype in ("uint8", "float32")
+        )
+
+
+_NO_FACTS = DataFacts((), (0, 0, 0), (), ())
+
+
+def _kinds(model: Model, facts: DataFacts) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Return the shape and type of each of a model's parameters; none if it takes no such data."""
+    try:
+        # On no device: what a hostile file states takes no memory.
+        with torch.device("meta"):
+            params = model.start(facts.shape, len(facts.classes), torch.Generator())
+    except (UserError, ValueError, TypeError, RuntimeError):
+        return {}
+    return {name: (p.shape, p.dtype) for name, p in params.items()}
 
 
 @dataclass(frozen=True)
@@ -130,12 +163,17 @@ class ClientModel:
                 f"client {client} does not exist: the run has clients 0 to {experiment.clients - 1}"
             )
         state = run.last(torch.device("cpu"))
+        facts = DataFacts.of(run)
+        _check_globals(run, experiment, facts, state.globals_[0])
         first = 0
         for cohort, params in zip(experiment.models(), state.params, strict=True):
             if client < first + cohort.clients:
+                kinds = {name: (p.shape[1:], p.dtype) for name, p in params.items()}
+                rows = {len(p) for p in params.values()}
+                if kinds != _kinds(cohort.model, facts) or rows != {cohort.clients}:
+                    raise _other_model(run)
                 own = {name: p[client - first].clone() for name, p in params.items()}
                 module = TrainedModule(cohort.model, own).eval()
-                facts = DataFacts.of(run)
                 prototypes = targets(experiment, state.round, state.globals_[0])
                 public = PublicAnswers.load(run.path, client, experiment.public, len(facts.classes))
                 held = _held(run.path, client)
@@ -159,13 +197,12 @@ class ClientModel:
         params, about = tensors.load(path)
         model = experiment.place(client)[1]
         try:
-            classes, shape, mean, std = (tuple(json.loads(about[key])) for key in _FACTS)
+            classes, shape, mean, std = (tuple(from_json(about[key])) for key in _FACTS)
             facts = DataFacts(classes, shape, mean, std)
-            expected = model.start(facts.shape, len(facts.classes), torch.Generator())
         except (KeyError, ValueError, TypeError):
-            expected = {}
-        shapes = {name: p.shape for name, p in expected.items()}
-        if not shapes or {name: p.shape for name, p in params.items()} != shapes:
+            facts = _NO_FACTS
+        found = {name: (p.shape, p.dtype) for name, p in params.items()}
+        if not facts.are_sound() or found != _kinds(model, facts):
             raise UserError(f"{path} is not a model of this federation's experiment: restore it")
         size = len(facts.classes)
         prototypes = Globals.none(size, experiment.prototype_size())
@@ -255,6 +292,11 @@ class ClientModel:
             return path
         # Two images: a batch of one would be taken for a constant.
         example = torch.zeros(2, *self.facts.shape)
+        if isinstance(self.module.model, AnyModule):
+            raise UserError(
+                f"--format {kind} is for models of this program; of a module of your own take the "
+                "parameters (--format safetensors), or export run.models[N] in Python"
+            )
         if kind == "torchscript":
             content = _torchscript(self.module, example)
         else:
@@ -269,6 +311,22 @@ def _held(folder: Path, client: int) -> frozenset[int] | None:
     if recorded is None:
         return None
     return frozenset(share.label for share in recorded if share.client == client and share.train)
+
+
+def _other_model(run: RunDirectory) -> UserError:
+    return UserError(
+        f"{run.path}: the newest checkpoint is not of the experiment's models and data: restore it"
+    )
+
+
+def _check_globals(
+    run: RunDirectory, experiment: Experiment, facts: DataFacts, globals_: Globals
+) -> None:
+    """Check that a checkpoint's global prototypes are of as many classes and values as they are."""
+    shape = (len(facts.classes), experiment.prototype_size())
+    is_whole = globals_.values_JV.dtype == np.int64 and globals_.present_J.shape == shape[:1]
+    if not is_whole or globals_.values_JV.shape != shape:
+        raise _other_model(run)
 
 
 def _torchscript(module: TrainedModule, example: Tensor) -> bytes:

@@ -17,6 +17,7 @@ from torch import nn
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment
 from fedrfq.learning.evaluation import RoundRecord
+from fedrfq.models.any_module import AnyModule
 from fedrfq.runs import columns
 from fedrfq.runs.inference import ClientModel
 from fedrfq.runs.run_directory import CLIENT_COLUMNS, MAX_RECORDS_BYTES, RunDirectory
@@ -131,4 +132,9 @@ class ClientModels(Sequence[nn.Module]):
             return [self[k] for k in range(*client.indices(len(self)))]
         if client not in range(-len(self), len(self)):
             raise IndexError(f"client {client}: the run has clients 0 to {len(self) - 1}")
-        return ClientModel.load(self._run.directory, client % len(self)).module
+        loaded = ClientModel.load(self._run.directory, client % len(self))
+        model = loaded.module.model
+        if isinstance(model, AnyModule):
+            # The user's own class, not our wrapper around it.
+            return model.program().rebuilt(loaded.params)
+        return loaded.module

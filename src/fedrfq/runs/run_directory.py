@@ -147,7 +147,7 @@ class RunDirectory:
         if environment.get("engine") == "flower":
             raise UserError(
                 f"{self.path} was run on Flower; resume it there: "
-                f"`flwr run` with resume='{self.path}'"
+                f"`fedrfq flower run APP --run-config \"resume='{self.path}'\"`"
             )
         stack = environment.get("stack")
         if not isinstance(stack, list) or not all(_is_path(other) for other in stack):
@@ -325,6 +325,10 @@ class RunDirectory:
                 f"{path} is a checkpoint of another experiment than experiment.toml says: "
                 "restore one of the two"
             )
+        if metadata.get("round") != str(number):
+            raise UserError(
+                f"{path} is a checkpoint of another round than its name says: rename it"
+            )
         if not {"globals/present", "globals/values"} <= set(named):
             raise UserError(
                 f"{path} is not a checkpoint of this program, it has no global prototypes: "
@@ -341,7 +345,7 @@ class RunDirectory:
         if "committee/last" in named:
             agreed = named["committee/last"].numpy().tobytes()
         return LoopState(
-            round=int(metadata["round"]),
+            round=number,
             params=params,
             globals_=(globals_,),
             memory=(memory,),

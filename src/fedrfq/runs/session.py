@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -61,8 +62,10 @@ def pick_device(name: str, deterministic: bool = False) -> torch.device:
         device = torch.device(resolved)
     except RuntimeError:
         device = None
-    if device is None or device.type not in ("cpu", "cuda"):
-        raise UserError(f"--device takes auto, cpu, cuda or cuda:N, found '{name}'")
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"--device takes auto, cpu, cuda, cuda:N or mps, found '{name}'")
+    if device.type == "mps":
+        _check_mps()
     available = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= available:
         raise UserError(
@@ -73,6 +76,13 @@ def pick_device(name: str, deterministic: bool = False) -> torch.device:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
     return device
+
+
+def _check_mps() -> None:
+    """Let Apple's GPUs through where PyTorch has them; nobody has tried them here."""
+    if not torch.backends.mps.is_available():
+        raise UserError("--device mps: PyTorch finds no Apple GPU here; use --device cpu")
+    warnings.warn("--device mps is untested: compare a short run with --device cpu", stacklevel=3)
 
 
 @dataclass
@@ -288,7 +298,9 @@ def _restore(
     check_federations(runs, loop)
     number = common_round(runs)
     if number:
-        state = join([run.load(number, device) for run in runs])
+        states = [run.load(number, device) for run in runs]
+        check_states(runs, loop, states)
+        state = join(states)
     else:
         state = loop.start()
     check_agreed(runs, loop, state)
@@ -362,6 +374,31 @@ def check_federations(runs: Sequence[RunDirectory], loop: RoundLoop) -> None:
             raise UserError(
                 f"{path} does not belong to the experiment.toml beside it: restore one of the two"
             )
+
+
+def check_states(
+    runs: Sequence[RunDirectory], loop: RoundLoop, states: Sequence[LoopState]
+) -> None:
+    """Check that the checkpoints are of models and prototypes such as the experiments have."""
+    start = loop.start()
+    for r, (run, state) in enumerate(zip(runs, states, strict=True)):
+        if _kinds(state) != _kinds(part(loop, start, r)):
+            raise UserError(
+                f"{run.checkpoints()[state.round]} is not of the experiment's models and data: "
+                "restore it, or remove it and resume"
+            )
+
+
+def _kinds(state: LoopState) -> list[dict[str, tuple[object, ...]]]:
+    """Return the shapes and types of what a run's models and global prototypes are made of."""
+    globals_ = {
+        "present": torch.from_numpy(state.globals_[0].present_J),
+        "values": torch.from_numpy(state.globals_[0].values_JV),
+    }
+    return [
+        {name: (tuple(p.shape), p.dtype) for name, p in named.items()}
+        for named in (*state.params, state.centres, globals_)
+    ]
 
 
 def check_agreed(runs: Sequence[RunDirectory], loop: RoundLoop, state: LoopState) -> None:

@@ -13,10 +13,10 @@ from fedrfq.committee import Direct
 from fedrfq.data.partition import PARTITIONS
 from fedrfq.errors import UserError
 from fedrfq.experiment import Experiment, name_of
+from fedrfq.experiment.kinds import KINDS
 from fedrfq.files.atomic import write_atomically
 from fedrfq.learning.evaluation import RoundRecord
 from fedrfq.methods import METHODS
-from fedrfq.models import MODELS
 from fedrfq.robust.attacks import ATTACKS
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.detectors.none import NoDetection
@@ -74,8 +74,10 @@ def settings(run: RunDirectory) -> list[tuple[str, str]]:
 def _models(experiment: Experiment) -> str:
     """Return the clients' models by name, and how many clients have each where they differ."""
     if not experiment.cohorts:
-        return name_of(MODELS, experiment.model)
-    named = [(name_of(MODELS, cohort.model), cohort.clients) for cohort in experiment.cohorts]
+        return name_of(KINDS["model"], experiment.model)
+    named = [
+        (name_of(KINDS["model"], cohort.model), cohort.clients) for cohort in experiment.cohorts
+    ]
     return ", ".join(f"{name} ({clients} clients)" for name, clients in named)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +23,8 @@ from fedrfq.data import Dataset
 from fedrfq.errors import UserError
 from fedrfq.experiment import Data, Experiment, name_of
 from fedrfq.files import regular
+from fedrfq.files.atomic import reporting_write_errors
+from fedrfq.files.locks import exclusive
 from fedrfq.files.strict_json import from_json, to_json
 from fedrfq.learning.evaluation import RoundOutcome, RoundRecord
 from fedrfq.learning.round_loop import Diverged, program_key
@@ -30,7 +33,8 @@ from fedrfq.runs.run_directory import RunDirectory
 from fedrfq.runs.session import Session
 from fedrfq.studies.equality import rerun_key, run_key
 
-MAX_CLIENTS = {"cpu": 200, "cuda": 4000}  # the default limit on clients trained at once
+# The default limit on clients trained at once.
+MAX_CLIENTS = {"cpu": 200, "cuda": 4000, "mps": 200}
 _DIVERGED = "diverged.json"
 _MAX_BYTES = 1 << 20
 
@@ -338,3 +342,15 @@ def restack(runs: Sequence[RunDirectory]) -> None:
 def _figures(outcomes: Sequence[RoundOutcome]) -> str:
     accuracy = fmean(outcome.record.accuracy_mean for outcome in outcomes)
     return f"accuracy {accuracy:.2f} %"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second process out of the same grid: each would write into the other's runs."""
+    lock = folder / ".lock"
+    with reporting_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        # A file rather than the folder: across machines NFS only honours locks on files.
+        lock.touch()
+    with exclusive(lock, "another --out", "wait for it, or choose another --out"):
+        yield

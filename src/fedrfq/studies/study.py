@@ -58,7 +58,7 @@ class Study:
 
     @staticmethod
     def load(
-        source: str | Path,
+        source: str | Path | Mapping[str, Any],
         quick: bool = False,
         seeds: int | None = None,
         only: Mapping[str, Sequence[str]] | None = None,
@@ -67,14 +67,18 @@ class Study:
         runs: str = "",
         changes: Mapping[str, Any] | None = None,
     ) -> Study:
-        """Read a study by its name in `experiments/`, or by the path to a file.
+        """Read a study by its name in `experiments/`, by the path to a file, or from a table.
 
         `seeds` replaces the file's number of seeds, `only` restricts axes to some labels, and
         `changes` replaces other keys. `kind` is the kind that the study must have, and need not
         name; `runs` is the name of the runs, where it is not that of the study.
         """
-        source = str(source)
-        table = toml.read(find(source))
+        if isinstance(source, Mapping):
+            table = dict(source)
+            source = "study"
+        else:
+            source = str(source)
+            table = toml.read(find(source))
         quick_changes = section(table, "quick")
         if quick:
             table = _quickened(table, quick_changes)

@@ -2,15 +2,17 @@
 
 from fedrfq.data.partition.classes import Classes
 from fedrfq.data.partition.dirichlet import Dirichlet
+from fedrfq.data.partition.flower import FlowerPartitioner
 from fedrfq.data.partition.groups import HELD_OUT, Groups
 from fedrfq.data.partition.iid import Iid
 from fedrfq.data.partition.partition import Ints, Partition
 
-PartitionKind = Classes | Dirichlet | Groups | Iid
+PartitionKind = Classes | Dirichlet | FlowerPartitioner | Groups | Iid
 
 PARTITIONS: dict[str, type[PartitionKind]] = {
     "classes": Classes,
     "dirichlet": Dirichlet,
+    "flwr": FlowerPartitioner,
     "groups": Groups,
     "iid": Iid,
 }
@@ -20,6 +22,7 @@ __all__ = [
     "PARTITIONS",
     "Classes",
     "Dirichlet",
+    "FlowerPartitioner",
     "Groups",
     "Iid",
     "Ints",

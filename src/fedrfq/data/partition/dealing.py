@@ -50,18 +50,19 @@ def deal(dataset: Dataset, clients: int, rng: Generator, share: bool, counts: Co
                 f"without repetition; lower clients to {client} or set partition.share = true"
             ) from None
         train_counts.append(count_J)
-    return Partition.of(dataset, train, _deal_test(dataset, train_counts, counts, rng))
+    return Partition.of(dataset, train, deal_test(dataset, train_counts, counts.test, rng))
 
 
-def _deal_test(
-    dataset: Dataset, train_counts: list[Ints], counts: Counts, rng: Generator
+def deal_test(
+    dataset: Dataset, train_counts: list[Ints], test: Callable[[Ints, Ints], Ints], rng: Generator
 ) -> list[Ints]:
+    """Return each client's test samples, as many of each class as `test` says (see `Counts`)."""
     # Clients may always share test samples.
     stock = _Stock(dataset.test_y, len(dataset.classes), True, rng)
     available = [stock.left_J * (count_J > 0) for count_J in train_counts]
     try:
         return [
-            stock.take(counts.test(count_J, available_J))
+            stock.take(test(count_J, available_J))
             for count_J, available_J in zip(train_counts, available, strict=True)
         ]
     except Exhausted:

@@ -30,13 +30,13 @@ class Iid:
         """Return each client's samples; equal generators give equal partitions."""
         check_samples(dataset, self.samples)
         counts = Counts(
-            train=lambda left_J: _uniform(self.samples, left_J, rng),
-            test=lambda count_J, available_J: _uniform(self.test_samples, available_J, rng),
+            train=lambda left_J: uniform(self.samples, left_J, rng),
+            test=lambda count_J, available_J: uniform(self.test_samples, available_J, rng),
         )
         return deal(dataset, clients, rng, self.share, counts)
 
 
-def _uniform(total: int, left_J: Ints, rng: Generator) -> Ints:
+def uniform(total: int, left_J: Ints, rng: Generator) -> Ints:
     """Draw the class counts of `total` samples, taken without repetition from those left."""
     if total > left_J.sum():
         raise Exhausted

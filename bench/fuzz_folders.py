@@ -1,0 +1,532 @@
+"""Fuzz every command that reads a folder somebody else may have written.
+
+    python bench/fuzz_folders.py --minutes 60 --seed 0 --out results/folders/fuzz.json
+
+A real run with a committee, a real federation's folders, an .npz and folders of images are made
+once. Each case copies one of them, changes a few files (into pipes, devices, links, folders, sparse
+terabytes, damaged bytes, hostile values), and runs a command on it in a process of its own. What is
+more than an error on one line is found: a traceback, a hang, a lack of memory, gigabytes of output,
+and whatever changes outside of the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# One thread: children are forked, and threads do not survive that.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+TERABYTE = 1 << 40
+# A case may take this long, also on a loaded machine, and this much beyond the program itself.
+MAX_SECONDS = 300
+MAX_EXTRA_BYTES = 3 << 29
+MAX_OUTPUT_BYTES = 1 << 24
+EXIT_CODES = (0, 1, 2, 3)
+CRASHED = 70
+
+SETTINGS = [
+    "clients=4",
+    "rounds=3",
+    "checkpoint=1",
+    "partition.shots=6",
+    "partition.test_shots=4",
+    "committee.name=simulated",
+    "public.name=random",
+]
+# What a case runs: the folder that is copied and changed, and the command on it.
+CASES = [
+    ("run", ["show", "{it}"]),
+    ("run", ["report", "{it}"]),
+    ("run", ["report", "{it}", "{other}", "--out", "{scratch}/report.html"]),
+    ("run", ["resume", "{it}"]),
+    ("run", ["predict", "{it}", "0", "{image}"]),
+    ("run", ["export", "{it}", "1"]),
+    ("run", ["verify", "{it}", "--recompute"]),
+    ("run", ["evidence", "{it}"]),
+    ("cluster/server-0", ["verify", "{it}", "--recompute"]),
+    ("cluster/server-0", ["evidence", "{it}", "--export", "{scratch}/proofs.bin"]),
+    ("cluster/server-0", ["committee", "status", "{it}"]),
+    ("cluster/server-0", ["doctor", "{it}", "--timeout", "0.1"]),
+    ("cluster/client-0", ["verify", "{it}"]),
+    ("cluster/client-0", ["predict", "{it}", "0", "{image}"]),
+    ("cluster/client-0", ["doctor", "{it}", "--timeout", "0.1"]),
+    ("images", ["data", "info", "{it}"]),
+    ("images", ["run", "--set", "data.name={it}", "--set", "rounds=1", "--out", "{scratch}"]),
+    ("images", ["committee", "init", "{scratch}/new", "--servers", "1", "--like", "{it}"]),
+    ("labelled", ["data", "info", "{it}"]),
+    ("labelled", ["committee", "init", "{scratch}/new", "--servers", "1", "--like", "{it}"]),
+    ("arrays", ["data", "info", "{it}/data.npz"]),
+    ("arrays", ["committee", "init", "{scratch}/new", "--like", "{it}/data.npz"]),
+    ("arrays", ["predict", "{other}", "0", "{it}/image.png"]),
+]
+
+HOSTILE_VALUES: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    10**30,
+    float("nan"),
+    float("inf"),
+    "",
+    "=1+1",
+    "\x1b[2J",
+    "../../outside",
+    "/dev/zero",
+    "x" * 100_000,
+    [],
+    {},
+    [[[[]]]],
+    {"": {"a": [None]}},
+]
+
+
+def made(home: Path) -> Path:
+    """Make the folders that cases start from."""
+    seeds = home / "seeds"
+    sets = [part for setting in SETTINGS for part in ("--set", setting)]
+    _command("run", *sets, "--out", seeds / "runs")
+    (run,) = (seeds / "runs").glob("*/*")
+    run.rename(seeds / "run")
+    _command("local-cluster", seeds / "cluster", "--clients", "3", "--rounds", "2")
+    _make_data(seeds)
+    shutil.copytree(seeds / "run", seeds / "other")
+    return seeds
+
+
+def _command(*arguments: object) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "fedrfq.cli", *map(str, arguments)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _make_data(seeds: Path) -> None:
+    import numpy as np
+    from PIL import Image
+
+    from fedrfq import data
+
+    mnist = data.load("mnist5k")
+    keep = np.concatenate([np.flatnonzero(mnist.train_y == label)[:20] for label in range(3)])
+    images, labels = mnist.train_x[keep], mnist.train_y[keep]
+    (seeds / "arrays").mkdir()
+    parts = {"train_x": images, "train_y": labels, "test_x": images, "test_y": labels}
+    np.savez_compressed(seeds / "arrays/data.npz", **parts)
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        path = seeds / f"images/class {label}/{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[0]).save(path)
+    shutil.copy(seeds / "images/class 0/0.png", seeds / "arrays/image.png")
+    _make_labelled(seeds / "labelled", sorted((seeds / "images").rglob("*.png")))
+
+
+def _make_labelled(folder: Path, pictures: list[Path]) -> None:
+    """Make a folder of pictures whose classes are in a table."""
+    folder.mkdir()
+    rows = ["file,label"]
+    for picture in pictures:
+        shutil.copy(picture, folder / picture.name)
+        rows.append(f"{picture.name},{picture.parent.name}")
+    (folder / "labels.csv").write_text("\n".join([*rows, ""]), encoding="utf-8")
+
+
+# What is done to a file
+
+
+def put_pipe(path: Path, rng: random.Random) -> None:
+    """Put a pipe without a writer there."""
+    os.mkfifo(path)
+
+
+def put_socket(path: Path, rng: random.Random) -> None:
+    """Put a socket there."""
+    # The path of a socket must be short.
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(f"/proc/self/fd/{os.open(path.parent, os.O_RDONLY)}/{path.name}"[-100:])
+
+
+def put_device(path: Path, rng: random.Random) -> None:
+    """Put /dev/zero itself there, or a link where that is not permitted."""
+    try:
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+    except PermissionError:
+        path.symlink_to("/dev/zero")
+
+
+def put_link(path: Path, rng: random.Random) -> None:
+    """Put a link there, to something outside."""
+    outside = path.parents[_depth(path)] / "outside"
+    targets = [outside, outside / "run", outside / "file", "/dev/zero", "/etc/passwd", path, "none"]
+    inside = outside / "run" / path.name
+    path.symlink_to(rng.choice([*targets, inside, inside]))
+
+
+def put_folder(path: Path, rng: random.Random) -> None:
+    """Put a folder there."""
+    path.mkdir()
+    (path / "round-000009.safetensors").write_bytes(b"x")
+
+
+def put_hole(path: Path, rng: random.Random) -> None:
+    """Put a terabyte of nothing there."""
+    path.touch()
+    os.truncate(path, rng.choice([TERABYTE, 1 << 33, 1 << 28]))
+
+
+def put_nothing(path: Path, rng: random.Random) -> None:
+    """Leave the file away."""
+
+
+def put_text(path: Path, rng: random.Random) -> None:
+    """Put a text there that is hard to parse."""
+    path.write_text(
+        rng.choice(
+            [
+                "",
+                "[" * 200_000,
+                '{"a":' * 100_000,
+                "a" + ".a" * 100_000 + " = 1",
+                "x" * (1 << 24),
+                "\n" * (1 << 22),
+                ",".join("1" * (1 << 20)),
+                "9" * 100_000,
+                "\0" * 100,
+                "\ufeff{}",
+                "round,client\n" + '"' * 100_000,
+            ]
+        ),
+        encoding="utf-8",
+    )
+
+
+INSTEAD = [
+    put_pipe,
+    put_socket,
+    put_device,
+    put_link,
+    put_link,
+    put_folder,
+    put_hole,
+    put_nothing,
+    put_text,
+]
+
+
+def damaged(data: bytes, rng: random.Random) -> bytes:
+    """Return the bytes, changed in a few places, cut or repeated."""
+    data = data[: 1 << 22]
+    for _ in range(rng.choice([1, 1, 2, 8])):
+        at = rng.randrange(len(data) + 1)
+        to = min(len(data), at + rng.choice([1, 1, 4, 64, 4096]))
+        piece = rng.choice([b"", rng.randbytes(to - at), data[at:to] * 2, b"\xff" * 8, b"\0" * 64])
+        data = data[:at] + piece + data[to:]
+    return data
+
+
+def with_other_value(data: bytes, rng: random.Random) -> bytes:
+    """Return lines of JSON, TOML or CSV, or a safetensors file, with a hostile value in it."""
+    if data[:1] == b"{":
+        return _with_other_json(data, rng)
+    if data[8:9] == b"{":
+        size = int.from_bytes(data[:8], "little")
+        header = _with_other_json(data[8 : 8 + size] + b"\n", rng)
+        return len(header).to_bytes(8, "little") + header + data[8 + size :]
+    # A word or number of a text.
+    words = list(re.finditer(rb'"[^"\n]*"|[\w.+-]+', data[: 1 << 20]))
+    if not words:
+        return data
+    word = rng.choice(words)
+    value = _text(rng.choice(HOSTILE_VALUES)).encode()
+    return data[: word.start()] + value + data[word.end() :]
+
+
+def _with_other_json(data: bytes, rng: random.Random) -> bytes:
+    lines = data.split(b"\n")
+    number = rng.randrange(len(lines))
+    text = data if lines[0] in (b"{", b"[") else lines[number]
+    try:
+        table = json.loads(text)
+    except ValueError:
+        return damaged(data, rng)
+    place: Any = table
+    while isinstance(place, dict | list) and place:
+        keys = list(place) if isinstance(place, dict) else range(len(place))
+        key = rng.choice(keys)
+        if not isinstance(place[key], dict | list) or rng.random() < 0.3:
+            place[key] = rng.choice(HOSTILE_VALUES)
+            break
+        place = place[key]
+    changed = _text(table).encode()
+    if text is data:
+        return changed
+    return b"\n".join([*lines[:number], changed, *lines[number + 1 :]])
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value)
+
+
+def with_hole(data: bytes, path: Path) -> None:
+    """Let the file go on with a terabyte of nothing."""
+    path.write_bytes(data)
+    os.truncate(path, len(data) + TERABYTE)
+
+
+def change(folder: Path, rng: random.Random) -> str:
+    """Change one file or folder below `folder`, and say how."""
+    path = rng.choice(sorted(path for path in folder.rglob("*") if not path.is_symlink()))
+    if path.is_file() and stat.S_ISREG(path.lstat().st_mode) and path.stat().st_size < TERABYTE:
+        data = path.read_bytes()[: 1 << 24]
+        kind = rng.randrange(8)
+        if kind < 2:
+            path.write_bytes(damaged(data, rng))
+            return f"damaged {path.name}"
+        if kind < 5:
+            path.write_bytes(with_other_value(data, rng))
+            return f"with_other_value {path.name}"
+        if kind == 5:
+            with_hole(data, path)
+            return f"with_hole {path.name}"
+    how: Callable[[Path, random.Random], None] = rng.choice(INSTEAD)
+    _remove(path)
+    how(path, rng)
+    return f"{how.__name__} {path.name}"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _depth(path: Path) -> int:
+    """Return how many folders below its case's folder a path is."""
+    return [parent.name for parent in path.parents].index("case")
+
+
+# One case
+
+
+class Found(NamedTuple):
+    """How a command ended, and what is wrong with that, if anything."""
+
+    code: int
+    wrong: str
+    output: str
+
+
+def run_case(command: list[str], scratch: Path, base_bytes: int) -> Found:
+    """Run a command in a forked process, and judge how it ended."""
+    output = scratch / "output"
+    child = os.fork()
+    if not child:
+        _be_the_program(command, output, scratch)
+    ended, most_bytes = _awaited(child)
+    text = output.read_text(encoding="utf-8", errors="replace")[-20_000:]
+    extra = most_bytes - base_bytes
+    wrong = ""
+    if extra > MAX_EXTRA_BYTES:
+        wrong = f"took {extra >> 20} MiB"
+    elif ended is None:
+        wrong = "hangs"
+    elif ended == CRASHED:
+        wrong = "traceback"
+    elif ended not in EXIT_CODES:
+        wrong = f"ended with {ended}"
+    elif "out of memory" in text:
+        wrong = "out of memory"
+    elif output.stat().st_size > MAX_OUTPUT_BYTES:
+        wrong = "printed without end"
+    return Found(ended or 0, wrong, text)
+
+
+def _be_the_program(command: list[str], output: Path, scratch: Path) -> None:
+    """Become the program in this forked process; never returns."""
+    from fedrfq.cli import main
+
+    code = CRASHED
+    try:
+        handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        os.chdir(scratch)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+        sys.argv = ["fedrfq", *command]
+        main.main()
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _awaited(child: int) -> tuple[int | None, int]:
+    """Wait for the process; return its exit code, None if it had to be killed, and its memory.
+
+    A limit on its address space would be simpler, but drawing reserves more than it ever uses.
+    """
+    deadline = time.monotonic() + MAX_SECONDS
+    while time.monotonic() < deadline and _resident_bytes(child) < 2 * MAX_EXTRA_BYTES:
+        ended, status, usage = os.wait4(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    _, _, usage = os.wait4(child, 0)
+    return None, usage.ru_maxrss * 1024
+
+
+def _resident_bytes(child: int) -> int:
+    pages = Path(f"/proc/{child}/statm").read_text(encoding="ascii").split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """Return what is in a folder: names, kinds and contents."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        content = ""
+        if stat.S_ISREG(path.lstat().st_mode):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        found[str(path.relative_to(folder))] = f"{path.lstat().st_mode:o} {content}"
+    return found
+
+
+def fuzz(seeds: Path, home: Path, rng: random.Random, base_bytes: int) -> tuple[str, Found]:
+    """Run one case; return what was done, and how it ended."""
+    case = home / "case"
+    shutil.rmtree(case, ignore_errors=True)
+    start, template = rng.choice(CASES)
+    it = case / Path(start).name
+    shutil.copytree(seeds / start, it)
+    shutil.copytree(seeds / "run", case / "outside/run")
+    (case / "outside/file").write_bytes(b"mine")
+    scratch = case / "scratch"
+    scratch.mkdir()
+    changes = [change(it, rng) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
+    before = fingerprint(case / "outside")
+    places = {
+        "it": it,
+        "other": seeds / "other",
+        "scratch": scratch,
+        "image": seeds / "arrays/image.png",
+    }
+    command = [part.format(**places) for part in template]
+    found = run_case(command, scratch, base_bytes)
+    if not found.wrong and fingerprint(case / "outside") != before:
+        found = found._replace(wrong="changed files outside")
+    return f"{' '.join(template)}: {', '.join(changes)}", found
+
+
+def _preload() -> None:
+    """Import what commands import when they run, so that a forked case starts at once."""
+    for name in (
+        "matplotlib.pyplot",
+        "sklearn.metrics",
+        "fedrfq.cli.main",
+        "fedrfq.report.comparison_page",
+        "fedrfq.report.run_page",
+        "fedrfq.runs.inference",
+        "fedrfq.runs.session",
+    ):
+        importlib.import_module(name)
+
+
+def main() -> None:
+    """Fuzz for some minutes, print what was found and write it to a file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="run this case alone, and print its output")
+    parser.add_argument("--out", type=Path, help="write a record of what was done and found")
+    options = parser.parse_args()
+    _preload()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        os.environ["FEDRFQ_DATA"] = str(home / "cache")
+        seeds = made(home)
+        base_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if options.only is not None:
+            rng = random.Random(f"{options.seed} {options.only}")
+            about, found = fuzz(seeds, home, rng, base_bytes)
+            print(about, found.wrong, found.output, sep="\n")
+            sys.exit(bool(found.wrong))
+        record = _campaign(seeds, home, options, base_bytes)
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    sys.exit(bool(record["found"]))
+
+
+def _campaign(
+    seeds: Path, home: Path, options: argparse.Namespace, base_bytes: int
+) -> dict[str, Any]:
+    codes: Counter[str] = Counter()
+    found: list[dict[str, Any]] = []
+    number = 0
+    begin = time.monotonic()
+    while time.monotonic() - begin < 60 * options.minutes:
+        # Each case has a seed of its own, so that it can be run alone.
+        about, ended = fuzz(seeds, home, random.Random(f"{options.seed} {number}"), base_bytes)
+        codes[f"{about.partition(':')[0]} -> {ended.code}"] += 1
+        if ended.wrong:
+            print(f"case {number}: {ended.wrong}: {about}", flush=True)
+            last = [line[:200] for line in ended.output.strip().splitlines()[-1:]]
+            found.append({"case": number, "wrong": ended.wrong, "what": about, "last": last})
+        number += 1
+    print(f"{number} cases, {len(found)} found")
+    return {
+        "command": f"python bench/fuzz_folders.py --minutes {options.minutes:g} --seed "
+        f"{options.seed}",
+        "seed": options.seed,
+        "revision": _revision(),
+        "minutes": round((time.monotonic() - begin) / 60, 1),
+        "cases": number,
+        "found": found,
+        "ended": dict(sorted(codes.items())),
+    }
+
+
+def _revision() -> str:
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+        check=False,
+    )
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Modules of the user's own in experiments: those given to `fedrfq.run`, and by `--module`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedrfq.errors import UserError
+from fedrfq.experiment import Experiment
+from fedrfq.files.toml import Table
+from fedrfq.models import any_module
+from fedrfq.models.any_module import AnyModule, give, source_of
+
+Given = Mapping[str, Any]  # modules, or what makes them, by the names of their sources
+_LAYERS = ("head_layer", "feature_layer")
+
+
+def given_by_name(model: Any) -> Given:
+    """Return what was given as `model=` by its names: one module, or a dict of several."""
+    if model is None:
+        return {}
+    if isinstance(model, Mapping):
+        return model
+    return {source_of(model): model}
+
+
+def imported(sources: Sequence[str]) -> Given:
+    """Import what the user named on the command line, from the current folder or installed."""
+    if sources and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return {source: _imported(source) for source in sources}
+
+
+def _imported(source: str) -> Any:
+    path, _, name = source.partition(":")
+    if not path or not name:
+        raise UserError(f"--module takes PACKAGE.MODULE:NAME, such as nets:Net; found '{source}'")
+    try:
+        return getattr(importlib.import_module(path), name)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"--module {source}: {error}; start in the folder of {path.split('.')[0]}.py, or "
+            "install its package"
+        ) from error
+
+
+def with_modules(table: Table, given: Given, shape: tuple[int, int, int], classes: int) -> Table:
+    """Return an experiment's table with the facts of the given modules, which are made known.
+
+    Sections with `name = "module"` say by `source` which one they mean. If none does, the one
+    module that was given is the model of all clients.
+    """
+    if not given:
+        return table
+    cohorts = table.get("cohorts", [])
+    if not isinstance(cohorts, list) or not all(isinstance(row, Mapping) for row in cohorts):
+        return table  # reading the table says what is wrong with it
+    sections = [_section(table), *map(dict, cohorts)]
+    if not any(section.get("name") == "module" for section in sections):
+        layers = {key: sections[0][key] for key in _LAYERS if key in sections[0]}
+        sections[0] = {"name": "module", **layers}
+    filled = [_filled(section, given, shape, classes) for section in sections]
+    with_model = {**table, "model": filled[0]}
+    if "cohorts" in table:
+        with_model["cohorts"] = filled[1:]
+    return with_model
+
+
+def _section(table: Table) -> Table:
+    section = table.get("model", {})
+    if not isinstance(section, Mapping):
+        raise UserError(f"model must be a section, not the value {section!r}: write [model]")
+    return dict(section)
+
+
+def _filled(section: Table, given: Given, shape: tuple[int, int, int], classes: int) -> Table:
+    """Return a section with what is known of the module it names, if it names one."""
+    if section.get("name") != "module":
+        return section
+    source = section.get("source", "")
+    if not source and len(given) == 1:
+        (source,) = given
+    if source not in given:
+        raise UserError(
+            f"model.source is '{source}', but the modules given are {', '.join(given)}: "
+            "name one of these"
+        )
+    model = give(given[source], shape, classes, source, section)
+    others = {key: value for key, value in section.items() if key == "clients"}
+    return {**others, "name": "module", **vars(model)}
+
+
+def give_again(
+    experiment: Experiment, given: Given, shape: tuple[int, int, int], classes: int
+) -> None:
+    """Make the modules of a run known to this process again."""
+    for cohort in experiment.models():
+        model = cohort.model
+        if not isinstance(model, AnyModule):
+            continue
+        found = given.get(model.source)
+        if found is None and len(given) == 1:
+            (found,) = given.values()
+        if found is not None:
+            any_module.give_again(model, found, shape, classes)
