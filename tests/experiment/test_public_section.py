@@ -11,7 +11,7 @@ from fedrfq.experiment import from_table, load
 from fedrfq.models.public_maps import NoMap, RandomMap
 
 MAP = "public.name=random"
-# With all detectors' option `malicious`, and no word of public maps. Runs are found and resumed by it.
+# Without a word of public maps. Runs are found and resumed by it.
 OLD_HASH = "d93c06e9c4a33a5a3e57e090a3c3e78c4f47c2a9d784131b8efcb9a015333f38"
 
 
