@@ -17,9 +17,9 @@ from fedrfq.files import toml
 from fedrfq.flower.trust import experiment_of
 from fedrfq.plugins import PluginMissing
 from fedrfq.report import comparison_page
-from fedrfq.report.find_runs import runs_in
 from fedrfq.robust.detectors import DETECTORS
 from fedrfq.robust.rules import RULES
+from fedrfq.runs.find_runs import runs_in
 from support.command import fedrfq as command
 from support.command import only_run, sets
 from support.outside import LARGEST, PULL, new_process, written
